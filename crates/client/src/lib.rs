@@ -1,0 +1,1 @@
+//! The native client of Loquent and of any OpenAI-compatible server.

@@ -1,0 +1,1 @@
+//! Runners: llama.cpp and a simulated engine.

@@ -1,0 +1,130 @@
+//! What the scheduler asks of an engine: a [`Runner`] computes one batch of
+//! token spans per call and samples at the end of the spans that ask for it.
+
+use std::ops::Range;
+
+use crate::sampling::{Choice, Sampler};
+
+/// Index of a token in a model's vocabulary.
+pub type TokenId = u32;
+
+/// A sequence's place in the runner's KV cache, `0..Capacity::slots`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(pub u16);
+
+impl Slot {
+    /// The slot as an index into per-slot tables.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// What a runner can hold; fixed from load to drop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// Sequences that may have KV at once, those kept only as prefixes included.
+    pub slots: u16,
+    /// KV cells (one per token position) shared by all slots.
+    pub kv_cells: u32,
+    /// Longest sequence, prompt and completion together, in tokens.
+    pub context_tokens: u32,
+    /// Most tokens in one [`Batch`].
+    pub batch_tokens: u32,
+    /// Whether [`Runner::fork`] and a partial [`Runner::truncate`] work
+    /// (recurrent and sliding-window models keep no such history).
+    pub shares_prefix: bool,
+}
+
+/// Consecutive tokens of one sequence inside a [`Batch`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// The sequence.
+    pub slot: Slot,
+    /// Position of the span's first token in its sequence.
+    pub start: u32,
+    /// The span's tokens, as a range of [`Batch::tokens`].
+    pub tokens: Range<usize>,
+    /// Whether a token is sampled from the logits after the span's last token.
+    pub sample: bool,
+}
+
+/// One native decode: decode rows (spans of one token) first, then prefill chunks.
+/// A slot occurs at most once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// The tokens of all spans, in order.
+    pub tokens: Vec<TokenId>,
+    /// The spans, in the order of their tokens.
+    pub spans: Vec<Span>,
+}
+
+impl Batch {
+    /// Appends a span of `tokens` of `slot` from position `start`.
+    pub fn push(&mut self, slot: Slot, start: u32, tokens: &[TokenId], sample: bool) {
+        debug_assert!(!tokens.is_empty(), "an empty span computes nothing");
+        let from = self.tokens.len();
+        self.tokens.extend_from_slice(tokens);
+        self.spans.push(Span { slot, start, tokens: from..self.tokens.len(), sample });
+    }
+
+    /// Empties the batch and keeps its memory.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.spans.clear();
+    }
+
+    /// Whether there is nothing to compute.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+}
+
+/// The outcome of one sampling span.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    /// The span's sequence.
+    pub slot: Slot,
+    /// The token, or why this sequence alone failed.
+    pub outcome: Result<Choice, RowError>,
+}
+
+/// One sequence failed; its neighbours in the batch did not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    /// The logits held no finite maximum: broken weights or an overflow.
+    #[error("the model produced no usable probabilities (NaN or infinite logits)")]
+    NonFiniteLogits,
+    /// A constraint (logit bias, grammar) left no token to choose.
+    #[error("every token is forbidden by the request's constraints")]
+    NothingAllowed,
+}
+
+/// The whole batch failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// No room in the KV cache. Nothing of the batch was computed; it may be
+    /// tried again when sequences have been released.
+    #[error("the KV cache is full")]
+    CacheFull,
+    /// The back end failed; the sequences of this batch are lost, others are not.
+    #[error("the engine failed: {0}")]
+    Backend(String),
+}
+
+/// Computes batches. All methods are called from one thread.
+pub trait Runner: Send {
+    /// What the runner can hold.
+    fn capacity(&self) -> Capacity;
+
+    /// Installs the sampler with which `slot` samples from now on.
+    fn assign(&mut self, slot: Slot, sampler: Sampler);
+
+    /// Computes `batch` and appends one [`Sampled`] per sampling span, in their order.
+    fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError>;
+
+    /// Makes the empty slot `to` share the first `len` positions of `from`.
+    fn fork(&mut self, from: Slot, to: Slot, len: u32);
+
+    /// Forgets all positions of `slot` from `len` on; 0 frees it.
+    fn truncate(&mut self, slot: Slot, len: u32);
+}

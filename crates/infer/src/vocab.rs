@@ -1,0 +1,38 @@
+//! What the rest of Loquent asks of a model's vocabulary: text to tokens, and
+//! tokens to bytes.
+
+use crate::runner::TokenId;
+
+/// How [`Vocab::encode`] treats special tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Encode {
+    /// Put the model's begin-of-sequence token first, where it has one and wants it.
+    pub add_bos: bool,
+    /// Read special tokens written in the text (`<|im_end|>`) as those tokens.
+    /// Off for text that users wrote.
+    pub parse_special: bool,
+}
+
+/// Text could not be tokenized.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot tokenize the text: {0}")]
+pub struct EncodeError(pub String);
+
+/// A model's vocabulary. Shared between threads; never blocks.
+pub trait Vocab: Send + Sync {
+    /// Number of tokens; token ids are below it.
+    fn size(&self) -> usize;
+
+    /// Tokenizes `text`.
+    fn encode(&self, text: &str, how: Encode) -> Result<Vec<TokenId>, EncodeError>;
+
+    /// The bytes that `token` adds to a text, possibly part of a character;
+    /// empty for control tokens and for ids outside the vocabulary.
+    fn piece(&self, token: TokenId) -> &[u8];
+
+    /// The token as written in a vocabulary listing, control tokens included.
+    fn name(&self, token: TokenId) -> &[u8];
+
+    /// Whether `token` ends a generation (EOS, end of turn).
+    fn is_end(&self, token: TokenId) -> bool;
+}

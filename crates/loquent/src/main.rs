@@ -1,0 +1,3 @@
+//! The `loquent` command line.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Sans-IO delivery protocol: frames, delta log, coalescer, sender, receiver.

@@ -1,0 +1,1 @@
+//! The OpenAI-compatible HTTP server: admission, the engine thread, delivery.

@@ -1,0 +1,1 @@
+//! A virtual-time world that measures delivery schemes over lossy links.
