@@ -1,6 +1,12 @@
 //! Requests, scheduling, KV accounting, sampling and detokenizing, with neither
 //! clock nor thread nor FFI: what a serving engine decides, as plain state machines.
 
+pub mod budget;
+pub mod detok;
+pub mod kv;
+pub mod request;
 pub mod runner;
 pub mod sampling;
+pub mod scheduler;
+pub mod stop;
 pub mod vocab;

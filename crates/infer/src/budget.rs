@@ -1,0 +1,130 @@
+//! How much prefill a step may carry while other sequences decode.
+//!
+//! Prefill is compute-bound: every prompt token lengthens the step, and with it the
+//! inter-token latency (ITL) of all decoding sequences. [`PrefillBudget`] learns what a
+//! prompt token costs on this machine and spends only what the ITL target leaves.
+
+use std::time::Duration;
+
+/// The inter-token latency that decoding sequences are promised while prompts are computed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ItlTarget {
+    /// At most this much time between two tokens.
+    Fixed(Duration),
+    /// At most this multiple of a step without prefill.
+    Relative(f64),
+    /// No promise: prefill as fast as possible.
+    Unbounded,
+}
+
+/// Smallest chunk worth a place in a step; keeps prefill going whatever the target.
+const MIN_CHUNK_TOKENS: u32 = 8;
+/// Chunk of the first mixed step, before a prompt token's cost is known.
+const PROBE_CHUNK_TOKENS: u32 = 32;
+/// Weight of the newest observation.
+const EWMA_WEIGHT: f64 = 0.25;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Ewma(Option<f64>);
+
+impl Ewma {
+    fn observe(&mut self, value: f64) {
+        let old = self.0.unwrap_or(value);
+        self.0 = Some(old + EWMA_WEIGHT * (value - old));
+    }
+}
+
+/// The prefill tokens that each step may carry.
+#[derive(Debug, Clone)]
+pub struct PrefillBudget {
+    max_tokens: u32,
+    target: ItlTarget,
+    decode_step_s: Ewma,
+    prefill_token_s: Ewma,
+}
+
+impl PrefillBudget {
+    /// At most `max_tokens` a step, fewer where `target` asks for it.
+    pub fn new(max_tokens: u32, target: ItlTarget) -> Self {
+        Self {
+            max_tokens: max_tokens.max(1),
+            target,
+            decode_step_s: Ewma::default(),
+            prefill_token_s: Ewma::default(),
+        }
+    }
+
+    /// Prefill tokens for a step that also advances `decode_rows` sequences.
+    pub fn tokens(&self, decode_rows: usize) -> u32 {
+        if decode_rows == 0 || self.target == ItlTarget::Unbounded {
+            return self.max_tokens;
+        }
+        let (Some(step_s), Some(token_s)) = (self.decode_step_s.0, self.prefill_token_s.0) else {
+            return PROBE_CHUNK_TOKENS.min(self.max_tokens);
+        };
+        let target_s = match self.target {
+            ItlTarget::Fixed(target) => target.as_secs_f64(),
+            ItlTarget::Relative(factor) => step_s * factor,
+            ItlTarget::Unbounded => return self.max_tokens,
+        };
+        let affordable = ((target_s - step_s) / token_s.max(1e-9)).max(0.0) as u32;
+        affordable.clamp(MIN_CHUNK_TOKENS.min(self.max_tokens), self.max_tokens)
+    }
+
+    /// Learns from a step of `decode_rows` rows and `prefill_tokens` that took `took`.
+    pub fn observe(&mut self, decode_rows: usize, prefill_tokens: u32, took: Duration) {
+        let took_s = took.as_secs_f64();
+        if prefill_tokens == 0 {
+            self.decode_step_s.observe(took_s);
+            return;
+        }
+        let decode_s = if decode_rows == 0 {
+            Some(0.0)
+        } else {
+            self.decode_step_s.0
+        };
+        if let Some(decode_s) = decode_s {
+            let extra_s = (took_s - decode_s).max(0.0);
+            self.prefill_token_s
+                .observe(extra_s / f64::from(prefill_tokens));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine where a decode step takes 50 ms and a prompt token 5 ms.
+    fn learned(target: ItlTarget) -> PrefillBudget {
+        let mut budget = PrefillBudget::new(512, target);
+        for _ in 0..20 {
+            budget.observe(4, 0, Duration::from_millis(50));
+            let chunk = budget.tokens(4);
+            budget.observe(4, chunk, Duration::from_millis(50 + 5 * u64::from(chunk)));
+        }
+        budget
+    }
+
+    #[test]
+    fn spends_what_the_target_leaves() {
+        let tokens = learned(ItlTarget::Fixed(Duration::from_millis(150))).tokens(4);
+        assert!((18..=21).contains(&tokens), "{tokens}");
+        let tokens = learned(ItlTarget::Relative(2.0)).tokens(4);
+        assert!((9..=11).contains(&tokens), "{tokens}");
+    }
+
+    #[test]
+    fn an_impossible_target_still_makes_progress() {
+        assert_eq!(
+            learned(ItlTarget::Fixed(Duration::from_millis(1))).tokens(4),
+            MIN_CHUNK_TOKENS
+        );
+    }
+
+    #[test]
+    fn alone_a_prompt_gets_everything() {
+        assert_eq!(learned(ItlTarget::Relative(2.0)).tokens(0), 512);
+        assert_eq!(learned(ItlTarget::Unbounded).tokens(16), 512);
+    }
+}

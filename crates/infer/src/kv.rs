@@ -1,0 +1,312 @@
+//! Which KV cells every slot holds, and which prefix is already computed.
+//!
+//! Slots share cells after a fork. A [`Ledger`] therefore keeps runs of cells with a
+//! count of their owners: a slot is a list of runs, a fork shares them, and cells are
+//! free when the last owner lets go. This mirrors a unified llama.cpp cache exactly.
+
+use crate::runner::{Slot, TokenId};
+
+/// Index of a run in [`Ledger::runs`].
+type RunId = u32;
+
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    cells: u32,
+    owners: u32,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Row {
+    /// Tokens whose keys and values are computed, by position.
+    tokens: Vec<TokenId>,
+    /// The runs that hold those positions, in order; their cells add up to `tokens.len()`.
+    runs: Vec<RunId>,
+}
+
+/// A computed prefix found by [`Ledger::longest_prefix`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prefix {
+    /// A slot that holds it.
+    pub slot: Slot,
+    /// Its length in tokens.
+    pub len: u32,
+}
+
+/// The account of a KV cache.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    capacity_cells: u32,
+    used_cells: u32,
+    rows: Vec<Row>,
+    runs: Vec<Run>,
+    vacant: Vec<RunId>,
+}
+
+impl Ledger {
+    /// An empty cache of `cells` positions, shared by `slots` sequences.
+    pub fn new(slots: u16, cells: u32) -> Self {
+        Self {
+            capacity_cells: cells,
+            used_cells: 0,
+            rows: vec![Row::default(); usize::from(slots)],
+            runs: Vec::new(),
+            vacant: Vec::new(),
+        }
+    }
+
+    /// Cells in use, shared ones counted once.
+    pub fn used_cells(&self) -> u32 {
+        self.used_cells
+    }
+
+    /// Cells that can still be filled.
+    pub fn free_cells(&self) -> u32 {
+        self.capacity_cells - self.used_cells
+    }
+
+    /// Computed positions of `slot`.
+    pub fn len(&self, slot: Slot) -> u32 {
+        self.rows[slot.index()].tokens.len() as u32
+    }
+
+    /// The tokens computed for `slot`, by position.
+    pub fn tokens(&self, slot: Slot) -> &[TokenId] {
+        &self.rows[slot.index()].tokens
+    }
+
+    /// Whether nothing is computed for any slot.
+    pub fn is_empty(&self) -> bool {
+        self.used_cells == 0
+    }
+
+    /// Cells that come free when `slot` is released.
+    pub fn exclusive_cells(&self, slot: Slot) -> u32 {
+        let runs = &self.rows[slot.index()].runs;
+        runs.iter()
+            .map(|&id| self.runs[id as usize])
+            .filter(|run| run.owners == 1)
+            .map(|run| run.cells)
+            .sum()
+    }
+
+    /// Notes that `tokens` were computed at the end of `slot`.
+    ///
+    /// # Panics
+    /// When fewer cells are free: planning must have reserved them.
+    pub fn append(&mut self, slot: Slot, tokens: &[TokenId]) {
+        let cells = tokens.len() as u32;
+        assert!(cells <= self.free_cells(), "the plan exceeded the KV cache");
+        if cells == 0 {
+            return;
+        }
+        self.used_cells += cells;
+        self.rows[slot.index()].tokens.extend_from_slice(tokens);
+        match self.rows[slot.index()].runs.last() {
+            Some(&last) if self.runs[last as usize].owners == 1 => {
+                self.runs[last as usize].cells += cells;
+            }
+            _ => {
+                let run = self.open_run(Run { cells, owners: 1 });
+                self.rows[slot.index()].runs.push(run);
+            }
+        }
+    }
+
+    /// Lets the empty slot `to` share the first `len` positions of `from`.
+    pub fn fork(&mut self, from: Slot, to: Slot, len: u32) {
+        debug_assert!(
+            self.rows[to.index()].tokens.is_empty(),
+            "fork into a slot in use"
+        );
+        let kept = self.split_at(from, len);
+        let runs = self.rows[from.index()].runs[..kept].to_vec();
+        for &run in &runs {
+            self.runs[run as usize].owners += 1;
+        }
+        let tokens = self.rows[from.index()].tokens[..len as usize].to_vec();
+        self.rows[to.index()] = Row { tokens, runs };
+    }
+
+    /// Forgets the positions of `slot` from `len` on.
+    pub fn truncate(&mut self, slot: Slot, len: u32) {
+        let kept = self.split_at(slot, len);
+        let dropped = self.rows[slot.index()].runs.split_off(kept);
+        self.rows[slot.index()].tokens.truncate(len as usize);
+        for id in dropped {
+            let run = &mut self.runs[id as usize];
+            run.owners -= 1;
+            if run.owners == 0 {
+                self.used_cells -= run.cells;
+                self.vacant.push(id);
+            }
+        }
+    }
+
+    /// The longest computed prefix of `tokens`; among equals the lowest slot.
+    pub fn longest_prefix(&self, tokens: &[TokenId]) -> Option<Prefix> {
+        let mut best: Option<Prefix> = None;
+        for (index, row) in self.rows.iter().enumerate() {
+            let len = common_prefix(&row.tokens, tokens);
+            if len > best.map_or(0, |found| found.len) {
+                best = Some(Prefix {
+                    slot: Slot(index as u16),
+                    len,
+                });
+            }
+        }
+        best
+    }
+
+    /// Makes a run of `slot` end exactly at position `at`; returns how many runs lie before it.
+    fn split_at(&mut self, slot: Slot, at: u32) -> usize {
+        let mut start = 0;
+        for index in 0..self.rows[slot.index()].runs.len() {
+            if start == at {
+                return index;
+            }
+            let id = self.rows[slot.index()].runs[index];
+            let end = start + self.runs[id as usize].cells;
+            if at < end {
+                self.split_run(id, at - start);
+                return index + 1;
+            }
+            start = end;
+        }
+        assert_eq!(start, at, "a slot cannot be cut past its end");
+        self.rows[slot.index()].runs.len()
+    }
+
+    /// Cuts a run into two for all its owners.
+    fn split_run(&mut self, id: RunId, head_cells: u32) {
+        let whole = self.runs[id as usize];
+        self.runs[id as usize].cells = head_cells;
+        let tail = self.open_run(Run {
+            cells: whole.cells - head_cells,
+            owners: whole.owners,
+        });
+        for row in &mut self.rows {
+            if let Some(at) = row.runs.iter().position(|&run| run == id) {
+                row.runs.insert(at + 1, tail);
+            }
+        }
+    }
+
+    fn open_run(&mut self, run: Run) -> RunId {
+        if let Some(id) = self.vacant.pop() {
+            self.runs[id as usize] = run;
+            return id;
+        }
+        self.runs.push(run);
+        (self.runs.len() - 1) as RunId
+    }
+}
+
+/// How many leading tokens two sequences share.
+pub fn common_prefix(a: &[TokenId], b: &[TokenId]) -> u32 {
+    a.iter().zip(b).take_while(|(x, y)| x == y).count() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// The obvious model: every position of every slot names its physical cell.
+    #[derive(Default)]
+    struct Cells {
+        slots: Vec<Vec<(TokenId, u64)>>,
+        next: u64,
+    }
+
+    impl Cells {
+        fn used(&self) -> u32 {
+            self.slots
+                .iter()
+                .flatten()
+                .map(|&(_, cell)| cell)
+                .collect::<BTreeSet<_>>()
+                .len() as u32
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Append(u16, Vec<TokenId>),
+        Fork(u16, u16, u32),
+        Truncate(u16, u32),
+    }
+
+    fn ops() -> impl Strategy<Value = Vec<Op>> {
+        let op = prop_oneof![
+            (0..6u16, prop::collection::vec(0..3u32, 1..9)).prop_map(|(s, t)| Op::Append(s, t)),
+            (0..6u16, 0..6u16, 0..40u32).prop_map(|(a, b, n)| Op::Fork(a, b, n)),
+            (0..6u16, 0..40u32).prop_map(|(s, n)| Op::Truncate(s, n)),
+        ];
+        prop::collection::vec(op, 1..60)
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_cell_by_cell_model(ops in ops()) {
+            let mut ledger = Ledger::new(6, 10_000);
+            let mut cells = Cells { slots: vec![Vec::new(); 6], next: 0 };
+            for op in ops {
+                match op {
+                    Op::Append(slot, tokens) => {
+                        for &token in &tokens {
+                            cells.slots[usize::from(slot)].push((token, cells.next));
+                            cells.next += 1;
+                        }
+                        ledger.append(Slot(slot), &tokens);
+                    }
+                    Op::Fork(from, to, len) if from != to => {
+                        let len = len.min(ledger.len(Slot(from)));
+                        ledger.truncate(Slot(to), 0);
+                        ledger.fork(Slot(from), Slot(to), len);
+                        cells.slots[usize::from(to)] =
+                            cells.slots[usize::from(from)][..len as usize].to_vec();
+                    }
+                    Op::Fork(..) => {}
+                    Op::Truncate(slot, len) => {
+                        let len = len.min(ledger.len(Slot(slot)));
+                        ledger.truncate(Slot(slot), len);
+                        cells.slots[usize::from(slot)].truncate(len as usize);
+                    }
+                }
+                prop_assert_eq!(ledger.used_cells(), cells.used());
+                for (index, slot) in cells.slots.iter().enumerate() {
+                    let tokens: Vec<_> = slot.iter().map(|&(token, _)| token).collect();
+                    prop_assert_eq!(&ledger.rows[index].tokens, &tokens);
+                    let own = Slot(index as u16);
+                    let before = ledger.used_cells();
+                    let mut without = ledger.clone();
+                    without.truncate(own, 0);
+                    prop_assert_eq!(before - without.used_cells(), ledger.exclusive_cells(own));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn finds_the_longest_prefix() {
+        let mut ledger = Ledger::new(3, 100);
+        ledger.append(Slot(0), &[1, 2, 3]);
+        ledger.append(Slot(2), &[1, 2, 3, 4]);
+        assert_eq!(
+            ledger.longest_prefix(&[1, 2, 3, 4, 5]),
+            Some(Prefix {
+                slot: Slot(2),
+                len: 4
+            })
+        );
+        assert_eq!(
+            ledger.longest_prefix(&[1, 2, 9]),
+            Some(Prefix {
+                slot: Slot(0),
+                len: 2
+            })
+        );
+        assert_eq!(ledger.longest_prefix(&[9]), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! What goes into the scheduler and what comes out of it.
+
+use std::time::Duration;
+
+use crate::runner::TokenId;
+use crate::sampling::{Choice, Sampling};
+
+/// Names a request to whoever submitted it; opaque here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tag(pub u64);
+
+/// One completion to generate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Work {
+    /// Returned with every [`Event`].
+    pub tag: Tag,
+    /// At least one token, at most the context less one.
+    pub prompt: Vec<TokenId>,
+    /// Most tokens to generate, at least 1.
+    pub max_tokens: u32,
+    /// How to sample.
+    pub sampling: Sampling,
+    /// Lower goes first; equals in order of arrival.
+    pub priority: i32,
+}
+
+/// Why a completion ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finish {
+    /// The model ended it.
+    Stop,
+    /// `max_tokens` or the context is used up.
+    Length,
+    /// The engine failed; the text says how.
+    Failed(String),
+}
+
+/// How a completion came into the batch; told with its first token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admitted {
+    /// When, on the clock of [`crate::scheduler::Scheduler::plan`].
+    pub at: Duration,
+    /// Prompt tokens that the prefix cache held.
+    pub cached_tokens: u32,
+}
+
+/// What one step did to one completion: a token, an end, or both.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Whose.
+    pub tag: Tag,
+    /// The new token, the ending one included.
+    pub token: Option<Choice>,
+    /// Set on the last event.
+    pub finish: Option<Finish>,
+    /// Set on the first event of a completion that was computed at all.
+    pub admitted: Option<Admitted>,
+    /// From when this sequence's work was ready to when the native call began.
+    pub wait: Duration,
+}
+
+/// All that one native decode brought, handed over at once.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Step {
+    /// When the native call began.
+    pub started: Duration,
+    /// When its results were committed.
+    pub finished: Duration,
+    /// Sequences in the batch.
+    pub rows: u32,
+    /// Tokens of prefill chunks in the batch.
+    pub prefill_tokens: u32,
+    /// In batch order.
+    pub events: Vec<Event>,
+}

@@ -1,0 +1,670 @@
+//! Continuous batching in three verbs: [`Scheduler::plan`] a batch, let the runner
+//! compute it, [`Scheduler::commit`] what it sampled.
+//!
+//! Requests join and leave between steps. Every step carries one token of each
+//! decoding sequence first, then chunks of prompts within a token budget that all
+//! waiting prompts share, oldest first, so that neither decode nor a short prompt
+//! starves behind a long one. When the KV cache runs out, kept prefixes go first, then
+//! the youngest sequence is preempted and recomputed later.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::budget::{ItlTarget, PrefillBudget};
+use crate::kv::{Ledger, Prefix, common_prefix};
+use crate::request::{Admitted, Event, Finish, Step, Tag, Work};
+use crate::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot, Span, TokenId};
+use crate::sampling::{Sampler, Sampling};
+
+/// A prompt waits for another that is computing the same prefix only if that saves
+/// at least this many tokens.
+const WORTH_WAITING_TOKENS: u32 = 8;
+
+/// What the operator sets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// Sequences in the batch.
+    pub max_batch_size: usize,
+    /// Prefill tokens in one step.
+    pub prefill_max_tokens: u32,
+    /// What prefill may do to decoding sequences.
+    pub itl_target: ItlTarget,
+    /// Keep finished sequences' KV for later prompts that begin alike.
+    pub prefix_cache: bool,
+}
+
+/// A completion's state wherever it stands.
+#[derive(Debug)]
+struct Sequence {
+    tag: Tag,
+    /// Prompt and completion.
+    tokens: Vec<TokenId>,
+    prompt_len: usize,
+    max_tokens: u32,
+    sampling: Sampling,
+    priority: i32,
+    /// When its next computation became possible.
+    ready_at: Duration,
+    admitted: Option<Admitted>,
+}
+
+impl Sequence {
+    fn generated(&self) -> &[TokenId] {
+        &self.tokens[self.prompt_len..]
+    }
+}
+
+/// Numbers for metrics, taken between steps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Sequences in the batch.
+    pub running: usize,
+    /// Sequences not yet in it.
+    pub waiting: usize,
+    /// Prompt tokens of those.
+    pub waiting_tokens: usize,
+    /// KV cells in use by running sequences and kept prefixes.
+    pub kv_used_cells: u32,
+    /// KV cells in all.
+    pub kv_cells: u32,
+    /// Prompt tokens looked up in the prefix cache so far.
+    pub prefix_queries: u64,
+    /// Prompt tokens found there so far.
+    pub prefix_hits: u64,
+    /// Sequences put back to be recomputed so far.
+    pub preemptions: u64,
+}
+
+/// Decides what the engine computes next.
+#[derive(Debug)]
+pub struct Scheduler {
+    capacity: Capacity,
+    limits: Limits,
+    end_tokens: Vec<TokenId>,
+    ledger: Ledger,
+    budget: PrefillBudget,
+    waiting: VecDeque<Sequence>,
+    /// Running sequences by slot.
+    active: Vec<Option<Sequence>>,
+    /// Their slots in order of admission.
+    order: Vec<Slot>,
+    /// Slots that hold only a prefix, least recently used first.
+    idle: VecDeque<Slot>,
+    free: Vec<Slot>,
+    /// After the whole batch failed: its slots, to be computed one by one until the bad one is found.
+    suspects: VecDeque<Slot>,
+    load: Load,
+}
+
+impl Scheduler {
+    /// A scheduler for a runner of `capacity`; `end_tokens` end a completion.
+    ///
+    /// # Panics
+    /// When the capacity cannot hold one sequence.
+    pub fn new(capacity: Capacity, mut limits: Limits, end_tokens: Vec<TokenId>) -> Self {
+        assert!(capacity.slots > 0 && capacity.kv_cells >= capacity.context_tokens);
+        assert!(capacity.batch_tokens > 0 && capacity.context_tokens > 1);
+        let most_rows = usize::from(capacity.slots).min(capacity.batch_tokens as usize);
+        limits.max_batch_size = limits.max_batch_size.clamp(1, most_rows);
+        limits.prefix_cache &= capacity.shares_prefix;
+        Self {
+            capacity,
+            limits,
+            end_tokens,
+            ledger: Ledger::new(capacity.slots, capacity.kv_cells),
+            budget: PrefillBudget::new(limits.prefill_max_tokens, limits.itl_target),
+            waiting: VecDeque::new(),
+            active: (0..capacity.slots).map(|_| None).collect(),
+            order: Vec::new(),
+            idle: VecDeque::new(),
+            free: (0..capacity.slots).rev().map(Slot).collect(),
+            suspects: VecDeque::new(),
+            load: Load {
+                kv_cells: capacity.kv_cells,
+                ..Load::default()
+            },
+        }
+    }
+
+    /// Queues `work` behind all work of the same or a lower priority number.
+    ///
+    /// # Panics
+    /// When the prompt is empty or fills the context: whoever submits has checked.
+    pub fn submit(&mut self, now: Duration, work: Work) {
+        assert!(
+            !work.prompt.is_empty() && work.prompt.len() < self.capacity.context_tokens as usize
+        );
+        let at = self
+            .waiting
+            .partition_point(|other| other.priority <= work.priority);
+        let sequence = Sequence {
+            tag: work.tag,
+            prompt_len: work.prompt.len(),
+            tokens: work.prompt,
+            max_tokens: work.max_tokens.max(1),
+            sampling: work.sampling,
+            priority: work.priority,
+            ready_at: now,
+            admitted: None,
+        };
+        self.waiting.insert(at, sequence);
+    }
+
+    /// Drops a completion and frees its KV at once. Unknown tags are ignored.
+    pub fn cancel(&mut self, runner: &mut dyn Runner, tag: Tag) {
+        self.waiting.retain(|sequence| sequence.tag != tag);
+        if let Some(slot) = self.slot_of(tag) {
+            self.release(runner, slot);
+        }
+    }
+
+    /// Ends a completion early (a stop string was found in its text); its KV stays as a prefix.
+    pub fn finish(&mut self, runner: &mut dyn Runner, tag: Tag) {
+        self.waiting.retain(|sequence| sequence.tag != tag);
+        if let Some(slot) = self.slot_of(tag) {
+            self.retire(runner, slot);
+        }
+    }
+
+    /// Whether there is anything to compute.
+    pub fn has_work(&self) -> bool {
+        !self.order.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// The present load.
+    pub fn load(&self) -> Load {
+        Load {
+            running: self.order.len(),
+            waiting: self.waiting.len(),
+            waiting_tokens: self
+                .waiting
+                .iter()
+                .map(|sequence| sequence.tokens.len())
+                .sum(),
+            kv_used_cells: self.ledger.used_cells(),
+            ..self.load
+        }
+    }
+
+    /// Fills `batch` with the next step's work; it stays empty when there is none.
+    pub fn plan(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
+        batch.clear();
+        if let Some(&slot) = self.suspects.front() {
+            self.plan_chunk(batch, slot, self.limits.prefill_max_tokens);
+            return;
+        }
+        self.make_room_for_decode(runner);
+        for index in 0..self.order.len() {
+            let slot = self.order[index];
+            if self.pending(slot) == 1 {
+                self.plan_chunk(batch, slot, 1);
+            }
+        }
+        self.admit(now, runner, batch);
+        let room = self.capacity.batch_tokens - batch.tokens.len() as u32;
+        self.plan_prefill(batch, self.budget.tokens(batch.spans.len()).min(room));
+    }
+
+    /// Takes in what the runner sampled for `batch` and tells each completion in `step`.
+    pub fn commit(
+        &mut self,
+        started: Duration,
+        now: Duration,
+        runner: &mut dyn Runner,
+        batch: &Batch,
+        sampled: &[Sampled],
+    ) -> Step {
+        let mut step = self.open_step(started, now, batch);
+        self.suspects.pop_front();
+        for span in &batch.spans {
+            self.ledger
+                .append(span.slot, &batch.tokens[span.tokens.clone()]);
+        }
+        for one in sampled {
+            step.events
+                .push(self.take_sample(started, now, runner, one));
+        }
+        let decode_rows = batch.spans.len() - prefill_spans(batch).count();
+        self.budget.observe(
+            decode_rows,
+            step.prefill_tokens,
+            now.saturating_sub(started),
+        );
+        step
+    }
+
+    /// The runner failed on `batch`: makes room, or isolates the sequence at fault.
+    pub fn recover(
+        &mut self,
+        started: Duration,
+        now: Duration,
+        runner: &mut dyn Runner,
+        batch: &Batch,
+        error: &RunError,
+    ) -> Step {
+        let mut step = self.open_step(started, now, batch);
+        match error {
+            RunError::CacheFull => {
+                let youngest = *self.order.last().expect("a batch has sequences");
+                if !self.yield_cells(runner, youngest) {
+                    step.events
+                        .push(self.fail(started, runner, youngest, error.to_string()));
+                }
+            }
+            RunError::Backend(_) => match batch.spans.as_slice() {
+                [only] => {
+                    step.events
+                        .push(self.fail(started, runner, only.slot, error.to_string()))
+                }
+                spans => {
+                    self.suspects = spans.iter().map(|span| span.slot).collect();
+                    for span in spans {
+                        runner.truncate(span.slot, span.start);
+                    }
+                }
+            },
+        }
+        step
+    }
+
+    fn open_step(&self, started: Duration, now: Duration, batch: &Batch) -> Step {
+        Step {
+            started,
+            finished: now,
+            rows: batch.spans.len() as u32,
+            prefill_tokens: prefill_spans(batch)
+                .map(|span| span.tokens.len() as u32)
+                .sum(),
+            events: Vec::with_capacity(batch.spans.len()),
+        }
+    }
+
+    fn sequence(&self, slot: Slot) -> &Sequence {
+        self.active[slot.index()]
+            .as_ref()
+            .expect("a running slot has a sequence")
+    }
+
+    fn slot_of(&self, tag: Tag) -> Option<Slot> {
+        self.order
+            .iter()
+            .copied()
+            .find(|&slot| self.sequence(slot).tag == tag)
+    }
+
+    /// Tokens of `slot` that are known but not computed.
+    fn pending(&self, slot: Slot) -> u32 {
+        self.sequence(slot).tokens.len() as u32 - self.ledger.len(slot)
+    }
+
+    /// Uncomputed tokens of all running sequences: cells already promised.
+    fn promised_cells(&self) -> u32 {
+        self.order.iter().map(|&slot| self.pending(slot)).sum()
+    }
+
+    fn plan_chunk(&self, batch: &mut Batch, slot: Slot, most: u32) {
+        let sequence = self.sequence(slot);
+        let start = self.ledger.len(slot);
+        let end = (start + most.min(self.capacity.batch_tokens)).min(sequence.tokens.len() as u32);
+        let sample = end as usize == sequence.tokens.len();
+        batch.push(
+            slot,
+            start,
+            &sequence.tokens[start as usize..end as usize],
+            sample,
+        );
+    }
+
+    /// Spends `budget` on prompts in progress: half on the oldest, which keeps first come
+    /// first served, the other half in equal parts, which lets short prompts pass a long one.
+    fn plan_prefill(&self, batch: &mut Batch, budget: u32) {
+        let prompts: Vec<Slot> = self
+            .order
+            .iter()
+            .copied()
+            .filter(|&slot| self.pending(slot) > 1)
+            .collect();
+        let free = self
+            .ledger
+            .free_cells()
+            .saturating_sub(batch.tokens.len() as u32);
+        let pending = prompts
+            .iter()
+            .map(|&slot| self.pending(slot))
+            .collect::<Vec<_>>();
+        for (slot, chunk) in prompts.into_iter().zip(share(budget.min(free), &pending)) {
+            if chunk > 0 {
+                self.plan_chunk(batch, slot, chunk);
+            }
+        }
+    }
+
+    /// Moves waiting sequences into the batch while there is room for them.
+    fn admit(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
+        let mut next = 0;
+        // Those that wait for another's prefix are passed over, but no more than a batch of them.
+        while next < self.waiting.len().min(self.limits.max_batch_size)
+            && self.order.len() < self.limits.max_batch_size
+        {
+            if self.worth_waiting(&self.waiting[next].tokens) {
+                next += 1;
+                continue;
+            }
+            let Some((slot, prefix)) = self.find_place(runner, next) else {
+                break;
+            };
+            self.enter(now, runner, next, slot, prefix);
+            if self.pending(slot) == 1 {
+                self.plan_chunk(batch, slot, 1);
+            }
+        }
+    }
+
+    /// Whether a running prompt is about to compute a prefix of `tokens` that is not computed yet.
+    fn worth_waiting(&self, tokens: &[TokenId]) -> bool {
+        if !self.limits.prefix_cache {
+            return false;
+        }
+        let useful = tokens.len() as u32 - 1;
+        let computed = self
+            .ledger
+            .longest_prefix(tokens)
+            .map_or(0, |prefix| prefix.len)
+            .min(useful);
+        let coming = self.order.iter().filter(|&&slot| self.pending(slot) > 1);
+        let best =
+            coming.map(|&slot| common_prefix(&self.sequence(slot).tokens, tokens).min(useful));
+        best.max().unwrap_or(0) >= computed + WORTH_WAITING_TOKENS
+    }
+
+    /// A slot with cells for the waiting sequence `index`, and the prefix to start it from.
+    fn find_place(
+        &mut self,
+        runner: &mut dyn Runner,
+        index: usize,
+    ) -> Option<(Slot, Option<Prefix>)> {
+        let tokens = &self.waiting[index].tokens;
+        let (len, useful) = (tokens.len() as u32, tokens.len() as u32 - 1);
+        let prefix = if self.limits.prefix_cache {
+            self.ledger.longest_prefix(tokens)
+        } else {
+            None
+        };
+        let prefix = prefix.map(|found| Prefix {
+            len: found.len.min(useful),
+            ..found
+        });
+        let prefix = prefix.filter(|found| found.len > 0);
+        let cached = prefix.map_or(0, |found| found.len);
+        let donor = prefix.map(|found| found.slot);
+        if self.make_room(runner, len - cached + 1, donor) {
+            return self.take_slot(runner, donor).map(|slot| (slot, prefix));
+        }
+        if self.make_room(runner, len + 1, None) {
+            return self.take_slot(runner, None).map(|slot| (slot, None));
+        }
+        None
+    }
+
+    /// Evicts idle slots other than `keep` until `cells` are free beyond those promised.
+    fn make_room(&mut self, runner: &mut dyn Runner, cells: u32, keep: Option<Slot>) -> bool {
+        let needed = cells + self.promised_cells();
+        while self.ledger.free_cells() < needed {
+            if !self.evict(runner, keep) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A free slot, or the least recently used idle one, or the idle `donor` itself.
+    fn take_slot(&mut self, runner: &mut dyn Runner, donor: Option<Slot>) -> Option<Slot> {
+        if self.free.is_empty() && !self.evict(runner, donor) {
+            let donor = donor.filter(|slot| self.idle.contains(slot))?;
+            self.idle.retain(|&slot| slot != donor);
+            return Some(donor);
+        }
+        self.free.pop()
+    }
+
+    fn evict(&mut self, runner: &mut dyn Runner, keep: Option<Slot>) -> bool {
+        let Some(at) = self.idle.iter().position(|&slot| Some(slot) != keep) else {
+            return false;
+        };
+        let slot = self.idle.remove(at).expect("position is inside");
+        self.vacate(runner, slot);
+        true
+    }
+
+    fn enter(
+        &mut self,
+        now: Duration,
+        runner: &mut dyn Runner,
+        index: usize,
+        slot: Slot,
+        prefix: Option<Prefix>,
+    ) {
+        let mut sequence = self.waiting.remove(index).expect("the caller found it");
+        let cached_tokens = prefix.map_or(0, |found| found.len);
+        match prefix {
+            Some(Prefix { slot: donor, len }) if donor == slot => {
+                self.ledger.truncate(slot, len);
+                runner.truncate(slot, len);
+            }
+            Some(Prefix { slot: donor, len }) => {
+                self.ledger.fork(donor, slot, len);
+                runner.fork(donor, slot, len);
+                self.touch(donor);
+            }
+            None => {}
+        }
+        debug_assert_eq!(self.ledger.len(slot), cached_tokens);
+        self.load.prefix_queries += sequence.tokens.len() as u64;
+        self.load.prefix_hits += u64::from(cached_tokens);
+        sequence.admitted.get_or_insert(Admitted {
+            at: now,
+            cached_tokens,
+        });
+        let (prompt, generated) = sequence.tokens.split_at(sequence.prompt_len);
+        runner.assign(
+            slot,
+            Sampler::new(sequence.sampling.clone(), prompt, generated),
+        );
+        self.active[slot.index()] = Some(sequence);
+        self.order.push(slot);
+    }
+
+    /// Marks an idle slot as just used.
+    fn touch(&mut self, slot: Slot) {
+        if let Some(at) = self.idle.iter().position(|&idle| idle == slot) {
+            self.idle.remove(at);
+            self.idle.push_back(slot);
+        }
+    }
+
+    /// Frees one cell for every decoding sequence, by eviction and then by preemption.
+    fn make_room_for_decode(&mut self, runner: &mut dyn Runner) {
+        while self.ledger.free_cells() < self.next_cells() {
+            if !self.evict(runner, None) {
+                let youngest = *self.order.last().expect("running sequences hold the cells");
+                self.preempt(runner, youngest);
+            }
+        }
+    }
+
+    /// Cells without which the next step would stand still.
+    fn next_cells(&self) -> u32 {
+        let rows = self
+            .order
+            .iter()
+            .filter(|&&slot| self.pending(slot) == 1)
+            .count() as u32;
+        rows.max(u32::from(!self.order.is_empty()))
+    }
+
+    /// Preempts `slot` if another sequence can go on without it.
+    fn yield_cells(&mut self, runner: &mut dyn Runner, slot: Slot) -> bool {
+        if self.evict(runner, None) {
+            return true;
+        }
+        let alone = self.order.len() == 1;
+        if !alone {
+            self.preempt(runner, slot);
+        }
+        !alone
+    }
+
+    /// Puts a running sequence back at the head of the queue, to be recomputed.
+    fn preempt(&mut self, runner: &mut dyn Runner, slot: Slot) {
+        self.load.preemptions += 1;
+        let sequence = self.leave(slot);
+        self.vacate(runner, slot);
+        let at = self
+            .waiting
+            .partition_point(|other| other.priority < sequence.priority);
+        self.waiting.insert(at, sequence);
+    }
+
+    fn take_sample(
+        &mut self,
+        started: Duration,
+        now: Duration,
+        runner: &mut dyn Runner,
+        sampled: &Sampled,
+    ) -> Event {
+        let slot = sampled.slot;
+        let choice = match &sampled.outcome {
+            Ok(choice) => choice.clone(),
+            Err(error) => return self.fail(started, runner, slot, error.to_string()),
+        };
+        let ends = self.end_tokens.contains(&choice.token);
+        let context = self.capacity.context_tokens as usize;
+        let sequence = self.active[slot.index()]
+            .as_mut()
+            .expect("sampled slots run");
+        sequence.tokens.push(choice.token);
+        let full = sequence.generated().len() as u32 >= sequence.max_tokens
+            || sequence.tokens.len() >= context;
+        let first = sequence.generated().len() == 1;
+        let event = Event {
+            tag: sequence.tag,
+            token: Some(choice),
+            finish: if ends {
+                Some(Finish::Stop)
+            } else {
+                full.then_some(Finish::Length)
+            },
+            admitted: sequence.admitted.filter(|_| first),
+            wait: started.saturating_sub(sequence.ready_at),
+        };
+        sequence.ready_at = now;
+        if event.finish.is_some() {
+            self.retire(runner, slot);
+        }
+        event
+    }
+
+    fn fail(
+        &mut self,
+        started: Duration,
+        runner: &mut dyn Runner,
+        slot: Slot,
+        message: String,
+    ) -> Event {
+        let sequence = self.leave(slot);
+        self.vacate(runner, slot);
+        Event {
+            tag: sequence.tag,
+            token: None,
+            finish: Some(Finish::Failed(message)),
+            admitted: sequence
+                .admitted
+                .filter(|_| sequence.generated().is_empty()),
+            wait: started.saturating_sub(sequence.ready_at),
+        }
+    }
+
+    /// A completion ended well: its KV stays as a prefix where that is wanted.
+    fn retire(&mut self, runner: &mut dyn Runner, slot: Slot) {
+        let sequence = self.leave(slot);
+        if !self.limits.prefix_cache {
+            return self.vacate(runner, slot);
+        }
+        let computed = &sequence.tokens[..self.ledger.len(slot) as usize];
+        let covered: Vec<Slot> = self
+            .idle
+            .iter()
+            .copied()
+            .filter(|&idle| {
+                common_prefix(self.ledger.tokens(idle), computed) == self.ledger.len(idle)
+            })
+            .collect();
+        for idle in covered {
+            self.idle.retain(|&other| other != idle);
+            self.vacate(runner, idle);
+        }
+        self.idle.push_back(slot);
+    }
+
+    fn release(&mut self, runner: &mut dyn Runner, slot: Slot) {
+        self.leave(slot);
+        self.vacate(runner, slot);
+    }
+
+    /// Takes the sequence out of the batch; its cells stay with the slot.
+    fn leave(&mut self, slot: Slot) -> Sequence {
+        self.order.retain(|&other| other != slot);
+        self.suspects.retain(|&other| other != slot);
+        self.active[slot.index()]
+            .take()
+            .expect("only running sequences leave")
+    }
+
+    /// Empties a slot that nobody uses.
+    fn vacate(&mut self, runner: &mut dyn Runner, slot: Slot) {
+        self.ledger.truncate(slot, 0);
+        runner.truncate(slot, 0);
+        self.free.push(slot);
+    }
+}
+
+/// Parts of `budget` for prompts with `pending` tokens, oldest first; never more than pending.
+fn share(budget: u32, pending: &[u32]) -> Vec<u32> {
+    let Some((&oldest, others)) = pending.split_first() else {
+        return Vec::new();
+    };
+    let mut parts = vec![oldest.min(budget.div_ceil(2))];
+    let part = ((budget - parts[0]) / others.len().max(1) as u32).max(1);
+    let mut left = budget - parts[0];
+    for &tokens in others {
+        let chunk = tokens.min(part).min(left);
+        left -= chunk;
+        parts.push(chunk);
+    }
+    for (part, &tokens) in parts.iter_mut().zip(pending) {
+        let more = (tokens - *part).min(left);
+        left -= more;
+        *part += more;
+    }
+    parts
+}
+
+/// The spans that compute more than a decode row.
+fn prefill_spans(batch: &Batch) -> impl Iterator<Item = &Span> {
+    batch.spans.iter().filter(|span| span.tokens.len() > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn half_the_budget_goes_to_the_oldest_and_nothing_is_wasted() {
+        assert_eq!(share(512, &[4000, 50, 50]), [412, 50, 50]);
+        assert_eq!(share(512, &[4000, 4000, 4000]), [256, 128, 128]);
+        assert_eq!(share(512, &[10, 4000]), [10, 502]);
+        assert_eq!(share(3, &[9, 9, 9, 9]), [2, 1, 0, 0]);
+        assert_eq!(share(0, &[9]), [0]);
+        assert_eq!(share(512, &[]), [0u32; 0]);
+    }
+}

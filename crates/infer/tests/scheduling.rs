@@ -1,0 +1,501 @@
+//! The scheduler under seeded simulation: whatever joins, leaves, fails or runs out of
+//! cache, every completion is what it would have been alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use loquent_infer::budget::ItlTarget;
+use loquent_infer::request::{Finish, Step, Tag, Work};
+use loquent_infer::runner::{Batch, Capacity, RowError, RunError, Runner, Sampled, Slot, TokenId};
+use loquent_infer::sampling::{Choice, Sampler, Sampling};
+use loquent_infer::scheduler::{Limits, Scheduler};
+use proptest::prelude::*;
+
+/// Ends a completion.
+const END: TokenId = 0;
+/// In a prompt: the back end fails on any batch that computes this sequence.
+const POISON: TokenId = 1;
+/// In a prompt: this sequence's row fails.
+const BAD_ROW: TokenId = 2;
+
+/// A runner whose every token depends on exactly what its cache holds, and which
+/// checks what it is asked.
+struct ToyRunner {
+    capacity: Capacity,
+    /// Per slot, its tokens and the physical cell of each.
+    slots: Vec<Vec<(TokenId, u64)>>,
+    assigned: BTreeSet<Slot>,
+    next_cell: u64,
+    /// Every n-th call reports a full cache though there is room.
+    full_every: Option<u64>,
+    calls: u64,
+    most_rows: usize,
+}
+
+impl ToyRunner {
+    fn new(slots: u16, kv_cells: u32, context_tokens: u32) -> Self {
+        let capacity = Capacity {
+            slots,
+            kv_cells,
+            context_tokens,
+            batch_tokens: 64,
+            shares_prefix: true,
+        };
+        Self {
+            capacity,
+            slots: vec![Vec::new(); usize::from(slots)],
+            assigned: BTreeSet::new(),
+            next_cell: 0,
+            full_every: None,
+            calls: 0,
+            most_rows: 0,
+        }
+    }
+
+    fn used_cells(&self) -> usize {
+        self.slots
+            .iter()
+            .flatten()
+            .map(|&(_, cell)| cell)
+            .collect::<BTreeSet<_>>()
+            .len()
+    }
+}
+
+fn next_token(tokens: impl IntoIterator<Item = TokenId>) -> TokenId {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for token in tokens {
+        hash = (hash ^ u64::from(token)).wrapping_mul(0x100_0000_01b3);
+    }
+    match hash >> 33 {
+        value if value % 23 == 0 => END,
+        value => 3 + (value % 50) as TokenId,
+    }
+}
+
+impl Runner for ToyRunner {
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn assign(&mut self, slot: Slot, _sampler: Sampler) {
+        self.assigned.insert(slot);
+    }
+
+    fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
+        self.calls += 1;
+        assert!(batch.tokens.len() <= self.capacity.batch_tokens as usize);
+        let distinct: BTreeSet<_> = batch.spans.iter().map(|span| span.slot).collect();
+        assert_eq!(
+            distinct.len(),
+            batch.spans.len(),
+            "a slot occurs once in a batch"
+        );
+        let alone = batch.spans.len() == 1;
+        if !alone
+            && self
+                .full_every
+                .is_some_and(|n| self.calls.is_multiple_of(n))
+        {
+            return Err(RunError::CacheFull);
+        }
+        for span in &batch.spans {
+            let held = self.slots[span.slot.index()]
+                .iter()
+                .map(|&(token, _)| token);
+            let fresh = batch.tokens[span.tokens.clone()].iter().copied();
+            if held.chain(fresh).any(|token| token == POISON) {
+                return Err(RunError::Backend("poisoned".into()));
+            }
+        }
+        self.most_rows = self.most_rows.max(batch.spans.len());
+        for span in &batch.spans {
+            assert!(
+                self.assigned.contains(&span.slot),
+                "sampling without a sampler"
+            );
+            let cells = &mut self.slots[span.slot.index()];
+            assert_eq!(
+                cells.len(),
+                span.start as usize,
+                "a span continues its sequence"
+            );
+            for &token in &batch.tokens[span.tokens.clone()] {
+                cells.push((token, self.next_cell));
+                self.next_cell += 1;
+            }
+            if !span.sample {
+                continue;
+            }
+            let outcome = if cells.iter().any(|&(token, _)| token == BAD_ROW) {
+                Err(RowError::NonFiniteLogits)
+            } else {
+                let token = next_token(cells.iter().map(|&(token, _)| token));
+                Ok(Choice {
+                    token,
+                    logprobs: None,
+                })
+            };
+            sampled.push(Sampled {
+                slot: span.slot,
+                outcome,
+            });
+        }
+        assert!(
+            self.used_cells() <= self.capacity.kv_cells as usize,
+            "the cache overflows"
+        );
+        Ok(())
+    }
+
+    fn fork(&mut self, from: Slot, to: Slot, len: u32) {
+        assert!(self.slots[to.index()].is_empty());
+        self.slots[to.index()] = self.slots[from.index()][..len as usize].to_vec();
+    }
+
+    fn truncate(&mut self, slot: Slot, len: u32) {
+        self.slots[slot.index()].truncate(len as usize);
+    }
+}
+
+fn greedy() -> Sampling {
+    Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        repetition_penalty: 1.0,
+        seed: 0,
+        logit_bias: Vec::new(),
+        logprobs: None,
+        forbidden: Vec::new(),
+    }
+}
+
+fn work(tag: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Work {
+    Work {
+        tag: Tag(tag),
+        prompt,
+        max_tokens,
+        sampling: greedy(),
+        priority: 0,
+    }
+}
+
+fn limits(max_batch_size: usize) -> Limits {
+    Limits {
+        max_batch_size,
+        prefill_max_tokens: 16,
+        itl_target: ItlTarget::Unbounded,
+        prefix_cache: true,
+    }
+}
+
+/// What `work` generates when nothing else runs.
+fn alone(work: &Work, context: usize) -> (Vec<TokenId>, Finish) {
+    let mut tokens = work.prompt.clone();
+    loop {
+        let token = next_token(tokens.iter().copied());
+        tokens.push(token);
+        let generated = tokens.len() - work.prompt.len();
+        if token == END {
+            return (tokens.split_off(work.prompt.len()), Finish::Stop);
+        }
+        if generated == work.max_tokens as usize || tokens.len() == context {
+            return (tokens.split_off(work.prompt.len()), Finish::Length);
+        }
+    }
+}
+
+struct Bench {
+    scheduler: Scheduler,
+    runner: ToyRunner,
+    now: Duration,
+    generated: BTreeMap<u64, Vec<TokenId>>,
+    ended: BTreeMap<u64, Finish>,
+}
+
+impl Bench {
+    fn new(runner: ToyRunner, limits: Limits) -> Self {
+        let scheduler = Scheduler::new(runner.capacity(), limits, vec![END]);
+        let (generated, ended) = Default::default();
+        Self {
+            scheduler,
+            runner,
+            now: Duration::ZERO,
+            generated,
+            ended,
+        }
+    }
+
+    fn submit(&mut self, work: &Work) {
+        self.scheduler.submit(self.now, work.clone());
+    }
+
+    /// One turn of the engine loop.
+    fn step(&mut self) -> Step {
+        let (mut batch, mut sampled) = (Batch::default(), Vec::new());
+        self.scheduler.plan(self.now, &mut self.runner, &mut batch);
+        assert!(
+            !batch.is_empty() || !self.scheduler.has_work(),
+            "work but nothing planned"
+        );
+        if batch.is_empty() {
+            return Step::default();
+        }
+        let started = self.now;
+        self.now += Duration::from_millis(10 + batch.tokens.len() as u64);
+        let step = match self.runner.run(&batch, &mut sampled) {
+            Ok(()) => self
+                .scheduler
+                .commit(started, self.now, &mut self.runner, &batch, &sampled),
+            Err(error) => {
+                self.scheduler
+                    .recover(started, self.now, &mut self.runner, &batch, &error)
+            }
+        };
+        self.record(&step);
+        let load = self.scheduler.load();
+        assert_eq!(
+            load.kv_used_cells as usize,
+            self.runner.used_cells(),
+            "the ledger lies"
+        );
+        step
+    }
+
+    fn record(&mut self, step: &Step) {
+        for event in &step.events {
+            let tag = event.tag.0;
+            assert!(!self.ended.contains_key(&tag), "an event after the end");
+            if let Some(choice) = &event.token {
+                self.generated.entry(tag).or_default().push(choice.token);
+            }
+            if let Some(finish) = &event.finish {
+                self.ended.insert(tag, finish.clone());
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..20_000 {
+            if !self.scheduler.has_work() {
+                return;
+            }
+            self.step();
+        }
+        panic!("the scheduler does not come to an end");
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Submit {
+        shared: usize,
+        own: Vec<TokenId>,
+        max_tokens: u32,
+        priority: i32,
+    },
+    Cancel(u64),
+    Stop(u64),
+    Step(u8),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let own = prop::collection::vec(3..40u32, 1..30);
+    let submit =
+        (0..30usize, own, 1..40u32, 0..3i32).prop_map(|(shared, mut own, max_tokens, priority)| {
+            // A few requests are broken, each in its own way.
+            match own[0] {
+                3 => own.push(POISON),
+                4 => own.push(BAD_ROW),
+                _ => {}
+            }
+            Act::Submit {
+                shared,
+                own,
+                max_tokens,
+                priority,
+            }
+        });
+    let act = prop_oneof![
+        4 => submit,
+        1 => (0..40u64).prop_map(Act::Cancel),
+        1 => (0..40u64).prop_map(Act::Stop),
+        4 => (1..6u8).prop_map(Act::Step),
+    ];
+    prop::collection::vec(act, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_completion_is_what_it_would_be_alone(
+        acts in acts(),
+        batch_size in 1..9usize,
+        kv_cells in prop::sample::select(vec![96u32, 160, 400]),
+        full_every in prop::option::of(3..20u64),
+        prefix_cache: bool,
+    ) {
+        let mut runner = ToyRunner::new(10, kv_cells, 96);
+        runner.full_every = full_every;
+        let mut bench = Bench::new(runner, Limits { prefix_cache, ..limits(batch_size) });
+        let system: Vec<TokenId> = (3..33).collect();
+        let mut submitted = Vec::new();
+        let mut dropped = BTreeSet::new();
+        for act in acts {
+            match act {
+                Act::Submit { shared, own, max_tokens, priority } => {
+                    let prompt = [&system[..shared], &own].concat();
+                    let work = Work { priority, ..work(submitted.len() as u64, prompt, max_tokens) };
+                    bench.submit(&work);
+                    submitted.push(work);
+                }
+                Act::Cancel(tag) => {
+                    bench.scheduler.cancel(&mut bench.runner, Tag(tag));
+                    dropped.insert(tag);
+                }
+                Act::Stop(tag) => {
+                    bench.scheduler.finish(&mut bench.runner, Tag(tag));
+                    dropped.insert(tag);
+                }
+                Act::Step(times) => (0..times).for_each(|_| { bench.step(); }),
+            }
+        }
+        bench.run();
+        for work in &submitted {
+            let tag = work.tag.0;
+            let generated = bench.generated.get(&tag).cloned().unwrap_or_default();
+            let broken = work.prompt.iter().any(|token| [POISON, BAD_ROW].contains(token));
+            let (expected, finish) = if broken { Default::default() } else { alone_or(work) };
+            if dropped.contains(&tag) && !bench.ended.contains_key(&tag) {
+                prop_assert!(expected.starts_with(&generated));
+            } else if broken {
+                let failed = matches!(bench.ended.get(&tag), Some(Finish::Failed(_)));
+                prop_assert!(failed, "{:?}", bench.ended.get(&tag));
+                prop_assert!(generated.is_empty());
+            } else {
+                prop_assert_eq!(&generated, &expected);
+                prop_assert_eq!(bench.ended.get(&tag), finish.as_ref());
+            }
+        }
+        prop_assert!(bench.runner.most_rows <= batch_size);
+    }
+}
+
+fn alone_or(work: &Work) -> (Vec<TokenId>, Option<Finish>) {
+    let (tokens, finish) = alone(work, 96);
+    (tokens, Some(finish))
+}
+
+#[test]
+fn requests_join_and_leave_between_steps() {
+    let mut bench = Bench::new(ToyRunner::new(8, 1000, 200), limits(4));
+    bench.submit(&work(0, vec![10, 11, 12], 30));
+    bench.step();
+    let before = bench.generated[&0].len();
+    bench.submit(&work(1, vec![20, 21], 30));
+    let step = bench.step();
+    assert_eq!(
+        step.rows, 2,
+        "the second request is computed beside the first"
+    );
+    assert_eq!(bench.generated[&0].len(), before + 1);
+    assert_eq!(bench.generated[&1].len(), 1);
+}
+
+#[test]
+fn a_long_prompt_starves_neither_decode_nor_a_short_prompt() {
+    let mut bench = Bench::new(ToyRunner::new(8, 4000, 2000), limits(4));
+    bench.submit(&work(0, vec![10], 100));
+    bench.step();
+    bench.submit(&work(1, (0..1000).map(|n| 3 + n % 40).collect(), 5));
+    bench.step();
+    bench.submit(&work(2, (0..8).map(|n| 30 + n).collect(), 5));
+    let before = bench.generated[&0].len();
+    for _ in 0..2 {
+        bench.step();
+    }
+    assert_eq!(
+        bench.generated[&0].len(),
+        before + 2,
+        "decode advances in every step"
+    );
+    assert!(
+        bench.generated.contains_key(&2),
+        "the short prompt passes the long one"
+    );
+    assert!(!bench.generated.contains_key(&1));
+}
+
+#[test]
+fn equal_prompts_are_computed_once() {
+    let limits = Limits {
+        prefill_max_tokens: 64,
+        ..limits(16)
+    };
+    let mut bench = Bench::new(ToyRunner::new(32, 4000, 2000), limits);
+    let prompt: Vec<TokenId> = (3..63).collect();
+    for tag in 0..16 {
+        bench.submit(&work(tag, prompt.clone(), 4));
+    }
+    let mut computed = 0;
+    while bench.generated.len() < 16 {
+        let step = bench.step();
+        computed += step.prefill_tokens;
+    }
+    assert_eq!(computed, 60, "one prompt's prefill serves all sixteen");
+    assert_eq!(bench.scheduler.load().prefix_hits, 15 * 59);
+}
+
+#[test]
+fn the_next_turn_of_a_chat_starts_from_the_last() {
+    let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits(2));
+    let first = work(0, (3..40).collect(), 10);
+    bench.submit(&first);
+    bench.run();
+    let mut prompt = first.prompt.clone();
+    prompt.extend(&bench.generated[&0]);
+    prompt.extend([45, 46]);
+    let computed = prompt.len() as u64 - 3; // the last generated token was never computed
+    bench.submit(&work(1, prompt, 10));
+    bench.run();
+    assert_eq!(bench.scheduler.load().prefix_hits, computed);
+}
+
+#[test]
+fn lower_priority_numbers_go_first_and_equals_in_order() {
+    let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits(1));
+    for (tag, priority) in [(0, 5), (1, 0), (2, 5), (3, -1)] {
+        bench.submit(&Work {
+            priority,
+            ..work(tag, vec![10 + tag as TokenId], 1)
+        });
+    }
+    let mut ends = Vec::new();
+    while bench.scheduler.has_work() {
+        ends.extend(
+            bench
+                .step()
+                .events
+                .iter()
+                .filter(|e| e.finish.is_some())
+                .map(|e| e.tag.0),
+        );
+    }
+    assert_eq!(ends, [3, 1, 0, 2]);
+}
+
+#[test]
+fn cancelling_frees_the_cache_at_once() {
+    let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits(2));
+    bench.submit(&work(0, (3..40).collect(), 100));
+    bench.step();
+    assert!(bench.runner.used_cells() > 0);
+    bench.scheduler.cancel(&mut bench.runner, Tag(0));
+    assert_eq!(bench.runner.used_cells(), 0);
+    assert!(!bench.scheduler.has_work());
+}
