@@ -9,10 +9,17 @@
 
 extern crate alloc;
 
+pub mod assemble;
 pub mod coalesce;
+pub mod delta;
 pub mod error;
+pub mod log;
 pub mod time;
+pub mod wire;
 
+pub use assemble::{Assembler, AssemblerLimits};
 pub use coalesce::{Coalescer, StreamInterval};
+pub use delta::Delta;
 pub use error::Error;
+pub use log::Log;
 pub use time::Micros;
