@@ -1,1 +1,25 @@
 //! Sans-IO delivery protocol: frames, delta log, coalescer, sender, receiver.
+//!
+//! Nothing here knows a clock, a socket or a thread: time ([`Micros`]), randomness and
+//! bytes are arguments. `spec/delivery.md` is the wire format; its rules are cited as
+//! `D-n.m` where they are implemented.
+
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod assemble;
+pub mod coalesce;
+pub mod delta;
+pub mod error;
+pub mod log;
+pub mod time;
+pub mod wire;
+
+pub use assemble::{Assembler, AssemblerLimits};
+pub use coalesce::{Coalescer, StreamInterval};
+pub use delta::Delta;
+pub use error::Error;
+pub use log::Log;
+pub use time::Micros;

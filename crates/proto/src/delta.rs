@@ -1,0 +1,340 @@
+//! What a stream says, piece by piece, and how a piece is written as a record of the log.
+//!
+//! A record is a length and a body; a body begins with a tag, its kind in the low four
+//! bits and the choice in the high four (`spec/delivery.md`, section 3). A token of text
+//! costs two bytes beside the text itself.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::Error;
+use crate::wire::{Reader, put_bytes, put_int};
+
+/// Version of the record format, the first field of every [`Delta::Open`] (D-3.4).
+pub const LOG_VERSION: u8 = 1;
+
+/// Longest body of a record, bytes (D-3.2). Longer text is split by [`crate::Log::push`].
+pub const MAX_RECORD_BYTES: usize = 32 * 1024;
+
+/// One step of an answer. `choice` numbers parallel answers to one request, from 0.
+///
+/// `tokens` is how many tokens a delta stands for: a delta is not a token, since tokens
+/// are merged (stream interval) and some yield no text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Delta {
+    /// First record: what a client must know to render the rest, as JSON.
+    Open {
+        /// JSON object; the server decides its members (id, model, created).
+        meta: String,
+    },
+    /// Visible text, always whole characters.
+    Text {
+        /// Which answer.
+        choice: u32,
+        /// Tokens that this text stands for.
+        tokens: u32,
+        /// The text.
+        text: String,
+    },
+    /// Text of the model's reasoning, shown apart or not at all.
+    Reasoning {
+        /// Which answer.
+        choice: u32,
+        /// Tokens that this text stands for.
+        tokens: u32,
+        /// The text.
+        text: String,
+    },
+    /// A fragment of a tool call; `id` and `name` come with the first fragment.
+    ToolCall {
+        /// Which answer.
+        choice: u32,
+        /// Which call of this answer.
+        index: u32,
+        /// Tokens that this fragment stands for.
+        tokens: u32,
+        /// The call's id; empty after the first fragment.
+        id: String,
+        /// The function's name; empty after the first fragment.
+        name: String,
+        /// The next piece of the arguments.
+        arguments: String,
+    },
+    /// Log probabilities of the tokens since the last ones, as the JSON of one chunk.
+    Logprobs {
+        /// Which answer.
+        choice: u32,
+        /// JSON.
+        json: String,
+    },
+    /// One answer has ended.
+    Finish {
+        /// Which answer.
+        choice: u32,
+        /// Why, in OpenAI's words (`stop`, `length`, `tool_calls`, …).
+        reason: String,
+    },
+    /// Tokens so far; the last one counts.
+    Usage {
+        /// Tokens of the prompt.
+        prompt: u64,
+        /// Tokens generated.
+        completion: u64,
+        /// Tokens of the prompt that came from a cache.
+        cached: u64,
+        /// Tokens of `completion` that were reasoning.
+        reasoning: u64,
+    },
+    /// The stream has failed; nothing follows, and the answer is not complete.
+    Error {
+        /// For programs.
+        code: String,
+        /// For people.
+        message: String,
+    },
+    /// What a chunk carried beside all this, as JSON (upstream servers' extensions).
+    Other {
+        /// Which answer.
+        choice: u32,
+        /// JSON object.
+        json: String,
+    },
+    /// The stream is complete; nothing follows.
+    Done,
+}
+
+mod kind {
+    pub const OPEN: u8 = 0;
+    pub const TEXT: u8 = 1;
+    pub const TEXT_N: u8 = 2;
+    pub const REASONING: u8 = 3;
+    pub const REASONING_N: u8 = 4;
+    pub const TOOL_CALL: u8 = 5;
+    pub const LOGPROBS: u8 = 6;
+    pub const FINISH: u8 = 7;
+    pub const USAGE: u8 = 8;
+    pub const ERROR: u8 = 9;
+    pub const DONE: u8 = 10;
+    pub const OTHER: u8 = 11;
+}
+
+impl Delta {
+    /// Text of one token in the first answer: the usual delta.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text {
+            choice: 0,
+            tokens: 1,
+            text: text.into(),
+        }
+    }
+
+    /// Whether nothing may follow this delta: [`Delta::Done`] or [`Delta::Error`] (D-3.6).
+    pub const fn is_last(&self) -> bool {
+        matches!(self, Self::Done | Self::Error { .. })
+    }
+
+    /// Tokens that this delta stands for.
+    pub const fn tokens(&self) -> u32 {
+        match self {
+            Self::Text { tokens, .. }
+            | Self::Reasoning { tokens, .. }
+            | Self::ToolCall { tokens, .. } => *tokens,
+            _ => 0,
+        }
+    }
+
+    /// Appends the delta as one record (D-3.1).
+    ///
+    /// # Errors
+    /// [`Error::DeltaTooLong`] if its body exceeds [`MAX_RECORD_BYTES`]; `out` is then as
+    /// it was.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), Error> {
+        let mut body = Vec::with_capacity(32);
+        self.encode_body(&mut body);
+        if body.len() > MAX_RECORD_BYTES {
+            return Err(Error::DeltaTooLong);
+        }
+        put_bytes(out, &body);
+        Ok(())
+    }
+
+    fn encode_body(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Open { meta } => {
+                out.extend_from_slice(&[kind::OPEN, LOG_VERSION]);
+                out.extend_from_slice(meta.as_bytes());
+            }
+            Self::Text {
+                choice,
+                tokens,
+                text,
+            } => {
+                put_text(out, [kind::TEXT, kind::TEXT_N], *choice, *tokens, text);
+            }
+            Self::Reasoning {
+                choice,
+                tokens,
+                text,
+            } => {
+                put_text(
+                    out,
+                    [kind::REASONING, kind::REASONING_N],
+                    *choice,
+                    *tokens,
+                    text,
+                );
+            }
+            Self::ToolCall {
+                choice,
+                index,
+                tokens,
+                id,
+                name,
+                arguments,
+            } => {
+                put_tag(out, kind::TOOL_CALL, *choice);
+                put_int(out, u64::from(*index));
+                put_int(out, u64::from(*tokens));
+                put_bytes(out, id.as_bytes());
+                put_bytes(out, name.as_bytes());
+                out.extend_from_slice(arguments.as_bytes());
+            }
+            Self::Logprobs { choice, json } => put_rest(out, kind::LOGPROBS, *choice, json),
+            Self::Finish { choice, reason } => put_rest(out, kind::FINISH, *choice, reason),
+            Self::Other { choice, json } => put_rest(out, kind::OTHER, *choice, json),
+            Self::Usage {
+                prompt,
+                completion,
+                cached,
+                reasoning,
+            } => {
+                put_tag(out, kind::USAGE, 0);
+                for count in [prompt, completion, cached, reasoning] {
+                    put_int(out, *count);
+                }
+            }
+            Self::Error { code, message } => {
+                put_tag(out, kind::ERROR, 0);
+                put_bytes(out, code.as_bytes());
+                out.extend_from_slice(message.as_bytes());
+            }
+            Self::Done => put_tag(out, kind::DONE, 0),
+        }
+    }
+
+    /// Reads a record's body; `None` for a kind that this version does not know, which
+    /// a receiver skips (D-3.5).
+    ///
+    /// # Errors
+    /// [`Error::Truncated`], [`Error::Malformed`], or [`Error::UnknownVersion`] for a log
+    /// of another version.
+    pub fn decode(body: &[u8]) -> Result<Option<Self>, Error> {
+        let mut r = Reader::new(body);
+        let tag = r.byte()?;
+        let choice = match tag >> 4 {
+            15 => r.int32()?,
+            nibble => u32::from(nibble),
+        };
+        let delta = match tag & 15 {
+            kind::OPEN => decode_open(&mut r)?,
+            kind::TEXT => Self::Text {
+                choice,
+                tokens: 1,
+                text: r.rest_text()?,
+            },
+            kind::TEXT_N => Self::Text {
+                choice,
+                tokens: r.int32()?,
+                text: r.rest_text()?,
+            },
+            kind::REASONING => Self::Reasoning {
+                choice,
+                tokens: 1,
+                text: r.rest_text()?,
+            },
+            kind::REASONING_N => Self::Reasoning {
+                choice,
+                tokens: r.int32()?,
+                text: r.rest_text()?,
+            },
+            kind::TOOL_CALL => decode_tool_call(choice, &mut r)?,
+            kind::LOGPROBS => Self::Logprobs {
+                choice,
+                json: r.rest_text()?,
+            },
+            kind::FINISH => Self::Finish {
+                choice,
+                reason: r.rest_text()?,
+            },
+            kind::USAGE => decode_usage(&mut r)?,
+            kind::ERROR => Self::Error {
+                code: r.text()?,
+                message: r.rest_text()?,
+            },
+            kind::DONE => Self::Done,
+            kind::OTHER => Self::Other {
+                choice,
+                json: r.rest_text()?,
+            },
+            _ => return Ok(None),
+        };
+        r.end()?;
+        Ok(Some(delta))
+    }
+}
+
+fn put_tag(out: &mut Vec<u8>, kind: u8, choice: u32) {
+    if choice < 15 {
+        out.push(kind | (choice as u8) << 4);
+    } else {
+        out.push(kind | 0xf0);
+        put_int(out, u64::from(choice));
+    }
+}
+
+fn put_rest(out: &mut Vec<u8>, kind: u8, choice: u32, text: &str) {
+    put_tag(out, kind, choice);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn put_text(out: &mut Vec<u8>, [one, many]: [u8; 2], choice: u32, tokens: u32, text: &str) {
+    if tokens == 1 {
+        return put_rest(out, one, choice, text);
+    }
+    put_tag(out, many, choice);
+    put_int(out, u64::from(tokens));
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn decode_open(r: &mut Reader<'_>) -> Result<Delta, Error> {
+    match r.byte()? {
+        LOG_VERSION => Ok(Delta::Open {
+            meta: r.rest_text()?,
+        }),
+        _ => Err(Error::UnknownVersion),
+    }
+}
+
+fn decode_tool_call(choice: u32, r: &mut Reader<'_>) -> Result<Delta, Error> {
+    let (index, tokens) = (r.int32()?, r.int32()?);
+    let (id, name, arguments) = (r.text()?, r.text()?, r.rest_text()?);
+    Ok(Delta::ToolCall {
+        choice,
+        index,
+        tokens,
+        id,
+        name,
+        arguments,
+    })
+}
+
+fn decode_usage(r: &mut Reader<'_>) -> Result<Delta, Error> {
+    let (prompt, completion) = (r.int()?, r.int()?);
+    let (cached, reasoning) = (r.int()?, r.int()?);
+    Ok(Delta::Usage {
+        prompt,
+        completion,
+        cached,
+        reasoning,
+    })
+}

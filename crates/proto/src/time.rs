@@ -1,0 +1,57 @@
+//! Time as an argument: microseconds since an epoch that the caller chose.
+
+use core::fmt;
+use core::ops::{Add, AddAssign};
+
+/// A point in time or a span, in microseconds.
+///
+/// As a point it counts from any epoch, monotonically; only differences matter. Sums
+/// saturate: a time that cannot be reached is `Micros::MAX`, never a wrapped one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(pub u64);
+
+impl Micros {
+    /// The epoch, or an empty span.
+    pub const ZERO: Self = Self(0);
+    /// Later than any time a caller passes.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// `ms` milliseconds.
+    pub const fn from_ms(ms: u64) -> Self {
+        Self(ms.saturating_mul(1_000))
+    }
+
+    /// Whole milliseconds, rounded down.
+    pub const fn as_ms(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// The span from `earlier` to `self`, zero if `earlier` is later.
+    pub const fn since(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+
+    /// `self` times `n`, saturating.
+    pub const fn times(self, n: u64) -> Self {
+        Self(self.0.saturating_mul(n))
+    }
+}
+
+impl Add for Micros {
+    type Output = Self;
+    fn add(self, span: Self) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl AddAssign for Micros {
+    fn add_assign(&mut self, span: Self) {
+        *self = *self + span;
+    }
+}
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03} ms", self.0 / 1_000, self.0 % 1_000)
+    }
+}
