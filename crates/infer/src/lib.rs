@@ -1,6 +1,7 @@
 //! Requests, scheduling, KV accounting, sampling and detokenizing, with neither
 //! clock nor thread nor FFI: what a serving engine decides, as plain state machines.
 
+pub mod admission;
 pub mod budget;
 pub mod detok;
 pub mod kv;

@@ -46,6 +46,8 @@ struct Sequence {
     /// When its next computation became possible.
     ready_at: Duration,
     admitted: Option<Admitted>,
+    /// Its reader is behind: it keeps its place and its KV, and computes nothing.
+    paused: bool,
 }
 
 impl Sequence {
@@ -146,6 +148,7 @@ impl Scheduler {
             priority: work.priority,
             ready_at: now,
             admitted: None,
+            paused: false,
         };
         self.waiting.insert(at, sequence);
     }
@@ -166,7 +169,18 @@ impl Scheduler {
         }
     }
 
-    /// Whether there is anything to compute.
+    /// Stops computing a completion, or goes on with it, keeping its KV meanwhile.
+    pub fn pause(&mut self, tag: Tag, paused: bool) {
+        let running = self.active.iter_mut().flatten();
+        for sequence in running
+            .chain(&mut self.waiting)
+            .filter(|sequence| sequence.tag == tag)
+        {
+            sequence.paused = paused;
+        }
+    }
+
+    /// Whether any completion is unfinished.
     pub fn has_work(&self) -> bool {
         !self.order.is_empty() || !self.waiting.is_empty()
     }
@@ -186,7 +200,8 @@ impl Scheduler {
         }
     }
 
-    /// Fills `batch` with the next step's work; it stays empty when there is none.
+    /// Fills `batch` with the next step's work; it stays empty when nothing can
+    /// be computed until something is submitted, resumed or dropped.
     pub fn plan(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
         batch.clear();
         if let Some(&slot) = self.suspects.front() {
@@ -194,11 +209,8 @@ impl Scheduler {
             return;
         }
         self.make_room_for_decode(runner);
-        for index in 0..self.order.len() {
-            let slot = self.order[index];
-            if self.pending(slot) == 1 {
-                self.plan_chunk(batch, slot, 1);
-            }
+        for slot in self.runnable().filter(|&slot| self.pending(slot) == 1) {
+            self.plan_chunk(batch, slot, 1);
         }
         self.admit(now, runner, batch);
         let room = self.capacity.batch_tokens - batch.tokens.len() as u32;
@@ -292,6 +304,14 @@ impl Scheduler {
             .find(|&slot| self.sequence(slot).tag == tag)
     }
 
+    /// Slots that may be computed, in order of admission.
+    fn runnable(&self) -> impl Iterator<Item = Slot> {
+        self.order
+            .iter()
+            .copied()
+            .filter(|&slot| !self.sequence(slot).paused)
+    }
+
     /// Tokens of `slot` that are known but not computed.
     fn pending(&self, slot: Slot) -> u32 {
         self.sequence(slot).tokens.len() as u32 - self.ledger.len(slot)
@@ -354,7 +374,7 @@ impl Scheduler {
                 break;
             };
             self.enter(now, runner, next, slot, prefix);
-            if self.pending(slot) == 1 {
+            if self.pending(slot) == 1 && !self.sequence(slot).paused {
                 self.plan_chunk(batch, slot, 1);
             }
         }

@@ -499,3 +499,25 @@ fn cancelling_frees_the_cache_at_once() {
     assert_eq!(bench.runner.used_cells(), 0);
     assert!(!bench.scheduler.has_work());
 }
+
+#[test]
+fn a_paused_sequence_keeps_its_cache_and_computes_nothing() {
+    let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits(2));
+    let paused = work(0, vec![10, 11, 12], 6);
+    bench.submit(&paused);
+    bench.step();
+    bench.scheduler.pause(Tag(0), true);
+    bench.submit(&work(1, vec![20, 21], 6));
+    while !bench.ended.contains_key(&1) {
+        bench.step();
+    }
+    assert_eq!(bench.generated[&0].len(), 1);
+    let mut batch = Batch::default();
+    bench
+        .scheduler
+        .plan(bench.now, &mut bench.runner, &mut batch);
+    assert!(batch.is_empty(), "nothing runs while all are paused");
+    bench.scheduler.pause(Tag(0), false);
+    bench.run();
+    assert_eq!(bench.generated[&0], alone(&paused, 500).0);
+}

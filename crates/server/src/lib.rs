@@ -1,1 +1,19 @@
 //! The OpenAI-compatible HTTP server: admission, the engine thread, delivery.
+
+pub mod answering;
+pub mod api;
+pub mod app;
+pub mod auth;
+pub mod choice;
+pub mod clock;
+pub mod delivery;
+pub mod engine_thread;
+pub mod error;
+pub mod http;
+pub mod metrics;
+pub mod model;
+mod page;
+pub mod server;
+pub mod service;
+pub mod sse;
+pub mod ticket;

@@ -1,0 +1,117 @@
+//! A request under way: its flushes as they come, and the counts and times that go with them.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use crate::api::answer::{Head, Usage};
+use crate::api::request::StreamParams;
+use crate::choice::{End, Flush, Record};
+use crate::clock::Clock;
+use crate::delivery::Inlet;
+use crate::metrics::{Metrics, Phases};
+use crate::sse::timings_json;
+
+/// The server's side of one request from admission to its last flush.
+/// Dropping it cancels what still runs.
+pub struct Answering {
+    /// What all parts of the answer share.
+    pub head: Head,
+    /// What the request asks of its stream.
+    pub stream: StreamParams,
+    /// When the request arrived, on the server's clock.
+    pub arrived: Duration,
+    /// When it was admitted.
+    pub accepted: Duration,
+    /// When its prompts were tokenized.
+    pub tokenized: Duration,
+    /// The first completion's times, once it has ended.
+    pub record: Record,
+    /// Flushes of all completions.
+    pub inlet: Inlet,
+    /// Prompt tokens of each completion.
+    pub prompts: Vec<usize>,
+    /// Completions per prompt.
+    pub n: usize,
+    /// Where the request is counted.
+    pub metrics: Arc<Metrics>,
+    /// The server's clock.
+    pub clock: Clock,
+    /// Tokens delivered so far, and what the prefix cache gave.
+    pub progress: Progress,
+}
+
+/// Counts that grow with the answer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Progress {
+    ended: usize,
+    completion_tokens: u64,
+    cached_tokens: u64,
+}
+
+impl Answering {
+    /// The next flush; `None` after the last, or when the engine is gone.
+    pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Option<Flush>> {
+        let flush = ready!(self.inlet.poll_recv(context));
+        if let Some(flush) = &flush {
+            self.progress.completion_tokens += u64::from(flush.tokens);
+            if let Some(end) = &flush.end {
+                self.note_end(flush.choice as usize, end);
+            }
+        }
+        Poll::Ready(flush)
+    }
+
+    /// [`Self::poll_flush`] for async callers.
+    pub async fn next_flush(&mut self) -> Option<Flush> {
+        std::future::poll_fn(|context| self.poll_flush(context)).await
+    }
+
+    /// Whether every completion has ended.
+    pub fn is_complete(&self) -> bool {
+        self.progress.ended == self.prompts.len()
+    }
+
+    /// Token counts so far.
+    pub fn usage(&self) -> Usage {
+        let prompts = self.prompts.iter().step_by(self.n);
+        Usage {
+            prompt_tokens: prompts.map(|&tokens| tokens as u64).sum(),
+            cached_tokens: self.progress.cached_tokens,
+            completion_tokens: self.progress.completion_tokens,
+        }
+    }
+
+    /// The first completion's times.
+    pub fn timings(&self) -> serde_json::Value {
+        timings_json(self)
+    }
+
+    fn note_end(&mut self, choice: usize, end: &End) {
+        self.progress.ended += 1;
+        if choice.is_multiple_of(self.n) {
+            let cached = end
+                .record
+                .admitted
+                .map_or(0, |admitted| admitted.cached_tokens);
+            self.progress.cached_tokens += u64::from(cached);
+        }
+        if choice == 0 {
+            self.record = end.record.clone();
+        }
+        let phases = Phases {
+            arrived: self.arrived,
+            tokenized: self.tokenized,
+            ended: self.clock.now(),
+        };
+        self.metrics.on_end(phases, self.prompts[choice], end);
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        for _ in self.progress.ended..self.prompts.len() {
+            self.metrics.on_abort();
+        }
+    }
+}

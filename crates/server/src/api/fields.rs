@@ -1,0 +1,168 @@
+//! Typed access to the fields of a JSON request, with errors that name the field.
+//!
+//! Every field that is read is noted; what is left over at the end is reported as
+//! without effect, so that a misspelt parameter does not vanish silently.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use crate::error::ApiError;
+
+/// The fields of one JSON object.
+#[derive(Debug)]
+pub struct Fields {
+    map: Map<String, Value>,
+    /// Prefix of names in errors: empty, or `stream_options.` and the like.
+    path: String,
+}
+
+impl Fields {
+    /// Parses a request body.
+    ///
+    /// # Errors
+    /// 400 when `body` is not UTF-8, not JSON, or not an object.
+    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let text = std::str::from_utf8(body).map_err(|error| {
+            ApiError::invalid(format!("The request body is not valid UTF-8: {error}."))
+        })?;
+        let value: Value = serde_json::from_str(text).map_err(|error| {
+            ApiError::invalid(format!("The request body is not valid JSON: {error}."))
+        })?;
+        match value {
+            Value::Object(map) => Ok(Self {
+                map,
+                path: String::new(),
+            }),
+            other => Err(ApiError::invalid(format!(
+                "The request body must be a JSON object, not {}.",
+                kind_of(&other)
+            ))),
+        }
+    }
+
+    fn name(&self, field: &str) -> String {
+        format!("{}{field}", self.path)
+    }
+
+    /// An error about `field`.
+    pub fn error(&self, field: &str, message: impl AsRef<str>) -> ApiError {
+        let name = self.name(field);
+        let message = format!("'{name}' {}", message.as_ref());
+        ApiError::invalid_param(name, message)
+    }
+
+    fn wrong_type(&self, field: &str, wanted: &str, found: &Value) -> ApiError {
+        self.error(field, format!("must be {wanted}, not {}.", kind_of(found)))
+    }
+
+    /// Takes `field`; absent and `null` are the same.
+    pub fn take(&mut self, field: &str) -> Option<Value> {
+        self.map.remove(field).filter(|value| !value.is_null())
+    }
+
+    /// A boolean.
+    pub fn boolean(&mut self, field: &str) -> Result<Option<bool>, ApiError> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(value)),
+            Some(other) => Err(self.wrong_type(field, "true or false", &other)),
+        }
+    }
+
+    /// A number inside `range`.
+    pub fn number(
+        &mut self,
+        field: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f64>, ApiError> {
+        let Some(value) = self.take(field) else {
+            return Ok(None);
+        };
+        let Some(number) = value.as_f64() else {
+            return Err(self.wrong_type(field, "a number", &value));
+        };
+        if range.contains(&number) {
+            return Ok(Some(number));
+        }
+        let bounds = format!("must be between {} and {}", range.start(), range.end());
+        Err(self.error(field, format!("{bounds}, not {number}.")))
+    }
+
+    /// A whole number inside `range`.
+    pub fn integer(
+        &mut self,
+        field: &str,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<i64>, ApiError> {
+        let Some(value) = self.take(field) else {
+            return Ok(None);
+        };
+        let Some(number) = value.as_i64() else {
+            return Err(self.wrong_type(field, "a whole number", &value));
+        };
+        if range.contains(&number) {
+            return Ok(Some(number));
+        }
+        let bounds = format!("must be between {} and {}", range.start(), range.end());
+        Err(self.error(field, format!("{bounds}, not {number}.")))
+    }
+
+    /// A string.
+    pub fn string(&mut self, field: &str) -> Result<Option<String>, ApiError> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::String(value)) => Ok(Some(value)),
+            Some(other) => Err(self.wrong_type(field, "a string", &other)),
+        }
+    }
+
+    /// An array.
+    pub fn array(&mut self, field: &str) -> Result<Option<Vec<Value>>, ApiError> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Array(value)) => Ok(Some(value)),
+            Some(other) => Err(self.wrong_type(field, "an array", &other)),
+        }
+    }
+
+    /// A nested object, its errors named `field.inner`.
+    pub fn object(&mut self, field: &str) -> Result<Option<Self>, ApiError> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(value) => self.nested(field, value).map(Some),
+        }
+    }
+
+    /// The object `value`, found at `field`.
+    pub fn nested(&self, field: &str, value: Value) -> Result<Self, ApiError> {
+        match value {
+            Value::Object(map) => Ok(Self {
+                map,
+                path: format!("{}.", self.name(field)),
+            }),
+            other => Err(self.wrong_type(field, "an object", &other)),
+        }
+    }
+
+    /// The names of the fields that nobody took.
+    pub fn rest(self) -> Vec<String> {
+        let Self { map, path } = self;
+        map.into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, _)| format!("{path}{name}"))
+            .collect()
+    }
+}
+
+/// What a JSON value is, in words.
+pub fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,6 @@
+//! OpenAI's JSON: requests in, answers out.
+
+pub mod answer;
+pub mod fields;
+pub mod message;
+pub mod request;

@@ -1,0 +1,502 @@
+//! `/v1/chat/completions` and `/v1/completions`: from JSON to a request that cannot be wrong.
+
+use loquent_infer::runner::TokenId;
+use loquent_proto::coalesce::StreamInterval;
+use serde_json::Value;
+
+use super::fields::{Fields, kind_of};
+use super::message::{Message, parse_messages};
+use crate::error::ApiError;
+
+/// Most completions of one request, over all its prompts.
+const MAX_CHOICES: usize = 64;
+/// Most stop strings, and bytes of each.
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 256;
+/// Most alternatives in log-probabilities.
+const MAX_TOP_LOGPROBS: i64 = 20;
+/// `max_tokens` of `/v1/completions` where the request names none, as OpenAI has it.
+const DEFAULT_COMPLETION_TOKENS: u32 = 16;
+
+/// Parameters that annotate or hint: accepted, without effect on the answer.
+const ANNOTATIONS: &[&str] = &[
+    "metadata",
+    "user",
+    "store",
+    "service_tier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "verbosity",
+    "reasoning_effort",
+    "parallel_tool_calls",
+];
+
+/// Parameters whose absence would change the answer.
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("audio", "audio output is not supported"),
+    ("web_search_options", "web search is not supported"),
+    ("prediction", "predicted outputs are not supported"),
+    ("functions", "is deprecated and not supported; use 'tools'"),
+    (
+        "function_call",
+        "is deprecated and not supported; use 'tool_choice'",
+    ),
+    ("suffix", "text after the completion is not supported"),
+];
+
+/// Which of the two endpoints a request came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Text,
+}
+
+/// What the model is to continue.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Prompt {
+    /// A conversation, to be put through the model's chat template.
+    Chat(Vec<Message>),
+    /// Plain text.
+    Text(String),
+    /// Token ids, not yet held against the vocabulary.
+    Tokens(Vec<TokenId>),
+}
+
+/// How tokens are chosen; what is `None` is the model's default.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SamplingParams {
+    /// `0..=2`.
+    pub temperature: Option<f32>,
+    /// `0..=1`.
+    pub top_p: Option<f32>,
+    /// 0 keeps all.
+    pub top_k: Option<u32>,
+    /// `0..=1`.
+    pub min_p: Option<f32>,
+    /// `-2..=2`.
+    pub presence_penalty: f32,
+    /// `-2..=2`.
+    pub frequency_penalty: f32,
+    /// Above 0, 1 is off.
+    pub repetition_penalty: Option<f32>,
+    /// `None` draws one.
+    pub seed: Option<u64>,
+    /// `-100..=100` each.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// `Some(k)`: the chosen token's and the k best.
+    pub logprobs: Option<u8>,
+    /// Go on past the model's end tokens.
+    pub ignore_eos: bool,
+}
+
+/// What a streaming request asks of its stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StreamParams {
+    /// A last chunk with usage.
+    pub include_usage: bool,
+    /// Usage in every chunk.
+    pub continuous_usage: bool,
+    /// Server-side times in the usage chunk (`loquent_timings`).
+    pub include_timings: bool,
+}
+
+/// A valid request for completions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Where it came.
+    pub endpoint: Endpoint,
+    /// The model asked for.
+    pub model: Option<String>,
+    /// One for chat; one or more for text.
+    pub prompts: Vec<Prompt>,
+    /// Completions per prompt.
+    pub n: u32,
+    /// Most tokens to generate; `None` is what the context leaves.
+    pub max_tokens: Option<u32>,
+    /// Ends the text, itself left out.
+    pub stop: Vec<String>,
+    /// How to sample.
+    pub sampling: SamplingParams,
+    /// Set when the answer is to be streamed.
+    pub stream: Option<StreamParams>,
+    /// Tokens per flush; `None` is the server's.
+    pub interval: Option<StreamInterval>,
+    /// Lower goes first.
+    pub priority: i32,
+    /// The prompt is returned before its completion (`/v1/completions`).
+    pub echo: bool,
+    /// Names of parameters that have no effect.
+    pub ignored: Vec<String>,
+}
+
+impl Request {
+    /// Parses a request body.
+    ///
+    /// # Errors
+    /// 400 with the name of the first parameter that is wrong.
+    pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::parse(body)?;
+        refuse_unsupported(&mut fields)?;
+        let prompts = match endpoint {
+            Endpoint::Chat => vec![Prompt::Chat(parse_messages(&mut fields)?)],
+            Endpoint::Text => parse_prompts(&mut fields)?,
+        };
+        let n = fields.integer("n", 1..=MAX_CHOICES as i64)?.unwrap_or(1) as u32;
+        if prompts.len() * n as usize > MAX_CHOICES {
+            return Err(fields.error("n", format!("times the prompts exceeds {MAX_CHOICES}.")));
+        }
+        let request = Self {
+            endpoint,
+            model: fields.string("model")?,
+            prompts,
+            n,
+            max_tokens: parse_max_tokens(&mut fields, endpoint)?,
+            stop: parse_stop(&mut fields)?,
+            sampling: parse_sampling(&mut fields, endpoint)?,
+            stream: parse_stream(&mut fields)?,
+            interval: parse_interval(&mut fields)?,
+            priority: fields
+                .integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?
+                .unwrap_or(0) as i32,
+            echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
+            ignored: fields.rest(),
+        };
+        request.check_best_of()
+    }
+
+    /// Completions in all.
+    pub fn choices(&self) -> usize {
+        self.prompts.len() * self.n as usize
+    }
+
+    fn check_best_of(self) -> Result<Self, ApiError> {
+        if self.ignored.iter().any(|name| name == "best_of") {
+            let message = "'best_of' is not supported; ask for 'n' completions and choose.";
+            return Err(ApiError::invalid_param("best_of", message));
+        }
+        Ok(self)
+    }
+
+    /// The ignored parameters that are not mere annotations: worth a warning.
+    pub fn unknown(&self) -> impl Iterator<Item = &str> {
+        self.ignored
+            .iter()
+            .map(String::as_str)
+            .filter(|name| !ANNOTATIONS.contains(name))
+    }
+}
+
+fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
+    for (name, why) in UNSUPPORTED {
+        if fields
+            .take(name)
+            .is_some_and(|value| value != Value::String(String::new()))
+        {
+            return Err(ApiError::invalid_param(*name, format!("'{name}': {why}.")));
+        }
+    }
+    if let Some(modalities) = fields.array("modalities")?
+        && modalities.iter().any(|one| one != "text")
+    {
+        return Err(fields.error("modalities", "may only be [\"text\"]."));
+    }
+    if let Some(mut format) = fields.object("response_format")? {
+        let kind = format.string("type")?.unwrap_or_default();
+        if kind != "text" {
+            return Err(fields.error(
+                "response_format",
+                format!("of type '{kind}' is not supported."),
+            ));
+        }
+    }
+    if fields
+        .array("tools")?
+        .is_some_and(|tools| !tools.is_empty())
+    {
+        return Err(fields.error("tools", "are not supported by this server."));
+    }
+    match fields.take("tool_choice") {
+        None => Ok(()),
+        Some(Value::String(choice)) if choice == "none" || choice == "auto" => Ok(()),
+        Some(_) => Err(fields.error("tool_choice", "needs 'tools', which are not supported.")),
+    }
+}
+
+fn parse_prompts(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {
+    let wrong = "must be a string, an array of strings, or token ids";
+    let value = fields
+        .take("prompt")
+        .ok_or_else(|| fields.error("prompt", "is required."))?;
+    let items = match value {
+        Value::String(text) => return Ok(vec![Prompt::Text(text)]),
+        Value::Array(items) if !items.is_empty() => items,
+        Value::Array(_) => return Err(fields.error("prompt", "must not be empty.")),
+        other => return Err(fields.error("prompt", format!("{wrong}, not {}.", kind_of(&other)))),
+    };
+    if items.iter().all(Value::is_number) {
+        return Ok(vec![Prompt::Tokens(token_ids(fields, &items)?)]);
+    }
+    if items.len() > MAX_CHOICES {
+        return Err(fields.error("prompt", format!("has more than {MAX_CHOICES} entries.")));
+    }
+    let parse = |item| match item {
+        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(ids) if !ids.is_empty() => Ok(Prompt::Tokens(token_ids(fields, &ids)?)),
+        other => Err(fields.error(
+            "prompt",
+            format!("{wrong}; one entry is {}.", kind_of(&other)),
+        )),
+    };
+    items.into_iter().map(parse).collect()
+}
+
+fn token_ids(fields: &Fields, ids: &[Value]) -> Result<Vec<TokenId>, ApiError> {
+    let id = |value: &Value| value.as_u64().and_then(|id| TokenId::try_from(id).ok());
+    ids.iter()
+        .map(|value| {
+            id(value).ok_or_else(|| fields.error("prompt", format!("has no token {value}.")))
+        })
+        .collect()
+}
+
+fn parse_max_tokens(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<u32>, ApiError> {
+    let range = 1..=i64::from(u32::MAX);
+    let new = fields.integer("max_completion_tokens", range.clone())?;
+    let old = fields.integer("max_tokens", range)?;
+    let default = (endpoint == Endpoint::Text).then_some(DEFAULT_COMPLETION_TOKENS);
+    Ok(new.or(old).map(|tokens| tokens as u32).or(default))
+}
+
+fn parse_stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let wrong = "must be a string or an array of strings";
+    let items = match fields.take("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(items)) => items,
+        Some(one @ Value::String(_)) => vec![one],
+        Some(other) => {
+            return Err(fields.error("stop", format!("{wrong}, not {}.", kind_of(&other))));
+        }
+    };
+    if items.len() > MAX_STOPS {
+        return Err(fields.error("stop", format!("has more than {MAX_STOPS} entries.")));
+    }
+    let parse = |item| match item {
+        Value::String(text) if text.len() <= MAX_STOP_BYTES => Ok(text),
+        Value::String(_) => Err(fields.error("stop", format!("exceeds {MAX_STOP_BYTES} bytes."))),
+        other => Err(fields.error(
+            "stop",
+            format!("{wrong}; one entry is {}.", kind_of(&other)),
+        )),
+    };
+    items.into_iter().map(parse).collect()
+}
+
+fn parse_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<SamplingParams, ApiError> {
+    let number = |value: Option<f64>| value.map(|number| number as f32);
+    Ok(SamplingParams {
+        temperature: number(fields.number("temperature", 0.0..=2.0)?),
+        top_p: number(fields.number("top_p", 0.0..=1.0)?),
+        top_k: parse_top_k(fields)?,
+        min_p: number(fields.number("min_p", 0.0..=1.0)?),
+        presence_penalty: fields
+            .number("presence_penalty", -2.0..=2.0)?
+            .unwrap_or(0.0) as f32,
+        frequency_penalty: fields
+            .number("frequency_penalty", -2.0..=2.0)?
+            .unwrap_or(0.0) as f32,
+        repetition_penalty: number(fields.number("repetition_penalty", 0.01..=10.0)?),
+        seed: fields
+            .integer("seed", i64::MIN..=i64::MAX)?
+            .map(|seed| seed as u64),
+        logit_bias: parse_logit_bias(fields)?,
+        logprobs: parse_logprobs(fields, endpoint)?,
+        ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
+    })
+}
+
+/// vLLM writes -1 for all, llama-server 0.
+fn parse_top_k(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?;
+    Ok(top_k.map(|k| u32::try_from(k).unwrap_or(0)))
+}
+
+fn parse_logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let wrong = "must map token ids to numbers between -100 and 100";
+    let Some(value) = fields.take("logit_bias") else {
+        return Ok(Vec::new());
+    };
+    let Value::Object(map) = value else {
+        return Err(fields.error("logit_bias", format!("{wrong}, not {}.", kind_of(&value))));
+    };
+    let parse = |(token, bias): (String, Value)| {
+        let id: Option<TokenId> = token.parse().ok();
+        let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+        id.zip(bias.map(|bias| bias as f32))
+            .ok_or_else(|| fields.error("logit_bias", format!("{wrong}; '{token}' does not.")))
+    };
+    map.into_iter().map(parse).collect()
+}
+
+fn parse_logprobs(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<u8>, ApiError> {
+    if endpoint == Endpoint::Text {
+        return Ok(fields
+            .integer("logprobs", 0..=MAX_TOP_LOGPROBS)?
+            .map(|k| k as u8));
+    }
+    let wanted = fields.boolean("logprobs")?.unwrap_or(false);
+    let top = fields.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
+    if top.is_some() && !wanted {
+        return Err(fields.error("top_logprobs", "needs 'logprobs': true."));
+    }
+    Ok(wanted.then_some(top.unwrap_or(0) as u8))
+}
+
+fn parse_stream(fields: &mut Fields) -> Result<Option<StreamParams>, ApiError> {
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let Some(mut options) = fields.object("stream_options")? else {
+        return Ok(stream.then(StreamParams::default));
+    };
+    if !stream {
+        return Err(fields.error("stream_options", "needs 'stream': true."));
+    }
+    Ok(Some(StreamParams {
+        include_usage: options.boolean("include_usage")?.unwrap_or(false),
+        continuous_usage: options.boolean("continuous_usage_stats")?.unwrap_or(false),
+        include_timings: options.boolean("include_timings")?.unwrap_or(false),
+    }))
+}
+
+fn parse_interval(fields: &mut Fields) -> Result<Option<StreamInterval>, ApiError> {
+    let text = match fields.take("stream_interval") {
+        None => return Ok(None),
+        Some(Value::String(text)) => text,
+        Some(other) => other.to_string(),
+    };
+    let wrong = || {
+        fields.error(
+            "stream_interval",
+            format!("must be a number above 0 or \"auto\", not {text}."),
+        )
+    };
+    text.parse().map(Some).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn chat(extra: Value) -> Result<Request, ApiError> {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+        body.as_object_mut()
+            .unwrap()
+            .extend(extra.as_object().unwrap().clone());
+        Request::parse(Endpoint::Chat, body.to_string().as_bytes())
+    }
+
+    fn text(body: Value) -> Result<Request, ApiError> {
+        Request::parse(Endpoint::Text, body.to_string().as_bytes())
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        for (body, name) in [
+            (json!({"temperature": "hot"}), "temperature"),
+            (json!({"temperature": 3}), "temperature"),
+            (json!({"top_p": -0.1}), "top_p"),
+            (json!({"max_tokens": 0}), "max_tokens"),
+            (json!({"max_tokens": 1.5}), "max_tokens"),
+            (json!({"n": 1000}), "n"),
+            (json!({"stop": [1]}), "stop"),
+            (json!({"logit_bias": {"x": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"5": 101}}), "logit_bias"),
+            (json!({"top_logprobs": 2}), "top_logprobs"),
+            (
+                json!({"stream_options": {"include_usage": true}}),
+                "stream_options",
+            ),
+            (
+                json!({"stream": true, "stream_options": {"include_usage": 1}}),
+                "stream_options.include_usage",
+            ),
+            (json!({"stream_interval": 0}), "stream_interval"),
+            (
+                json!({"response_format": {"type": "xml"}}),
+                "response_format",
+            ),
+            (json!({"audio": {"voice": "x"}}), "audio"),
+            (json!({"best_of": 3}), "best_of"),
+            (json!({"messages": []}), "messages"),
+            (json!({"messages": "hi"}), "messages"),
+        ] {
+            let error = chat(body.clone()).unwrap_err().json();
+            assert_eq!(error["error"]["param"], *name, "{body}: {error}");
+            assert_eq!(error["error"]["type"], "invalid_request_error");
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_refused() {
+        for body in [&b"{"[..], b"[]", b"\xff\xfe", b"", b"null", b"{\"a\":1}x"] {
+            let error = Request::parse(Endpoint::Chat, body).unwrap_err();
+            assert_eq!(error.status(), 400);
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_an_error_and_no_stack_overflow() {
+        let body = "[".repeat(100_000);
+        assert_eq!(
+            Request::parse(Endpoint::Chat, body.as_bytes())
+                .unwrap_err()
+                .status(),
+            400
+        );
+    }
+
+    #[test]
+    fn annotations_and_unknown_extras_are_kept_apart() {
+        let request =
+            chat(json!({"user": "u", "metadata": {}, "tempersture": 1, "x": null})).unwrap();
+        assert_eq!(request.unknown().collect::<Vec<_>>(), ["tempersture"]);
+    }
+
+    #[test]
+    fn prompts_come_as_text_or_tokens_one_or_many() {
+        let prompts = |value: Value| text(json!({"prompt": value})).map(|request| request.prompts);
+        assert_eq!(prompts(json!("a")).unwrap(), [Prompt::Text("a".into())]);
+        assert_eq!(
+            prompts(json!([1, 2])).unwrap(),
+            [Prompt::Tokens(vec![1, 2])]
+        );
+        assert_eq!(
+            prompts(json!([[1], "b"])).unwrap(),
+            [Prompt::Tokens(vec![1]), Prompt::Text("b".into())]
+        );
+        for bad in [
+            json!([]),
+            json!([[]]),
+            json!([-1]),
+            json!({}),
+            json!([1, "a"]),
+            json!([5_000_000_000u64]),
+        ] {
+            assert_eq!(
+                prompts(bad.clone()).unwrap_err().json()["error"]["param"],
+                "prompt",
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn intervals_come_as_numbers_or_auto() {
+        let interval = |value: Value| chat(json!({"stream_interval": value})).unwrap().interval;
+        assert_eq!(interval(json!("auto")), Some(StreamInterval::Auto));
+        assert_eq!(interval(json!(8)).unwrap().to_string(), "8");
+        assert_eq!(interval(json!(null)), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! What goes wrong with a request, and the only place that knows HTTP status codes.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::json;
+
+/// A refused or failed request, in OpenAI's vocabulary.
+///
+/// Rendered as `{"error": {"message", "type", "param", "code"}}`, which the OpenAI SDKs parse.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    kind: Kind,
+    message: String,
+    param: Option<String>,
+}
+
+/// Whose fault it was, and what the client may do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    InvalidRequest,
+    ContextLengthExceeded,
+    Unauthorized,
+    Forbidden,
+    ModelNotFound,
+    NotFound,
+    MethodNotAllowed,
+    TooLarge,
+    Overloaded { retry_after_s: u64 },
+    Unavailable { retry_after_s: u64 },
+    Internal,
+}
+
+impl Kind {
+    fn status(self) -> StatusCode {
+        match self {
+            Self::InvalidRequest | Self::ContextLengthExceeded => StatusCode::BAD_REQUEST,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Overloaded { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// OpenAI's error type and code.
+    fn names(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Self::InvalidRequest => ("invalid_request_error", None),
+            Self::ContextLengthExceeded => {
+                ("invalid_request_error", Some("context_length_exceeded"))
+            }
+            Self::Unauthorized => ("invalid_request_error", Some("invalid_api_key")),
+            Self::Forbidden => ("permission_error", Some("origin_not_allowed")),
+            Self::ModelNotFound => ("invalid_request_error", Some("model_not_found")),
+            Self::NotFound => ("invalid_request_error", Some("not_found")),
+            Self::MethodNotAllowed => ("invalid_request_error", Some("method_not_allowed")),
+            Self::TooLarge => ("invalid_request_error", Some("request_too_large")),
+            Self::Overloaded { .. } => ("rate_limit_error", Some("server_overloaded")),
+            Self::Unavailable { .. } => ("server_error", Some("service_unavailable")),
+            Self::Internal => ("server_error", Some("internal_error")),
+        }
+    }
+
+    fn retry_after_s(self) -> Option<u64> {
+        match self {
+            Self::Overloaded { retry_after_s } | Self::Unavailable { retry_after_s } => {
+                Some(retry_after_s)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl ApiError {
+    fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            param: None,
+        }
+    }
+
+    /// 400: the request as a whole cannot be understood.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::InvalidRequest, message)
+    }
+
+    /// 400: one parameter is wrong; `message` says what would be right.
+    pub fn invalid_param(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param.into()),
+            ..Self::invalid(message)
+        }
+    }
+
+    /// 400: the prompt leaves no room in the context.
+    pub fn context_length(context: u32, prompt: usize, param: &str) -> Self {
+        let message = format!(
+            "This model's maximum context length is {context} tokens, but the prompt has {prompt}. \
+             Shorten the prompt, or start the server with a larger --context."
+        );
+        Self {
+            param: Some(param.into()),
+            ..Self::new(Kind::ContextLengthExceeded, message)
+        }
+    }
+
+    /// 401: no API key, or a wrong one.
+    pub fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unauthorized, message)
+    }
+
+    /// 403: the browser's page comes from another origin, and the server was not told to allow it.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(Kind::Forbidden, message)
+    }
+
+    /// 404 under `--strict-model`.
+    pub fn model_not_found(asked: &str, served: &str) -> Self {
+        let message =
+            format!("The model '{asked}' is not served here; this server has '{served}'.");
+        Self {
+            param: Some("model".into()),
+            ..Self::new(Kind::ModelNotFound, message)
+        }
+    }
+
+    /// 404: no such path.
+    pub fn not_found(method: &http::Method, path: &str) -> Self {
+        Self::new(Kind::NotFound, format!("There is no {method} {path} here."))
+    }
+
+    /// 405: the path exists, with another method.
+    pub fn method_not_allowed(method: &http::Method, path: &str) -> Self {
+        Self::new(
+            Kind::MethodNotAllowed,
+            format!("{path} does not answer to {method}."),
+        )
+    }
+
+    /// 413: the body exceeds `limit_bytes`.
+    pub fn too_large(limit_bytes: usize) -> Self {
+        Self::new(
+            Kind::TooLarge,
+            format!("The request body exceeds {limit_bytes} bytes."),
+        )
+    }
+
+    /// 429: the server has as much work as it was told to accept.
+    pub fn overloaded(message: impl Into<String>, retry_after_s: u64) -> Self {
+        Self::new(Kind::Overloaded { retry_after_s }, message)
+    }
+
+    /// 503: the model is loading, or the server is going down.
+    pub fn unavailable(message: impl Into<String>, retry_after_s: u64) -> Self {
+        Self::new(Kind::Unavailable { retry_after_s }, message)
+    }
+
+    /// 500: the engine failed.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(Kind::Internal, message)
+    }
+
+    /// The JSON body.
+    pub fn json(&self) -> serde_json::Value {
+        let (kind, code) = self.kind.names();
+        json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": code}})
+    }
+
+    /// The status, as a number for logs and metrics.
+    pub fn status(&self) -> u16 {
+        self.kind.status().as_u16()
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(self.json().to_string()));
+        *response.status_mut() = self.kind.status();
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        if let Some(seconds) = self.kind.retry_after_s() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.kind == Kind::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

@@ -1,0 +1,317 @@
+//! The HTTP surface: routes, authentication, and answers as bodies.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http::{HeaderValue, Method, Request as HttpRequest, Uri, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::{Value, json};
+
+use crate::answering::Answering;
+use crate::api::answer::{self, Chunks, UsageInChunks, Whole};
+use crate::api::fields::Fields;
+use crate::api::message::parse_messages;
+use crate::api::request::{Endpoint, Prompt, Request, StreamParams};
+use crate::app::App;
+use crate::choice::FinishReason;
+use crate::error::ApiError;
+use crate::page;
+use crate::service::Service;
+use crate::sse::SseBody;
+
+type Shared = State<Arc<App>>;
+
+/// All routes.
+pub fn router(app: Arc<App>) -> Router {
+    let api = Router::new()
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(completions))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*id}", get(model))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
+    Router::new()
+        .merge(api)
+        .route("/health", get(health))
+        .route("/ready", get(ready))
+        .route("/metrics", get(metrics))
+        .merge(page::routes())
+        .fallback(async |method: Method, uri: Uri| ApiError::not_found(&method, uri.path()))
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            ApiError::method_not_allowed(&method, uri.path())
+        })
+        .layer(middleware::from_fn_with_state(app.clone(), guard_origin))
+        .layer(middleware::from_fn_with_state(app.clone(), count_refusals))
+        .with_state(app)
+}
+
+async fn chat(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    answer(app, Endpoint::Chat, request).await
+}
+
+async fn completions(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    answer(app, Endpoint::Text, request).await
+}
+
+async fn answer(
+    app: Arc<App>,
+    endpoint: Endpoint,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let arrived = app.clock.now();
+    let service = app.service()?;
+    let body = read_body(&app, request).await?;
+    let request = Request::parse(endpoint, &body)?;
+    let unknown = request.unknown().collect::<Vec<_>>().join(", ");
+    let echo = request.echo.then(|| request.prompts.clone());
+    let streams = request.stream.is_some();
+    let answering = service.answer(request, arrived).await?;
+    let echo = echo
+        .map(|prompts| echo_texts(service, &prompts))
+        .unwrap_or_default();
+    let mut response = if streams {
+        stream(&app, service, answering, &echo)
+    } else {
+        whole(service, answering, &echo).await?
+    };
+    if let Ok(unknown) = HeaderValue::from_str(&unknown)
+        && !unknown.is_empty()
+    {
+        response
+            .headers_mut()
+            .insert("x-loquent-ignored-parameters", unknown);
+    }
+    Ok(response)
+}
+
+fn echo_texts(service: &Service, prompts: &[Prompt]) -> Vec<String> {
+    let text = |prompt: &Prompt| match prompt {
+        Prompt::Text(text) => text.clone(),
+        Prompt::Tokens(tokens) => service.model.decode(tokens),
+        Prompt::Chat(_) => String::new(),
+    };
+    prompts.iter().map(text).collect()
+}
+
+fn stream(app: &App, service: &Service, answering: Answering, echo: &[String]) -> Response {
+    let usage = usage_in_chunks(answering.stream);
+    let choices = answering.prompts.len();
+    let mut chunks = Chunks::new(&answering.head, choices, usage, service.model.vocab.clone());
+    let mut preface = b": admitted\n\n".to_vec();
+    if !echo.is_empty() {
+        (0..choices).for_each(|choice| {
+            chunks.echo(choice as u32, &echo[choice / answering.n], &mut preface)
+        });
+    }
+    let body = SseBody::new(answering, chunks, preface, app.options.heartbeat);
+    let mut response = Response::new(Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream; charset=utf-8"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+fn usage_in_chunks(stream: StreamParams) -> UsageInChunks {
+    match stream {
+        StreamParams {
+            continuous_usage: true,
+            ..
+        } => UsageInChunks::Counts,
+        StreamParams {
+            include_usage: true,
+            ..
+        } => UsageInChunks::Null,
+        _ => UsageInChunks::Absent,
+    }
+}
+
+async fn whole(
+    service: &Service,
+    mut answering: Answering,
+    echo: &[String],
+) -> Result<Response, ApiError> {
+    let mut choices = vec![Whole::default(); answering.prompts.len()];
+    for (index, choice) in choices.iter_mut().enumerate().filter(|_| !echo.is_empty()) {
+        choice.text.push_str(&echo[index / answering.n]);
+    }
+    while let Some(flush) = answering.next_flush().await {
+        if let Some(FinishReason::Error(message)) = flush.end.as_ref().map(|end| &end.reason) {
+            return Err(ApiError::internal(message.as_str()));
+        }
+        choices[flush.choice as usize].push(flush);
+    }
+    if !answering.is_complete() {
+        return Err(ApiError::internal("The engine has stopped."));
+    }
+    let vocab = &*service.model.vocab;
+    Ok(json_response(&answer::whole(
+        &answering.head,
+        &choices,
+        &answering.usage(),
+        vocab,
+    )))
+}
+
+async fn models(State(app): Shared) -> Result<Response, ApiError> {
+    let model = app.service()?.model.card();
+    Ok(json_response(&json!({"object": "list", "data": [model]})))
+}
+
+async fn model(State(app): Shared, Path(id): Path<String>) -> Result<Response, ApiError> {
+    let model = &app.service()?.model;
+    if id != model.name {
+        return Err(ApiError::model_not_found(&id, &model.name));
+    }
+    Ok(json_response(&model.card()))
+}
+
+async fn tokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    let service = app.service()?;
+    let mut fields = Fields::parse(&read_body(&app, request).await?)?;
+    let special = fields.boolean("add_special_tokens")?.unwrap_or(true);
+    let prompt = match (fields.string("prompt")?, fields.string("content")?) {
+        (Some(text), _) | (None, Some(text)) => Prompt::Text(text),
+        (None, None) => Prompt::Chat(parse_messages(&mut fields).map_err(|_| {
+            ApiError::invalid_param(
+                "prompt",
+                "Give 'prompt' (text) or 'messages' (a conversation).",
+            )
+        })?),
+    };
+    let tokens = service.encode(prompt, special).await?;
+    let max_len = service.model.context_tokens;
+    Ok(json_response(
+        &json!({"count": tokens.len(), "max_model_len": max_len, "tokens": tokens}),
+    ))
+}
+
+async fn detokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    let service = app.service()?;
+    let mut fields = Fields::parse(&read_body(&app, request).await?)?;
+    let ids = fields
+        .array("tokens")?
+        .ok_or_else(|| fields.error("tokens", "is required."))?;
+    let size = service.model.vocab.size() as u64;
+    let id = |value: &Value| value.as_u64().filter(|&id| id < size).map(|id| id as u32);
+    let wrong = |value| fields.error("tokens", format!("holds {value}, which is no token id."));
+    let tokens = ids
+        .iter()
+        .map(|value| id(value).ok_or_else(|| wrong(value)));
+    let text = service
+        .model
+        .decode(&tokens.collect::<Result<Vec<_>, _>>()?);
+    Ok(json_response(&json!({"prompt": text})))
+}
+
+async fn health() -> Response {
+    json_response(&json!({"status": "ok"}))
+}
+
+async fn ready(State(app): Shared) -> Result<Response, ApiError> {
+    app.ready()?;
+    Ok(json_response(
+        &json!({"status": "ready", "model": app.service()?.model.name}),
+    ))
+}
+
+async fn metrics(State(app): Shared) -> Response {
+    let content_type = HeaderValue::from_static("text/plain; version=0.0.4");
+    ([(header::CONTENT_TYPE, content_type)], app.metrics.render()).into_response()
+}
+
+async fn read_body(app: &App, request: HttpRequest<Body>) -> Result<bytes::Bytes, ApiError> {
+    let limit = app.options.max_request_bytes;
+    match Limited::new(request.into_body(), limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
+        Err(error) => Err(ApiError::invalid(format!(
+            "The request body did not arrive: {error}."
+        ))),
+    }
+}
+
+fn json_response(value: &Value) -> Response {
+    let content_type = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, content_type)], value.to_string()).into_response()
+}
+
+async fn authorize(
+    State(app): Shared,
+    request: HttpRequest<Body>,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let header = request.headers().get(header::AUTHORIZATION);
+    app.options
+        .api_keys
+        .check(header.map(HeaderValue::as_bytes))?;
+    Ok(next.run(request).await)
+}
+
+/// Keeps other web pages' scripts away: a browser names the page's origin, and only our own
+/// page and those that the operator allows may use the API.
+async fn guard_origin(
+    State(app): Shared,
+    request: HttpRequest<Body>,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let origin = request.headers().get(header::ORIGIN).cloned();
+    let Some(origin) = origin else {
+        return Ok(next.run(request).await);
+    };
+    let host = request.headers().get(header::HOST).cloned();
+    let own = host.is_some_and(|host| is_same_host(origin.as_bytes(), host.as_bytes()));
+    let allowed = app
+        .options
+        .cors_origins
+        .iter()
+        .any(|one| one == "*" || one.as_bytes() == origin.as_bytes());
+    if !own && !allowed {
+        let hint = "Pages of other origins may not use this server; see --cors-origin.";
+        return Err(ApiError::forbidden(hint));
+    }
+    let preflight = request.method() == Method::OPTIONS;
+    let mut response = if preflight {
+        Response::default()
+    } else {
+        next.run(request).await
+    };
+    if allowed {
+        let headers = response.headers_mut();
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+        headers.insert(
+            header::ACCESS_CONTROL_ALLOW_METHODS,
+            HeaderValue::from_static("GET, POST, DELETE"),
+        );
+        headers.insert(
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            HeaderValue::from_static("authorization, content-type, last-event-id"),
+        );
+    }
+    Ok(response)
+}
+
+fn is_same_host(origin: &[u8], host: &[u8]) -> bool {
+    let bare = origin
+        .strip_prefix(b"http://")
+        .or_else(|| origin.strip_prefix(b"https://"));
+    bare == Some(host)
+}
+
+async fn count_refusals(State(app): Shared, request: HttpRequest<Body>, next: Next) -> Response {
+    let response = next.run(request).await;
+    if response.status().as_u16() >= 400 {
+        app.metrics.on_refusal(response.status().as_u16());
+    }
+    response
+}

@@ -1,0 +1,98 @@
+//! A loaded model as the server sees it.
+
+use std::sync::Arc;
+
+use loquent_infer::detok::Detokenizer;
+use loquent_infer::runner::TokenId;
+use loquent_infer::vocab::Vocab;
+use serde_json::{Value, json};
+
+use crate::api::message::Message;
+
+/// Turns a conversation into a prompt.
+pub trait ChatFormat: Send + Sync {
+    /// The tokens of `messages` with the opening of the assistant's answer.
+    ///
+    /// # Errors
+    /// What is wrong with the messages, for the client.
+    fn encode(&self, vocab: &dyn Vocab, messages: &[Message]) -> Result<Vec<TokenId>, String>;
+}
+
+/// Sampling where the request says nothing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SamplingDefaults {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// 1 keeps all.
+    pub top_p: f32,
+    /// 0 keeps all.
+    pub min_p: f32,
+}
+
+impl Default for SamplingDefaults {
+    /// OpenAI's.
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+        }
+    }
+}
+
+/// Name, vocabulary and limits of the model that is served.
+#[derive(Clone)]
+pub struct Model {
+    /// As `/v1/models` and every answer name it.
+    pub name: String,
+    /// Its vocabulary.
+    pub vocab: Arc<dyn Vocab>,
+    /// Its chat format.
+    pub chat: Arc<dyn ChatFormat>,
+    /// Tokens that end a generation.
+    pub end_tokens: Vec<TokenId>,
+    /// Longest sequence in tokens.
+    pub context_tokens: u32,
+    /// Sampling where the request says nothing.
+    pub defaults: SamplingDefaults,
+    /// Unix time in seconds of the model's loading.
+    pub created_s: u64,
+}
+
+impl Model {
+    /// The tokens of a conversation.
+    ///
+    /// # Errors
+    /// What is wrong with the messages.
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<TokenId>, String> {
+        self.chat.encode(&*self.vocab, messages)
+    }
+
+    /// The text of `tokens`; control tokens have none.
+    pub fn decode(&self, tokens: &[TokenId]) -> String {
+        let (mut detok, mut text) = (Detokenizer::default(), String::new());
+        for &token in tokens {
+            detok.push(self.vocab.piece(token), &mut text);
+        }
+        detok.finish(&mut text);
+        text
+    }
+
+    /// The model in `/v1/models`.
+    pub fn card(&self) -> Value {
+        json!({
+            "id": self.name, "object": "model", "created": self.created_s, "owned_by": "loquent",
+            "max_model_len": self.context_tokens, "vocab_size": self.vocab.size(),
+        })
+    }
+}
+
+/// All tokens of `vocab` that end a generation.
+pub fn end_tokens(vocab: &dyn Vocab) -> Vec<TokenId> {
+    (0..vocab.size() as TokenId)
+        .filter(|&token| vocab.is_end(token))
+        .collect()
+}

@@ -1,0 +1,226 @@
+//! The life of a server: listen, load, serve, drain, stop.
+//!
+//! The port is open before the model is loaded, so that `/health` and `/ready` tell what
+//! goes on. Shutting down refuses new work, lets running streams end within a limit, and
+//! breaks off the rest with an error.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use loquent_infer::admission::Bounds;
+use loquent_infer::runner::Runner;
+use loquent_infer::scheduler::Limits;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::app::{App, HttpOptions};
+use crate::clock::Clock;
+use crate::delivery::{self, StreamBounds};
+use crate::engine_thread;
+use crate::http::router;
+use crate::metrics::Metrics;
+use crate::model::Model;
+use crate::service::{Policy, Service};
+use crate::ticket::Gate;
+
+/// A client must have sent its request's head by then.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes that the HTTP side buffers per connection: a slow reader's tokens should wait
+/// where they can still be merged.
+const CONNECTION_BUFFER_BYTES: usize = 16 * 1024;
+
+/// Everything that a server can be told.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The HTTP side.
+    pub http: HttpOptions,
+    /// The scheduler.
+    pub limits: Limits,
+    /// Admission.
+    pub bounds: Bounds,
+    /// Each stream.
+    pub streams: StreamBounds,
+    /// How requests are served.
+    pub policy: Policy,
+    /// Prompts tokenized at once.
+    pub tokenize_workers: usize,
+    /// Connections at once; further ones wait in the listener's queue.
+    pub max_connections: usize,
+    /// How long running streams may take to end after a shutdown was asked for.
+    pub drain_limit: Duration,
+}
+
+/// What a loader brings.
+pub struct Loaded {
+    /// The engine.
+    pub runner: Box<dyn Runner>,
+    /// The model it runs.
+    pub model: Model,
+}
+
+/// Serves on `listener` until `shutdown` resolves and all streams have ended.
+///
+/// `load` runs on its own thread, while the server already answers.
+///
+/// # Errors
+/// What `load` failed with, or the operating system.
+pub async fn run(
+    listener: TcpListener,
+    options: Options,
+    load: impl FnOnce() -> anyhow::Result<Loaded> + Send + 'static,
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let clock = Clock::start();
+    let app = Arc::new(App::new(
+        options.http.clone(),
+        clock,
+        Arc::new(Metrics::new()),
+    ));
+    let connections = Connections::new(&app, &options);
+    let mut shutdown = std::pin::pin!(shutdown);
+    let engine = {
+        let serving = connections.accept(&listener);
+        let loading = tokio::task::spawn_blocking(load);
+        tokio::select! {
+            error = serving => return Err(error.into()),
+            () = &mut shutdown => return Ok(()),
+            loaded = loading => open(&app, &options, loaded??)?,
+        }
+    };
+    tracing::info!(
+        model = app.service().map_or("", |service| &service.model.name),
+        "ready"
+    );
+    tokio::select! {
+        error = connections.accept(&listener) => return Err(error.into()),
+        () = &mut shutdown => {}
+    }
+    drop(listener);
+    drain(app, connections, options.drain_limit).await;
+    tokio::task::spawn_blocking(|| engine.join()).await?.ok();
+    Ok(())
+}
+
+/// Starts the engine and opens the API.
+fn open(app: &App, options: &Options, loaded: Loaded) -> io::Result<JoinHandle<()>> {
+    let Loaded { runner, model } = loaded;
+    let (clock, metrics) = (app.clock, app.metrics.clone());
+    let end_tokens = model.end_tokens.clone();
+    let engine = engine_thread::start(runner, options.limits, end_tokens, clock, metrics.clone())?;
+    let delivery = delivery::start(
+        engine.steps,
+        engine.commands,
+        options.streams,
+        clock,
+        metrics.clone(),
+    );
+    app.open(Arc::new(Service {
+        model,
+        delivery,
+        gate: Gate::new(options.bounds, clock),
+        workers: Arc::new(Semaphore::new(options.tokenize_workers.max(1))),
+        policy: options.policy.clone(),
+        clock,
+        metrics,
+        draining: AtomicBool::new(false),
+    }));
+    Ok(engine.thread)
+}
+
+/// Refuses new work and waits for the running streams, at most `limit`.
+async fn drain(app: Arc<App>, connections: Connections, limit: Duration) {
+    let Ok(service) = app.service() else { return };
+    service.draining.store(true, Ordering::Relaxed);
+    let inflight = service.gate.inflight();
+    tracing::info!(inflight, "draining");
+    if tokio::time::timeout(limit, connections.graceful.shutdown())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            inflight = service.gate.inflight(),
+            "the drain limit is over"
+        );
+    }
+}
+
+struct Connections {
+    router: Router,
+    graceful: GracefulShutdown,
+    places: Arc<Semaphore>,
+}
+
+impl Connections {
+    fn new(app: &Arc<App>, options: &Options) -> Self {
+        Self {
+            router: router(app.clone()),
+            graceful: GracefulShutdown::new(),
+            places: Arc::new(Semaphore::new(options.max_connections.max(1))),
+        }
+    }
+
+    /// Accepts connections for ever; returns only when the listener is broken.
+    async fn accept(&self, listener: &TcpListener) -> io::Error {
+        loop {
+            let place = self.places.clone().acquire_owned().await;
+            let place = place.expect("the semaphore is never closed");
+            match listener.accept().await {
+                Ok((stream, _)) => self.serve(stream, place),
+                // Out of file descriptors, or a client that left already: the next may do.
+                Err(error) if is_transient(&error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(error) => return error,
+            }
+        }
+    }
+
+    fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
+        // Every flush is one write and should leave at once.
+        let _ = stream.set_nodelay(true);
+        let service = TowerToHyperService::new(self.router.clone());
+        let watcher = self.graceful.watcher();
+        tokio::spawn(serve_connection(stream, service, watcher, place));
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    service: TowerToHyperService<Router>,
+    watcher: Watcher,
+    place: OwnedSemaphorePermit,
+) {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(CONNECTION_BUFFER_BYTES);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(connection.into_owned()).await {
+        tracing::debug!(%error, "a connection ended early");
+    }
+    drop(place);
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    /// `EMFILE` and `ENFILE`: too many open files, in the process or the system.
+    const TOO_MANY_FILES: [i32; 2] = [24, 23];
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionReset | Interrupted
+    ) || error
+        .raw_os_error()
+        .is_some_and(|code| TOO_MANY_FILES.contains(&code))
+}

@@ -1,0 +1,299 @@
+//! From a valid request to one under way: admit, tokenize, hand to delivery.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use loquent_infer::admission::Refusal;
+use loquent_infer::request::{Tag, Work};
+use loquent_infer::runner::TokenId;
+use loquent_infer::sampling::Sampling;
+use loquent_infer::vocab::Encode;
+use loquent_proto::coalesce::StreamInterval;
+use tokio::sync::Semaphore;
+
+use crate::answering::{Answering, Progress};
+use crate::api::answer::Head;
+use crate::api::message::Message;
+use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
+use crate::choice::{Choice, Record, Shape};
+use crate::clock::Clock;
+use crate::delivery::{Handle, Opening};
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+use crate::model::Model;
+use crate::ticket::{Gate, Ticket};
+
+/// What a client that comes while the server goes down is told to wait, in seconds.
+const DRAIN_RETRY_S: u64 = 5;
+
+/// How requests are served.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Tokens per flush where the request says nothing.
+    pub interval: StreamInterval,
+    /// Hold content no longer than this.
+    pub max_delay: Option<Duration>,
+    /// A request for another model is an error rather than served by this one.
+    pub strict_model: bool,
+}
+
+/// A loaded model in service.
+pub struct Service {
+    /// The model.
+    pub model: Model,
+    /// The engine's tokens, by stream.
+    pub delivery: Handle,
+    /// The bound on requests.
+    pub gate: Gate,
+    /// Places for tokenizing, so that a burst of prompts leaves the engine its cores.
+    pub workers: Arc<Semaphore>,
+    /// How requests are served.
+    pub policy: Policy,
+    /// The server's clock.
+    pub clock: Clock,
+    /// The server's metrics.
+    pub metrics: Arc<Metrics>,
+    /// Set once the server goes down.
+    pub draining: AtomicBool,
+}
+
+impl Service {
+    /// Starts to answer `request`, which arrived at `arrived`.
+    ///
+    /// # Errors
+    /// 404 for a wrong model under a strict policy, 429 beyond the bounds, 503 while
+    /// draining, 400 for prompts that the model cannot take.
+    pub async fn answer(
+        self: &Arc<Self>,
+        request: Request,
+        arrived: Duration,
+    ) -> Result<Answering, ApiError> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ApiError::unavailable(
+                "The server is shutting down.",
+                DRAIN_RETRY_S,
+            ));
+        }
+        self.check_model(request.model.as_deref())?;
+        let tickets = self.gate.enter(request.choices()).map_err(refused)?;
+        let accepted = self.clock.now();
+        let (request, prompts) = self.tokenize(request).await?;
+        let tokenized = self.clock.now();
+        let lens = prompts.iter().map(Vec::len);
+        let lens = lens
+            .flat_map(|len| std::iter::repeat_n(len, request.n as usize))
+            .collect();
+        let openings = self.openings(&request, prompts, tickets)?;
+        Ok(Answering {
+            head: self.head(request.endpoint),
+            stream: request.stream.unwrap_or_default(),
+            arrived,
+            accepted,
+            tokenized,
+            record: Record::default(),
+            inlet: self.delivery.open(openings),
+            prompts: lens,
+            n: request.n as usize,
+            metrics: self.metrics.clone(),
+            clock: self.clock,
+            progress: Progress::default(),
+        })
+    }
+
+    /// Tokenizes text for `/tokenize`.
+    ///
+    /// # Errors
+    /// 400 when the model's tokenizer refuses the text.
+    pub async fn encode(
+        self: &Arc<Self>,
+        prompt: Prompt,
+        special: bool,
+    ) -> Result<Vec<TokenId>, ApiError> {
+        let _place = self.workers.acquire().await;
+        let service = self.clone();
+        let work = move || match prompt {
+            Prompt::Text(text) => service.encode_text(&text, special, special),
+            other => service.encode_prompt(&other),
+        };
+        blocking(work).await
+    }
+
+    fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        match asked {
+            Some(asked) if self.policy.strict_model && asked != self.model.name => {
+                Err(ApiError::model_not_found(asked, &self.model.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn tokenize(
+        self: &Arc<Self>,
+        request: Request,
+    ) -> Result<(Request, Vec<Vec<TokenId>>), ApiError> {
+        let _place = self.workers.acquire().await;
+        let service = self.clone();
+        blocking(move || {
+            let encode = |prompt: &Prompt| {
+                let tokens = service.encode_prompt(prompt)?;
+                service.check_length(&tokens, request.endpoint)?;
+                Ok(tokens)
+            };
+            let prompts = request
+                .prompts
+                .iter()
+                .map(encode)
+                .collect::<Result<_, ApiError>>()?;
+            Ok((request, prompts))
+        })
+        .await
+    }
+
+    fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>, ApiError> {
+        match prompt {
+            Prompt::Chat(messages) => self.encode_chat(messages),
+            Prompt::Text(text) => self.encode_text(text, true, true),
+            Prompt::Tokens(tokens) => {
+                let size = self.model.vocab.size();
+                match tokens.iter().find(|&&token| token as usize >= size) {
+                    Some(bad) => Err(ApiError::invalid_param(
+                        "prompt",
+                        format!("Token {bad} is outside the vocabulary of {size} tokens."),
+                    )),
+                    None => Ok(tokens.clone()),
+                }
+            }
+        }
+    }
+
+    fn encode_text(
+        &self,
+        text: &str,
+        add_bos: bool,
+        parse_special: bool,
+    ) -> Result<Vec<TokenId>, ApiError> {
+        let encoded = self.model.vocab.encode(
+            text,
+            Encode {
+                add_bos,
+                parse_special,
+            },
+        );
+        encoded.map_err(|error| ApiError::invalid_param("prompt", error.to_string()))
+    }
+
+    fn encode_chat(&self, messages: &[Message]) -> Result<Vec<TokenId>, ApiError> {
+        self.model
+            .encode_chat(messages)
+            .map_err(|message| ApiError::invalid_param("messages", message))
+    }
+
+    fn check_length(&self, tokens: &[TokenId], endpoint: Endpoint) -> Result<(), ApiError> {
+        let param = match endpoint {
+            Endpoint::Chat => "messages",
+            Endpoint::Text => "prompt",
+        };
+        if tokens.is_empty() {
+            return Err(ApiError::invalid_param(param, "The prompt is empty."));
+        }
+        if tokens.len() >= self.model.context_tokens as usize {
+            return Err(ApiError::context_length(
+                self.model.context_tokens,
+                tokens.len(),
+                param,
+            ));
+        }
+        Ok(())
+    }
+
+    fn openings(
+        &self,
+        request: &Request,
+        prompts: Vec<Vec<TokenId>>,
+        tickets: Vec<Ticket>,
+    ) -> Result<Vec<Opening>, ApiError> {
+        let n = request.n as usize;
+        let room = |prompt: &Vec<TokenId>| self.model.context_tokens - prompt.len() as u32;
+        let mut openings = Vec::with_capacity(tickets.len());
+        for (index, mut ticket) in tickets.into_iter().enumerate() {
+            let prompt = &prompts[index / n];
+            ticket.enqueue(prompt.len()).map_err(refused)?;
+            let work = Work {
+                tag: Tag(0),
+                prompt: prompt.clone(),
+                max_tokens: request.max_tokens.unwrap_or(u32::MAX).min(room(prompt)),
+                sampling: self.sampling(&request.sampling, index as u64),
+                priority: request.priority,
+            };
+            let shape = Shape {
+                stops: request.stop.clone(),
+                interval: request.interval.unwrap_or(self.policy.interval),
+                max_delay: self.policy.max_delay,
+                timings: request.stream.is_some_and(|stream| stream.include_timings),
+            };
+            let choice = Choice::new(index as u32, self.model.vocab.clone(), shape);
+            openings.push(Opening {
+                choice,
+                work: Box::new(work),
+                ticket,
+            });
+        }
+        Ok(openings)
+    }
+
+    /// The request's sampling with the model's defaults; every completion has its own seed.
+    fn sampling(&self, params: &SamplingParams, index: u64) -> Sampling {
+        let defaults = &self.model.defaults;
+        let seed = params.seed.unwrap_or_else(rand::random);
+        Sampling {
+            temperature: params.temperature.unwrap_or(defaults.temperature),
+            top_k: params.top_k.unwrap_or(defaults.top_k),
+            top_p: params.top_p.unwrap_or(defaults.top_p),
+            min_p: params.min_p.unwrap_or(defaults.min_p),
+            presence_penalty: params.presence_penalty,
+            frequency_penalty: params.frequency_penalty,
+            repetition_penalty: params.repetition_penalty.unwrap_or(1.0),
+            seed: seed.wrapping_add(index),
+            logit_bias: params.logit_bias.clone(),
+            logprobs: params.logprobs,
+            forbidden: if params.ignore_eos {
+                self.model.end_tokens.clone()
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    fn head(&self, endpoint: Endpoint) -> Head {
+        let prefix = match endpoint {
+            Endpoint::Chat => "chatcmpl",
+            Endpoint::Text => "cmpl",
+        };
+        Head {
+            endpoint,
+            id: format!("{prefix}-{:032x}", rand::random::<u128>()),
+            model: self.model.name.clone(),
+            created_s: unix_time_s(),
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub fn unix_time_s() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+fn refused(refusal: Refusal) -> ApiError {
+    let message = format!("The server is busy: {refusal}. Try again later.");
+    ApiError::overloaded(message, refusal.retry_after_s())
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let joined = tokio::task::spawn_blocking(work).await;
+    joined.unwrap_or_else(|error| Err(ApiError::internal(format!("tokenizing failed: {error}"))))
+}

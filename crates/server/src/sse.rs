@@ -1,0 +1,203 @@
+//! The body of a streamed answer: server-sent events, written as they come.
+//!
+//! Headers and a first comment leave as soon as the request is admitted, then a comment
+//! whenever nothing else did for a while, so that proxies keep the connection and a
+//! client knows that it is queued. A stream that breaks ends with an error event and an
+//! aborted connection: clients take a clean end for a complete answer.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use serde_json::json;
+use tokio::time::{Instant, Sleep};
+
+use crate::answering::Answering;
+use crate::api::answer::Chunks;
+use crate::choice::FinishReason;
+use crate::error::ApiError;
+
+/// Bytes gathered into one frame while more is ready.
+const FRAME_BYTES: usize = 16 * 1024;
+
+/// The connection is torn down because the stream broke.
+#[derive(Debug, thiserror::Error)]
+#[error("the stream broke off: {0}")]
+pub struct BrokenStream(String);
+
+enum State {
+    /// Nothing was sent yet; the first frame is ready.
+    Opening(Vec<u8>),
+    /// Between the first comment and the end.
+    Streaming,
+    /// The error event is with the connection, which gets one chance to send it.
+    Breaking(String),
+    /// The next poll tears the connection down.
+    Broken(String),
+    /// All was sent.
+    Done,
+}
+
+/// A streamed answer's body.
+pub struct SseBody {
+    answering: Answering,
+    chunks: Chunks,
+    state: State,
+    heartbeat: Duration,
+    silence: Pin<Box<Sleep>>,
+    last_frame: Instant,
+}
+
+impl SseBody {
+    /// Streams `answering` as `chunks`, with a comment after each `heartbeat` of silence.
+    /// `preface` leaves at once.
+    pub fn new(
+        answering: Answering,
+        chunks: Chunks,
+        preface: Vec<u8>,
+        heartbeat: Duration,
+    ) -> Self {
+        Self {
+            answering,
+            chunks,
+            state: State::Opening(preface),
+            heartbeat,
+            silence: Box::pin(tokio::time::sleep(heartbeat)),
+            last_frame: Instant::now(),
+        }
+    }
+
+    /// Gathers all events that are ready.
+    fn poll_events(&mut self, context: &mut Context<'_>) -> Poll<Vec<u8>> {
+        let mut out = Vec::new();
+        while out.len() < FRAME_BYTES {
+            let Poll::Ready(flush) = self.answering.poll_flush(context) else {
+                break;
+            };
+            let Some(flush) = flush else {
+                self.finish(&mut out);
+                break;
+            };
+            self.chunks.flush(&flush, &self.answering.usage(), &mut out);
+            if let Some(FinishReason::Error(message)) = flush.end.map(|end| end.reason) {
+                self.break_off(message, &mut out);
+                break;
+            }
+        }
+        if out.is_empty() {
+            Poll::Pending
+        } else {
+            Poll::Ready(out)
+        }
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        if !self.answering.is_complete() {
+            return self.break_off("the engine has stopped".into(), out);
+        }
+        if self.answering.stream.include_usage {
+            let timings = self
+                .answering
+                .stream
+                .include_timings
+                .then(|| self.answering.timings());
+            self.chunks.usage(&self.answering.usage(), timings, out);
+        }
+        self.chunks.done(out);
+        self.state = State::Done;
+    }
+
+    fn break_off(&mut self, message: String, out: &mut Vec<u8>) {
+        let error = ApiError::internal(&message).json();
+        out.extend_from_slice(format!("data: {error}\n\n").as_bytes());
+        self.state = State::Breaking(message);
+    }
+
+    fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<Vec<u8>> {
+        loop {
+            ready!(self.silence.as_mut().poll(context));
+            let due = self.last_frame + self.heartbeat;
+            let over = Instant::now() >= due;
+            let next = if over {
+                Instant::now() + self.heartbeat
+            } else {
+                due
+            };
+            self.silence.as_mut().reset(next);
+            if over {
+                return Poll::Ready(b": waiting\n\n".to_vec());
+            }
+        }
+    }
+}
+
+impl Body for SseBody {
+    type Data = Bytes;
+    type Error = BrokenStream;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenStream>>> {
+        let this = &mut *self;
+        match &mut this.state {
+            State::Opening(preface) => {
+                let preface = std::mem::take(preface);
+                this.state = State::Streaming;
+                return Poll::Ready(Some(Ok(Frame::data(Bytes::from(preface)))));
+            }
+            State::Streaming => {}
+            State::Breaking(message) => {
+                // The connection flushes what it has when the body is pending.
+                this.state = State::Broken(std::mem::take(message));
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            State::Broken(message) => {
+                return Poll::Ready(Some(Err(BrokenStream(std::mem::take(message)))));
+            }
+            State::Done => return Poll::Ready(None),
+        }
+        let frame = match this.poll_events(context) {
+            Poll::Ready(events) => events,
+            Poll::Pending => ready!(this.poll_silence(context)),
+        };
+        this.last_frame = Instant::now();
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(frame)))))
+    }
+}
+
+/// The times of a finished answer for its usage chunk, in µs since the request's arrival.
+pub fn timings_json(answering: &Answering) -> serde_json::Value {
+    let since = |time: Duration| time.saturating_sub(answering.arrived).as_micros() as u64;
+    let maybe = |time: Option<Duration>| time.map(since);
+    let record = &answering.record;
+    let admitted = record.admitted.map(|admitted| admitted.at);
+    let tokens = record.emits.len().max(1) as u64;
+    let decoded = tokens.saturating_sub(1).max(1) as u32;
+    let between = |from: Option<Duration>, to: Option<Duration>| {
+        from.zip(to)
+            .map(|(from, to)| to.saturating_sub(from).as_micros() as u64)
+    };
+    json!({
+        "request_id": answering.head.id,
+        "admitted_us": since(answering.accepted),
+        "tokenized_us": since(answering.tokenized),
+        "scheduled_us": maybe(admitted),
+        "first_token_us": maybe(record.first_token),
+        "finished_us": maybe(record.last_token),
+        "tokenize_us": answering.tokenized.saturating_sub(answering.accepted).as_micros() as u64,
+        "queue_us": between(Some(answering.tokenized), admitted),
+        "prefill_us": between(admitted, record.first_token),
+        "decode_us": between(record.first_token, record.last_token),
+        "decode_batch_size_mean": record.batch_rows as f64 / tokens as f64,
+        "decode_batch_wait_us_mean": (record.decode_wait / decoded).as_micros() as u64,
+        "decode_batch_wait_us_max": record.decode_wait_max.as_micros() as u64,
+        "emit_us": record.emits.iter().copied().map(since).collect::<Vec<_>>(),
+        "flush_us": record.flushes.iter()
+            .map(|&(tokens, at)| [u64::from(tokens), since(at)])
+            .collect::<Vec<_>>(),
+    })
+}
