@@ -1,1 +1,29 @@
 //! Load generator and reports for any OpenAI-compatible server.
+//!
+//! [`cli`] turns arguments into an [`plan::Plan`]; [`experiment`] runs its cases
+//! against its targets in turn; [`drive`] sends one run's requests and keeps a
+//! [`record::Record`] of each; [`summary`] turns records into the metrics that
+//! [`report`] prints, and [`verify`] refuses token totals that cannot be.
+
+pub mod arrivals;
+pub mod cli;
+pub mod drive;
+pub mod experiment;
+pub mod http_target;
+pub mod plan;
+pub mod preset;
+pub mod process;
+pub mod prompts;
+pub mod reconcile;
+pub mod record;
+pub mod report;
+pub mod scrape;
+pub mod stats;
+pub mod summary;
+pub mod target;
+pub mod verify;
+
+mod error;
+
+pub use error::BenchError;
+pub use target::Target;

@@ -1,0 +1,136 @@
+//! When requests are sent: schedules that are known before the run begins.
+
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand_distr::{Distribution, Gamma};
+use serde::Serialize;
+
+/// The spacing of open-loop arrivals.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spacing {
+    /// Equal gaps.
+    Constant,
+    /// Gamma-distributed gaps with this shape: 1 is a Poisson process, less is
+    /// burstier, more is steadier. (vLLM calls it burstiness.)
+    Gamma {
+        /// The shape parameter, above 0.
+        shape: f64,
+    },
+}
+
+/// What decides when the next request is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pacing {
+    /// All at once, or as soon as the concurrency limit lets one through.
+    Burst,
+    /// This long after the previous one was sent; delays add up.
+    Relative {
+        /// The gap in seconds.
+        interval_s: f64,
+    },
+    /// At i × interval after the start, whatever happened before.
+    Absolute {
+        /// The gap in seconds.
+        interval_s: f64,
+    },
+    /// At random times of a mean rate, drawn before the run.
+    Open {
+        /// Requests per second.
+        rate_per_s: f64,
+        /// Distribution of the gaps.
+        spacing: Spacing,
+    },
+}
+
+impl Pacing {
+    /// The send times of `count` requests after the start, where they are fixed ahead.
+    /// Equal seeds give equal times.
+    pub fn offsets(self, count: usize, seed: u64) -> Option<Vec<Duration>> {
+        match self {
+            Pacing::Burst | Pacing::Relative { .. } => None,
+            Pacing::Absolute { interval_s } => Some(constant(count, interval_s)),
+            Pacing::Open { rate_per_s, spacing: Spacing::Constant } => {
+                Some(constant(count, 1.0 / rate_per_s))
+            }
+            Pacing::Open { rate_per_s, spacing: Spacing::Gamma { shape } } => {
+                Some(gamma(count, rate_per_s, shape, seed))
+            }
+        }
+    }
+}
+
+fn constant(count: usize, gap_s: f64) -> Vec<Duration> {
+    (0..count).map(|i| Duration::from_secs_f64(i as f64 * gap_s)).collect()
+}
+
+/// The first request leaves at 0; gaps have the mean 1/rate and are scaled so that the
+/// whole takes exactly (count − 1)/rate, which keeps runs of different seeds comparable.
+fn gamma(count: usize, rate_per_s: f64, shape: f64, seed: u64) -> Vec<Duration> {
+    let gaps = Gamma::new(shape, 1.0 / (rate_per_s * shape)).expect("the plan checked both");
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let drawn: Vec<f64> = (1..count).map(|_| gaps.sample(&mut rng)).collect();
+    let total: f64 = drawn.iter().sum();
+    let scale = if total > 0.0 { drawn.len() as f64 / rate_per_s / total } else { 0.0 };
+    let mut at_s = 0.0;
+    let mut offsets = vec![Duration::ZERO; count.min(1)];
+    for gap in drawn {
+        at_s += gap * scale;
+        offsets.push(Duration::from_secs_f64(at_s));
+    }
+    offsets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(shape: f64) -> Pacing {
+        Pacing::Open { rate_per_s: 50.0, spacing: Spacing::Gamma { shape } }
+    }
+
+    fn squared_variation(offsets: &[Duration]) -> f64 {
+        let gaps: Vec<f64> =
+            offsets.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        variance / (mean * mean)
+    }
+
+    #[test]
+    fn absolute_times_are_multiples() {
+        let offsets = Pacing::Absolute { interval_s: 0.02 }.offsets(64, 0).unwrap();
+        assert_eq!(offsets.len(), 64);
+        assert!(offsets[63].abs_diff(Duration::from_millis(1260)) < Duration::from_micros(1));
+    }
+
+    #[test]
+    fn gamma_keeps_count_rate_and_seed() {
+        for count in [0, 1, 2, 2001] {
+            let offsets = open(1.0).offsets(count, 7).unwrap();
+            assert_eq!(offsets.len(), count);
+            assert!(offsets.is_sorted());
+            assert_eq!(offsets, open(1.0).offsets(count, 7).unwrap());
+        }
+        let offsets = open(1.0).offsets(2001, 7).unwrap();
+        assert!((offsets[2000].as_secs_f64() - 40.0).abs() < 1e-6);
+        assert_ne!(offsets, open(1.0).offsets(2001, 8).unwrap());
+    }
+
+    #[test]
+    fn shape_sets_the_burstiness() {
+        // The squared coefficient of variation of a gamma distribution is 1/shape.
+        for (shape, expected) in [(0.25, 4.0), (1.0, 1.0), (4.0, 0.25)] {
+            let seen = squared_variation(&open(shape).offsets(20_001, 3).unwrap());
+            assert!((seen / expected - 1.0).abs() < 0.15, "shape {shape}: {seen}");
+        }
+    }
+
+    #[test]
+    fn bursts_have_no_times() {
+        assert_eq!(Pacing::Burst.offsets(3, 0), None);
+    }
+}

@@ -1,0 +1,274 @@
+//! One run: sends every request when it is due and keeps what came back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use loquent_client::http::Transport;
+use loquent_client::openai::{Arrival, Generate};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use crate::arrivals::Pacing;
+use crate::record::{ChunkMark, Outcome, Record, Role};
+use crate::target::{Answer, Failure, FailureKind, Target};
+
+/// Kernel receive buffer of slow readers: small, so that the server feels them soon.
+const SLOW_READER_RECV_BUFFER_BYTES: u32 = 4096;
+/// Bytes of text per token that an answer may have before it is refused as hostile.
+const MAX_TEXT_BYTES_PER_TOKEN: usize = 256;
+/// The granularity of the runtime's timer; what remains is slept by a thread.
+const TIMER_GRANULARITY: Duration = Duration::from_millis(1);
+
+/// A request and its role, ready to be sent.
+#[derive(Debug, Clone)]
+pub struct PlannedRequest {
+    /// Why it is in the run.
+    pub role: Role,
+    /// What is asked.
+    pub generate: Generate,
+    /// Send time after the start, for requests outside the pacing.
+    pub at: Duration,
+    /// Chunks with text after which a slow reader stops and a leaver leaves.
+    pub turn_after: usize,
+}
+
+/// Everything that one run sends.
+#[derive(Debug, Clone)]
+pub struct RunPlan {
+    /// The measured requests, sent by the pacing.
+    pub measured: Vec<PlannedRequest>,
+    /// The others, each sent at its own time.
+    pub beside: Vec<PlannedRequest>,
+    /// When the measured ones are sent.
+    pub pacing: Pacing,
+    /// Seed of random arrivals.
+    pub seed: u64,
+    /// Most measured requests in flight.
+    pub concurrency: Option<usize>,
+    /// Time limit of one request, from its submission.
+    pub timeout: Duration,
+}
+
+/// Counters that a progress bar reads while a run goes on.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Requests that have ended.
+    pub ended: AtomicUsize,
+    /// Chunks with text that have arrived.
+    pub chunks: AtomicU64,
+}
+
+/// What the tasks of one run share.
+struct Shared {
+    target: Arc<dyn Target>,
+    start: Instant,
+    timeout: Duration,
+    progress: Arc<Progress>,
+    measured_left: AtomicUsize,
+    /// Becomes true when the last measured request has ended.
+    measured_done: watch::Sender<bool>,
+}
+
+impl Shared {
+    fn us(&self, at: Instant) -> u64 {
+        let elapsed = at.saturating_duration_since(self.start);
+        u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn handle_end(&self, role: Role) {
+        self.progress.ended.fetch_add(1, Ordering::Relaxed);
+        if role == Role::Measured && self.measured_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.measured_done.send_replace(true);
+        }
+    }
+}
+
+/// Sends the plan's requests to `target`. The records come in the order of their
+/// indices: measured requests first, then the others.
+pub async fn run(target: Arc<dyn Target>, plan: RunPlan, progress: Arc<Progress>) -> Vec<Record> {
+    let shared = Arc::new(Shared {
+        target,
+        start: Instant::now(),
+        timeout: plan.timeout,
+        progress,
+        measured_left: AtomicUsize::new(plan.measured.len()),
+        measured_done: watch::Sender::new(plan.measured.is_empty()),
+    });
+    let mut tasks = JoinSet::new();
+    let first_beside = plan.measured.len();
+    for (offset, request) in plan.beside.iter().cloned().enumerate() {
+        let shared = Arc::clone(&shared);
+        tasks.spawn(async move {
+            let due = shared.start + request.at;
+            sleep_exactly_until(due).await;
+            exchange(&shared, first_beside + offset, request, due, None).await
+        });
+    }
+    send_measured(&shared, plan, &mut tasks).await;
+    let mut records = Vec::with_capacity(tasks.len());
+    while let Some(joined) = tasks.join_next().await {
+        records.push(joined.expect("a request's task neither panics nor is cancelled"));
+    }
+    records.sort_by_key(|record: &Record| record.index);
+    records
+}
+
+async fn send_measured(shared: &Arc<Shared>, plan: RunPlan, tasks: &mut JoinSet<Record>) {
+    let offsets = plan.pacing.offsets(plan.measured.len(), plan.seed);
+    let slots = plan.concurrency.map(|limit| Arc::new(Semaphore::new(limit)));
+    for (index, request) in plan.measured.into_iter().enumerate() {
+        let due = match &offsets {
+            Some(offsets) => Some(shared.start + offsets[index]),
+            None => None,
+        };
+        if let Some(due) = due {
+            sleep_exactly_until(due).await;
+        }
+        if let (Pacing::Relative { interval_s }, 1..) = (plan.pacing, index) {
+            sleep(Duration::from_secs_f64(interval_s)).await;
+        }
+        let permit = match &slots {
+            Some(slots) => Arc::clone(slots).acquire_owned().await.ok(),
+            None => None,
+        };
+        // In a closed loop a request is due when a place is free; in a burst at the start.
+        let burst = plan.pacing == Pacing::Burst && slots.is_none();
+        let due = due.unwrap_or_else(|| if burst { shared.start } else { Instant::now() });
+        let shared = Arc::clone(shared);
+        tasks.spawn(async move { exchange(&shared, index, request, due, permit).await });
+    }
+}
+
+/// Sleeps until `due` to within some ten microseconds: the runtime's timer has a
+/// granularity of a millisecond, which would show in every TTFT.
+async fn sleep_exactly_until(due: Instant) {
+    if let Some(early) = due.checked_sub(TIMER_GRANULARITY) {
+        sleep_until(early).await;
+    }
+    let rest = due.saturating_duration_since(Instant::now());
+    if !rest.is_zero() {
+        let slept = tokio::task::spawn_blocking(move || std::thread::sleep(rest)).await;
+        debug_assert!(slept.is_ok(), "sleeping does not panic");
+    }
+    // Under a paused clock the thread's sleep has moved nothing.
+    if Instant::now() < due {
+        sleep_until(due).await;
+    }
+}
+
+/// One request from its submission to its end.
+async fn exchange(
+    shared: &Shared,
+    index: usize,
+    request: PlannedRequest,
+    due: Instant,
+    permit: Option<OwnedSemaphorePermit>,
+) -> Record {
+    let submitted = Instant::now();
+    let mut record = blank_record(shared, index, &request, due, submitted);
+    let deadline = submitted + shared.timeout;
+    let recv_buffer_bytes =
+        (request.role == Role::SlowReader).then_some(SLOW_READER_RECV_BUFFER_BYTES);
+    let submitting = shared.target.submit(request.generate, Transport { recv_buffer_bytes });
+    let outcome = match timeout_at(deadline, submitting).await {
+        Err(_) => Err(timed_out(shared)),
+        Ok(Err(failure)) => Err(failure),
+        Ok(Ok(answer)) => {
+            record.accepted_us = Some(shared.us(Instant::now()));
+            receive(shared, answer, &mut record, request.turn_after, deadline).await
+        }
+    };
+    record.outcome = outcome.unwrap_or_else(Outcome::Failed);
+    if record.outcome != Outcome::Finished {
+        record.ended_us = shared.us(Instant::now());
+    }
+    drop(permit);
+    shared.handle_end(request.role);
+    record
+}
+
+fn blank_record(
+    shared: &Shared,
+    index: usize,
+    request: &PlannedRequest,
+    due: Instant,
+    submitted: Instant,
+) -> Record {
+    Record {
+        index,
+        role: request.role,
+        scheduled_us: shared.us(due),
+        submitted_us: shared.us(submitted),
+        accepted_us: None,
+        chunks: Vec::new(),
+        ended_us: 0,
+        outcome: Outcome::Left,
+        max_tokens: request.generate.max_tokens,
+        ignore_eos: request.generate.ignore_eos,
+        text: String::new(),
+        finish_reason: None,
+        usage: None,
+        timings: None,
+        recounted_tokens: None,
+        wire: Default::default(),
+    }
+}
+
+fn timed_out(shared: &Shared) -> Failure {
+    Failure::new(FailureKind::Timeout, format!("not complete within {:?}", shared.timeout))
+}
+
+async fn receive(
+    shared: &Shared,
+    mut answer: Answer,
+    record: &mut Record,
+    turn_after: usize,
+    deadline: Instant,
+) -> Result<Outcome, Failure> {
+    loop {
+        let Ok(next) = timeout_at(deadline, answer.next()).await else {
+            return Err(timed_out(shared));
+        };
+        let Some(arrival) = next else { return Ok(Outcome::Finished) };
+        let had = record.chunks.len();
+        take(shared, record, arrival?)?;
+        let turned = had < turn_after && record.chunks.len() >= turn_after;
+        match record.role {
+            Role::Leaver if turned => return Ok(Outcome::Left),
+            Role::SlowReader if turned => stop_reading(shared, deadline).await?,
+            _ => {}
+        }
+    }
+}
+
+/// Reads nothing until the measured requests are through.
+async fn stop_reading(shared: &Shared, deadline: Instant) -> Result<(), Failure> {
+    let mut done = shared.measured_done.subscribe();
+    let waiting = done.wait_for(|&done| done);
+    timeout_at(deadline, waiting).await.map_err(|_| timed_out(shared))?.ok();
+    Ok(())
+}
+
+fn take(shared: &Shared, record: &mut Record, arrival: Arrival) -> Result<(), Failure> {
+    record.wire = arrival.wire;
+    record.ended_us = shared.us(arrival.at);
+    let delta = arrival.delta;
+    if !delta.text.is_empty() {
+        let limit = MAX_TEXT_BYTES_PER_TOKEN * record.max_tokens as usize + 65_536;
+        if record.text.len() + delta.text.len() > limit {
+            let message = format!("more than {limit} bytes of text for {} tokens", record.max_tokens);
+            return Err(Failure::new(FailureKind::TooLarge, message));
+        }
+        let text_bytes = delta.text.len() as u32;
+        record.chunks.push(ChunkMark { at_us: record.ended_us, text_bytes });
+        record.text.push_str(&delta.text);
+        shared.progress.chunks.fetch_add(1, Ordering::Relaxed);
+    }
+    record.finish_reason = delta.finish_reason.or(record.finish_reason.take());
+    record.usage = delta.usage.or(record.usage);
+    record.timings = delta.timings.or(record.timings.take());
+    Ok(())
+}

@@ -1,0 +1,314 @@
+//! Runs a plan: every case against every target in turn, so that a drift of the
+//! machine touches all of them alike.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use loquent_client::openai::{Generate, Prompt};
+
+use crate::drive::{self, PlannedRequest, Progress, RunPlan};
+use crate::plan::{Case, EndpointKind, Inject, Plan, Settings, TargetPlan};
+use crate::process::Process;
+use crate::record::{Record, Role};
+use crate::report::{self, Group, Report, RunResult};
+use crate::scrape;
+use crate::summary::{Resources, summarize};
+use crate::target::{FailureKind, Target};
+use crate::verify::verify;
+use crate::{BenchError, prompts};
+
+/// How a benchmark ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// Every measured request finished or was refused for load.
+    Clean,
+    /// Some measured request failed.
+    SomeFailed,
+    /// A token total is impossible; its figures are refused.
+    Impossible,
+}
+
+impl Verdict {
+    /// The process's exit status.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Verdict::Clean => 0,
+            Verdict::SomeFailed => 1,
+            Verdict::Impossible => 3,
+        }
+    }
+}
+
+/// Runs the plan, writes its reports and judges the outcome.
+pub async fn run(plan: &Plan) -> Result<Verdict, BenchError> {
+    let report = measure(plan).await?;
+    let verdict = judge(&report);
+    report::write(&report, &plan.outputs)?;
+    Ok(verdict)
+}
+
+fn judge(report: &Report) -> Verdict {
+    let runs = report.groups.iter().flat_map(|group| &group.runs);
+    let of_run = |run: &RunResult| {
+        let failed = run.records.iter().any(|record| {
+            let kind = record.failure().map(|failure| failure.kind);
+            record.role == Role::Measured && kind.is_some_and(|kind| kind != FailureKind::Overloaded)
+        });
+        match (run.findings.impossible.is_empty(), failed) {
+            (false, _) => Verdict::Impossible,
+            (true, true) => Verdict::SomeFailed,
+            (true, false) => Verdict::Clean,
+        }
+    };
+    runs.map(of_run).max().unwrap_or(Verdict::Clean)
+}
+
+/// Runs the plan without writing anything but progress.
+pub async fn measure(plan: &Plan) -> Result<Report, BenchError> {
+    let mut prepared = Vec::new();
+    for target in &plan.targets {
+        prepared.push(Prepared::new(target, plan).await?);
+    }
+    let mut groups: Vec<Group> = Vec::new();
+    for case in &plan.cases {
+        for target in &plan.targets {
+            groups.push(Group {
+                name: group_name(plan, target.target.name(), &case.label),
+                target: target.target.name().to_owned(),
+                case: case.clone(),
+                runs: Vec::new(),
+            });
+        }
+    }
+    let rounds = plan.warmup_runs + plan.repeat_runs;
+    for round in 0..rounds {
+        for (index, group) in groups.iter_mut().enumerate() {
+            let target = &mut prepared[index % plan.targets.len()];
+            let bar = progress_bar(plan, &group.name, round, rounds);
+            let result = target.run(plan, &group.case, round, bar).await?;
+            if round >= plan.warmup_runs {
+                group.runs.push(result);
+            }
+        }
+    }
+    Ok(Report::new(plan, groups))
+}
+
+fn group_name(plan: &Plan, target: &str, case: &str) -> String {
+    match (plan.targets.len() > 1, case.is_empty()) {
+        (true, false) => format!("{target}, {case}"),
+        (false, false) => case.to_owned(),
+        (_, true) => target.to_owned(),
+    }
+}
+
+fn progress_bar(plan: &Plan, group: &str, round: usize, rounds: usize) -> ProgressBar {
+    if plan.outputs.quiet {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg} {elapsed}")
+        .expect("the template is a constant");
+    let kind = if round < plan.warmup_runs { "warm-up" } else { "run" };
+    ProgressBar::new(0)
+        .with_style(style)
+        .with_prefix(format!("{group} [{kind} {}/{rounds}]", round + 1))
+}
+
+/// A target with what was learned of it before the first run.
+struct Prepared<'a> {
+    plan: &'a TargetPlan,
+    model: String,
+    process: Option<Process>,
+    own_process: Option<Process>,
+    tokenizes: bool,
+    /// Token ids by prompt text, for pre-tokenized prompts.
+    ids: HashMap<String, Vec<u32>>,
+}
+
+impl<'a> Prepared<'a> {
+    async fn new(target: &'a TargetPlan, plan: &Plan) -> Result<Self, BenchError> {
+        let name = target.target.name().to_owned();
+        let refuse = |reason: String| BenchError::Target { target: name.clone(), reason };
+        let model = match &plan.settings.model {
+            Some(model) => model.clone(),
+            None => {
+                let models = target.target.models().await;
+                let models = models.map_err(|failure| refuse(failure.message))?;
+                models.into_iter().next().ok_or_else(|| refuse("it offers no model".into()))?
+            }
+        };
+        let probe = target.target.tokenize(&model, "Hello", true).await;
+        if let (true, Err(failure)) = (plan.settings.pretok, &probe) {
+            return Err(refuse(format!("--pretok needs its /tokenize: {}", failure.message)));
+        }
+        let process = target.pid.map(Process::open).transpose()?;
+        // Where the server is this process, its time cannot be told from ours.
+        let separate = target.pid != Some(std::process::id());
+        let own_process = if separate { Process::open(std::process::id()).ok() } else { None };
+        let ids = HashMap::new();
+        Ok(Prepared { plan: target, model, process, own_process, tokenizes: probe.is_ok(), ids })
+    }
+
+    async fn run(
+        &mut self,
+        plan: &Plan,
+        case: &Case,
+        round: usize,
+        bar: ProgressBar,
+    ) -> Result<RunResult, BenchError> {
+        let run_plan = self.plan_run(&plan.settings, case, round).await?;
+        let target = Arc::clone(&self.plan.target);
+        let before = counters(&*target).await;
+        let server = self.process.as_ref().map(Process::watch).transpose()?;
+        let own = self.own_process.as_ref().map(Process::watch).transpose()?;
+        let progress = Arc::new(Progress::default());
+        bar.set_length((run_plan.measured.len() + run_plan.beside.len()) as u64);
+        let ticking = tokio::spawn(tick(bar.clone(), Arc::clone(&progress)));
+        let mut records = drive::run(Arc::clone(&target), run_plan, progress).await;
+        let resources = Resources {
+            server: server.map(|watch| watch.stop()).transpose()?,
+            generator: own.map(|watch| watch.stop()).transpose()?,
+        };
+        ticking.abort();
+        bar.finish_and_clear();
+        let grown = scrape::growth(&before, &counters(&*target).await);
+        if self.tokenizes {
+            self.recount(&mut records, plan.settings.recount).await;
+        }
+        let findings = verify(&records);
+        let summary = summarize(&records, &resources);
+        Ok(RunResult { summary, findings, records, counters: grown })
+    }
+
+    async fn plan_run(
+        &mut self,
+        settings: &Settings,
+        case: &Case,
+        round: usize,
+    ) -> Result<RunPlan, BenchError> {
+        let mut measured = Vec::with_capacity(settings.requests);
+        for index in 0..settings.requests {
+            let text = settings.prompts.prompt(round, index);
+            measured.push(self.request(settings, case, Role::Measured, text).await?);
+        }
+        let mut beside = Vec::new();
+        let extras = &case.extras;
+        for (role, count) in [(Role::SlowReader, extras.slow_readers), (Role::Leaver, extras.leavers)] {
+            for index in 0..count {
+                let text = settings.prompts.prompt(round, settings.requests + index);
+                beside.push(self.request(settings, case, role, text).await?);
+            }
+        }
+        if let Some(inject) = extras.inject {
+            beside.extend(self.injected(settings, case, inject, round).await?);
+        }
+        Ok(RunPlan {
+            measured,
+            beside,
+            pacing: settings.pacing,
+            seed: settings.seed.unwrap_or(0).wrapping_add(round as u64),
+            concurrency: case.concurrency,
+            timeout: settings.timeout,
+        })
+    }
+
+    async fn request(
+        &mut self,
+        settings: &Settings,
+        case: &Case,
+        role: Role,
+        text: String,
+    ) -> Result<PlannedRequest, BenchError> {
+        let prompt = match settings.endpoint {
+            EndpointKind::Chat => Prompt::Chat(text),
+            EndpointKind::Completions if settings.pretok => Prompt::Tokens(self.ids(text).await?),
+            EndpointKind::Completions => Prompt::Text(text),
+        };
+        let extras = &case.extras;
+        let (max_tokens, turn_after) = match role {
+            Role::SlowReader => (extras.slow_reader_max_tokens, extras.slow_reader_after),
+            Role::Leaver => (settings.max_tokens, extras.leave_after),
+            Role::Measured | Role::Injected => (settings.max_tokens, 0),
+        };
+        let generate = self.generate(settings, case, prompt, max_tokens);
+        Ok(PlannedRequest { role, generate, at: Duration::ZERO, turn_after })
+    }
+
+    fn generate(&self, settings: &Settings, case: &Case, prompt: Prompt, max_tokens: u32) -> Generate {
+        Generate {
+            model: self.model.clone(),
+            prompt,
+            max_tokens,
+            temperature: settings.temperature,
+            seed: settings.seed,
+            ignore_eos: settings.ignore_eos,
+            stream_interval: case.stream_interval,
+            include_timings: settings.include_timings,
+            extra: settings.extra.clone(),
+        }
+    }
+
+    /// Long prompts, each different from its first token on so that no cache helps.
+    async fn injected(
+        &mut self,
+        settings: &Settings,
+        case: &Case,
+        inject: Inject,
+        round: usize,
+    ) -> Result<Vec<PlannedRequest>, BenchError> {
+        let mut planned = Vec::with_capacity(inject.count);
+        for index in 0..inject.count {
+            let text = prompts::long_text(inject.prompt_tokens, round, index);
+            let prompt = if self.tokenizes {
+                let mut ids = self.ids(text).await?;
+                ids.truncate(inject.prompt_tokens);
+                Prompt::Tokens(ids)
+            } else if settings.endpoint == EndpointKind::Chat {
+                Prompt::Chat(text)
+            } else {
+                Prompt::Text(text)
+            };
+            let generate = self.generate(settings, case, prompt, inject.max_tokens);
+            let at = Duration::from_secs_f64(inject.at_s + index as f64 * inject.every_s);
+            planned.push(PlannedRequest { role: Role::Injected, generate, at, turn_after: 0 });
+        }
+        Ok(planned)
+    }
+
+    async fn ids(&mut self, text: String) -> Result<Vec<u32>, BenchError> {
+        if let Some(ids) = self.ids.get(&text) {
+            return Ok(ids.clone());
+        }
+        let target = &self.plan.target;
+        let ids = target.tokenize(&self.model, &text, true).await.map_err(|failure| {
+            BenchError::Target { target: target.name().to_owned(), reason: failure.message }
+        })?;
+        self.ids.insert(text, ids.clone());
+        Ok(ids)
+    }
+
+    async fn recount(&self, records: &mut [Record], limit: usize) {
+        for record in records.iter_mut().filter(|record| record.finished()).take(limit) {
+            let ids = self.plan.target.tokenize(&self.model, &record.text, false).await;
+            record.recounted_tokens = ids.ok().map(|ids| ids.len() as u64);
+        }
+    }
+}
+
+async fn counters(target: &dyn Target) -> scrape::Series {
+    target.metrics().await.map(|text| scrape::counters(&text)).unwrap_or_default()
+}
+
+/// Moves the bar until it is aborted.
+async fn tick(bar: ProgressBar, progress: Arc<Progress>) {
+    let mut every = tokio::time::interval(Duration::from_millis(200));
+    loop {
+        every.tick().await;
+        let chunks = progress.chunks.load(Ordering::Relaxed);
+        bar.set_position(progress.ended.load(Ordering::Relaxed) as u64);
+        bar.set_message(format!("{chunks} chunks"));
+    }
+}

@@ -1,0 +1,80 @@
+//! A server reached by HTTP.
+
+use bytes::Bytes;
+use futures_util::stream;
+use loquent_client::http::{BoxFuture, HttpClient, Transport};
+use loquent_client::openai::{self, AnswerStream, Arrival, Delta, Generate};
+
+use crate::target::{Answer, Failure, Target};
+
+/// Limit of a `/metrics` answer, in bytes.
+const MAX_METRICS_BYTES: usize = 8 << 20;
+
+/// An OpenAI-compatible server.
+pub struct HttpTarget {
+    name: String,
+    client: HttpClient,
+}
+
+impl HttpTarget {
+    /// The server that `client` speaks to, called `name` in reports.
+    pub fn new(name: String, client: HttpClient) -> Self {
+        HttpTarget { name, client }
+    }
+}
+
+impl Target for HttpTarget {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn models(&self) -> BoxFuture<'_, Result<Vec<String>, Failure>> {
+        Box::pin(async { Ok(openai::models(&self.client).await?) })
+    }
+
+    fn submit(
+        &self,
+        request: Generate,
+        transport: Transport,
+    ) -> BoxFuture<'_, Result<Answer, Failure>> {
+        Box::pin(async move {
+            let answer = openai::generate(&self.client, &request, transport).await?;
+            Ok(Box::pin(stream::unfold(Reading::Open(answer), read)) as Answer)
+        })
+    }
+
+    fn tokenize<'a>(
+        &'a self,
+        model: &'a str,
+        text: &'a str,
+        add_special: bool,
+    ) -> BoxFuture<'a, Result<Vec<u32>, Failure>> {
+        Box::pin(async move { Ok(openai::tokenize(&self.client, model, text, add_special).await?) })
+    }
+
+    fn metrics(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async {
+            let asked = self.client.call(http::Method::GET, "/metrics", Bytes::new(), MAX_METRICS_BYTES);
+            String::from_utf8(asked.await.ok()?.into()).ok()
+        })
+    }
+}
+
+/// Where the reading of an answer stands.
+enum Reading {
+    Open(AnswerStream),
+    Ended,
+}
+
+async fn read(reading: Reading) -> Option<(Result<Arrival, Failure>, Reading)> {
+    let Reading::Open(mut answer) = reading else { return None };
+    match answer.next().await {
+        Ok(Some(arrival)) => Some((Ok(arrival), Reading::Open(answer))),
+        Ok(None) => {
+            let at = answer.ended_at()?;
+            let last = Arrival { at, delta: Delta::default(), wire: answer.wire() };
+            Some((Ok(last), Reading::Ended))
+        }
+        Err(error) => Some((Err(error.into()), Reading::Ended)),
+    }
+}

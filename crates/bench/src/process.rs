@@ -1,0 +1,175 @@
+//! CPU time, memory and context switches of a local process, from `/proc`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::BenchError;
+
+/// Ticks per second in `/proc/*/stat`: fixed by the Linux ABI on all its platforms.
+const TICKS_PER_S: f64 = 100.0;
+/// How often memory is read during a run.
+const SAMPLE_EVERY: Duration = Duration::from_millis(100);
+
+/// A process that can be measured.
+#[derive(Debug, Clone)]
+pub struct Process {
+    pid: u32,
+    dir: PathBuf,
+}
+
+/// A reading of its counters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reading {
+    cpu_s: f64,
+    rss_bytes: u64,
+    voluntary_switches: u64,
+}
+
+/// What it used during a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Usage {
+    /// CPU time, user and system, in seconds.
+    pub cpu_s: f64,
+    /// Resident memory before the run, in bytes.
+    pub rss_before_bytes: u64,
+    /// Largest resident memory seen during the run, in bytes.
+    pub rss_peak_bytes: u64,
+    /// Times a thread of it gave up its core to wait.
+    pub voluntary_switches: u64,
+}
+
+impl Process {
+    /// The process `pid`, which must be readable.
+    pub fn open(pid: u32) -> Result<Self, BenchError> {
+        let process = Process { pid, dir: PathBuf::from(format!("/proc/{pid}")) };
+        process.read().map(|_| process)
+    }
+
+    /// Its counters now.
+    pub fn read(&self) -> Result<Reading, BenchError> {
+        let refuse = |reason: String| BenchError::Process { pid: self.pid, reason };
+        let file = |name: &str| {
+            std::fs::read_to_string(self.dir.join(name))
+                .map_err(|error| refuse(format!("cannot read /proc/{}/{name}: {error}", self.pid)))
+        };
+        let stat = file("stat")?;
+        let cpu_s = cpu_s(&stat).ok_or_else(|| refuse("its stat has no CPU times".into()))?;
+        let rss_bytes = field_kib(&file("status")?, "VmRSS:").unwrap_or(0) * 1024;
+        Ok(Reading { cpu_s, rss_bytes, voluntary_switches: self.voluntary_switches() })
+    }
+
+    /// Begins to measure; memory is sampled until [`Watch::stop`].
+    pub fn watch(&self) -> Result<Watch, BenchError> {
+        let before = self.read()?;
+        let peak = Arc::new(AtomicU64::new(before.rss_bytes));
+        let stopped = Arc::new(AtomicBool::new(false));
+        let (process, seen, end) = (self.clone(), Arc::clone(&peak), Arc::clone(&stopped));
+        // A thread of its own: a busy runtime must not delay the samples.
+        let sampler = std::thread::spawn(move || {
+            while !end.load(Ordering::Relaxed) {
+                let status = std::fs::read_to_string(process.dir.join("status"));
+                let kib = status.ok().and_then(|status| field_kib(&status, "VmRSS:"));
+                seen.fetch_max(kib.unwrap_or(0) * 1024, Ordering::Relaxed);
+                std::thread::park_timeout(SAMPLE_EVERY);
+            }
+        });
+        Ok(Watch { process: self.clone(), before, peak, stopped, sampler })
+    }
+
+    /// Summed over the threads that live now.
+    fn voluntary_switches(&self) -> u64 {
+        let Ok(tasks) = std::fs::read_dir(self.dir.join("task")) else { return 0 };
+        let count = |entry: std::io::Result<std::fs::DirEntry>| {
+            let status = std::fs::read_to_string(entry.ok()?.path().join("status")).ok()?;
+            field_kib(&status, "voluntary_ctxt_switches:")
+        };
+        tasks.filter_map(count).sum()
+    }
+}
+
+/// A measurement in progress.
+#[derive(Debug)]
+pub struct Watch {
+    process: Process,
+    before: Reading,
+    peak: Arc<AtomicU64>,
+    stopped: Arc<AtomicBool>,
+    sampler: std::thread::JoinHandle<()>,
+}
+
+impl Watch {
+    /// Ends the measurement.
+    pub fn stop(self) -> Result<Usage, BenchError> {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.sampler.thread().unpark();
+        let after = self.process.read();
+        // The sampler holds no lock and cannot panic; its end is not worth an error.
+        let _ = self.sampler.join();
+        let after = after?;
+        Ok(Usage {
+            cpu_s: after.cpu_s - self.before.cpu_s,
+            rss_before_bytes: self.before.rss_bytes,
+            rss_peak_bytes: self.peak.load(Ordering::Relaxed).max(after.rss_bytes),
+            voluntary_switches: after
+                .voluntary_switches
+                .saturating_sub(self.before.voluntary_switches),
+        })
+    }
+}
+
+/// utime + stime of a `stat` line; the command's name may hold anything, so fields are
+/// counted from its closing parenthesis.
+fn cpu_s(stat: &str) -> Option<f64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let user: f64 = fields.next()?.parse().ok()?;
+    let system: f64 = fields.next()?.parse().ok()?;
+    Some((user + system) / TICKS_PER_S)
+}
+
+/// The number after `name` in a `status` file.
+fn field_kib(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_lines_with_odd_names() {
+        let stat = "7 (a) b) R 1 2 3 4 5 6 7 8 9 10 150 50 0 0";
+        assert_eq!(cpu_s(stat), Some(2.0));
+        assert_eq!(cpu_s("7 (x"), None);
+    }
+
+    #[test]
+    fn status_fields() {
+        assert_eq!(field_kib("Name:\tx\nVmRSS:\t  12 kB\n", "VmRSS:"), Some(12));
+        assert_eq!(field_kib("", "VmRSS:"), None);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn our_own_work_is_seen() {
+        let watch = Process::open(std::process::id()).unwrap().watch().unwrap();
+        let began = std::time::Instant::now();
+        let mut sum = 0u64;
+        while began.elapsed() < Duration::from_millis(150) {
+            sum = sum.wrapping_mul(31).wrapping_add(std::hint::black_box(7));
+        }
+        std::hint::black_box(sum);
+        let usage = watch.stop().unwrap();
+        assert!(usage.cpu_s > 0.0, "no CPU time seen: {usage:?}");
+        assert!(usage.rss_peak_bytes >= usage.rss_before_bytes && usage.rss_before_bytes > 0);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_refused() {
+        assert!(Process::open(u32::MAX).is_err());
+    }
+}

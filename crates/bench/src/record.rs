@@ -1,0 +1,127 @@
+//! What is kept of each request.
+
+use loquent_client::http::Wire;
+use loquent_client::openai::{ServerTimings, Usage};
+use serde::Serialize;
+
+use crate::target::Failure;
+
+/// Why a request is in the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// One of the requests that are measured.
+    Measured,
+    /// A long prompt injected among them.
+    Injected,
+    /// A reader that stops reading until the measured requests are through.
+    SlowReader,
+    /// A reader that leaves in the middle.
+    Leaver,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Its finish arrived.
+    Finished,
+    /// It left on purpose.
+    Left,
+    /// It failed.
+    Failed(Failure),
+}
+
+/// The arrival of a chunk that carried text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkMark {
+    /// Arrival, in microseconds since the run's start.
+    pub at_us: u64,
+    /// Bytes of text.
+    pub text_bytes: u32,
+}
+
+/// One request from its schedule to its end. Times are microseconds since the run's start.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// Its number within the run.
+    pub index: usize,
+    /// Why it is in the run.
+    pub role: Role,
+    /// When it was to be sent.
+    pub scheduled_us: u64,
+    /// When it was sent.
+    pub submitted_us: u64,
+    /// When the server accepted it (response head, or hand-over in process).
+    pub accepted_us: Option<u64>,
+    /// Chunks with text.
+    pub chunks: Vec<ChunkMark>,
+    /// Arrival of the last byte, or of the failure.
+    pub ended_us: u64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Most tokens that it asked for.
+    pub max_tokens: u32,
+    /// Whether it asked to ignore the model's own end.
+    pub ignore_eos: bool,
+    /// All text.
+    pub text: String,
+    /// The server's reason for the end.
+    pub finish_reason: Option<String>,
+    /// The server's token count.
+    pub usage: Option<Usage>,
+    /// The server's timings.
+    pub timings: Option<Box<ServerTimings>>,
+    /// Tokens of `text` by the server's tokenizer, where it was asked.
+    pub recounted_tokens: Option<u64>,
+    /// Bytes and reads of the answer.
+    pub wire: Wire,
+}
+
+impl Record {
+    /// Whether the answer is complete.
+    pub fn finished(&self) -> bool {
+        self.outcome == Outcome::Finished
+    }
+
+    /// Its failure, if it failed.
+    pub fn failure(&self) -> Option<&Failure> {
+        match &self.outcome {
+            Outcome::Failed(failure) => Some(failure),
+            Outcome::Finished | Outcome::Left => None,
+        }
+    }
+
+    /// Completion tokens: the server's count, or else the recount; never guessed
+    /// from the number of chunks.
+    pub fn completion_tokens(&self) -> Option<u64> {
+        self.usage.map(|usage| usage.completion_tokens).or(self.recounted_tokens)
+    }
+
+    /// Time to first token in milliseconds, from the scheduled send.
+    pub fn ttft_ms(&self) -> Option<f64> {
+        self.chunks.first().map(|chunk| ms(chunk.at_us.saturating_sub(self.scheduled_us)))
+    }
+
+    /// (last − first arrival) / (n − 1) in milliseconds, n being completion tokens.
+    pub fn tpot_ms(&self) -> Option<f64> {
+        let (first, last) = (self.chunks.first()?, self.chunks.last()?);
+        let tokens = self.completion_tokens()?;
+        (tokens > 1).then(|| ms(last.at_us - first.at_us) / (tokens - 1) as f64)
+    }
+
+    /// Gaps between consecutive chunks with text, in milliseconds.
+    pub fn icl_ms(&self) -> impl Iterator<Item = f64> + '_ {
+        self.chunks.windows(2).map(|pair| ms(pair[1].at_us - pair[0].at_us))
+    }
+
+    /// From the scheduled send to the last byte, in milliseconds.
+    pub fn latency_ms(&self) -> f64 {
+        ms(self.ended_us.saturating_sub(self.scheduled_us))
+    }
+}
+
+/// Microseconds as milliseconds.
+pub fn ms(us: u64) -> f64 {
+    us as f64 / 1e3
+}

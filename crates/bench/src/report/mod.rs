@@ -1,0 +1,226 @@
+//! What a benchmark hands to its reader: a table, JSON, a line per request, a page.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::BenchError;
+use crate::plan::{Case, Outputs, Plan};
+use crate::record::Record;
+use crate::scrape::Series;
+use crate::stats::median;
+use crate::summary::{Metric, Summary};
+use crate::verify::Findings;
+
+mod html;
+mod machine;
+mod svg;
+mod table;
+
+/// One run of one case against one target.
+#[derive(Debug, Clone)]
+pub struct RunResult {
+    /// Its metrics.
+    pub summary: Summary,
+    /// What the check of its token counts found.
+    pub findings: Findings,
+    /// Its requests.
+    pub records: Vec<Record>,
+    /// By how much the server's counters grew.
+    pub counters: Series,
+}
+
+/// All runs of one case against one target.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// How it is called.
+    pub name: String,
+    /// The target's name.
+    pub target: String,
+    /// The case.
+    pub case: Case,
+    /// Its runs in order.
+    pub runs: Vec<RunResult>,
+}
+
+/// A metric over the runs of a group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    /// Median of the runs.
+    pub median: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// The spread of `values`; `None` when there are none.
+    pub fn of(values: Vec<f64>) -> Option<Self> {
+        let min = values.iter().copied().reduce(f64::min)?;
+        let max = values.iter().copied().reduce(f64::max)?;
+        Some(Spread { median: median(values)?, min, max })
+    }
+}
+
+impl Group {
+    /// A metric over the group's runs.
+    pub fn spread(&self, key: &str) -> Option<Spread> {
+        Spread::of(self.runs.iter().filter_map(|run| run.summary.value(key)).collect())
+    }
+
+    /// Run by run, this group's metric by that of `base`.
+    pub fn ratio(&self, base: &Group, key: &str) -> Option<Spread> {
+        let pairs = self.runs.iter().zip(&base.runs);
+        let ratio = |(ours, theirs): (&RunResult, &RunResult)| {
+            let theirs = theirs.summary.value(key)?;
+            (theirs != 0.0).then_some(ours.summary.value(key)? / theirs)
+        };
+        Spread::of(pairs.filter_map(ratio).collect())
+    }
+
+    /// The metrics that any run has, in the order of the table.
+    pub fn metrics(&self) -> impl Iterator<Item = &Metric> {
+        let longest = self.runs.iter().max_by_key(|run| run.summary.metrics.len());
+        longest.into_iter().flat_map(|run| &run.summary.metrics)
+    }
+
+    /// Finished answers whose text equals that of the same request in `base`, and how
+    /// many both finished.
+    pub fn equal_texts(&self, base: &Group) -> (usize, usize) {
+        let pairs = self.runs.iter().zip(&base.runs);
+        let records = pairs.flat_map(|(a, b)| a.records.iter().zip(&b.records));
+        let both = records.filter(|(a, b)| a.finished() && b.finished() && a.role == b.role);
+        both.fold((0, 0), |(equal, all), (a, b)| (equal + usize::from(a.text == b.text), all + 1))
+    }
+}
+
+/// A whole benchmark's outcome.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Its title.
+    pub title: String,
+    /// The configuration, for readers and programs.
+    pub config: Value,
+    /// The groups; the first is the base of comparisons.
+    pub groups: Vec<Group>,
+}
+
+impl Report {
+    /// The report of `plan` with its measured `groups`.
+    pub fn new(plan: &Plan, groups: Vec<Group>) -> Self {
+        Report { title: plan.title.clone(), config: config(plan), groups }
+    }
+
+    /// Findings that make the figures refused, with the group's name.
+    pub fn impossible(&self) -> Vec<String> {
+        let of = |group: &Group| -> Vec<String> {
+            let lines = group.runs.iter().flat_map(|run| &run.findings.impossible);
+            lines.map(|line| format!("{}: {line}", group.name)).collect()
+        };
+        self.groups.iter().flat_map(of).collect()
+    }
+}
+
+fn config(plan: &Plan) -> Value {
+    let settings = &plan.settings;
+    json!({
+        "requests": settings.requests,
+        "max_tokens": settings.max_tokens,
+        "endpoint": settings.endpoint,
+        "model": settings.model,
+        "distinct_prompts": settings.prompts.texts.len().min(settings.requests),
+        "unique_prompts": settings.prompts.unique,
+        "prompt_repeats": settings.prompts.repeats,
+        "first_prompt": settings.prompts.texts[0].chars().take(80).collect::<String>(),
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+        "ignore_eos": settings.ignore_eos,
+        "pretok": settings.pretok,
+        "pacing": settings.pacing,
+        "warmup_runs": plan.warmup_runs,
+        "repeat_runs": plan.repeat_runs,
+        "timeout_s": settings.timeout.as_secs_f64(),
+        "generator": concat!("loquent-bench ", env!("CARGO_PKG_VERSION")),
+        "cores": std::thread::available_parallelism().map_or(0, usize::from),
+        "platform": format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+    })
+}
+
+/// Prints the table and writes the files that were asked for.
+pub fn write(report: &Report, outputs: &Outputs) -> Result<(), BenchError> {
+    if !outputs.quiet {
+        print!("{}", table::render(report));
+    }
+    let save = |path: &Path, text: String| {
+        std::fs::write(path, text).map_err(|error| BenchError::Output {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })
+    };
+    if let Some(path) = &outputs.json {
+        save(path, machine::json(report))?;
+    }
+    if let Some(path) = &outputs.jsonl {
+        save(path, machine::jsonl(report))?;
+    }
+    if let Some(path) = &outputs.html {
+        save(path, html::render(report))?;
+    }
+    for line in report.impossible() {
+        eprintln!("refused, impossible token total: {line}");
+    }
+    Ok(())
+}
+
+/// A value with as many digits as help a reader.
+fn number(value: f64) -> String {
+    match value.abs() {
+        _ if value == 0.0 => "0".into(),
+        magnitude if value.fract() == 0.0 && magnitude < 1e15 => format!("{value:.0}"),
+        magnitude if magnitude >= 100.0 => format!("{value:.1}"),
+        magnitude if magnitude >= 1.0 => format!("{value:.2}"),
+        magnitude if magnitude >= 0.01 => format!("{value:.3}"),
+        _ => format!("{value:.2e}"),
+    }
+}
+
+/// Metrics that comparisons show, with short names and whether more is better.
+const COMPARED: [(&str, &str, bool); 17] = [
+    ("successful_requests", "successful requests", true),
+    ("output_throughput", "output tok/s", true),
+    ("ttft_p50_ms", "TTFT p50 ms", false),
+    ("ttft_p99_ms", "TTFT p99 ms", false),
+    ("tpot_p50_ms", "TPOT p50 ms", false),
+    ("icl_p50_ms", "ICL p50 ms", false),
+    ("icl_p99_ms", "ICL p99 ms", false),
+    ("itl_p50_ms", "ITL p50 ms (server)", false),
+    ("itl_p99_ms", "ITL p99 ms (server)", false),
+    ("emit_to_arrival_p99_ms", "emission to arrival p99 ms", false),
+    ("e2el_p99_ms", "E2EL p99 ms", false),
+    ("stall_full_mean", "stall ratio (full)", false),
+    ("tokens_per_chunk", "tokens per chunk", true),
+    ("reads_per_token", "socket reads per token", false),
+    ("wire_bytes_per_token", "HTTP bytes per token", false),
+    ("server_cpu_us_per_token", "server CPU us per token", false),
+    ("server_rss_peak_mib", "server peak RSS MiB", false),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let shown: Vec<String> =
+            [0.0, 64.0, 1234.56, 12.345, 0.01234, 0.000123].into_iter().map(number).collect();
+        assert_eq!(shown, ["0", "64", "1234.6", "12.35", "0.012", "1.23e-4"]);
+    }
+
+    #[test]
+    fn spreads() {
+        let expected = Spread { median: 2.0, min: 1.0, max: 9.0 };
+        assert_eq!(Spread::of(vec![9.0, 1.0, 2.0]), Some(expected));
+        assert_eq!(Spread::of(vec![]), None);
+    }
+}

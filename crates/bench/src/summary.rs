@@ -1,0 +1,485 @@
+//! From records to metrics.
+//!
+//! Definitions: TTFT is the first non-empty delta's arrival minus the scheduled send; TPOT
+//! per request is (last − first arrival)/(n − 1); ITL pools the gaps between the server's
+//! token emissions; ICL pools the gaps between chunk arrivals, so that coalescing cannot
+//! hide in it; latency ends with the last byte; throughput is counted tokens by
+//! (last finish − first submit).
+
+use serde::Serialize;
+
+use crate::process;
+use crate::reconcile::{LATE_MS, Reconciled, reconcile, stall};
+use crate::record::{Record, Role, ms};
+use crate::stats::Samples;
+use crate::target::FailureKind;
+
+/// The percentiles of every distribution, with their names.
+pub const PERCENTILES: [(&str, &str, f64); 5] = [
+    ("p50", "Median", 0.5),
+    ("p90", "P90", 0.9),
+    ("p95", "P95", 0.95),
+    ("p99", "P99", 0.99),
+    ("p99_9", "P99.9", 0.999),
+];
+
+/// One figure of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Metric {
+    /// Stable name for programs, with its unit.
+    pub key: String,
+    /// Heading under which tables show it.
+    #[serde(skip)]
+    pub section: &'static str,
+    /// Name for readers, with its unit.
+    #[serde(skip)]
+    pub label: String,
+    /// The value.
+    pub value: f64,
+}
+
+/// What a run used besides the records.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Resources {
+    /// The server's process.
+    pub server: Option<process::Usage>,
+    /// This process.
+    pub generator: Option<process::Usage>,
+}
+
+/// Samples that the plots need.
+#[derive(Debug, Clone, Default)]
+pub struct Plots {
+    /// TTFT in milliseconds.
+    pub ttft_ms: Samples,
+    /// ICL in milliseconds.
+    pub icl_ms: Samples,
+    /// Tokens per chunk.
+    pub tokens_per_chunk: Samples,
+    /// Tokens that arrived in each bin of [`RATE_BIN_S`].
+    pub tokens_per_bin: Vec<f64>,
+}
+
+/// Width of the bins of [`Plots::tokens_per_bin`], in seconds.
+pub const RATE_BIN_S: f64 = 0.25;
+/// Bins of one run; a longer one is cut in the plot alone.
+const MAX_BINS: usize = 100_000;
+
+/// Metrics and plots of one run.
+#[derive(Debug, Clone, Default)]
+pub struct Summary {
+    /// The metrics in the order of the table.
+    pub metrics: Vec<Metric>,
+    /// What the plots show.
+    pub plots: Plots,
+}
+
+impl Summary {
+    /// The value of a metric.
+    pub fn value(&self, key: &str) -> Option<f64> {
+        self.metrics.iter().find(|metric| metric.key == key).map(|metric| metric.value)
+    }
+
+    fn push(&mut self, section: &'static str, key: &str, label: &str, value: f64) {
+        let (key, label) = (key.to_owned(), label.to_owned());
+        self.metrics.push(Metric { key, section, label, value });
+    }
+
+    fn push_some(&mut self, section: &'static str, key: &str, label: &str, value: Option<f64>) {
+        if let Some(value) = value {
+            self.push(section, key, label, value);
+        }
+    }
+
+    fn distribution(&mut self, section: &'static str, key: &str, name: &str, samples: &Samples) {
+        let (key_unit, unit) = unit_of(key);
+        let stem = key.strip_suffix(key_unit).unwrap_or(key);
+        if samples.is_empty() {
+            return;
+        }
+        let mut line = |id: &str, title: &str, value: Option<f64>| {
+            self.push_some(section, &format!("{stem}_{id}{key_unit}"), &format!("{title} {name}{unit}"), value);
+        };
+        line("mean", "Mean", samples.mean());
+        for (id, title, p) in PERCENTILES {
+            line(id, title, samples.percentile(p));
+        }
+        line("max", "Max", samples.max());
+    }
+}
+
+fn unit_of(key: &str) -> (&'static str, &'static str) {
+    if key.ends_with("_ms") { ("_ms", " (ms)") } else { ("", "") }
+}
+
+/// Everything that is known of a run's measured requests, once.
+struct Run<'a> {
+    measured: Vec<&'a Record>,
+    finished: Vec<&'a Record>,
+    joined: Vec<Option<Reconciled>>,
+    duration_s: f64,
+    tokens: Option<u64>,
+}
+
+impl<'a> Run<'a> {
+    fn of(records: &'a [Record]) -> Self {
+        let measured: Vec<&Record> = records.iter().filter(|r| r.role == Role::Measured).collect();
+        let finished: Vec<&Record> = measured.iter().copied().filter(|r| r.finished()).collect();
+        let first = measured.iter().map(|record| record.submitted_us).min().unwrap_or(0);
+        let last = finished.iter().map(|record| record.ended_us).max().unwrap_or(first);
+        Run {
+            joined: finished.iter().map(|record| reconcile(record)).collect(),
+            tokens: finished.iter().map(|record| record.completion_tokens()).sum(),
+            duration_s: ms(last.saturating_sub(first)) / 1e3,
+            measured,
+            finished,
+        }
+    }
+
+    fn pool<I: IntoIterator<Item = f64>>(&self, of: impl Fn(&Record) -> I) -> Samples {
+        self.finished.iter().flat_map(|record| of(record)).collect()
+    }
+
+    /// Pools a field of the server's timings, given in microseconds, as milliseconds.
+    fn timing(&self, of: fn(&loquent_client::openai::ServerTimings) -> Option<f64>) -> Samples {
+        self.pool(|record| record.timings.as_deref().and_then(of).map(|us| us / 1e3))
+    }
+
+    fn joined(&self, of: fn(&Reconciled) -> &Vec<f64>) -> Samples {
+        self.joined.iter().flatten().flat_map(|joined| of(joined).iter().copied()).collect()
+    }
+}
+
+/// Computes all metrics of a run.
+pub fn summarize(records: &[Record], resources: &Resources) -> Summary {
+    let run = Run::of(records);
+    let mut summary = Summary::default();
+    summary.plots = plots(&run);
+    push_totals(&mut summary, &run);
+    push_client(&mut summary, &run);
+    push_server(&mut summary, &run);
+    push_delivery(&mut summary, &run);
+    push_disturbance(&mut summary, &run, records);
+    push_resources(&mut summary, &run, resources);
+    summary
+}
+
+fn push_totals(summary: &mut Summary, run: &Run<'_>) {
+    const S: &str = "";
+    let failed = |overloaded: bool| {
+        let kinds = run.measured.iter().filter_map(|record| Some(record.failure()?.kind));
+        kinds.filter(|kind| (*kind == FailureKind::Overloaded) == overloaded).count() as f64
+    };
+    summary.push(S, "successful_requests", "Successful requests", run.finished.len() as f64);
+    summary.push(S, "failed_requests", "Failed requests", failed(false));
+    summary.push(S, "refused_requests", "Refused requests (429, 503)", failed(true));
+    summary.push(S, "duration_s", "Benchmark duration (s)", run.duration_s);
+    let input: Option<u64> = run.finished.iter().map(|r| Some(r.usage?.prompt_tokens)).sum();
+    summary.push_some(S, "input_tokens", "Total input tokens", input.map(|n| n as f64));
+    let tokens = run.tokens.map(|tokens| tokens as f64);
+    summary.push_some(S, "output_tokens", "Total generated tokens", tokens);
+    if run.duration_s > 0.0 {
+        let per_s = |count: f64| count / run.duration_s;
+        summary.push(S, "request_throughput", "Request throughput (req/s)", per_s(run.finished.len() as f64));
+        summary.push_some(S, "output_throughput", "Output token throughput (tok/s)", tokens.map(per_s));
+        let total = tokens.zip(input).map(|(output, input)| per_s(output + input as f64));
+        summary.push_some(S, "total_throughput", "Total token throughput (tok/s)", total);
+    }
+    let window = (1.0 / RATE_BIN_S) as usize;
+    let peak = summary.plots.tokens_per_bin.windows(window).map(|bins| bins.iter().sum::<f64>());
+    let peak = peak.reduce(f64::max).filter(|_| tokens.is_some());
+    summary.push_some(S, "peak_output_throughput", "Peak output token throughput (tok/s)", peak);
+    summary.push(S, "peak_concurrency", "Peak concurrent requests", peak_concurrency(&run.measured));
+}
+
+fn peak_concurrency(measured: &[&Record]) -> f64 {
+    let begins = measured.iter().map(|record| (record.submitted_us, 1));
+    let ends = measured.iter().map(|record| (record.ended_us, -1));
+    let mut changes: Vec<(u64, i64)> = begins.chain(ends).collect();
+    // At equal times ends come first: they do not overlap.
+    changes.sort_unstable();
+    let mut now = 0;
+    changes.into_iter().fold(0, |peak, (_, change)| {
+        now += change;
+        peak.max(now)
+    }) as f64
+}
+
+fn push_client(summary: &mut Summary, run: &Run<'_>) {
+    let (ttft, icl) = (summary.plots.ttft_ms.clone(), summary.plots.icl_ms.clone());
+    summary.distribution("Time to First Token", "ttft_ms", "TTFT", &ttft);
+    let tpot = run.pool(|record| record.tpot_ms());
+    summary.distribution("Time per Output Token (excl. 1st token)", "tpot_ms", "TPOT", &tpot);
+    summary.distribution("Inter-chunk Latency (arrival here)", "icl_ms", "ICL", &icl);
+    let latency = run.pool(|record| [record.latency_ms()]);
+    summary.distribution("End-to-end Latency", "e2el_ms", "E2EL", &latency);
+    let accept = run.pool(|r| r.accepted_us.map(|at| ms(at.saturating_sub(r.submitted_us))));
+    summary.distribution("Submission to acceptance", "accept_ms", "accept", &accept);
+    let lag = run.pool(|record| [ms(record.submitted_us.saturating_sub(record.scheduled_us))]);
+    summary.distribution("Submit lag of this generator", "submit_lag_ms", "submit lag", &lag);
+    let submits = run.measured.iter().map(|record| record.submitted_us);
+    let wall = submits.clone().max().zip(submits.min()).map(|(last, first)| ms(last - first));
+    summary.push_some("Submit lag of this generator", "submit_wall_ms", "Submit wall (ms)", wall);
+}
+
+fn push_server(summary: &mut Summary, run: &Run<'_>) {
+    summary.distribution("Tokenize (server)", "tokenize_ms", "tokenize", &run.timing(|t| t.tokenize_us));
+    summary.distribution("Queue wait after tokenizing (server)", "queue_ms", "queue wait", &run.timing(|t| t.queue_us));
+    summary.distribution("Prefill to first token (server)", "prefill_ms", "prefill", &run.timing(|t| t.prefill_us));
+    let itl = run.pool(|record| {
+        let emits = record.timings.as_deref().map_or(&[][..], |timings| &timings.emit_us);
+        emits.windows(2).map(|pair| (pair[1] - pair[0]) / 1e3).collect::<Vec<f64>>()
+    });
+    summary.distribution("Inter-token Latency (emission at server)", "itl_ms", "ITL", &itl);
+    const B: &str = "Decode batches (server)";
+    let size = run.pool(|record| record.timings.as_deref().and_then(|t| t.decode_batch_size_mean));
+    summary.push_some(B, "decode_batch_size_mean", "Mean decode batch size", size.mean());
+    let mean = run.timing(|timings| timings.decode_batch_wait_us_mean).mean();
+    summary.push_some(B, "decode_batch_wait_mean_ms", "Mean batch wait (ms)", mean);
+    let max = run.timing(|timings| timings.decode_batch_wait_us_max).max();
+    summary.push_some(B, "decode_batch_wait_max_ms", "Max batch wait (ms)", max);
+}
+
+fn push_delivery(summary: &mut Summary, run: &Run<'_>) {
+    const D: &str = "Delivery";
+    let chunks: usize = run.finished.iter().map(|record| record.chunks.len()).sum();
+    summary.push(D, "chunks", "Chunks with text", chunks as f64);
+    let sum = |of: fn(&Record) -> u64| run.finished.iter().map(|r| of(r)).sum::<u64>() as f64;
+    let (bytes, reads, text) =
+        (sum(|r| r.wire.bytes), sum(|r| r.wire.reads), sum(|r| r.text.len() as u64));
+    if let Some(tokens) = run.tokens.filter(|&tokens| tokens > 0).map(|tokens| tokens as f64) {
+        let per_chunk = (chunks > 0).then(|| tokens / chunks as f64);
+        summary.push_some(D, "tokens_per_chunk", "Tokens per chunk", per_chunk);
+        if bytes > 0.0 {
+            summary.push(D, "reads_per_token", "Socket reads per token", reads / tokens);
+            summary.push(D, "wire_bytes_per_token", "HTTP bytes per token", bytes / tokens);
+        }
+        summary.push(D, "text_bytes_per_token", "Text bytes per token", text / tokens);
+    }
+    push_stalls(summary, run);
+    let hold = run.joined(|joined| &joined.emit_to_flush_ms);
+    summary.distribution("Emission to flush (server)", "emit_to_flush_ms", "hold", &hold);
+    let way = run.joined(|joined| &joined.flush_to_arrival_ms);
+    summary.distribution("Flush to arrival, beyond the fastest", "flush_to_arrival_ms", "way", &way);
+    let whole = run.joined(|joined| &joined.emit_to_arrival_ms);
+    summary.distribution("Emission to arrival", "emit_to_arrival_ms", "delivery", &whole);
+    if !whole.is_empty() {
+        let late = whole.sorted().iter().filter(|&&ms| ms > LATE_MS).count();
+        let share = late as f64 / whole.sorted().len() as f64;
+        summary.push("Emission to arrival", "late_share", "Share late by > 400 ms", share);
+        let matched = run.joined.iter().flatten().count() as f64;
+        summary.push("Emission to arrival", "reconciled_requests", "Requests reconciled", matched);
+    }
+}
+
+fn push_stalls(summary: &mut Summary, run: &Run<'_>) {
+    const D: &str = "Delivery";
+    let stalls = run.finished.iter().zip(&run.joined).filter_map(|(record, joined)| {
+        let first = ms(record.chunks.first()?.at_us);
+        let from = joined.as_ref().map_or(first, |joined| joined.first_emit_ms);
+        stall(from, record.chunks.iter().map(|chunk| ms(chunk.at_us)))
+    });
+    let stalls: Vec<_> = stalls.collect();
+    let full: Samples = stalls.iter().map(|stall| stall.full).collect();
+    let ex: Samples = stalls.iter().map(|stall| stall.ex).collect();
+    summary.push_some(D, "stall_full_mean", "Mean stall ratio (full)", full.mean());
+    summary.push_some(D, "stall_ex_mean", "Mean stall excess (ex)", ex.mean());
+    summary.push_some(D, "stall_full_max", "Max stall ratio (full)", full.max());
+}
+
+fn push_disturbance(summary: &mut Summary, run: &Run<'_>, records: &[Record]) {
+    const X: &str = "Disturbances";
+    let injected: Vec<&Record> = records.iter().filter(|r| r.role == Role::Injected).collect();
+    let other = |role: Role| records.iter().filter(move |record| record.role == role);
+    for (role, key, name) in [
+        (Role::Injected, "injected", "Injected prompts"),
+        (Role::SlowReader, "slow_readers", "Slow readers"),
+        (Role::Leaver, "leavers", "Leavers"),
+    ] {
+        let (all, failed) = (other(role).count(), other(role).filter(|r| r.failure().is_some()).count());
+        if all > 0 {
+            summary.push(X, key, name, all as f64);
+            summary.push(X, &format!("{key}_failed"), &format!("{name} that failed"), failed as f64);
+        }
+    }
+    if injected.is_empty() {
+        return;
+    }
+    let prompt: Samples =
+        injected.iter().filter_map(|r| Some(r.usage?.prompt_tokens as f64)).collect();
+    summary.push_some(X, "injected_prompt_tokens", "Injected prompt tokens (mean)", prompt.mean());
+    let ttft: Samples = injected.iter().filter_map(|record| record.ttft_ms()).collect();
+    summary.push_some(X, "injected_ttft_mean_ms", "Injected TTFT (mean, ms)", ttft.mean());
+    let (during, outside) = split_icl(run, &injected);
+    summary.distribution("ICL while a long prompt was in prefill", "icl_during_ms", "ICL", &during);
+    summary.distribution("ICL at other times", "icl_outside_ms", "ICL", &outside);
+}
+
+/// Gaps that overlap the time from an injected prompt's submission to its first token,
+/// and the other gaps.
+fn split_icl(run: &Run<'_>, injected: &[&Record]) -> (Samples, Samples) {
+    let window = |record: &&Record| {
+        let end = record.chunks.first().map_or(record.ended_us, |chunk| chunk.at_us);
+        (record.submitted_us, end)
+    };
+    let windows: Vec<(u64, u64)> = injected.iter().map(window).collect();
+    let (mut during, mut outside) = (Vec::new(), Vec::new());
+    for pair in run.finished.iter().flat_map(|record| record.chunks.windows(2)) {
+        let (begin, end) = (pair[0].at_us, pair[1].at_us);
+        let overlaps = windows.iter().any(|&(from, to)| begin < to && end > from);
+        if overlaps { &mut during } else { &mut outside }.push(ms(end - begin));
+    }
+    (during.into_iter().collect(), outside.into_iter().collect())
+}
+
+fn push_resources(summary: &mut Summary, run: &Run<'_>, resources: &Resources) {
+    const R: &str = "Resources";
+    let chunks: usize = run.finished.iter().map(|record| record.chunks.len()).sum();
+    if let Some(server) = resources.server {
+        summary.push(R, "server_cpu_s", "Server CPU time (s)", server.cpu_s);
+        if let Some(tokens) = run.tokens.filter(|&tokens| tokens > 0) {
+            let per_token = server.cpu_s * 1e6 / tokens as f64;
+            summary.push(R, "server_cpu_us_per_token", "Server CPU per token (us)", per_token);
+            let switches = server.voluntary_switches as f64 / tokens as f64;
+            summary.push(R, "server_switches_per_token", "Server context switches per token", switches);
+        }
+        let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
+        summary.push(R, "server_rss_peak_mib", "Server peak RSS (MiB)", mib(server.rss_peak_bytes));
+        let grown = server.rss_peak_bytes.saturating_sub(server.rss_before_bytes);
+        summary.push(R, "server_rss_growth_mib", "Server RSS growth (MiB)", mib(grown));
+        let peak = peak_concurrency(&run.measured).max(1.0);
+        summary.push(R, "server_rss_growth_per_stream_kib", "Server RSS growth per stream (KiB)", grown as f64 / 1024.0 / peak);
+    }
+    if let Some(generator) = resources.generator {
+        summary.push(R, "generator_cpu_s", "Generator CPU time (s)", generator.cpu_s);
+        if chunks > 0 {
+            let per_chunk = generator.cpu_s * 1e6 / chunks as f64;
+            summary.push(R, "generator_cpu_us_per_chunk", "Generator CPU per chunk (us)", per_chunk);
+        }
+    }
+}
+
+fn plots(run: &Run<'_>) -> Plots {
+    Plots {
+        ttft_ms: run.pool(|record| record.ttft_ms()),
+        icl_ms: run.pool(|record| record.icl_ms().collect::<Vec<f64>>()),
+        tokens_per_chunk: tokens_per_chunk(run),
+        tokens_per_bin: tokens_per_bin(run),
+    }
+}
+
+/// Exact where the server says what it flushed; otherwise each request's mean.
+fn tokens_per_chunk(run: &Run<'_>) -> Samples {
+    let pairs = run.finished.iter().zip(&run.joined);
+    pairs
+        .flat_map(|(record, joined)| match joined {
+            Some(joined) => joined.tokens_per_chunk.clone(),
+            None => mean_tokens_per_chunk(record).into_iter().collect(),
+        })
+        .collect()
+}
+
+fn mean_tokens_per_chunk(record: &Record) -> Option<f64> {
+    let chunks = record.chunks.len();
+    (chunks > 0).then_some(record.completion_tokens()? as f64 / chunks as f64)
+}
+
+/// A request's tokens are spread over its chunks where the server does not say how many
+/// each holds.
+fn tokens_per_bin(run: &Run<'_>) -> Vec<f64> {
+    let mut bins = Vec::new();
+    for (record, joined) in run.finished.iter().zip(&run.joined) {
+        let mean = mean_tokens_per_chunk(record).unwrap_or(0.0);
+        for (nth, chunk) in record.chunks.iter().enumerate() {
+            let bin = (ms(chunk.at_us) / 1e3 / RATE_BIN_S) as usize;
+            if bin >= MAX_BINS {
+                break;
+            }
+            if bins.len() <= bin {
+                bins.resize(bin + 1, 0.0);
+            }
+            bins[bin] += joined.as_ref().map_or(mean, |joined| joined.tokens_per_chunk[nth]);
+        }
+    }
+    bins
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reconcile::tests::record;
+    use crate::record::Outcome;
+    use crate::target::Failure;
+
+    fn value(summary: &Summary, key: &str) -> f64 {
+        summary.value(key).unwrap_or_else(|| panic!("no {key} in {:?}", summary.metrics))
+    }
+
+    fn near(seen: f64, expected: f64) {
+        assert!((seen - expected).abs() < 1e-6, "{seen} is not {expected}");
+    }
+
+    #[test]
+    fn metrics_follow_their_definitions() {
+        // Sent at 1000 ms; chunks at 1100, 1110 and 1200 ms hold 5 tokens.
+        let mut second = record(&[1100, 1110, 1200], 5);
+        second.scheduled_us = 990_000;
+        let summary = summarize(&[record(&[1100, 1110, 1200], 5), second], &Resources::default());
+        near(value(&summary, "ttft_p50_ms"), 105.0);
+        near(value(&summary, "tpot_mean_ms"), 25.0);
+        near(value(&summary, "icl_mean_ms"), 50.0);
+        near(value(&summary, "icl_max_ms"), 90.0);
+        near(value(&summary, "e2el_max_ms"), 210.0);
+        near(value(&summary, "submit_lag_max_ms"), 10.0);
+        near(value(&summary, "duration_s"), 0.2);
+        near(value(&summary, "output_throughput"), 50.0);
+        near(value(&summary, "total_throughput"), 60.0);
+        near(value(&summary, "tokens_per_chunk"), 10.0 / 6.0);
+        near(value(&summary, "peak_concurrency"), 2.0);
+        near(value(&summary, "accept_mean_ms"), 1.0);
+    }
+
+    #[test]
+    fn failures_count_and_contribute_nothing() {
+        let mut broken = record(&[1100, 1900], 9);
+        broken.outcome = Outcome::Failed(Failure::new(FailureKind::Truncated, "no finish"));
+        let mut refused = record(&[], 0);
+        refused.outcome = Outcome::Failed(Failure::new(FailureKind::Overloaded, "full"));
+        let summary = summarize(&[record(&[1100], 1), broken, refused], &Resources::default());
+        near(value(&summary, "successful_requests"), 1.0);
+        near(value(&summary, "failed_requests"), 1.0);
+        near(value(&summary, "refused_requests"), 1.0);
+        near(value(&summary, "output_tokens"), 1.0);
+        near(value(&summary, "ttft_max_ms"), 100.0);
+    }
+
+    #[test]
+    fn chunks_are_not_tokens() {
+        let mut uncounted = record(&[1100, 1200], 2);
+        uncounted.usage = None;
+        let summary = summarize(&[uncounted], &Resources::default());
+        assert_eq!(summary.value("output_tokens"), None);
+        assert_eq!(summary.value("output_throughput"), None);
+        assert_eq!(summary.value("tpot_mean_ms"), None);
+        near(value(&summary, "chunks"), 2.0);
+    }
+
+    #[test]
+    fn gaps_beside_an_injected_prompt_are_told_apart() {
+        let mut injected = record(&[1300], 1);
+        injected.role = Role::Injected;
+        injected.submitted_us = 1_150_000;
+        let summary = summarize(&[record(&[1100, 1200, 1290, 1400, 1450], 5), injected], &Resources::default());
+        // [1100,1200], [1200,1290] and [1290,1400] overlap [1150,1300].
+        near(value(&summary, "icl_during_max_ms"), 110.0);
+        near(value(&summary, "icl_during_mean_ms"), 100.0);
+        near(value(&summary, "icl_outside_mean_ms"), 50.0);
+    }
+
+    #[test]
+    fn no_requests_give_no_distributions() {
+        let summary = summarize(&[], &Resources::default());
+        assert_eq!(summary.value("ttft_mean_ms"), None);
+        assert_eq!(summary.value("duration_s"), Some(0.0));
+    }
+}

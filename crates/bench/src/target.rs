@@ -1,0 +1,104 @@
+//! What the load generator sends requests to.
+
+use futures_util::stream::BoxStream;
+use loquent_client::ClientError;
+use loquent_client::http::{BoxFuture, Transport};
+use loquent_client::openai::{Arrival, Generate};
+use serde::Serialize;
+
+/// The chunks of one answer in the order of their arrival. The last item of a complete
+/// answer is stamped with the arrival of its last byte. The stream ends after the answer's
+/// finish or after its first error; dropping it abandons the request.
+pub type Answer = BoxStream<'static, Result<Arrival, Failure>>;
+
+/// A server under test: over HTTP, or within this process.
+pub trait Target: Send + Sync + 'static {
+    /// How reports name it.
+    fn name(&self) -> &str;
+
+    /// The models it offers; the first is used when none is named.
+    fn models(&self) -> BoxFuture<'_, Result<Vec<String>, Failure>>;
+
+    /// Submits a request; resolves when it was accepted or refused.
+    fn submit(
+        &self,
+        request: Generate,
+        transport: Transport,
+    ) -> BoxFuture<'_, Result<Answer, Failure>>;
+
+    /// Token ids of `text`, with the model's special tokens if `add_special`.
+    fn tokenize<'a>(
+        &'a self,
+        model: &'a str,
+        text: &'a str,
+        add_special: bool,
+    ) -> BoxFuture<'a, Result<Vec<u32>, Failure>>;
+
+    /// Its metrics in Prometheus text format, where it has any.
+    fn metrics(&self) -> BoxFuture<'_, Option<String>>;
+}
+
+/// What kind of failure ended a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// Refused for load: status 429 or 503.
+    Overloaded,
+    /// Refused with another status.
+    Refused,
+    /// No connection.
+    Connect,
+    /// The connection broke.
+    Broken,
+    /// A clean end without a finish.
+    Truncated,
+    /// The server reported an error within the stream.
+    Server,
+    /// Not what the protocol says.
+    Malformed,
+    /// Beyond a limit of the client.
+    TooLarge,
+    /// Not complete within the request's time limit.
+    Timeout,
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// Its kind.
+    pub kind: FailureKind,
+    /// In words.
+    pub message: String,
+    /// HTTP status, where there was one other than 200.
+    pub status: Option<u16>,
+    /// Seconds of `Retry-After`, where the server named them.
+    pub retry_after_s: Option<u64>,
+}
+
+impl Failure {
+    /// A failure without a status.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Failure { kind, message: message.into(), status: None, retry_after_s: None }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let kind = match &error {
+            ClientError::Refused { status: 429 | 503, .. } => FailureKind::Overloaded,
+            ClientError::Refused { .. } => FailureKind::Refused,
+            ClientError::Url { .. } | ClientError::Connect { .. } => FailureKind::Connect,
+            ClientError::Broken(_) => FailureKind::Broken,
+            ClientError::Truncated => FailureKind::Truncated,
+            ClientError::Stream(_) => FailureKind::Server,
+            ClientError::Malformed(_) => FailureKind::Malformed,
+            ClientError::TooLarge { .. } => FailureKind::TooLarge,
+        };
+        let mut failure = Failure::new(kind, error.to_string());
+        if let ClientError::Refused { status, retry_after_s, .. } = error {
+            failure.status = Some(status);
+            failure.retry_after_s = retry_after_s;
+        }
+        failure
+    }
+}

@@ -1,0 +1,64 @@
+//! What can go wrong between a request and the end of its answer.
+
+use crate::sse::SseError;
+
+/// Every failure of this crate. The variants tell whose fault it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// The base URL cannot be used.
+    #[error("unusable URL {url:?}: {reason}")]
+    Url {
+        /// The URL as given.
+        url: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// No connection could be made.
+    #[error("cannot connect to {authority}: {reason}")]
+    Connect {
+        /// Host and port.
+        authority: String,
+        /// The operating system's words.
+        reason: String,
+    },
+    /// The connection broke before the answer was complete.
+    #[error("the connection broke: {0}")]
+    Broken(String),
+    /// The server refused the request with an HTTP status.
+    #[error("refused with status {status}: {message}")]
+    Refused {
+        /// HTTP status code.
+        status: u16,
+        /// Seconds from `Retry-After`, where the server sent a number.
+        retry_after_s: Option<u64>,
+        /// The server's message, shortened.
+        message: String,
+    },
+    /// The server sent `data: {"error": …}` in the middle of an answer.
+    #[error("the server reported an error within the stream: {0}")]
+    Stream(String),
+    /// The stream ended cleanly but without a finish reason or `[DONE]`.
+    #[error("the stream ended without a finish")]
+    Truncated,
+    /// The answer is not what the protocol says.
+    #[error("malformed answer: {0}")]
+    Malformed(String),
+    /// The answer exceeds a limit of this client.
+    #[error("the answer exceeds the limit of {limit_bytes} bytes for {what}")]
+    TooLarge {
+        /// What was too large.
+        what: &'static str,
+        /// The limit in bytes.
+        limit_bytes: usize,
+    },
+}
+
+impl From<SseError> for ClientError {
+    fn from(error: SseError) -> Self {
+        match error {
+            SseError::EventTooLarge { limit_bytes } => {
+                ClientError::TooLarge { what: "one event", limit_bytes }
+            }
+        }
+    }
+}
