@@ -31,6 +31,8 @@ pub enum Finish {
     Stop,
     /// `max_tokens` or the context is used up.
     Length,
+    /// It waited longer in the queue than the operator allows.
+    Expired,
     /// The engine failed; the text says how.
     Failed(String),
 }

@@ -31,6 +31,8 @@ pub struct Limits {
     pub itl_target: ItlTarget,
     /// Keep finished sequences' KV for later prompts that begin alike.
     pub prefix_cache: bool,
+    /// A completion that has not begun after this long is given up.
+    pub queue_timeout: Option<Duration>,
 }
 
 /// A completion's state wherever it stands.
@@ -178,6 +180,30 @@ impl Scheduler {
         {
             sequence.paused = paused;
         }
+    }
+
+    /// Gives up completions that have waited too long for their first computation.
+    pub fn expire(&mut self, now: Duration) -> Vec<Event> {
+        let Some(timeout) = self.limits.queue_timeout else {
+            return Vec::new();
+        };
+        let (mut kept, mut expired) = (VecDeque::new(), Vec::new());
+        for sequence in self.waiting.drain(..) {
+            let waited = now.saturating_sub(sequence.ready_at);
+            if waited < timeout || sequence.admitted.is_some() {
+                kept.push_back(sequence);
+            } else {
+                expired.push(Event {
+                    tag: sequence.tag,
+                    token: None,
+                    finish: Some(Finish::Expired),
+                    admitted: None,
+                    wait: waited,
+                });
+            }
+        }
+        self.waiting = kept;
+        expired
     }
 
     /// Whether any completion is unfinished.

@@ -190,6 +190,7 @@ fn limits(max_batch_size: usize) -> Limits {
         prefill_max_tokens: 16,
         itl_target: ItlTarget::Unbounded,
         prefix_cache: true,
+        queue_timeout: None,
     }
 }
 
@@ -520,4 +521,25 @@ fn a_paused_sequence_keeps_its_cache_and_computes_nothing() {
     bench.scheduler.pause(Tag(0), false);
     bench.run();
     assert_eq!(bench.generated[&0], alone(&paused, 500).0);
+}
+
+#[test]
+fn who_waits_too_long_is_given_up_and_who_runs_is_not() {
+    let limits = Limits {
+        queue_timeout: Some(Duration::from_secs(2)),
+        ..limits(1)
+    };
+    let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits);
+    bench.submit(&work(0, vec![10], 400));
+    bench.step();
+    bench.submit(&work(1, vec![20], 4));
+    bench.now += Duration::from_secs(1);
+    assert!(bench.scheduler.expire(bench.now).is_empty());
+    bench.now += Duration::from_secs(1);
+    let expired = bench.scheduler.expire(bench.now);
+    let tags: Vec<_> = expired
+        .iter()
+        .map(|event| (event.tag, event.finish.clone()))
+        .collect();
+    assert_eq!(tags, [(Tag(1), Some(Finish::Expired))]);
 }

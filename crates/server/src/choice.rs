@@ -13,6 +13,11 @@ use loquent_infer::vocab::Vocab;
 use loquent_proto::Micros;
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
 
+use crate::error::ApiError;
+
+/// What a client whose request expired in the queue is told to wait, in seconds.
+const EXPIRED_RETRY_S: u64 = 10;
+
 /// Why a completion ended, as clients are told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishReason {
@@ -20,6 +25,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the context was used up.
     Length,
+    /// It waited too long for its turn.
+    Expired,
     /// It broke; the stream must not end as if complete.
     Error(String),
 }
@@ -46,6 +53,20 @@ pub struct Flush {
     pub logprobs: Vec<TokenLogprobs>,
     /// Set on the completion's last flush.
     pub end: Option<End>,
+}
+
+impl FinishReason {
+    /// What an unsuccessful end is to the client; `None` for a complete answer.
+    pub fn error(&self) -> Option<ApiError> {
+        match self {
+            Self::Stop | Self::Length => None,
+            Self::Expired => {
+                let message = "The request waited too long in the server's queue. Try again later.";
+                Some(ApiError::overloaded(message, EXPIRED_RETRY_S))
+            }
+            Self::Error(message) => Some(ApiError::internal(message.as_str())),
+        }
+    }
 }
 
 impl Flush {
@@ -281,6 +302,7 @@ fn reason(finish: Finish) -> FinishReason {
     match finish {
         Finish::Stop => FinishReason::Stop,
         Finish::Length => FinishReason::Length,
+        Finish::Expired => FinishReason::Expired,
         Finish::Failed(message) => FinishReason::Error(message),
     }
 }

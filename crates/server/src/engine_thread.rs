@@ -105,7 +105,8 @@ impl Driver {
                 }
                 continue;
             }
-            let step = self.step(&batch, &mut sampled);
+            let mut step = self.step(&batch, &mut sampled);
+            step.events.extend(expired);
             self.metrics.on_step(&step, &self.scheduler.load());
             if self.outbox.blocking_send(step).is_err() {
                 return;
@@ -117,6 +118,13 @@ impl Driver {
         let runner = self.runner.as_mut();
         sampled.clear();
         let started = self.clock.now();
+        if batch.is_empty() {
+            return Step {
+                started,
+                finished: started,
+                ..Step::default()
+            };
+        }
         let outcome = runner.run(batch, sampled);
         let now = self.clock.now();
         match outcome {

@@ -18,7 +18,6 @@ use crate::api::fields::Fields;
 use crate::api::message::parse_messages;
 use crate::api::request::{Endpoint, Prompt, Request, StreamParams};
 use crate::app::App;
-use crate::choice::FinishReason;
 use crate::error::ApiError;
 use crate::page;
 use crate::service::Service;
@@ -145,8 +144,8 @@ async fn whole(
         choice.text.push_str(&echo[index / answering.n]);
     }
     while let Some(flush) = answering.next_flush().await {
-        if let Some(FinishReason::Error(message)) = flush.end.as_ref().map(|end| &end.reason) {
-            return Err(ApiError::internal(message.as_str()));
+        if let Some(error) = flush.end.as_ref().and_then(|end| end.reason.error()) {
+            return Err(error);
         }
         choices[flush.choice as usize].push(flush);
     }

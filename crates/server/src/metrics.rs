@@ -261,6 +261,7 @@ impl Metrics {
         let reason = match end.reason {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
+            FinishReason::Expired => "expired",
             FinishReason::Error(_) => "error",
         };
         self.success.with_label_values(&[reason]).inc();

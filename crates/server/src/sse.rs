@@ -16,7 +16,6 @@ use tokio::time::{Instant, Sleep};
 
 use crate::answering::Answering;
 use crate::api::answer::Chunks;
-use crate::choice::FinishReason;
 use crate::error::ApiError;
 
 /// Bytes gathered into one frame while more is ready.
@@ -25,7 +24,7 @@ const FRAME_BYTES: usize = 16 * 1024;
 /// The connection is torn down because the stream broke.
 #[derive(Debug, thiserror::Error)]
 #[error("the stream broke off: {0}")]
-pub struct BrokenStream(String);
+pub struct BrokenStream(ApiError);
 
 enum State {
     /// Nothing was sent yet; the first frame is ready.
@@ -33,9 +32,9 @@ enum State {
     /// Between the first comment and the end.
     Streaming,
     /// The error event is with the connection, which gets one chance to send it.
-    Breaking(String),
+    Breaking(ApiError),
     /// The next poll tears the connection down.
-    Broken(String),
+    Broken(ApiError),
     /// All was sent.
     Done,
 }
@@ -81,8 +80,8 @@ impl SseBody {
                 break;
             };
             self.chunks.flush(&flush, &self.answering.usage(), &mut out);
-            if let Some(FinishReason::Error(message)) = flush.end.map(|end| end.reason) {
-                self.break_off(message, &mut out);
+            if let Some(error) = flush.end.and_then(|end| end.reason.error()) {
+                self.break_off(error, &mut out);
                 break;
             }
         }
@@ -95,7 +94,7 @@ impl SseBody {
 
     fn finish(&mut self, out: &mut Vec<u8>) {
         if !self.answering.is_complete() {
-            return self.break_off("the engine has stopped".into(), out);
+            return self.break_off(ApiError::internal("The engine has stopped."), out);
         }
         if self.answering.stream.include_usage {
             let timings = self
@@ -109,10 +108,17 @@ impl SseBody {
         self.state = State::Done;
     }
 
-    fn break_off(&mut self, message: String, out: &mut Vec<u8>) {
-        let error = ApiError::internal(&message).json();
-        out.extend_from_slice(format!("data: {error}\n\n").as_bytes());
-        self.state = State::Breaking(message);
+    fn break_off(&mut self, error: ApiError, out: &mut Vec<u8>) {
+        out.extend_from_slice(
+            format!(
+                "data: {}
+
+",
+                error.json()
+            )
+            .as_bytes(),
+        );
+        self.state = State::Breaking(error);
     }
 
     fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<Vec<u8>> {
@@ -149,15 +155,13 @@ impl Body for SseBody {
                 return Poll::Ready(Some(Ok(Frame::data(Bytes::from(preface)))));
             }
             State::Streaming => {}
-            State::Breaking(message) => {
+            State::Breaking(error) => {
                 // The connection flushes what it has when the body is pending.
-                this.state = State::Broken(std::mem::take(message));
+                this.state = State::Broken(error.clone());
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            State::Broken(message) => {
-                return Poll::Ready(Some(Err(BrokenStream(std::mem::take(message)))));
-            }
+            State::Broken(error) => return Poll::Ready(Some(Err(BrokenStream(error.clone())))),
             State::Done => return Poll::Ready(None),
         }
         let frame = match this.poll_events(context) {

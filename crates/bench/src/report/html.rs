@@ -1,3 +1,5 @@
 //! HTML
 use super::Report;
-pub fn render(_report: &Report) -> String { String::new() }
+pub fn render(_report: &Report) -> String {
+    String::new()
+}

@@ -256,7 +256,7 @@ fn reason_name(reason: &FinishReason) -> Option<&'static str> {
     match reason {
         FinishReason::Stop => Some("stop"),
         FinishReason::Length => Some("length"),
-        FinishReason::Error(_) => None,
+        FinishReason::Expired | FinishReason::Error(_) => None,
     }
 }
 

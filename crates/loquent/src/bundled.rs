@@ -1,0 +1,73 @@
+//! The model that comes inside the binary.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, io, process};
+
+use anyhow::Context;
+
+/// Its name in the API.
+pub const NAME: &str = "loquent-tiny";
+
+static GGUF: &[u8] = include_bytes!("../../../models/loquent-tiny.gguf");
+
+/// Writes the bundled model where llama.cpp can map it, unless it is there already.
+///
+/// The file's name carries a hash of its content, so that versions stand side by side.
+///
+/// # Errors
+/// When neither the cache nor the temporary folder can be written.
+pub fn materialize() -> anyhow::Result<PathBuf> {
+    let name = format!("{NAME}-{:016x}.gguf", fnv1a(GGUF));
+    let cached = cache_dir().map(|dir| place(&dir.join("loquent"), &name));
+    match cached {
+        Some(Ok(path)) => Ok(path),
+        _ => place(&env::temp_dir().join("loquent"), &name)
+            .context("cannot write the bundled model; give one with --model"),
+    }
+}
+
+fn cache_dir() -> Option<PathBuf> {
+    let xdg = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .filter(|dir| dir.is_absolute());
+    xdg.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
+}
+
+fn place(dir: &Path, name: &str) -> io::Result<PathBuf> {
+    let path = dir.join(name);
+    if fs::read(&path).is_ok_and(|found| found == GGUF) {
+        return Ok(path);
+    }
+    fs::create_dir_all(dir)?;
+    // Renamed into place, so that another process never maps half a file.
+    let partial = dir.join(format!("{name}.{}.partial", process::id()));
+    let written = fs::write(&partial, GGUF).and_then(|()| fs::rename(&partial, &path));
+    if written.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    written.map(|()| path)
+}
+
+fn fnv1a(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_copy_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = place(dir.path(), "model.gguf").unwrap();
+        fs::write(&path, b"half").unwrap();
+        place(dir.path(), "model.gguf").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), GGUF);
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "nothing is left behind"
+        );
+    }
+}

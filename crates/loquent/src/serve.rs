@@ -1,0 +1,450 @@
+//! `loquent serve`: arguments as typed, then resolved into the server's options.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use loquent_engine::llama::{
+    KvType, LlamaRunner, LlamaVocab, LoadOptions, Model as Weights, RunnerOptions, physical_cores,
+};
+use loquent_infer::admission::Bounds;
+use loquent_infer::budget::ItlTarget;
+use loquent_infer::scheduler::Limits;
+use loquent_proto::coalesce::StreamInterval;
+use loquent_server::app::HttpOptions;
+use loquent_server::auth::ApiKeys;
+use loquent_server::delivery::StreamBounds;
+use loquent_server::model::{Model, SamplingDefaults, end_tokens};
+use loquent_server::server::{self, Loaded, Options};
+use loquent_server::service::{Policy, unix_time_s};
+use tokio::net::TcpListener;
+
+use crate::bundled;
+use crate::chat_format::TemplateFormat;
+
+/// Most tokens of a sequence unless --context says otherwise: a model trained for more
+/// would reserve memory that few chats use.
+const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
+
+const EXAMPLES: &str = "\
+Examples:
+  loquent serve                                   the bundled model on http://127.0.0.1:8080
+  loquent serve --model qwen.gguf --context 8192  a GGUF file of yours
+  loquent serve --hf Qwen/Qwen3-0.6B-GGUF:Q8_0    a model from the Hugging Face hub
+  loquent serve --host 0.0.0.0 --api-key secret   for others, behind a key
+
+  curl -N http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{\"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"What is token streaming?\"}]}'";
+
+/// What `loquent serve` takes; every flag also by environment, as `LOQUENT_` and its name.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    source: Source,
+
+    /// Address to listen on; 0.0.0.0 or :: for all
+    #[arg(long, env = "LOQUENT_HOST", default_value = "127.0.0.1")]
+    host: String,
+    /// TCP port; 0 picks a free one
+    #[arg(long, env = "LOQUENT_PORT", default_value_t = 8080)]
+    port: u16,
+    /// Name of the model in the API, instead of its own
+    #[arg(long, env = "LOQUENT_SERVED_MODEL_NAME", value_name = "NAME")]
+    served_model_name: Option<String>,
+    /// Answer 404 to requests for another model, instead of serving them with this one
+    #[arg(long, env = "LOQUENT_STRICT_MODEL")]
+    strict_model: bool,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    streams: StreamArgs,
+    #[command(flatten)]
+    admission: AdmissionArgs,
+    #[command(flatten)]
+    http: HttpArgs,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct Source {
+    /// GGUF file [default: the bundled model]
+    #[arg(long, env = "LOQUENT_MODEL", value_name = "FILE")]
+    model: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
+struct EngineArgs {
+    /// Sequences computed in one batch
+    #[arg(long, env = "LOQUENT_MAX_BATCH_SIZE", default_value_t = 16, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    max_batch_size: u16,
+    /// Most tokens of one sequence, prompt and answer together [default: the model's, up to 4096]
+    #[arg(long, env = "LOQUENT_CONTEXT", value_name = "N")]
+    context: Option<u32>,
+    /// KV cache in tokens, shared by all sequences and kept prefixes [default: twice the context,
+    /// at least 512 for each sequence of the batch]
+    #[arg(long, env = "LOQUENT_KV_CELLS", value_name = "N")]
+    kv_cells: Option<u32>,
+    /// Element type of the KV cache: f16, f32 or q8_0
+    #[arg(
+        long,
+        env = "LOQUENT_KV_TYPE",
+        default_value = "f16",
+        value_name = "TYPE"
+    )]
+    kv_type: String,
+    /// Prompt tokens computed in one step
+    #[arg(long, env = "LOQUENT_PREFILL_MAX_TOKENS", default_value_t = 512, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    prefill_max_tokens: u32,
+    /// Inter-token latency that running answers keep while prompts are computed: milliseconds,
+    /// "auto" (twice a step without prompts) or "off"
+    #[arg(long, env = "LOQUENT_ITL_TARGET_MS", default_value = "auto", value_name = "MS",
+          value_parser = parse_itl_target)]
+    itl_target_ms: ItlTarget,
+    /// Compute threads [default: physical cores]
+    #[arg(long, env = "LOQUENT_THREADS", value_name = "N")]
+    threads: Option<NonZeroU16>,
+    /// Forget finished sequences instead of keeping their KV for prompts that begin alike
+    #[arg(long, env = "LOQUENT_NO_PREFIX_CACHE")]
+    no_prefix_cache: bool,
+    /// Layers on the graphics processor, in builds that have one [default: all that fit]
+    #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
+    gpu_layers: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Streams")]
+struct StreamArgs {
+    /// Tokens merged into one chunk: 1, 2, … or "auto" (merge only while a reader is behind)
+    #[arg(long, env = "LOQUENT_STREAM_INTERVAL", default_value = "1", value_name = "N",
+          value_parser = parse_interval)]
+    stream_interval: StreamInterval,
+    /// Longest time that merging may hold a token back, in ms [default: no limit]
+    #[arg(long, env = "LOQUENT_STREAM_MAX_DELAY_MS", value_name = "MS")]
+    stream_max_delay_ms: Option<u64>,
+    /// Unread bytes after which a slow reader's answer is paused
+    #[arg(long, env = "LOQUENT_STREAM_BUFFER_BYTES", default_value_t = 32 * 1024, value_name = "N")]
+    stream_buffer_bytes: usize,
+    /// Seconds after which a paused answer is ended with an error
+    #[arg(
+        long,
+        env = "LOQUENT_SLOW_READER_TIMEOUT_S",
+        default_value_t = 30,
+        value_name = "S"
+    )]
+    slow_reader_timeout_s: u64,
+    /// Seconds of silence after which a stream gets a comment, so that proxies keep it
+    #[arg(long, env = "LOQUENT_HEARTBEAT_S", default_value_t = 10, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    heartbeat_s: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Admission")]
+struct AdmissionArgs {
+    /// Completions running and waiting; further requests get 429 with Retry-After
+    #[arg(
+        long,
+        env = "LOQUENT_MAX_INFLIGHT_REQUESTS",
+        default_value_t = 256,
+        value_name = "N"
+    )]
+    max_inflight_requests: usize,
+    /// Prompt tokens waiting; further requests get 429 with Retry-After
+    #[arg(
+        long,
+        env = "LOQUENT_MAX_QUEUED_TOKENS",
+        default_value_t = 262_144,
+        value_name = "N"
+    )]
+    max_queued_tokens: usize,
+    /// Seconds a request may wait for its turn [default: no limit]
+    #[arg(long, env = "LOQUENT_QUEUE_TIMEOUT", value_name = "S")]
+    queue_timeout: Option<f64>,
+    /// Prompts tokenized at once
+    #[arg(
+        long,
+        env = "LOQUENT_TOKENIZE_WORKERS",
+        default_value_t = 2,
+        value_name = "N"
+    )]
+    tokenize_workers: usize,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "HTTP")]
+struct HttpArgs {
+    /// Key that clients must send as a bearer token; several by repeating
+    #[arg(
+        long,
+        env = "LOQUENT_API_KEY",
+        hide_env_values = true,
+        value_name = "K"
+    )]
+    api_key: Vec<String>,
+    /// File with one key per line
+    #[arg(long, env = "LOQUENT_API_KEY_FILE", value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Origin whose web pages may use the API, "*" for all; several by repeating
+    #[arg(long, env = "LOQUENT_CORS_ORIGIN", value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+    /// Largest request body
+    #[arg(long, env = "LOQUENT_MAX_REQUEST_BYTES", default_value_t = 8 * 1024 * 1024, value_name = "N")]
+    max_request_bytes: usize,
+    /// Open connections
+    #[arg(
+        long,
+        env = "LOQUENT_MAX_CONNECTIONS",
+        default_value_t = 4096,
+        value_name = "N"
+    )]
+    max_connections: usize,
+    /// Seconds that running answers may take to end after SIGTERM
+    #[arg(
+        long,
+        env = "LOQUENT_DRAIN_TIMEOUT_S",
+        default_value_t = 30,
+        value_name = "S"
+    )]
+    drain_timeout_s: u64,
+}
+
+fn parse_interval(text: &str) -> Result<StreamInterval, String> {
+    text.parse()
+        .map_err(|_| "give a number above 0, or \"auto\"".to_owned())
+}
+
+fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {
+    match text {
+        "auto" => Ok(ItlTarget::Relative(2.0)),
+        "off" => Ok(ItlTarget::Unbounded),
+        number => match number.parse::<f64>() {
+            Ok(ms) if ms.is_finite() && ms > 0.0 => {
+                Ok(ItlTarget::Fixed(Duration::from_secs_f64(ms / 1e3)))
+            }
+            _ => Err("give milliseconds, \"auto\" or \"off\"".to_owned()),
+        },
+    }
+}
+
+/// Serves until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// When the model cannot be loaded or the address not be used; the message says what to do.
+pub fn run(args: ServeArgs) -> anyhow::Result<()> {
+    let options = args.options()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let address = format!("{}:{}", args.host, args.port);
+        let listener = TcpListener::bind(&address).await.with_context(|| {
+            format!("cannot listen on {address}; choose another --port or --host")
+        })?;
+        let bound = listener.local_addr()?;
+        server::run(
+            listener,
+            options,
+            move || args.load(bound),
+            shutdown_signal(),
+        )
+        .await
+    })
+}
+
+/// Resolves at the first SIGTERM or Ctrl-C; a second one kills the process as usual.
+async fn shutdown_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).expect("signals can be handled");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        std::process::exit(130);
+    });
+}
+
+impl ServeArgs {
+    fn options(&self) -> anyhow::Result<Options> {
+        let seconds = Duration::from_secs;
+        let queue_timeout = self
+            .admission
+            .queue_timeout
+            .map(Duration::try_from_secs_f64);
+        Ok(Options {
+            http: HttpOptions {
+                api_keys: self.http.keys()?,
+                cors_origins: self.http.cors_origin.clone(),
+                max_request_bytes: self.http.max_request_bytes,
+                heartbeat: seconds(self.streams.heartbeat_s),
+            },
+            limits: Limits {
+                max_batch_size: usize::from(self.engine.max_batch_size),
+                prefill_max_tokens: self.engine.prefill_max_tokens,
+                itl_target: self.engine.itl_target_ms,
+                prefix_cache: !self.engine.no_prefix_cache,
+                queue_timeout: queue_timeout.transpose().context("--queue-timeout")?,
+            },
+            bounds: Bounds {
+                max_inflight_requests: self.admission.max_inflight_requests,
+                max_queued_tokens: self.admission.max_queued_tokens,
+            },
+            streams: StreamBounds {
+                buffer_bytes: self.streams.stream_buffer_bytes.max(1024),
+                stall_limit: seconds(self.streams.slow_reader_timeout_s),
+            },
+            policy: Policy {
+                interval: self.streams.stream_interval,
+                max_delay: self.streams.stream_max_delay_ms.map(Duration::from_millis),
+                strict_model: self.strict_model,
+            },
+            tokenize_workers: self.admission.tokenize_workers,
+            max_connections: self.http.max_connections,
+            drain_limit: seconds(self.http.drain_timeout_s),
+        })
+    }
+
+    /// Loads the model, with a progress bar on a terminal.
+    fn load(&self, bound: SocketAddr) -> anyhow::Result<Loaded> {
+        let path = match &self.source.model {
+            Some(path) => path.clone(),
+            None => bundled::materialize()?,
+        };
+        let kv_type = parse_kv_type(&self.engine.kv_type)?;
+        let load = LoadOptions {
+            gpu_layers: self.engine.gpu_layers,
+            kv_type,
+            ..LoadOptions::default()
+        };
+        let bar = progress_bar();
+        let weights = Weights::load(&path, &load, |share| {
+            bar.set_position((share * 100.0) as u64);
+            true
+        })?;
+        bar.finish_and_clear();
+        let sizes = self.engine.sizes(weights.info().context_train)?;
+        let runner = self.engine.runner(&weights, kv_type, sizes)?;
+        let model = self.describe(&weights, sizes.0)?;
+        eprintln!(
+            "Loquent serves {} ({}, {} threads) on http://{bound}",
+            model.name,
+            weights.info().description,
+            self.engine.threads.unwrap_or_else(physical_cores),
+        );
+        Ok(Loaded {
+            runner: Box::new(runner),
+            model,
+        })
+    }
+
+    fn describe(&self, weights: &Arc<Weights>, context_tokens: u32) -> anyhow::Result<Model> {
+        let vocab = Arc::new(LlamaVocab::new(weights.clone()));
+        let own_name = weights.info().name.clone().filter(|name| !name.is_empty());
+        let file_name = self.source.model.as_ref().and_then(|path| path.file_stem());
+        let fallback = file_name.map_or(bundled::NAME.into(), |stem| {
+            stem.to_string_lossy().into_owned()
+        });
+        Ok(Model {
+            name: self
+                .served_model_name
+                .clone()
+                .or(own_name)
+                .unwrap_or(fallback),
+            end_tokens: end_tokens(&*vocab),
+            chat: Arc::new(TemplateFormat::new(weights)?),
+            vocab,
+            context_tokens,
+            defaults: SamplingDefaults::default(),
+            created_s: unix_time_s(),
+        })
+    }
+}
+
+impl EngineArgs {
+    /// Context and KV cells.
+    fn sizes(&self, context_train: u32) -> anyhow::Result<(u32, u32)> {
+        let context = self
+            .context
+            .unwrap_or(context_train.min(DEFAULT_CONTEXT_TOKENS));
+        if context < 2 {
+            bail!("--context must be at least 2");
+        }
+        let batch = u32::from(self.max_batch_size);
+        let kv_cells = self
+            .kv_cells
+            .unwrap_or_else(|| (2 * context).max(512 * batch));
+        if kv_cells < context {
+            bail!("--kv-cells must be at least --context ({context})");
+        }
+        Ok((context, kv_cells))
+    }
+
+    fn runner(
+        &self,
+        weights: &Arc<Weights>,
+        kv_type: KvType,
+        (context, kv_cells): (u32, u32),
+    ) -> anyhow::Result<LlamaRunner> {
+        let batch = self.max_batch_size;
+        let batch_tokens = self
+            .prefill_max_tokens
+            .saturating_add(batch.into())
+            .min(kv_cells);
+        let mut runner = LlamaRunner::new(
+            weights.clone(),
+            &RunnerOptions {
+                slots: batch.saturating_mul(2).clamp(batch, 256),
+                kv_cells,
+                context_tokens: context,
+                batch_tokens,
+                pass_tokens: batch_tokens.min(512),
+                threads: self.threads,
+                kv_type,
+                ..RunnerOptions::default()
+            },
+        )?;
+        runner.warm_up()?;
+        Ok(runner)
+    }
+}
+
+impl HttpArgs {
+    fn keys(&self) -> anyhow::Result<ApiKeys> {
+        let mut keys = self.api_key.clone();
+        if let Some(path) = &self.api_key_file {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read --api-key-file {}", path.display()))?;
+            keys.extend(text.lines().map(str::to_owned));
+        }
+        Ok(ApiKeys::new(keys))
+    }
+}
+
+fn parse_kv_type(text: &str) -> anyhow::Result<KvType> {
+    match text {
+        "f16" => Ok(KvType::F16),
+        "f32" => Ok(KvType::F32),
+        "q8_0" => Ok(KvType::Q8_0),
+        other => bail!("--kv-type must be f16, f32 or q8_0, not {other}"),
+    }
+}
+
+fn progress_bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("Loading {wide_bar} {pos}%")
+        .expect("the template is constant");
+    ProgressBar::new(100).with_style(style)
+}
