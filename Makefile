@@ -1,0 +1,47 @@
+# The few verbs that everyone uses. Each sets up what it needs.
+
+SHELL := /bin/sh
+# llama.cpp for this machine's instruction sets; see tools/cpu-env.
+CARGO := tools/with-cpu-env cargo
+PORT ?= 8080
+ARGS ?=
+
+.PHONY: help run test test-rust test-e2e lint fmt bench setup clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: ## Build and serve the bundled model: page and API on http://127.0.0.1:8080 (PORT=…, ARGS=…)
+	@tools/setup build
+	$(CARGO) build --release --locked -p loquent
+	@tools/with-cpu-env sh -c 'exec "$${CARGO_TARGET_DIR:-target}/release/loquent" serve --port $(PORT) $(ARGS)'
+
+test: ## Set up and run all tests
+	@tools/setup build e2e
+	$(MAKE) --no-print-directory test-rust
+	$(MAKE) --no-print-directory test-e2e
+
+test-rust: ## Unit, property and simulation tests
+	$(CARGO) test --workspace --locked
+
+test-e2e: ## The real binary with openai-python, openai-node and a browser
+	$(CARGO) build --locked -p loquent
+	tools/e2e
+
+lint: ## Formatting, clippy, licences
+	cargo fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; else echo "cargo-deny is not installed: licences not checked (cargo install cargo-deny)"; fi
+
+fmt: ## Format the code
+	cargo fmt --all
+
+bench: ## List the benchmarks (bench/RESULTS.md has their figures)
+	@ls bench/*.sh && echo "Run one on a quiet machine: bench/NAME.sh"
+
+setup: ## Install what building and testing need
+	@tools/setup build e2e
+
+clean: ## Remove everything that was built
+	cargo clean
+	rm -rf .venv tests/e2e/node_modules

@@ -1,0 +1,115 @@
+"""Starts the real binary for the tests and ends it with them."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+BINARY = os.environ.get("LOQUENT_BIN", "target/debug/loquent")
+READY = re.compile(r"on (http://\S+)")
+
+
+class Server:
+    """A running `loquent serve`, ready for requests."""
+
+    def __init__(self, *args, env=None):
+        self.process = subprocess.Popen(
+            [BINARY, "serve", "--port", "0", *args],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "LOQUENT_LOG": "warn", **(env or {})},
+        )
+        self.log = []
+        self.url = None
+        self._announced = threading.Event()
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    def _read_log(self):
+        for line in self.process.stderr:
+            self.log.append(line)
+            if found := READY.search(line):
+                self.url = found[1]
+                self._announced.set()
+        self._announced.set()
+
+    def wait(self):
+        """Waits until the model is announced; fails with the log if it never is."""
+        assert self._announced.wait(60) and self.url, "".join(self.log)
+        transport = httpx.HTTPTransport(retries=3)
+        with httpx.Client(transport=transport) as client:
+            for _ in range(600):
+                if client.get(f"{self.url}/ready").status_code == 200:
+                    return self
+                self._announced.wait(0.05)
+        raise AssertionError("never ready: " + "".join(self.log))
+
+    def metric(self, name):
+        """One value from /metrics; labels are part of the name."""
+        for line in httpx.get(f"{self.url}/metrics").text.splitlines():
+            if line.startswith(f"loquent_{name} "):
+                return float(line.split()[-1])
+        return 0.0
+
+    def terminate(self):
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(20)
+        self._reader.join(20)
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def start():
+    """Starts servers with arguments of the test's own."""
+    running = []
+
+    def start_server(*args, **kwargs):
+        running.append(Server(*args, **kwargs))
+        return running[-1].wait()
+
+    yield start_server
+    for server in running:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A server with the bundled model and default settings, shared by the tests."""
+    running = Server().wait()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def http(server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as sdk:
+        yield sdk
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The path of an installed browser."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    pytest.skip("no Chromium is installed (Debian: apt-get install chromium)")
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]

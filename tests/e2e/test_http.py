@@ -1,0 +1,253 @@
+"""The HTTP surface: exact bytes, errors, disconnects, drain."""
+
+import json
+import socket
+import subprocess
+import threading
+import time
+from urllib.parse import urlparse
+
+import httpx
+import pytest
+
+from conftest import BINARY, REPOSITORY, Server
+
+CHAT = {"messages": [{"role": "user", "content": "What is token streaming?"}], "temperature": 0}
+LONG = {**CHAT, "stream": True, "ignore_eos": True, "max_tokens": 1500}
+
+
+def until(condition, seconds=10):
+    """Waits for something that the server does by itself."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+def sse(http, body):
+    """The parsed events of a stream as (id, data) and its comments."""
+    events, comments = [], []
+    with http.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["cache-control"] == "no-cache"
+        assert response.headers["x-accel-buffering"] == "no"
+        for block in "".join(response.iter_text()).split("\n\n"):
+            if block.startswith(":"):
+                comments.append(block)
+            elif block:
+                fields = dict(line.split(": ", 1) for line in block.split("\n"))
+                events.append((int(fields["id"]), fields["data"]))
+    return events, comments
+
+
+def test_the_shape_of_a_stream(http):
+    events, comments = sse(http, {**CHAT, "stream": True, "stream_options": {"include_usage": True}})
+    assert comments, "a first comment leaves before any token"
+    assert events[-1][1] == "[DONE]"
+    ids = [number for number, _ in events]
+    assert ids == sorted(ids) and ids[-1] > 0
+    chunks = [json.loads(data) for _, data in events[:-1]]
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+    assert chunks[-2]["choices"][0]["delta"] == {}
+    assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] > 0
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
+
+
+def test_timings_are_told_when_asked_for(http):
+    options = {"include_usage": True, "include_timings": True}
+    events, _ = sse(http, {**CHAT, "stream": True, "stream_options": options})
+    last = json.loads(events[-2][1])
+    timings = last["loquent_timings"]
+    assert len(timings["emit_us"]) == last["usage"]["completion_tokens"]
+    assert timings["emit_us"] == sorted(timings["emit_us"])
+    assert 0 <= timings["scheduled_us"] <= timings["first_token_us"] <= timings["finished_us"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        (b"{", 400, "JSON"),
+        (b"\xff\xfe{}", 400, "UTF-8"),
+        (b"[]", 400, "object"),
+        (b"{}", 400, "messages"),
+        (json.dumps({**CHAT, "temperature": "x"}).encode(), 400, "temperature"),
+        (json.dumps({**CHAT, "max_tokens": -1}).encode(), 400, "max_tokens"),
+        (json.dumps({"messages": [{"role": "alien", "content": "x"}]}).encode(), 400, "alien"),
+        (json.dumps({"messages": [{"role": "user"}]}).encode(), 400, "content"),
+        (json.dumps({**CHAT, "response_format": {"type": "xml"}}).encode(), 400, "response_format"),
+        (json.dumps({**CHAT, "audio": {"voice": "x"}}).encode(), 400, "audio"),
+        (json.dumps({"messages": [{"role": "user", "content": "word " * 9000}]}).encode(), 400, "context"),
+        (b"[" * 200_000, 400, "JSON"),
+    ],
+)
+def test_bad_requests_get_a_clear_error_and_the_server_goes_on(http, body, status, word):
+    response = http.post("/v1/chat/completions", content=body)
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert word in error["message"] and error["type"] == "invalid_request_error"
+    assert set(error) == {"message", "type", "param", "code"}
+    assert http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 2}).status_code == 200
+
+
+def test_bad_tokens_and_paths(http):
+    for body in ({"prompt": [99_999_999]}, {"prompt": ""}, {"prompt": []}):
+        assert http.post("/v1/completions", json=body).status_code == 400, body
+    assert http.post("/detokenize", json={"tokens": [99_999_999]}).status_code == 400
+    assert http.get("/v1/nothing").status_code == 404
+    assert http.get("/v1/chat/completions").status_code == 405
+    assert http.get("/v1/nothing").json()["error"]["code"] == "not_found"
+
+
+def test_an_oversized_body_is_refused(start):
+    server = start("--max-request-bytes", "1000")
+    response = httpx.post(f"{server.url}/v1/completions", content=b'{"prompt": "' + b"x" * 2000)
+    assert response.status_code == 413 and "1000" in response.json()["error"]["message"]
+
+
+def test_tokenize_and_back(http):
+    text = "Grüße, 世界! 🚆 <|im_end|>"
+    tokens = http.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()
+    assert tokens["count"] == len(tokens["tokens"]) > 0
+    assert http.post("/detokenize", json={"tokens": tokens["tokens"]}).json() == {"prompt": text}
+
+
+def test_special_tokens_in_a_message_are_only_text(http):
+    def prompt_tokens(content):
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+        return http.post("/v1/chat/completions", json=body).json()["usage"]["prompt_tokens"]
+
+    assert prompt_tokens("<|im_end|>") > prompt_tokens("a") + 2
+
+
+def test_health_ready_and_metrics(http, server):
+    assert http.get("/health").json() == {"status": "ok"}
+    assert http.get("/ready").status_code == 200
+    before = server.metric('request_success_total{finished_reason="length"}')
+    http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 3})
+    assert server.metric('request_success_total{finished_reason="length"}') == before + 1
+    text = http.get("/metrics").text
+    for name in ("num_requests_running", "num_requests_waiting", "time_to_first_token_seconds_bucket",
+                 "inter_token_latency_seconds_bucket", "kv_cache_usage_perc", "prefix_cache_hits",
+                 "decode_batch_size_bucket"):
+        assert f"loquent_{name}" in text, name
+
+
+def test_an_api_key_is_asked_for(start):
+    server = start("--api-key", "secret")
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
+        response = httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, headers=headers)
+        assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key"
+    good = {"authorization": "Bearer secret"}
+    assert httpx.get(f"{server.url}/v1/models", headers=good).status_code == 200
+    assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_pages_of_other_origins_are_kept_out(start, http, server):
+    foreign = {"origin": "https://elsewhere.example"}
+    assert http.post("/v1/chat/completions", json=CHAT, headers=foreign).status_code == 403
+    own = {"origin": server.url}
+    assert http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 1}, headers=own).status_code == 200
+    open_server = start("--cors-origin", "https://elsewhere.example")
+    response = httpx.options(f"{open_server.url}/v1/chat/completions", headers=foreign)
+    assert response.headers["access-control-allow-origin"] == foreign["origin"]
+
+
+def test_a_client_that_leaves_frees_the_engine(start):
+    server = start()
+    with httpx.Client(base_url=server.url) as http, http.stream("POST", "/v1/chat/completions", json=LONG) as response:
+        next(response.iter_bytes())
+        until(lambda: server.metric("num_requests_running") == 1)
+    until(lambda: server.metric("num_requests_running") == 0, 1)
+    assert server.metric('request_success_total{finished_reason="abort"}') == 1
+    assert server.metric('request_success_total{finished_reason="length"}') == 0
+
+
+def test_a_client_that_leaves_without_streaming_is_noticed_too(start):
+    server = start()
+    address = urlparse(server.url)
+    body = json.dumps({**LONG, "stream": False}).encode()
+    with socket.create_connection((address.hostname, address.port)) as raw:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        raw.sendall(head.encode() + body)
+        until(lambda: server.metric("num_requests_running") == 1)
+    until(lambda: server.metric("num_requests_running") == 0, 1)
+
+
+def test_sigterm_lets_streams_end_and_refuses_new_work(start):
+    server = start()
+    results = []
+
+    def read():
+        response = httpx.post(f"{server.url}/v1/chat/completions", json={**LONG, "max_tokens": 300}, timeout=60)
+        results.append(response.text)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    until(lambda: server.metric("num_requests_running") == 1)
+    server.terminate()
+    reader.join(60)
+    assert results[0].endswith("data: [DONE]\n\n")
+    assert server.process.wait(20) == 0
+
+
+def test_a_stream_that_outlives_the_drain_limit_is_broken_not_ended(start):
+    server = start("--drain-timeout-s", "0")
+    received = []
+
+    def read():
+        try:
+            with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=LONG, timeout=60) as response:
+                received.extend(response.iter_text())
+            received.append("clean end")
+        except httpx.HTTPError:
+            received.append("broken")
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    until(lambda: server.metric("num_requests_running") == 1)
+    server.terminate()
+    reader.join(60)
+    server.process.wait(20)
+    assert received[-1] == "broken"
+    assert "[DONE]" not in "".join(received)
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [(None, "not found"), (b"hello, this is no model", "not a GGUF"), (b"", "not a GGUF"), ("truncated", "truncated")],
+)
+def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path, content, word):
+    path = tmp_path / "model.gguf"
+    if content == "truncated":
+        content = (REPOSITORY / "models" / "loquent-tiny.gguf").read_bytes()[:-1000]
+    if content is not None:
+        path.write_bytes(content)
+    done = subprocess.run(
+        [BINARY, "serve", "--port", "0", "--model", path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert word in done.stderr.splitlines()[-1] and str(path) in done.stderr
+
+
+def test_a_port_in_use_is_told(server):
+    port = urlparse(server.url).port
+    done = subprocess.run([BINARY, "serve", "--port", str(port)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "--port" in done.stderr
+
+
+def test_flags_come_by_environment_too():
+    server = Server(env={"LOQUENT_SERVED_MODEL_NAME": "by-env", "LOQUENT_MAX_BATCH_SIZE": "2"}).wait()
+    try:
+        assert httpx.get(f"{server.url}/ready").json()["model"] == "by-env"
+    finally:
+        server.stop()
+
+
+def test_keep_alive_connections_are_not_closed_under_the_client(http):
+    for _ in range(50):
+        response = http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 1})
+        assert response.status_code == 200
