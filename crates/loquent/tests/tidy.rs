@@ -1,0 +1,191 @@
+//! The repository's habits as tests: who may depend on whom, how long functions grow,
+//! where `unsafe`, clocks and HTTP status codes may stand.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Our crates that each crate may depend on; the direction in ARCHITECTURE.md.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("proto", &[]),
+    ("infer", &[]),
+    ("engine", &["infer"]),
+    ("server", &["proto", "infer", "engine"]),
+    ("client", &["proto"]),
+    ("sim", &["proto", "infer"]),
+    ("bench", &["client", "sim"]),
+    ("loquent", &["proto", "infer", "engine", "server", "client", "sim", "bench"]),
+];
+
+/// Crates from outside that a crate must not know.
+const FORBIDDEN: &[(&str, &[&str])] = &[
+    ("proto", &["*"]),
+    ("infer", &["tokio", "llama-cpp-sys-2", "libc", "rand", "hyper", "axum"]),
+    ("engine", &["tokio", "hyper", "axum", "http", "reqwest"]),
+    ("sim", &["tokio", "quinn", "hyper", "socket2"]),
+];
+
+fn dependencies(krate: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("crates").join(krate).join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = text.parse().unwrap();
+    let table = manifest.get("dependencies").and_then(toml::Value::as_table);
+    table.map(|table| table.keys().cloned().collect()).unwrap_or_default()
+}
+
+#[test]
+fn crates_depend_only_in_the_allowed_direction() {
+    let folders = fs::read_dir(root().join("crates")).unwrap();
+    let folders = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let listed: BTreeSet<_> = ALLOWED.iter().map(|&(name, _)| name.to_owned()).collect();
+    assert_eq!(folders.collect::<BTreeSet<_>>(), listed, "a new crate needs its place in ALLOWED");
+    for (krate, allowed) in ALLOWED {
+        for dependency in dependencies(krate) {
+            if let Some(ours) = dependency.strip_prefix("loquent-") {
+                assert!(allowed.contains(&ours), "{krate} must not depend on {ours}");
+            }
+        }
+    }
+}
+
+#[test]
+fn crates_keep_away_from_what_they_must_not_know() {
+    for (krate, forbidden) in FORBIDDEN {
+        for dependency in dependencies(krate) {
+            let known = forbidden.iter().any(|&name| name == "*" || name == dependency);
+            assert!(!known, "{krate} must not depend on {dependency}");
+        }
+    }
+}
+
+/// All Rust files of the workspace, with their paths from the root.
+fn sources() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join("crates"), root().join("tools")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                folders.push(path);
+            } else if name.ends_with(".rs") {
+                let place = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+                found.push((place, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(found.len() > 30, "the sources were not found");
+    found
+}
+
+/// Collects the length in lines of every function outside tests.
+#[derive(Default)]
+struct Lengths {
+    lines: Vec<(usize, String)>,
+}
+
+fn is_test(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let list = attribute.meta.require_list();
+        attribute.path().is_ident("test")
+            || (attribute.path().is_ident("cfg")
+                && list.is_ok_and(|list| list.tokens.to_string() == "test"))
+    })
+}
+
+impl Lengths {
+    fn note(&mut self, name: &syn::Ident, block: &syn::Block) {
+        let span = block.span();
+        self.lines.push((span.end().line - span.start().line + 1, name.to_string()));
+    }
+}
+
+impl<'ast> Visit<'ast> for Lengths {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if !is_test(&module.attrs) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
+        if !is_test(&function.attrs) {
+            self.note(&function.sig.ident, &function.block);
+            visit::visit_item_fn(self, function);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
+        self.note(&function.sig.ident, &function.block);
+        visit::visit_impl_item_fn(self, function);
+    }
+}
+
+/// These bounds only ever go down.
+const LONGEST_FUNCTION: usize = 70;
+const P90_FUNCTION: usize = 31;
+
+#[test]
+fn functions_stay_short() {
+    let mut all = Vec::new();
+    for (place, text) in sources() {
+        let of_tests = ["/tests/", "/tests.rs", "/examples/", "/fuzz/"];
+        if of_tests.iter().any(|part| place.contains(part)) {
+            continue;
+        }
+        let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{place}: {error}"));
+        let mut lengths = Lengths::default();
+        lengths.visit_file(&file);
+        let named = lengths.lines.into_iter().map(|(lines, name)| (lines, format!("{place}: {name}")));
+        all.extend(named);
+    }
+    all.sort();
+    let (longest, name) = all.last().unwrap();
+    let p90 = all[all.len() * 9 / 10].0;
+    println!("{} functions, p90 {p90} lines, longest {longest} ({name})", all.len());
+    assert!(*longest <= LONGEST_FUNCTION, "{name} has {longest} lines");
+    assert!(p90 <= P90_FUNCTION, "a tenth of all functions is longer than {p90} lines");
+}
+
+#[test]
+fn unsafe_code_stands_in_one_module() {
+    for (place, text) in sources() {
+        let allowed = place.starts_with("crates/engine/src/llama/") || place.ends_with("tidy.rs");
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let used = code.into_iter().any(|line| line.contains("unsafe "));
+        assert!(allowed || !used, "{place} has unsafe code");
+    }
+}
+
+#[test]
+fn only_one_file_of_the_server_knows_status_codes() {
+    for (place, text) in sources() {
+        if place.starts_with("crates/server/src") && place != "crates/server/src/error.rs" {
+            assert!(!text.contains("StatusCode"), "{place} names status codes");
+        }
+    }
+}
+
+#[test]
+fn proto_and_infer_never_learn_the_time() {
+    for (place, text) in sources() {
+        if place.starts_with("crates/proto/src") || place.starts_with("crates/infer/src") {
+            for clock in ["Instant::now", "SystemTime", "std::thread", "std::net"] {
+                assert!(!text.contains(clock), "{place} uses {clock}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    for (place, text) in sources() {
+        let first = text.lines().find(|line| !line.starts_with("#!")).unwrap_or_default();
+        assert!(first.starts_with("//"), "{place} begins without a comment that says what it is for");
+    }
+}
