@@ -421,7 +421,7 @@ impl Receiver {
             missing: self.arrived.missing(),
             hold: now.since(self.arrived.largest_at),
             unshown: cum - self.shown,
-            pace: self.pace_bytes_per_s(),
+            pace: self.pace_bytes_per_s(now),
             hidden: self.hidden,
             probe,
             ranges: self.assembler.held().take(MAX_ACK_RANGES).collect(),
@@ -429,8 +429,8 @@ impl Receiver {
     }
 
     /// How fast unshown bytes are being shown; 0 if nothing is held back.
-    fn pace_bytes_per_s(&self) -> u64 {
-        let step = self.pacer.step(self.queued_tokens);
+    fn pace_bytes_per_s(&self, now: Micros) -> u64 {
+        let step = self.pacer.step(now, self.queued_tokens);
         let queued = self.queue.back().map_or(0, |(end, _)| end - self.shown);
         if step == Micros::ZERO || self.queued_tokens == 0 || self.hidden {
             return 0;
