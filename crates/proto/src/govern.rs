@@ -11,6 +11,7 @@ use crate::Micros;
 pub struct Governor {
     gap: Micros,
     changed: Micros,
+    queue_max: Micros,
 }
 
 impl Governor {
@@ -18,16 +19,16 @@ impl Governor {
     pub const MOST: Micros = Micros::from_ms(400);
     /// Never faster.
     pub const LEAST: Micros = Micros::from_ms(5);
-    /// A queue of this length is never held against a path: jitter looks the same.
-    pub const QUEUE: Micros = Micros::from_ms(30);
     /// Before anything is known.
     pub const START: Micros = Micros::from_ms(50);
 
-    /// A governor for a path that begins at `now`.
-    pub const fn new(now: Micros) -> Self {
+    /// A governor for a path that begins at `now`. A queue of up to `queue_max` is never
+    /// held against it: jitter looks the same.
+    pub const fn new(now: Micros, queue_max: Micros) -> Self {
         Self {
             gap: Self::START,
             changed: now,
+            queue_max,
         }
     }
 
@@ -49,7 +50,7 @@ impl Governor {
     /// Whether a queue of this length does not drain from one packet to the next. On a
     /// thin link a packet is its own queue while it is being sent; that is no harm.
     pub fn is_standing(&self, queue: Micros) -> bool {
-        queue > self.gap.max(Self::QUEUE)
+        queue > self.gap.max(self.queue_max)
     }
 
     /// Least gap between packets.

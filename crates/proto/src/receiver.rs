@@ -352,6 +352,7 @@ impl Receiver {
 
     fn fail(&mut self, error: Option<Error>) {
         self.state = State::Closed;
+        self.stopping = error.is_some(); // a sender that has gone needs no STOP
         self.events.push_back(ReceiverEvent::Failed(error));
     }
 

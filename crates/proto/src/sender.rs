@@ -62,6 +62,9 @@ pub struct SenderConfig {
     pub alarm_gap: [Micros; 2],
     /// Longest gap between packets once an acknowledgement is overdue. Default 60 ms.
     pub alarm_gap_max: Micros,
+    /// Queueing delay above which nothing is repeated early, unless it drains between
+    /// packets. Default 30 ms.
+    pub alarm_queue_max: Micros,
     /// Overdue for so long, or unheard: the path is taken to be down, and new text waits
     /// with the old. Default 500 ms.
     pub silence: Micros,
@@ -104,6 +107,7 @@ impl Default for SenderConfig {
             tick: ms(200),
             alarm_gap: [ms(5), ms(40)],
             alarm_gap_max: ms(60),
+            alarm_queue_max: ms(30),
             silence: ms(500),
             copy_gap: ms(25),
             start_copy_gap: ms(50),
@@ -187,8 +191,10 @@ pub struct Sender {
     opened: Micros,
     /// Everything below has arrived on the path in use.
     cum: u64,
-    /// Everything below was sent at least once.
+    /// Everything below was sent on this path, as far as that still counts.
     sent_head: u64,
+    /// Everything below was sent at some time: nobody can have more.
+    sent_most: u64,
     /// When the bytes below an offset first left: for each packet with new text.
     first_sent: VecDeque<(u64, Micros)>,
     /// Where the next repetition begins, if not everything fits one packet.
@@ -230,11 +236,12 @@ impl Sender {
             log: Log::new(config.max_log_bytes),
             state: SenderState::Active,
             path: Path::new(0, config.initial_rtt),
-            governor: Governor::new(now),
+            governor: Governor::new(now, config.alarm_queue_max),
             bucket: Bucket::new(config.bucket_bytes_per_s, config.bucket_depth_bytes),
             opened: now,
             cum: 0,
             sent_head: 0,
+            sent_most: 0,
             first_sent: VecDeque::new(),
             sweep: 0,
             last_send: None,
@@ -321,7 +328,7 @@ impl Sender {
         self.log.rewind(offset)?;
         self.stream = stream;
         self.path = Path::new(self.next_packet, self.config.initial_rtt);
-        self.governor = Governor::new(now);
+        self.governor = Governor::new(now, self.config.alarm_queue_max);
         (self.opened, self.last_heard) = (now, now);
         (self.last_send, self.last_new_text) = (None, None);
         (self.cum, self.sent_head, self.sweep) = (offset, offset, offset);
@@ -359,7 +366,7 @@ impl Sender {
 
     fn handle_ack(&mut self, now: Micros, ack: &Ack) -> Result<(), Error> {
         let unsent_packet = ack.largest.is_some_and(|n| n >= self.next_packet);
-        if ack.cum > self.sent_head || unsent_packet {
+        if ack.cum > self.sent_most || unsent_packet {
             return Err(Error::Malformed);
         }
         let silence = now.since(self.last_heard);
@@ -398,6 +405,10 @@ impl Sender {
     fn advance(&mut self, cum: u64) -> Result<(), Error> {
         self.log.acknowledge(cum)?;
         self.cum = self.cum.max(cum);
+        self.sent_head = self.sent_head.max(self.cum);
+        if self.sent_head == self.log.head() {
+            self.unsent_since = None;
+        }
         self.sweep = self.sweep.max(self.cum);
         while self
             .first_sent
@@ -492,6 +503,7 @@ impl Sender {
         self.probed_at = None;
         if range.end > self.sent_head {
             self.sent_head = range.end;
+            self.sent_most = self.sent_most.max(range.end);
             self.last_new_text = Some(now);
             remember(&mut self.first_sent, range.end, now);
             self.unsent_since = (self.sent_head < self.log.head()).then_some(now);
