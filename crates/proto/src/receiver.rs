@@ -277,7 +277,7 @@ impl Receiver {
         }
         (self.last_heard, self.probes, self.silent_said) = (now, 0, false);
         self.arrived.note(now, data.packet);
-        let held = self.assembler.held().count();
+        let held = self.assembler.held_bytes();
         // What is not shown yet counts against the same bound as what has holes.
         let room = (self.shown + self.config.limits.max_bytes as u64).saturating_sub(data.offset);
         let bytes = &data.bytes[..data.bytes.len().min(usize::try_from(room).unwrap_or(0))];
@@ -286,7 +286,7 @@ impl Receiver {
             Err(Error::NoRoom) => false,
             Err(error) => return Err(error),
         };
-        let news = moved || self.assembler.held().count() != held;
+        let news = moved || self.assembler.held_bytes() != held;
         let quiet_until = self.last_ack.map_or(now, |at| at + self.config.ack_gap);
         let at = if news { now } else { quiet_until.max(now) };
         self.ack_at = Some(self.ack_at.map_or(at, |before| before.min(at)));
