@@ -6,8 +6,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::Error;
-use crate::delta::{Delta, MAX_RECORD_BYTES};
-use crate::wire::Reader;
+use crate::delta::Delta;
 
 /// Bounds of an [`Assembler`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +83,11 @@ impl Assembler {
             .map(|(&start, bytes)| start..start + bytes.len() as u64)
     }
 
+    /// Bytes in [`Self::held`].
+    pub const fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     /// Takes in `bytes` at `offset`; returns whether [`Self::cum`] moved.
     ///
     /// # Errors
@@ -137,12 +141,11 @@ impl Assembler {
 
     fn next_delta(&mut self) -> Result<Option<(u64, Delta)>, Error> {
         while !self.ended {
-            let Some(body) = record(&self.ready[self.taken..])? else {
+            let Some((len, delta)) = Delta::decode(&self.ready[self.taken..])? else {
                 break;
             };
-            let delta = Delta::decode(&self.ready[self.taken..][body.clone()])?;
-            self.taken += body.end;
-            self.read_off += body.end as u64;
+            self.taken += len;
+            self.read_off += len as u64;
             if let Some(delta) = delta {
                 self.ended = delta.is_last();
                 return Ok(Some((self.read_off, delta)));
@@ -226,24 +229,4 @@ impl Assembler {
             }
         }
     }
-}
-
-/// Where the first record's body lies in `bytes`; `None` if it is not complete.
-fn record(bytes: &[u8]) -> Result<Option<Range<usize>>, Error> {
-    let mut reader = Reader::new(bytes);
-    let len = match reader.int() {
-        Ok(len) => len,
-        Err(Error::Truncated) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    if len == 0 || len > MAX_RECORD_BYTES as u64 {
-        return Err(Error::Malformed);
-    }
-    let start = bytes.len() - reader.rest().len();
-    let end = start + len as usize;
-    Ok(if end <= bytes.len() {
-        Some(start..end)
-    } else {
-        None
-    })
 }

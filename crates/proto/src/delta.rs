@@ -1,8 +1,8 @@
 //! What a stream says, piece by piece, and how a piece is written as a record of the log.
 //!
 //! A record is a length and a body; a body begins with a tag, its kind in the low four
-//! bits and the choice in the high four (`spec/delivery.md`, section 3). A token of text
-//! costs two bytes beside the text itself.
+//! bits and the choice in the high four (`spec/delivery.md`, section 3). The usual record,
+//! a token of text, is shorter: one byte beside the text itself.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,7 +14,11 @@ use crate::wire::{Reader, put_bytes, put_int};
 pub const LOG_VERSION: u8 = 1;
 
 /// Longest body of a record, bytes (D-3.2). Longer text is split by [`crate::Log::push`].
-pub const MAX_RECORD_BYTES: usize = 32 * 1024;
+pub const MAX_RECORD_BYTES: usize = (1 << 14) - 1;
+
+/// A first byte from here on is a short record: its low bits count the bytes of text of
+/// one token in the first answer, which follow (D-3.3).
+pub const SHORT_TEXT: u8 = 0x80;
 
 /// One step of an answer. `choice` numbers parallel answers to one request, from 0.
 ///
@@ -149,6 +153,17 @@ impl Delta {
     /// [`Error::DeltaTooLong`] if its body exceeds [`MAX_RECORD_BYTES`]; `out` is then as
     /// it was.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), Error> {
+        if let Self::Text {
+            choice: 0,
+            tokens: 1,
+            text,
+        } = self
+            && text.len() < usize::from(SHORT_TEXT)
+        {
+            out.push(SHORT_TEXT | text.len() as u8);
+            out.extend_from_slice(text.as_bytes());
+            return Ok(());
+        }
         let mut body = Vec::with_capacity(32);
         self.encode_body(&mut body);
         if body.len() > MAX_RECORD_BYTES {
@@ -222,13 +237,43 @@ impl Delta {
         }
     }
 
+    /// Reads the record at the front of `bytes`; `None` if it is not complete. With it
+    /// comes its length; it is itself `None` for a kind that this version does not know,
+    /// which a receiver skips (D-3.5).
+    ///
+    /// # Errors
+    /// Those of [`Self::decode_body`], or [`Error::Malformed`] for an impossible length.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(usize, Option<Self>)>, Error> {
+        let Some(&first) = bytes.first() else {
+            return Ok(None);
+        };
+        let mut r = Reader::new(bytes);
+        if first >= SHORT_TEXT {
+            r.byte()?;
+            let len = usize::from(first - SHORT_TEXT);
+            let Ok(text) = r.take(len) else {
+                return Ok(None);
+            };
+            let text = Reader::new(text).rest_text()?;
+            return Ok(Some((1 + len, Some(Self::text(text)))));
+        }
+        match r.bytes() {
+            Err(Error::Truncated) => Ok(None),
+            Err(error) => Err(error),
+            Ok(body) => Ok(Some((
+                bytes.len() - r.rest().len(),
+                Self::decode_body(body)?,
+            ))),
+        }
+    }
+
     /// Reads a record's body; `None` for a kind that this version does not know, which
     /// a receiver skips (D-3.5).
     ///
     /// # Errors
     /// [`Error::Truncated`], [`Error::Malformed`], or [`Error::UnknownVersion`] for a log
     /// of another version.
-    pub fn decode(body: &[u8]) -> Result<Option<Self>, Error> {
+    pub fn decode_body(body: &[u8]) -> Result<Option<Self>, Error> {
         let mut r = Reader::new(body);
         let tag = r.byte()?;
         let choice = match tag >> 4 {

@@ -10,10 +10,17 @@
 extern crate alloc;
 
 pub mod assemble;
+pub mod bucket;
 pub mod coalesce;
 pub mod delta;
 pub mod error;
+pub mod frame;
+pub mod govern;
 pub mod log;
+pub mod pace;
+pub mod path;
+pub mod receiver;
+pub mod sender;
 pub mod time;
 pub mod wire;
 
@@ -22,4 +29,7 @@ pub use coalesce::{Coalescer, StreamInterval};
 pub use delta::Delta;
 pub use error::Error;
 pub use log::Log;
+pub use pace::Pace;
+pub use receiver::{Receiver, ReceiverConfig, ReceiverEvent};
+pub use sender::{ReaderState, Sender, SenderConfig, SenderEvent, SenderState, Transmit};
 pub use time::Micros;

@@ -100,6 +100,18 @@ impl Log {
         Ok(())
     }
 
+    /// The reader lost what it had beyond `offset`: keep everything from there again.
+    ///
+    /// # Errors
+    /// [`Error::OffsetUnavailable`] if the log does not have `offset` (any more).
+    pub fn rewind(&mut self, offset: u64) -> Result<(), Error> {
+        if offset < self.base || offset > self.head() {
+            return Err(Error::OffsetUnavailable);
+        }
+        self.acked = offset;
+        Ok(())
+    }
+
     /// Appends the bytes of `range` to `out`.
     ///
     /// # Errors

@@ -1,0 +1,158 @@
+//! When a receiver shows what it has: smoothing stalls away, and a reader's own speed.
+//!
+//! A small buffer on the reader's side hides what no sender can prevent (the paper,
+//! §5.2 and §5.3). The pacer fills it by showing a little slower than tokens come, never
+//! by delaying the first one.
+
+use alloc::collections::VecDeque;
+
+use crate::Micros;
+
+/// Parameters of a [`Pacer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Text to hold back beyond what a steady flow leaves waiting, as time; zero shows
+    /// everything at once. Default 0.
+    pub buffer: Micros,
+    /// Show at most so many tokens per second; `None`: no limit. Default none.
+    pub max_tokens_per_s: Option<u32>,
+}
+
+impl Pace {
+    /// Everything at once.
+    pub const OFF: Self = Self {
+        buffer: Micros::ZERO,
+        max_tokens_per_s: None,
+    };
+    /// Smooth: hold back what hides nearly all stalls of a lossy path of this round trip.
+    ///
+    /// On the paper's default channel that leaves at most 1 % displayed stalls, at a mean
+    /// delay below 250 ms (400 ms round trip) and 180 ms (100 ms).
+    pub const fn smooth(rtt: Micros) -> Self {
+        let buffer = (rtt.0 * 3 / 10).saturating_sub(8_000);
+        let least = if buffer < 5_000 { 5_000 } else { buffer };
+        Self {
+            buffer: Micros(least),
+            max_tokens_per_s: None,
+        }
+    }
+
+    /// Whether anything is ever held back.
+    pub const fn is_off(&self) -> bool {
+        self.buffer.0 == 0 && self.max_tokens_per_s.is_none()
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self::OFF
+    }
+}
+
+/// How much slower than the generator an empty buffer makes the reader, how much faster
+/// a long one at most, in thousandths of the generator's gap.
+const SLOPE_PERMILLE: u64 = 450;
+const FASTEST_PERMILLE: u64 = 500;
+
+/// The longest gap that readers do not take for a stall (the paper, §2.2: 200 ms).
+const NOT_A_STALL: Micros = Micros::from_ms(190);
+
+/// Arrivals remembered for the generator's speed, and their least distance.
+const MEASURED: usize = 32;
+const MEASURE_GAP: Micros = Micros::from_ms(125);
+
+/// Decides when the next delta is shown.
+#[derive(Debug, Clone)]
+pub struct Pacer {
+    pace: Pace,
+    arrived_tokens: u64,
+    /// (when, tokens arrived by then), for the generator's speed.
+    arrivals: VecDeque<(Micros, u64)>,
+    next_at: Option<Micros>,
+}
+
+impl Pacer {
+    /// A pacer that has shown nothing yet.
+    pub const fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            arrived_tokens: 0,
+            arrivals: VecDeque::new(),
+            next_at: None,
+        }
+    }
+
+    /// The parameters in use.
+    pub const fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    /// Other parameters from now on.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+        self.next_at = None;
+    }
+
+    /// `tokens` have arrived at `now`.
+    pub fn on_arrival(&mut self, now: Micros, tokens: u32) {
+        self.arrived_tokens += u64::from(tokens);
+        let measured = self.arrivals.len();
+        match self.arrivals.back_mut() {
+            Some((at, count)) if measured > 1 && now.since(*at) < MEASURE_GAP => {
+                *count = self.arrived_tokens;
+            }
+            _ => self.arrivals.push_back((now, self.arrived_tokens)),
+        }
+        if self.arrivals.len() > MEASURED {
+            self.arrivals.pop_front();
+        }
+    }
+
+    /// The generator's time per token, as far as arrivals tell; `None` at first.
+    pub fn token_gap(&self) -> Option<Micros> {
+        let ((from, first), (to, last)) = (self.arrivals.front()?, self.arrivals.back()?);
+        let tokens = last - first;
+        (tokens > 0).then(|| Micros(to.since(*from).0 / tokens))
+    }
+
+    /// When the next delta may be shown; `None`: at once.
+    pub const fn next_at(&self) -> Option<Micros> {
+        self.next_at
+    }
+
+    /// A delta of `tokens` was shown at `now`, with `waiting` tokens left to show.
+    pub fn on_shown(&mut self, now: Micros, tokens: u32, waiting: u64) {
+        if self.pace.is_off() || tokens == 0 {
+            return;
+        }
+        let step = self.step(now, waiting).times(u64::from(tokens));
+        self.next_at = Some(now + step);
+    }
+
+    /// Time per token shown at `now`, with `waiting` tokens left to show; zero if nothing
+    /// is held back.
+    pub fn step(&self, now: Micros, waiting: u64) -> Micros {
+        let limit = self
+            .pace
+            .max_tokens_per_s
+            .map_or(0, |rate| 1_000_000 / u64::from(rate.max(1)));
+        let smooth = match self.token_gap() {
+            Some(gap) if self.pace.buffer > Micros::ZERO => self.smooth_step(now, gap, waiting),
+            _ => Micros::ZERO,
+        };
+        smooth.max(Micros(limit))
+    }
+
+    /// In proportion to what the buffer lacks: slower than the generator while it is
+    /// short, though never so slow that it looks like a stall, faster while it is long.
+    fn smooth_step(&self, now: Micros, gap: Micros, waiting: u64) -> Micros {
+        let last_arrival = self.arrivals.back().map_or(now, |(at, _)| *at);
+        let due = now.since(last_arrival).min(gap);
+        let buffered = gap.times(waiting).since(due);
+        let target = self.pace.buffer.0;
+        let permille =
+            (1_000 + SLOPE_PERMILLE).saturating_sub(SLOPE_PERMILLE * buffered.0 / target);
+        let step = Micros(gap.0 * permille.max(FASTEST_PERMILLE) / 1_000);
+        step.min(NOT_A_STALL.max(gap))
+    }
+}

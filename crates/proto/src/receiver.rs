@@ -1,0 +1,452 @@
+//! The receiving side of one stream: reassembly, acknowledgement, pacing.
+//!
+//! # Driving it
+//! ```
+//! # use loquent_proto::{Micros, Receiver, ReceiverConfig, ReceiverEvent};
+//! let now = Micros(0);
+//! let mut receiver = Receiver::new(now, 7, 0, ReceiverConfig::default());
+//! // `handle_datagram(now, bytes)` for what arrives. After every call with `now`, and
+//! // whenever `poll_timeout` has come:
+//! receiver.handle_timeout(now);
+//! while let Some(event) = receiver.poll_event() {
+//!     match event {
+//!         ReceiverEvent::Delta { delta, .. } => println!("{delta:?}"), // show it
+//!         ReceiverEvent::Complete => {}  // the answer is whole
+//!         ReceiverEvent::Failed(_) => {} // it never will be
+//!         ReceiverEvent::Silent => {}    // reconnect, resume from `receiver.cum()`
+//!     }
+//! }
+//! let mut datagram = Vec::new();
+//! while receiver.poll_transmit(now, &mut datagram).is_some() {
+//!     // send `datagram`, then
+//!     datagram.clear();
+//! }
+//! let wake_at = receiver.poll_timeout();
+//! # assert!(wake_at.is_some());
+//! ```
+//! What was polled as an event counts as shown.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::frame::{ACK_WINDOW, Ack, Data, Frame, MAX_ACK_RANGES};
+use crate::pace::{Pace, Pacer};
+use crate::wire::MAX_INT;
+use crate::{Assembler, AssemblerLimits, Delta, Error, Micros};
+
+/// Parameters of a [`Receiver`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiverConfig {
+    /// Bounds of what waits for a hole to fill, or to be shown.
+    pub limits: AssemblerLimits,
+    /// Frames carry a checksum and must (D-2.4). Default off.
+    pub checked: bool,
+    /// When to show what has arrived. Default at once.
+    pub pace: Pace,
+    /// Gap between acknowledgements that carry no news. Default 25 ms.
+    pub ack_gap: Micros,
+    /// Ask for a sign of life after so long without one, then ever less often.
+    /// Default 2 s.
+    pub probe_after: Micros,
+    /// Call the path dead after so long. Default 10 s.
+    pub silent_after: Micros,
+    /// Keep acknowledging so long after the end, for the sender to learn of it (D-5.8).
+    /// Default 3 s.
+    pub linger: Micros,
+}
+
+impl Default for ReceiverConfig {
+    fn default() -> Self {
+        Self {
+            limits: AssemblerLimits::default(),
+            checked: false,
+            pace: Pace::OFF,
+            ack_gap: Micros::from_ms(25),
+            probe_after: Micros::from_ms(2_000),
+            silent_after: Micros::from_ms(10_000),
+            linger: Micros::from_ms(3_000),
+        }
+    }
+}
+
+/// What a [`Receiver`] tells its driver, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReceiverEvent {
+    /// The next step of the answer, due to be shown.
+    Delta {
+        /// Log offset after it: the cursor from which to resume once it is shown.
+        offset: u64,
+        /// The step.
+        delta: Delta,
+    },
+    /// The log's end ([`Delta::Done`]) was shown: the answer is whole.
+    Complete,
+    /// The answer ends here and is not whole: the sender said so ([`Delta::Error`] came
+    /// before), or the log cannot be read, or the sender does not have it any more.
+    Failed(Option<Error>),
+    /// Nothing was heard for [`ReceiverConfig::silent_after`]: said once per silence.
+    Silent,
+}
+
+/// Where a stream stands for its receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The last record was shown; acknowledging until then.
+    Lingering(Micros),
+    /// Nothing more is sent.
+    Closed,
+}
+
+/// Deltas read ahead for the pacer; the rest waits as bytes.
+const MAX_QUEUE: usize = 512;
+
+/// Unanswered probes, each after twice the silence of the one before.
+const MAX_PROBES: u32 = 5;
+
+/// Receives one stream. See the module's documentation.
+#[derive(Debug, Clone)]
+pub struct Receiver {
+    config: ReceiverConfig,
+    stream: u64,
+    state: State,
+    assembler: Assembler,
+    pacer: Pacer,
+    /// Read from the log, not shown yet.
+    queue: VecDeque<(u64, Delta)>,
+    queued_tokens: u64,
+    events: VecDeque<ReceiverEvent>,
+    /// Offset after the last delta that is due to be shown.
+    shown: u64,
+    arrived: Arrived,
+    hidden: bool,
+    next_ack: u64,
+    ack_at: Option<Micros>,
+    last_ack: Option<Micros>,
+    last_heard: Micros,
+    probes: u32,
+    silent_said: bool,
+    stopping: bool,
+}
+
+/// Packets that have arrived, as an acknowledgement reports them (D-5.4).
+#[derive(Debug, Clone, Default)]
+struct Arrived {
+    largest: Option<u64>,
+    largest_at: Micros,
+    /// Bit i: packet `largest - 1 - i` has arrived.
+    before: u64,
+}
+
+impl Arrived {
+    fn note(&mut self, now: Micros, packet: u64) {
+        let Some(largest) = self.largest else {
+            *self = Self {
+                largest: Some(packet),
+                largest_at: now,
+                before: 0,
+            };
+            return;
+        };
+        if packet > largest {
+            let shift = packet - largest;
+            self.before = shifted(self.before, shift) | shifted(1, shift - 1);
+            (self.largest, self.largest_at) = (Some(packet), now);
+        } else if packet < largest {
+            self.before |= shifted(1, largest - packet - 1);
+        }
+    }
+
+    fn missing(&self) -> u64 {
+        let reported = self.largest.unwrap_or(0).min(u64::from(ACK_WINDOW)) as u32;
+        !self.before & ((1u64 << reported) - 1)
+    }
+}
+
+fn shifted(bits: u64, by: u64) -> u64 {
+    u32::try_from(by)
+        .ok()
+        .and_then(|by| bits.checked_shl(by))
+        .unwrap_or(0)
+}
+
+impl Receiver {
+    /// A receiver of the stream numbered `stream`, from log `offset` on (0, or where an
+    /// earlier receiver stood).
+    pub const fn new(now: Micros, stream: u64, offset: u64, config: ReceiverConfig) -> Self {
+        Self {
+            stream,
+            state: State::Open,
+            assembler: Assembler::new(offset, config.limits),
+            pacer: Pacer::new(config.pace),
+            queue: VecDeque::new(),
+            queued_tokens: 0,
+            events: VecDeque::new(),
+            shown: offset,
+            arrived: Arrived {
+                largest: None,
+                largest_at: Micros::ZERO,
+                before: 0,
+            },
+            hidden: false,
+            next_ack: 0,
+            ack_at: None,
+            last_ack: None,
+            last_heard: now,
+            probes: 0,
+            silent_said: false,
+            stopping: false,
+            config,
+        }
+    }
+
+    /// Goes on with the same answer on another path, as `stream` of another connection:
+    /// what has arrived stays. Ask the sender to resume from [`Self::cum`].
+    pub fn migrate(&mut self, now: Micros, stream: u64) {
+        self.stream = stream;
+        self.arrived = Arrived::default();
+        (self.next_ack, self.last_ack) = (0, None);
+        (self.last_heard, self.probes, self.silent_said) = (now, 0, false);
+        self.ack_at = None;
+    }
+
+    /// Offset below which every byte has arrived: where a resume in place goes on.
+    pub fn cum(&self) -> u64 {
+        self.assembler.cum()
+    }
+
+    /// Offset after the last delta that was due to be shown: where a receiver that lost
+    /// its state goes on, if it remembers this.
+    pub const fn shown(&self) -> u64 {
+        self.shown
+    }
+
+    /// Whether the stream is over and nothing more will be sent or shown.
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed && self.events.is_empty()
+    }
+
+    /// Nobody looks at the answer any more, or somebody does again.
+    pub fn set_hidden(&mut self, now: Micros, hidden: bool) {
+        if self.hidden != hidden {
+            self.hidden = hidden;
+            self.ack_at = Some(now);
+            self.show_due(now);
+        }
+    }
+
+    /// The reader's speed has changed.
+    pub fn set_pace(&mut self, now: Micros, pace: Pace) {
+        self.pacer.set_pace(pace);
+        self.ack_at = Some(now);
+        self.show_due(now);
+    }
+
+    /// The reader wants no more: says so to the sender, and closes.
+    pub fn stop(&mut self) {
+        if self.state == State::Open {
+            self.state = State::Closed;
+            self.stopping = true;
+        }
+    }
+
+    /// A datagram has arrived from the sender.
+    ///
+    /// # Errors
+    /// What was wrong with it; it had no effect.
+    pub fn handle_datagram(&mut self, now: Micros, datagram: &[u8]) -> Result<(), Error> {
+        let frame = Frame::decode(datagram, self.config.checked)?;
+        if frame.stream() != self.stream {
+            return Err(Error::WrongStream);
+        }
+        match frame {
+            Frame::Data(data) => self.handle_data(now, &data),
+            Frame::Gone { .. } => {
+                if self.state == State::Open {
+                    self.fail(None);
+                }
+                Ok(())
+            }
+            Frame::Ack(_) | Frame::Resume(_) | Frame::Stop { .. } => Err(Error::Malformed),
+        }
+    }
+
+    fn handle_data(&mut self, now: Micros, data: &Data<'_>) -> Result<(), Error> {
+        if self.state == State::Closed {
+            return Ok(());
+        }
+        (self.last_heard, self.probes, self.silent_said) = (now, 0, false);
+        self.arrived.note(now, data.packet);
+        let held = self.assembler.held_bytes();
+        // What is not shown yet counts against the same bound as what has holes.
+        let room = (self.shown + self.config.limits.max_bytes as u64).saturating_sub(data.offset);
+        let bytes = &data.bytes[..data.bytes.len().min(usize::try_from(room).unwrap_or(0))];
+        let moved = match self.assembler.insert(data.offset, bytes) {
+            Ok(moved) => moved,
+            Err(Error::NoRoom) => false,
+            Err(error) => return Err(error),
+        };
+        let news = moved || self.assembler.held_bytes() != held;
+        let quiet_until = self.last_ack.map_or(now, |at| at + self.config.ack_gap);
+        let at = if news { now } else { quiet_until.max(now) };
+        self.ack_at = Some(self.ack_at.map_or(at, |before| before.min(at)));
+        self.read_ahead(now);
+        self.show_due(now);
+        Ok(())
+    }
+
+    /// Reads records for the pacer, as far as its queue allows.
+    fn read_ahead(&mut self, now: Micros) {
+        let mut arrived = 0u32;
+        while self.queue.len() < MAX_QUEUE && self.state == State::Open {
+            match self.assembler.poll() {
+                Ok(Some((offset, delta))) => {
+                    arrived = arrived.saturating_add(delta.tokens());
+                    self.queued_tokens += u64::from(delta.tokens());
+                    self.queue.push_back((offset, delta));
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.fail(Some(error));
+                    break;
+                }
+            }
+        }
+        if arrived > 0 {
+            self.pacer.on_arrival(now, arrived);
+        }
+    }
+
+    /// Moves what is due from the queue to the events.
+    fn show_due(&mut self, now: Micros) {
+        while let Some((_, delta)) = self.queue.front() {
+            let held_back = delta.tokens() > 0 && !self.hidden;
+            if held_back && self.pacer.next_at().is_some_and(|at| at > now) {
+                return;
+            }
+            let Some((offset, delta)) = self.queue.pop_front() else {
+                return;
+            };
+            let tokens = delta.tokens();
+            self.queued_tokens -= u64::from(tokens);
+            self.pacer.on_shown(now, tokens, self.queued_tokens);
+            self.show(now, offset, delta);
+            self.read_ahead(now);
+        }
+    }
+
+    fn show(&mut self, now: Micros, offset: u64, delta: Delta) {
+        self.shown = offset;
+        let end = match delta {
+            Delta::Done => Some(ReceiverEvent::Complete),
+            Delta::Error { .. } => Some(ReceiverEvent::Failed(None)),
+            _ => None,
+        };
+        self.events
+            .push_back(ReceiverEvent::Delta { offset, delta });
+        if let Some(end) = end {
+            self.events.push_back(end);
+            self.state = State::Lingering(now + self.config.linger);
+        }
+    }
+
+    fn fail(&mut self, error: Option<Error>) {
+        self.state = State::Closed;
+        self.stopping = error.is_some(); // a sender that has gone needs no STOP
+        self.events.push_back(ReceiverEvent::Failed(error));
+    }
+
+    /// Time has passed: shows what is due, asks an overdue sender, ends the lingering.
+    pub fn handle_timeout(&mut self, now: Micros) {
+        self.show_due(now);
+        if matches!(self.state, State::Lingering(until) if now >= until) {
+            self.state = State::Closed;
+        }
+        if self.silent_at().is_some_and(|at| now >= at) {
+            self.silent_said = true;
+            self.events.push_back(ReceiverEvent::Silent);
+        }
+    }
+
+    /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`] next; `None`:
+    /// only after something else happened.
+    pub fn poll_timeout(&self) -> Option<Micros> {
+        let linger = match self.state {
+            State::Lingering(until) => Some(until),
+            State::Open => None,
+            State::Closed => return None,
+        };
+        let show = self.queue.front().and_then(|_| self.pacer.next_at());
+        [linger, show, self.ack_at, self.probe_at(), self.silent_at()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// What has happened, once each and in order.
+    pub fn poll_event(&mut self) -> Option<ReceiverEvent> {
+        self.events.pop_front()
+    }
+
+    /// Appends the datagram that is due at `now` to `out`, if one is; returns its length.
+    pub fn poll_transmit(&mut self, now: Micros, out: &mut Vec<u8>) -> Option<usize> {
+        let start = out.len();
+        if core::mem::take(&mut self.stopping) {
+            Frame::Stop {
+                stream: self.stream,
+            }
+            .encode(self.config.checked, out);
+            return Some(out.len() - start);
+        }
+        if self.state == State::Closed {
+            return None;
+        }
+        let probe = self.probe_at().is_some_and(|at| now >= at);
+        if !probe && self.ack_at.is_none_or(|at| now < at) {
+            return None;
+        }
+        Frame::Ack(self.ack(now, probe)).encode(self.config.checked, out);
+        self.probes += u32::from(probe);
+        self.next_ack += 1;
+        (self.ack_at, self.last_ack) = (None, Some(now));
+        Some(out.len() - start)
+    }
+
+    fn ack(&self, now: Micros, probe: bool) -> Ack {
+        let cum = self.assembler.cum();
+        Ack {
+            stream: self.stream,
+            number: self.next_ack,
+            cum,
+            largest: self.arrived.largest,
+            missing: self.arrived.missing(),
+            hold: now.since(self.arrived.largest_at),
+            unshown: cum - self.shown,
+            pace: self.pace_bytes_per_s(now),
+            hidden: self.hidden,
+            probe,
+            ranges: self.assembler.held().take(MAX_ACK_RANGES).collect(),
+        }
+    }
+
+    /// How fast unshown bytes are being shown; 0 if nothing is held back.
+    fn pace_bytes_per_s(&self, now: Micros) -> u64 {
+        let step = self.pacer.step(now, self.queued_tokens);
+        let queued = self.queue.back().map_or(0, |(end, _)| end - self.shown);
+        if step == Micros::ZERO || self.queued_tokens == 0 || self.hidden {
+            return 0;
+        }
+        let bytes_per_token_milli = queued * 1_000 / self.queued_tokens;
+        (bytes_per_token_milli * 1_000 / step.0.max(1)).min(MAX_INT)
+    }
+
+    fn probe_at(&self) -> Option<Micros> {
+        let asking = self.state == State::Open && self.probes < MAX_PROBES;
+        asking.then(|| self.last_heard + self.config.probe_after.times(1 << self.probes))
+    }
+
+    fn silent_at(&self) -> Option<Micros> {
+        let open = self.state == State::Open && !self.silent_said;
+        open.then(|| self.last_heard + self.config.silent_after)
+    }
+}
