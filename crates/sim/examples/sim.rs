@@ -1,13 +1,16 @@
-//! Runs `loquent sim` without the rest of the program.
+//! Runs `loquent sim` and `loquent trace` without the rest of the program.
 
 use clap::Parser;
 
 #[derive(Parser)]
-struct Args {
-    #[command(flatten)]
-    sim: loquent_sim::cli::SimArgs,
+enum Args {
+    Sim(loquent_sim::cli::SimArgs),
+    Trace(loquent_sim::cli::TraceArgs),
 }
 
 fn main() -> anyhow::Result<()> {
-    Args::parse().sim.run()
+    match Args::parse() {
+        Args::Sim(args) => args.run(),
+        Args::Trace(args) => args.run(),
+    }
 }

@@ -248,9 +248,11 @@ impl Course {
     fn markov(&mut self, stay: (f64, f64), loss: f64, state_ms: f64, stream: &mut Stream) {
         let (leave_good, leave_lossy) = (1.0 - stay.0, 1.0 - stay.1);
         let mut lossy = stream.chance(leave_good / (leave_good + leave_lossy).max(1e-9));
+        // Nothing aligns the air with a generator: the session begins somewhere in a state.
+        self.push(state_ms * stream.unit(), if lossy { loss } else { 0.0 });
         while self.at_ms < self.length_ms {
-            self.push(state_ms, if lossy { loss } else { 0.0 });
             lossy ^= stream.chance(if lossy { leave_lossy } else { leave_good });
+            self.push(state_ms, if lossy { loss } else { 0.0 });
         }
     }
 

@@ -20,8 +20,8 @@ pub enum Violation {
         /// Tokens generated.
         generated: usize,
     },
-    /// More was sent than the budget allows.
-    #[error("{sent} bytes were sent where {allowed} are allowed")]
+    /// More was repeated than the budget allows.
+    #[error("{sent} bytes of repetitions were sent where {allowed} are allowed")]
     OverBudget {
         /// Bytes sent, headers included.
         sent: u64,
@@ -30,7 +30,7 @@ pub enum Violation {
     },
 }
 
-/// Bounds what a sender may spend, headers included.
+/// Bounds what a sender may spend on packets without new text, headers included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Bytes that may be spent at once.
@@ -45,20 +45,20 @@ pub fn violations(course: &Course, budget: Option<Budget>) -> Vec<Violation> {
     if !course.prefix_holds {
         found.push(Violation::NotAPrefix);
     }
-    let complete = course.finished && course.ready_us.len() == course.generated_us.len();
+    let complete = course.finished && course.shown_us.len() == course.generated_us.len();
     match course.progress {
         Progress::Active => found.push(Violation::StillActive(AFTERMATH_US / 1_000_000)),
         Progress::Complete if !complete => found.push(Violation::FalseEnd {
-            shown: course.ready_us.len(),
+            shown: course.shown_us.len(),
             generated: course.generated_us.len(),
         }),
         Progress::Complete | Progress::Suspended => {}
     }
     if let Some(budget) = budget {
         let allowed = budget.burst_bytes + budget.bytes_per_s * course.ended_us / 1_000_000;
-        if course.wire_bytes > allowed {
+        if course.repeated_bytes > allowed {
             found.push(Violation::OverBudget {
-                sent: course.wire_bytes,
+                sent: course.repeated_bytes,
                 allowed,
             });
         }
@@ -74,10 +74,12 @@ mod tests {
         Course {
             generated_us: vec![0, 100],
             ready_us: vec![50, 150],
+            shown_us: vec![50, 150],
             wire_bytes: 200,
             ack_bytes: 100,
             packets: 2,
             redundancy: 0.0,
+            repeated_bytes: 200,
             ended_us: 1_000_000,
             progress: Progress::Complete,
             finished: true,
@@ -107,7 +109,7 @@ mod tests {
             ]
         );
         let mut course = good();
-        course.ready_us.pop();
+        course.shown_us.pop();
         assert!(matches!(
             violations(&course, None)[..],
             [Violation::FalseEnd { .. }]

@@ -6,9 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::plan::Plan;
+use crate::link::Link;
+use crate::plan::{Case, Plan};
 use crate::report::run_plan;
 use crate::study::Watch;
+use crate::trace;
 
 /// Runs a plan in virtual time and reports stalls, delays and bytes.
 #[derive(Debug, Clone, clap::Args)]
@@ -71,6 +73,53 @@ impl SimArgs {
         }
         Ok(())
     }
+}
+
+/// Reads a capture of a token stream over TCP: losses, arrivals, stalls.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TraceArgs {
+    /// The capture, pcap or pcapng.
+    capture: PathBuf,
+    /// The server's port; the stream that carries most data if absent.
+    #[arg(long)]
+    port: Option<u16>,
+    /// Prints JSON instead of the table: every packet and every token.
+    #[arg(long, conflicts_with = "case")]
+    json: bool,
+    /// Prints a case of this name for a plan: the capture's losses as a channel.
+    #[arg(long, value_name = "NAME")]
+    case: Option<String>,
+    /// Round-trip time of that case in ms.
+    #[arg(long, default_value_t = 400.0)]
+    rtt_ms: f64,
+}
+
+impl TraceArgs {
+    /// Reads the capture and prints what it says.
+    pub fn run(self) -> anyhow::Result<()> {
+        let trace = trace::read(&self.capture, self.port)?;
+        match self.case {
+            Some(name) => print!("{}", case_toml(name, self.rtt_ms, &trace)?),
+            None if self.json => println!("{}", serde_json::to_string_pretty(&trace)?),
+            None => print!("{}", trace.table()),
+        }
+        Ok(())
+    }
+}
+
+fn case_toml(name: String, rtt_ms: f64, trace: &trace::Trace) -> anyhow::Result<String> {
+    #[derive(serde::Serialize)]
+    struct Cases {
+        case: [Case; 1],
+    }
+    let case = Case {
+        name,
+        at: None,
+        link: Link::new(rtt_ms, trace.channel()),
+        random: false,
+        generator: None,
+    };
+    Ok(toml::to_string(&Cases { case: [case] })?)
 }
 
 fn read_plan(name: &str) -> anyhow::Result<Plan> {

@@ -25,8 +25,14 @@ pub struct Smoothness {
 }
 
 /// Judges display times `shown_us` (in order) against generation times. Tokens that were never
-/// shown are left out of the span and count as late.
-pub fn smoothness(generated_us: &[u64], shown_us: &[u64], rtt_us: u64) -> Smoothness {
+/// shown are left out of the span and count as late. Nobody waits while the page is hidden, from
+/// and to `hidden_us`: that part of a gap does not count.
+pub fn smoothness(
+    generated_us: &[u64],
+    shown_us: &[u64],
+    rtt_us: u64,
+    hidden_us: Option<(u64, u64)>,
+) -> Smoothness {
     assert!(shown_us.len() <= generated_us.len());
     let Some((&first_us, &last_us)) = generated_us.first().zip(shown_us.last()) else {
         return Smoothness {
@@ -39,7 +45,9 @@ pub fn smoothness(generated_us: &[u64], shown_us: &[u64], rtt_us: u64) -> Smooth
     let (mut full_ms, mut excess_ms) = (0.0, 0.0);
     let mut previous_us = start_us;
     for &at_us in shown_us {
-        let gap_ms = at_us.saturating_sub(previous_us) as f64 / 1e3;
+        let (from_us, to_us) = hidden_us.unwrap_or((0, 0));
+        let unseen_us = at_us.min(to_us).saturating_sub(previous_us.max(from_us));
+        let gap_ms = at_us.saturating_sub(previous_us).saturating_sub(unseen_us) as f64 / 1e3;
         if gap_ms > STALL_MS {
             full_ms += gap_ms;
             excess_ms += gap_ms - STALL_MS;
@@ -71,7 +79,7 @@ mod tests {
         // Tokens 4 and 5 wait for token 6: a gap of 300 ms after token 3.
         shown[4] = shown[6];
         shown[5] = shown[6];
-        let result = smoothness(&generated, &shown, 100_000);
+        let result = smoothness(&generated, &shown, 100_000, None);
         assert!((result.full - 0.3).abs() < 1e-9, "{result:?}");
         assert!((result.excess - 0.1).abs() < 1e-9, "{result:?}");
         assert_eq!(result.late, 0.0);
@@ -80,12 +88,12 @@ mod tests {
 
     #[test]
     fn a_gap_of_exactly_200_ms_is_no_stall() {
-        let result = smoothness(&[0, 100_000], &[50_000, 250_000], 100_000);
+        let result = smoothness(&[0, 100_000], &[50_000, 250_000], 100_000, None);
         assert_eq!(result.full, 0.0);
     }
 
     #[test]
     fn nothing_shown_is_all_late() {
-        assert_eq!(smoothness(&[0, 1], &[], 0).late, 1.0);
+        assert_eq!(smoothness(&[0, 1], &[], 0, None).late, 1.0);
     }
 }

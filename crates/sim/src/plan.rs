@@ -4,8 +4,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::channel::Channel;
 use crate::generate::Generator;
 use crate::link::Link;
+use crate::reader::Reader;
 use crate::scheme::Scheme;
 
 /// Sessions of one case and scheme at most.
@@ -83,19 +85,19 @@ pub struct Entry {
     pub name: Option<String>,
     /// How it sends.
     pub send: Scheme,
-    /// Buffer of a pacing client in ms; without one, tokens are shown as they come.
+    /// How its client shows tokens.
     #[serde(default)]
-    pub pace_ms: Option<f64>,
+    pub reader: Reader,
+}
+
+fn direct() -> Link {
+    Link::new(0.0, Channel::Clean)
 }
 
 impl Entry {
     /// Its name in tables and plots.
     pub fn label(&self) -> String {
-        let own = || match self.pace_ms {
-            Some(pace_ms) => format!("{}, paced {pace_ms} ms", self.send.label()),
-            None => self.send.label(),
-        };
-        self.name.clone().unwrap_or_else(own)
+        self.name.clone().unwrap_or_else(|| self.send.label())
     }
 }
 
@@ -106,12 +108,16 @@ pub struct Case {
     /// Its name in tables and plots.
     pub name: String,
     /// Its place on the x axis of a line plot.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
     /// The link.
+    #[serde(default = "direct")]
     pub link: Link,
-    /// The generator, if it is not the plan's.
+    /// Draws link, generator and reader anew for each session instead.
     #[serde(default)]
+    pub random: bool,
+    /// The generator, if it is not the plan's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generator: Option<Generator>,
 }
 
@@ -241,6 +247,9 @@ pub enum Plot {
         /// Schemes to join by a line, in this order.
         #[serde(default)]
         join: Vec<Vec<String>>,
+        /// Whom the legend names.
+        #[serde(default)]
+        legend: Legend,
     },
     /// A bar for each scheme, a group for each case.
     Bars {
@@ -275,6 +284,17 @@ pub enum Plot {
         #[serde(default)]
         schemes: Vec<String>,
     },
+}
+
+/// Whom a legend names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Legend {
+    /// Every scheme.
+    #[default]
+    All,
+    /// The first scheme of each joined line, and those that are not joined.
+    Joined,
 }
 
 impl Plan {
@@ -318,7 +338,11 @@ impl Plan {
             Some(format!("case {:?}: {fault}", case.name))
         });
         case_fault
-            .or_else(|| self.scheme.iter().find_map(|entry| entry.send.fault()))
+            .or_else(|| {
+                self.scheme
+                    .iter()
+                    .find_map(|entry| entry.send.fault().or_else(|| entry.reader.fault()))
+            })
             .or_else(|| self.unknown_name())
     }
 

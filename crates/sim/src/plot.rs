@@ -1,7 +1,7 @@
 //! The pictures of a study.
 
 use crate::channel::Weather;
-use crate::plan::{Metric, Plan, Plot};
+use crate::plan::{Legend, Metric, Plan, Plot};
 use crate::scheme::Scheme;
 use crate::study::{Study, setting};
 use crate::svg::{Anchor, Axis, INK, Panel, SOFT, Svg};
@@ -27,7 +27,13 @@ const LEGEND_ROW: f64 = 22.0;
 /// Draws all plots of `plan`.
 pub fn draw(plan: &Plan, study: &Study) -> Vec<Picture> {
     let draw_one = |plot: &Plot| match plot {
-        Plot::Scatter { file, x, y, join } => picture(file, scatter(plan, study, (*x, *y), join)),
+        Plot::Scatter {
+            file,
+            x,
+            y,
+            join,
+            legend,
+        } => picture(file, scatter(plan, study, (*x, *y), join, *legend)),
         Plot::Bars { file, y } => picture(file, bars(plan, study, y)),
         Plot::Lines {
             file,
@@ -64,6 +70,7 @@ fn style(plan: &Plan, scheme: usize) -> (&'static str, &'static str) {
         Scheme::Tcp => &["#c0392b", "#e08277", "#7d2318"],
         Scheme::Duplication { .. } => &["#e69f00", "#cc8400", "#b36b00", "#995200"],
         Scheme::Eloquent { .. } => &["#2f6fb7", "#7db0e3", "#1b4370"],
+        Scheme::Ours { .. } => &["#1a7f4b", "#62b88a", "#0d4a2a", "#9bd3b5"],
         Scheme::Oracle { .. } => &["#57606a", "#8c959f", "#32383f"],
     };
     let dash = match send {
@@ -139,15 +146,32 @@ fn whisker(svg: &mut Svg, panel: &Panel, x: f64, (mean, half): (f64, f64), colou
     svg.line(low, high, colour, 1.2);
 }
 
-fn scatter(plan: &Plan, study: &Study, (x, y): (Metric, Metric), join: &[Vec<String>]) -> String {
+fn scatter(
+    plan: &Plan,
+    study: &Study,
+    (x, y): (Metric, Metric),
+    join: &[Vec<String>],
+    named: Legend,
+) -> String {
     let mut svg = Svg::default();
     heading(&mut svg, plan);
-    let schemes: Vec<usize> = (0..plan.scheme.len()).collect();
+    let mut schemes: Vec<usize> = (0..plan.scheme.len()).collect();
     let highest = |metric: Metric| {
         let cells = (0..plan.case.len()).flat_map(|c| schemes.iter().map(move |&s| (c, s)));
         cells
             .map(|(case, scheme)| study.mean(case, scheme, metric).0)
             .fold(0.0, f64::max)
+    };
+    // One colour for a line that is joined: its points are one scheme in several settings.
+    let colour = |scheme: usize| {
+        let label = plan.scheme[scheme].label();
+        let line = join.iter().find(|names| names.contains(&label));
+        let first = line.and_then(|names| {
+            plan.scheme
+                .iter()
+                .position(|entry| names.first() == Some(&entry.label()))
+        });
+        style(plan, first.unwrap_or(scheme)).0
     };
     let (x_axis, y_axis) = (Axis::from_zero(highest(x)), Axis::from_zero(highest(y)));
     for (case, what) in plan.case.iter().enumerate() {
@@ -164,13 +188,14 @@ fn scatter(plan: &Plan, study: &Study, (x, y): (Metric, Metric), join: &[Vec<Str
                     .iter()
                     .position(|entry| entry.label() == *name)?;
                 let (x, y) = point(scheme);
-                Some((panel.at(x, y), style(plan, scheme).0))
+                Some((panel.at(x, y), colour(scheme)))
             });
             let (points, colours): (Vec<_>, Vec<_>) = joined.unzip();
             svg.polyline(&points, colours.first().unwrap_or(&INK), 1.5, "2 3");
         }
-        for &scheme in &schemes {
-            let (colour, dash) = style(plan, scheme);
+        for scheme in 0..plan.scheme.len() {
+            let dash = style(plan, scheme).1;
+            let colour = colour(scheme);
             let (at_x, at_y) = point(scheme);
             if !dash.is_empty() {
                 // A bound has no cost to be placed by: it is drawn across.
@@ -183,6 +208,10 @@ fn scatter(plan: &Plan, study: &Study, (x, y): (Metric, Metric), join: &[Vec<Str
         }
     }
     let (width, bottom) = extent(plan.case.len());
+    if named == Legend::Joined {
+        let later: Vec<&String> = join.iter().flat_map(|names| names.iter().skip(1)).collect();
+        schemes.retain(|&scheme| !later.contains(&&plan.scheme[scheme].label()));
+    }
     let used = legend(&mut svg, plan, &schemes, bottom + 20.0, width);
     svg.finish(width, bottom + used + 12.0)
 }
@@ -306,7 +335,7 @@ fn course(
         .iter()
         .find(|c| c.name == case)
         .expect("plans are checked");
-    let setting = setting(plan, case, session);
+    let setting = setting(plan, case, &plan.scheme[0], session);
     let chosen: Vec<usize> = (0..plan.scheme.len())
         .filter(|&scheme| only.is_empty() || only.contains(&plan.scheme[scheme].label()))
         .collect();

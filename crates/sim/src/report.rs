@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::plan::{Claim, Metric, Plan};
 use crate::plot::{self, Picture};
+use crate::scheme::Scheme;
 use crate::study::{Study, Watch, run};
 
 /// A study with its plan: everything that can be said about it.
@@ -49,7 +50,11 @@ impl Report {
             Metric::WireKb,
             Metric::AckKb,
         ];
-        let paced = self.plan.scheme.iter().any(|entry| entry.pace_ms.is_some());
+        let paced = self
+            .plan
+            .scheme
+            .iter()
+            .any(|entry| entry.reader.holds_back());
         let shown = [Metric::ShownFull, Metric::AddedMs, Metric::HoldMs];
         let columns: Vec<Metric> = columns
             .into_iter()
@@ -82,7 +87,10 @@ impl Report {
 
     fn figure(&self, case: usize, scheme: usize, metric: Metric) -> String {
         let (mean, half) = self.study.mean(case, scheme, metric);
+        let bound = matches!(self.plan.scheme[scheme].send, Scheme::Oracle { .. });
         match metric {
+            // The oracle sends nothing.
+            Metric::Redundancy | Metric::WireKb | Metric::AckKb if bound => "-".to_owned(),
             Metric::DelayMs | Metric::HoldMs | Metric::AddedMs => format!("{mean:.0} ±{half:.0}"),
             Metric::Redundancy | Metric::WireKb | Metric::AckKb => format!("{mean:.2}"),
             _ => format!("{mean:.3} ±{half:.3}"),
@@ -99,6 +107,9 @@ impl Report {
             .enumerate()
             .filter(|(scheme, _)| *scheme != subject);
         for (scheme, label) in others {
+            if self.study.mean(case, scheme, compare.metric).0 == 0.0 {
+                continue;
+            }
             let change = self.study.change(case, subject, scheme, compare.metric);
             let _ = writeln!(
                 text,

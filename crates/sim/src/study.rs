@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 
+use crate::campaign;
 use crate::check::{self, Violation};
 use crate::metrics::{Smoothness, smoothness};
-use crate::pacing::Pacer;
 use crate::plan::{Case, Entry, Metric, Plan};
 use crate::rng::Draws;
 use crate::scheme::Progress;
@@ -88,11 +88,12 @@ pub fn session_seed(plan: &Plan, session: u32) -> u64 {
     Draws::new(plan.seed, "session").bits(u64::from(session))
 }
 
-/// What session number `session` of `case` needs.
-pub fn setting<'a>(plan: &'a Plan, case: &'a Case, session: u32) -> Setting<'a> {
+/// What session number `session` of a case and scheme needs.
+pub fn setting<'a>(plan: &'a Plan, case: &'a Case, entry: &Entry, session: u32) -> Setting<'a> {
     Setting {
         link: &case.link,
         generator: plan.generator(case),
+        reader: entry.reader,
         length_us: (plan.seconds * 1e6) as u64,
         seed: session_seed(plan, session),
     }
@@ -145,7 +146,18 @@ fn run_job(plan: &Plan, job: usize) -> (Outcome, Vec<Finding>, f64) {
     let session = (job % sessions) as u32;
     let entry = &plan.scheme[job / sessions % plan.scheme.len()];
     let case = &plan.case[job / sessions / plan.scheme.len()];
-    let course = world::run(&entry.send, &setting(plan, case, session));
+    let seed = session_seed(plan, session);
+    let drawn = case.random.then(|| campaign::draw(seed));
+    let mut setting = setting(plan, case, entry, session);
+    if let Some((link, generator, reader)) = &drawn {
+        setting = Setting {
+            link,
+            generator,
+            reader: *reader,
+            ..setting
+        };
+    }
+    let course = world::run(&entry.send, &setting);
     let findings = check::violations(&course, entry.send.budget())
         .into_iter()
         .map(|violation| Finding {
@@ -156,36 +168,21 @@ fn run_job(plan: &Plan, job: usize) -> (Outcome, Vec<Finding>, f64) {
         })
         .collect();
     let simulated_s = course.ended_us as f64 / 1e6;
-    (judge(plan, case, entry, &course), findings, simulated_s)
+    (judge(&setting, &course), findings, simulated_s)
 }
 
-fn judge(plan: &Plan, case: &Case, entry: &Entry, course: &Course) -> Outcome {
-    let rtt_us = (case.link.rtt_ms * 1e3) as u64;
-    let ready = smoothness(&course.generated_us, &course.ready_us, rtt_us);
-    let shown = match entry.pace_ms {
-        Some(pace_ms) => {
-            let displayed_us = pacer(course, pace_ms).display(&course.ready_us);
-            smoothness(&course.generated_us, &displayed_us, rtt_us)
-        }
-        None => ready,
-    };
+fn judge(setting: &Setting<'_>, course: &Course) -> Outcome {
+    let rtt_us = (setting.link.rtt_ms * 1e3) as u64;
+    let seconds = setting.length_us as f64 / 1e6;
+    let hidden_us = setting.reader.hidden_us();
     Outcome {
-        ready,
-        shown,
-        half_rtt_ms: case.link.rtt_ms / 2.0,
+        ready: smoothness(&course.generated_us, &course.ready_us, rtt_us, None),
+        shown: smoothness(&course.generated_us, &course.shown_us, rtt_us, hidden_us),
+        half_rtt_ms: setting.link.rtt_ms / 2.0,
         redundancy: course.redundancy,
-        wire_kb: course.wire_bytes as f64 / 1e3 / plan.seconds,
-        ack_kb: course.ack_bytes as f64 / 1e3 / plan.seconds,
+        wire_kb: course.wire_bytes as f64 / 1e3 / seconds,
+        ack_kb: course.ack_bytes as f64 / 1e3 / seconds,
         suspended: course.progress == Progress::Suspended,
-    }
-}
-
-/// A pacer that knows the generator's mean gap, as a client learns it from the first tokens.
-fn pacer(course: &Course, pace_ms: f64) -> Pacer {
-    let span_us = course.generated_us.last().copied().unwrap_or(0) as f64;
-    Pacer {
-        target_us: pace_ms * 1e3,
-        gap_us: span_us / (course.generated_us.len().max(2) - 1) as f64,
     }
 }
 

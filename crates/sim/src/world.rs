@@ -2,11 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 use crate::channel::{Lane, Weather};
 use crate::generate::{Generator, token_text};
 use crate::link::{Link, Path};
-use crate::scheme::{Progress, Receiver, Scheme, Sender};
+use crate::reader::Reader;
+use crate::scheme::{Ends, Progress, Receiver, Scheme, Sender};
 
 /// A session runs at most this long after its last token. Every sender has to stop before.
 pub const AFTERMATH_US: u64 = 120_000_000;
@@ -18,6 +20,8 @@ pub struct Setting<'a> {
     pub link: &'a Link,
     /// The rhythm of the tokens.
     pub generator: &'a Generator,
+    /// The reader.
+    pub reader: Reader,
     /// How long tokens are generated, in µs.
     pub length_us: u64,
     /// Decides weather, mishaps, rhythm and text. The scheme has no part in it.
@@ -31,14 +35,18 @@ pub struct Course {
     pub generated_us: Vec<u64>,
     /// Time from which each token could be shown in order, in µs; shorter if some never could.
     pub ready_us: Vec<u64>,
+    /// Time at which each token was shown, in µs; the same unless the client paces.
+    pub shown_us: Vec<u64>,
     /// Bytes sent to the client, 60 for each packet's headers included.
     pub wire_bytes: u64,
     /// Bytes of acknowledgements, headers included.
     pub ack_bytes: u64,
     /// Packets sent to the client.
     pub packets: u64,
-    /// Bytes of text sent, copies included, over the bytes of the answer, minus 1.
+    /// Copies of the answer's bytes sent beside the first.
     pub redundancy: f64,
+    /// Bytes of packets without new text, headers included, for schemes that bound them.
+    pub repeated_bytes: u64,
     /// When the last event happened, in µs.
     pub ended_us: u64,
     /// How the sender ended.
@@ -51,14 +59,13 @@ pub struct Course {
 
 /// Runs one session of `scheme`.
 pub fn run(scheme: &Scheme, setting: &Setting<'_>) -> Course {
-    let rtt_us = (setting.link.rtt_ms * 1e3) as u64;
     let horizon_us = setting.length_us + AFTERMATH_US;
     let weather = Weather::new(&setting.link.channel, setting.seed, horizon_us);
     let generated_us = setting.generator.times_us(setting.seed, setting.length_us);
-    match scheme.ends(rtt_us) {
+    match scheme.ends(setting.link, &setting.reader) {
         Some((sender, receiver)) => {
             let path = Path::new(setting.link, &weather, setting.seed, horizon_us);
-            World::new(setting.seed, generated_us, path, sender, receiver).run(horizon_us)
+            World::new(setting, generated_us, path, (sender, receiver)).run(horizon_us)
         }
         None => oracle(scheme, setting, &weather, generated_us),
     }
@@ -89,11 +96,13 @@ fn oracle(
     Course {
         ended_us: ready_us.last().copied().unwrap_or(0),
         generated_us,
+        shown_us: ready_us.clone(),
         ready_us,
         wire_bytes: 0,
         ack_bytes: 0,
         packets: 0,
         redundancy: 0.0,
+        repeated_bytes: 0,
         progress: Progress::Complete,
         finished: true,
         prefix_holds: true,
@@ -116,6 +125,10 @@ struct World<'a> {
     sender: Box<dyn Sender>,
     receiver: Box<dyn Receiver>,
     answer: Answer,
+    /// Times at which the page is hidden and seen again, the next one last.
+    turns_us: Vec<(u64, bool)>,
+    next_migration_us: Option<u64>,
+    migrations: u64,
     packet: Vec<u8>,
 }
 
@@ -128,6 +141,7 @@ struct Answer {
     emitted: usize,
     shown: Vec<u8>,
     ready_us: Vec<u64>,
+    shown_us: Vec<u64>,
     prefix_holds: bool,
 }
 
@@ -147,6 +161,7 @@ impl Answer {
             emitted: 0,
             shown: Vec::new(),
             ready_us: Vec::new(),
+            shown_us: Vec::new(),
             prefix_holds: true,
         }
     }
@@ -170,10 +185,13 @@ impl Answer {
             .map_or(0, |last| self.ends[last]);
         self.prefix_holds &= self.shown.len() <= emitted_bytes
             && self.shown[before..] == self.text[before..self.shown.len().max(before)];
-        while let Some(&end) = self.ends.get(self.ready_us.len()) {
+        while let Some(&end) = self.ends.get(self.shown_us.len()) {
             if end > self.shown.len() {
                 break;
             }
+            self.shown_us.push(now_us);
+        }
+        while self.ready_us.len() < receiver.arrived() {
             self.ready_us.push(now_us);
         }
     }
@@ -181,20 +199,23 @@ impl Answer {
 
 impl<'a> World<'a> {
     fn new(
-        seed: u64,
+        setting: &Setting<'_>,
         generated_us: Vec<u64>,
         path: Path<'a>,
-        sender: Box<dyn Sender>,
-        receiver: Box<dyn Receiver>,
+        (sender, receiver): Ends,
     ) -> Self {
+        let hidden_us = setting.reader.hidden_us();
         Self {
             now_us: 0,
+            next_migration_us: path.next_migration_us(0),
+            migrations: 0,
             events: BinaryHeap::new(),
             scheduled: 0,
             path,
             sender,
             receiver,
-            answer: Answer::new(seed, generated_us),
+            answer: Answer::new(setting.seed, generated_us),
+            turns_us: hidden_us.map_or(vec![], |(from, to)| vec![(to, false), (from, true)]),
             packet: Vec::new(),
         }
     }
@@ -207,14 +228,15 @@ impl<'a> World<'a> {
             self.now_us = self.now_us.max(at_us);
             self.step();
         }
-        let sent = self.sender.text_bytes_sent() as f64;
         Course {
             ready_us: self.answer.ready_us,
+            shown_us: self.answer.shown_us,
             generated_us: self.answer.generated_us,
             wire_bytes: self.path.wire_bytes(Lane::Down),
             ack_bytes: self.path.wire_bytes(Lane::Up),
             packets: self.path.packets(Lane::Down),
-            redundancy: sent / self.answer.text.len() as f64 - 1.0,
+            redundancy: self.sender.volume().redundancy(),
+            repeated_bytes: self.sender.repeated_bytes(),
             ended_us: self.now_us,
             progress: self.sender.progress(),
             finished: self.receiver.finished(),
@@ -229,21 +251,44 @@ impl<'a> World<'a> {
             self.answer.next_us(),
             self.sender.poll_timeout(),
             self.receiver.poll_timeout(),
+            self.turns_us.last().map(|turn| turn.0),
+            self.next_migration_us,
         ]
         .into_iter()
         .flatten()
         .min()
     }
 
-    /// Does everything that is due now: arrivals, then the generator, then timers.
+    /// Does everything that is due now: arrivals, then the generator, the reader, and timers.
     fn step(&mut self) {
         let now_us = self.now_us;
-        while self
-            .events
-            .peek()
-            .is_some_and(|Reverse((at_us, _, _))| *at_us <= now_us)
-        {
-            let Reverse((_, _, event)) = self.events.pop().expect("just seen");
+        self.arrive();
+        while self.answer.next_us().is_some_and(|at_us| at_us <= now_us) {
+            let index = self.answer.emitted;
+            self.answer.emitted += 1;
+            let last = self.answer.next_us().is_none();
+            let token = self.answer.token(index);
+            self.sender.handle_token(now_us, token, last);
+        }
+        self.turn();
+        let due = |at_us: Option<u64>| at_us.is_some_and(|at_us| at_us <= now_us);
+        if due(self.sender.poll_timeout()) {
+            self.sender.handle_timeout(now_us);
+        }
+        if due(self.receiver.poll_timeout()) {
+            self.receiver.handle_timeout(now_us);
+            self.answer.show(now_us, &mut *self.receiver);
+        }
+        self.transmit();
+    }
+
+    fn arrive(&mut self) {
+        let now_us = self.now_us;
+        while let Some(next) = self.events.peek_mut() {
+            if next.0.0 > now_us {
+                break;
+            }
+            let Reverse((_, _, event)) = PeekMut::pop(next);
             match event {
                 Event::ToSender(packet) => self.sender.handle_packet(now_us, &packet),
                 Event::ToReceiver(packet) => {
@@ -252,29 +297,24 @@ impl<'a> World<'a> {
                 }
             }
         }
-        while self.answer.next_us().is_some_and(|at_us| at_us <= now_us) {
-            let index = self.answer.emitted;
-            self.answer.emitted += 1;
-            let last = self.answer.next_us().is_none();
-            self.sender
-                .handle_token(now_us, self.answer.token(index), last);
-        }
-        if self
-            .sender
-            .poll_timeout()
-            .is_some_and(|at_us| at_us <= now_us)
-        {
-            self.sender.handle_timeout(now_us);
-        }
-        if self
-            .receiver
-            .poll_timeout()
-            .is_some_and(|at_us| at_us <= now_us)
-        {
-            self.receiver.handle_timeout(now_us);
+    }
+
+    /// The reader turns away or back, and the path changes.
+    fn turn(&mut self) {
+        let now_us = self.now_us;
+        while let Some((_, hidden)) = self.turns_us.pop_if(|turn| turn.0 <= now_us) {
+            self.receiver.handle_hidden(now_us, hidden);
             self.answer.show(now_us, &mut *self.receiver);
         }
-        self.transmit();
+        if self.next_migration_us.is_some_and(|at_us| at_us <= now_us) {
+            self.migrations += 1;
+            self.next_migration_us = self.path.next_migration_us(now_us);
+            // Every second time the transport hides the change, as QUIC's migration does; else
+            // the client has to ask for the rest over a new connection.
+            if self.migrations.is_multiple_of(2) {
+                self.receiver.handle_new_path(now_us);
+            }
+        }
     }
 
     fn transmit(&mut self) {
@@ -294,13 +334,33 @@ impl<'a> World<'a> {
     fn post(&mut self, lane: Lane, packet: &[u8]) {
         let fate = self.path.send(self.now_us, packet.len(), lane);
         for arrival in fate.arrivals.into_iter().flatten() {
+            let mut packet = packet.to_vec();
+            if let Some(bits) = arrival.corrupted {
+                corrupt(&mut packet, bits);
+            }
             let event = match lane {
-                Lane::Down => Event::ToReceiver(packet.to_vec()),
-                Lane::Up => Event::ToSender(packet.to_vec()),
+                Lane::Down => Event::ToReceiver(packet),
+                Lane::Up => Event::ToSender(packet),
             };
             self.scheduled += 1;
             self.events
                 .push(Reverse((arrival.at_us, self.scheduled, event)));
         }
+    }
+}
+
+/// Flips one to eight bits of a packet, or cuts its end off.
+fn corrupt(packet: &mut Vec<u8>, bits: u64) {
+    let length = packet.len() as u64;
+    if length == 0 {
+        return;
+    }
+    if bits & 7 == 0 {
+        packet.truncate((bits >> 3) as usize % packet.len());
+        return;
+    }
+    for flip in 0..bits & 7 {
+        let at = (bits >> 3).wrapping_mul(2 * flip + 1) % (length * 8);
+        packet[(at / 8) as usize] ^= 1 << (at % 8);
     }
 }

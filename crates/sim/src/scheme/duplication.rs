@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::packet::{self, Token};
-use super::{GIVE_UP_US, Progress, Sender};
+use super::{GIVE_UP_US, Progress, Sender, Volume};
 
 #[derive(Debug)]
 struct Waiting {
@@ -22,7 +22,7 @@ pub struct DuplicationSender {
     next_index: u32,
     ended_us: Option<u64>,
     suspended: bool,
-    text_bytes: u64,
+    volume: Volume,
 }
 
 impl DuplicationSender {
@@ -37,13 +37,14 @@ impl DuplicationSender {
             next_index: 0,
             ended_us: None,
             suspended: false,
-            text_bytes: 0,
+            volume: Volume::default(),
         }
     }
 }
 
 impl Sender for DuplicationSender {
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool) {
+        self.volume.once += text.len() as u64;
         let index = self.next_index;
         self.next_index += 1;
         let token = Token {
@@ -88,7 +89,7 @@ impl Sender for DuplicationSender {
             }
             packet::put_number(out, index);
             packet::put_token(out, &waiting.token);
-            self.text_bytes += waiting.token.text.len() as u64;
+            self.volume.sent += waiting.token.text.len() as u64;
             return true;
         }
         false
@@ -108,7 +109,7 @@ impl Sender for DuplicationSender {
         }
     }
 
-    fn text_bytes_sent(&self) -> u64 {
-        self.text_bytes
+    fn volume(&self) -> Volume {
+        self.volume
     }
 }

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 
 use super::packet::{self, Token};
-use super::{GIVE_UP_US, Progress, Sender};
+use super::{GIVE_UP_US, Progress, Sender, Volume};
 
 /// The sending end.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct EloquentSender {
     timer_fired: bool,
     ended_us: Option<u64>,
     suspended: bool,
-    text_bytes: u64,
+    volume: Volume,
 }
 
 impl EloquentSender {
@@ -48,19 +48,20 @@ impl EloquentSender {
             timer_fired: false,
             ended_us: None,
             suspended: false,
-            text_bytes: 0,
+            volume: Volume::default(),
         }
     }
 
     fn put(&mut self, out: &mut Vec<u8>, token: &Token, indices: &mut Vec<u32>) {
         packet::put_token(out, token);
-        self.text_bytes += token.text.len() as u64;
+        self.volume.sent += token.text.len() as u64;
         indices.push(token.index);
     }
 }
 
 impl Sender for EloquentSender {
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool) {
+        self.volume.once += text.len() as u64;
         self.fresh.push_back(Token {
             index: self.next_index,
             last,
@@ -124,7 +125,7 @@ impl Sender for EloquentSender {
         }
     }
 
-    fn text_bytes_sent(&self) -> u64 {
-        self.text_bytes
+    fn volume(&self) -> Volume {
+        self.volume
     }
 }

@@ -3,9 +3,16 @@
 use serde::{Deserialize, Serialize};
 
 use crate::check::Budget;
+use crate::link::Link;
+use crate::reader::Reader;
 
+pub use congestion::{Congestion, Control};
+pub use ours::Tuning;
+
+mod congestion;
 mod duplication;
 mod eloquent;
+mod ours;
 mod packet;
 mod tcp;
 
@@ -37,8 +44,28 @@ pub trait Sender {
     fn poll_timeout(&self) -> Option<u64>;
     /// How far it is.
     fn progress(&self) -> Progress;
-    /// Bytes of answer text put into packets so far, copies included.
-    fn text_bytes_sent(&self) -> u64;
+    /// How much it has sent.
+    fn volume(&self) -> Volume;
+    /// Bytes of packets without new text, headers included; for schemes that bound them.
+    fn repeated_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// Bytes of an answer, and bytes of it put into packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Volume {
+    /// The answer's bytes.
+    pub once: u64,
+    /// Bytes sent, copies included.
+    pub sent: u64,
+}
+
+impl Volume {
+    /// Copies beside the first: 0 if every byte was sent once.
+    pub fn redundancy(self) -> f64 {
+        self.sent as f64 / (self.once as f64).max(1.0) - 1.0
+    }
 }
 
 /// The client's end.
@@ -51,8 +78,14 @@ pub trait Receiver {
     fn poll_transmit(&mut self, now_us: u64, packet: &mut Vec<u8>) -> bool;
     /// When to call `handle_timeout`.
     fn poll_timeout(&self) -> Option<u64>;
-    /// Appends the text that can be shown since the last call.
+    /// The page is hidden from now on, or not any more.
+    fn handle_hidden(&mut self, now_us: u64, hidden: bool);
+    /// The client has noticed that its path has changed.
+    fn handle_new_path(&mut self, _now_us: u64) {}
+    /// Appends the text that is shown since the last call.
     fn take_shown(&mut self, text: &mut Vec<u8>);
+    /// Tokens that have arrived in order, shown or held back by the client's pace.
+    fn arrived(&self) -> usize;
     /// True once the end of the answer has been shown.
     fn finished(&self) -> bool;
 }
@@ -80,6 +113,15 @@ pub enum Scheme {
         #[serde(default = "default_resend_ms")]
         resend_ms: f64,
     },
+    /// Loquent's own: the code that ships.
+    Ours {
+        /// Departures from the shipped parameters.
+        #[serde(default)]
+        tuning: Tuning,
+        /// A model of QUIC's congestion control in front; none means the floor that we ship.
+        #[serde(default)]
+        congestion: Option<Congestion>,
+    },
     /// The bound: each token at the first delivered opportunity of a grid.
     Oracle {
         /// Spacing of the grid in ms.
@@ -103,6 +145,16 @@ impl Scheme {
             Self::Duplication { copies, .. } => format!("Duplication x{copies}"),
             Self::Eloquent { max_tokens: 10, .. } => "Eloquent".to_owned(),
             Self::Eloquent { max_tokens, .. } => format!("Eloquent, {max_tokens} tokens"),
+            Self::Ours {
+                congestion: None, ..
+            } => "Loquent".to_owned(),
+            Self::Ours {
+                congestion: Some(congestion),
+                ..
+            } => match congestion.control {
+                Control::NewReno => "Loquent behind NewReno".to_owned(),
+                Control::Cubic => "Loquent behind CUBIC".to_owned(),
+            },
             Self::Oracle { every_ms } => format!("Oracle {every_ms} ms"),
         }
     }
@@ -114,7 +166,7 @@ impl Scheme {
                 .then(|| format!("{name} = {value} is not in {low}..={high}"))
         };
         match *self {
-            Self::Tcp => None,
+            Self::Tcp | Self::Ours { .. } => None,
             Self::Duplication { copies, resend_ms } => {
                 bounded("copies", f64::from(copies), 1.0, 50.0)
                     .or_else(|| bounded("resend_ms", resend_ms, 1.0, 60_000.0))
@@ -128,37 +180,54 @@ impl Scheme {
         }
     }
 
-    /// What it may spend at most, if it has promised a bound.
+    /// What its repetitions may cost at most, if it has promised a bound.
     pub fn budget(&self) -> Option<Budget> {
-        None
+        match self {
+            Self::Ours { tuning, .. } => Some(tuning.budget()),
+            _ => None,
+        }
     }
 
     /// Its two ends; none for the oracle, which is computed and not simulated.
-    pub fn ends(&self, link_rtt_us: u64) -> Option<(Box<dyn Sender>, Box<dyn Receiver>)> {
-        let ends: (Box<dyn Sender>, Box<dyn Receiver>) = match *self {
-            Self::Tcp => (
-                Box::new(tcp::TcpSender::new(link_rtt_us)),
-                Box::new(packet::TokenReceiver::default()),
-            ),
-            Self::Duplication { copies, resend_ms } => (
-                Box::new(duplication::DuplicationSender::new(
-                    copies,
-                    (resend_ms * 1e3) as u64,
-                )),
-                Box::new(packet::TokenReceiver::default()),
-            ),
+    pub fn ends(&self, link: &Link, reader: &Reader) -> Option<Ends> {
+        let rtt_us = (link.rtt_ms * 1e3) as u64;
+        let sender: Box<dyn Sender> = match *self {
+            Self::Tcp => Box::new(tcp::TcpSender::new(rtt_us)),
+            Self::Duplication { copies, resend_ms } => {
+                let resend_us = (resend_ms * 1e3) as u64;
+                Box::new(duplication::DuplicationSender::new(copies, resend_us))
+            }
             Self::Eloquent {
                 max_tokens,
                 resend_ms,
-            } => (
-                Box::new(eloquent::EloquentSender::new(
-                    max_tokens,
-                    (resend_ms * 1e3) as u64,
-                )),
-                Box::new(packet::TokenReceiver::default()),
-            ),
+            } => {
+                let resend_us = (resend_ms * 1e3) as u64;
+                Box::new(eloquent::EloquentSender::new(max_tokens, resend_us))
+            }
+            Self::Ours { tuning, congestion } => {
+                return Some(our_ends(&tuning, congestion, link, reader));
+            }
             Self::Oracle { .. } => return None,
         };
-        Some(ends)
+        Some((sender, Box::new(packet::TokenReceiver::new(reader.pace()))))
+    }
+}
+
+/// A sender and its receiver.
+pub type Ends = (Box<dyn Sender>, Box<dyn Receiver>);
+
+fn our_ends(tuning: &Tuning, congestion: Option<Congestion>, link: &Link, reader: &Reader) -> Ends {
+    let rtt_us = (link.rtt_ms * 1e3) as u64;
+    let (sender, receiver) = ours::ends(tuning, rtt_us, link.corrupt > 0.0, reader);
+    match congestion {
+        Some(congestion) => (
+            Box::new(congestion::CongestedSender::new(
+                Box::new(sender),
+                congestion,
+                rtt_us,
+            )),
+            Box::new(congestion::CongestedReceiver::new(Box::new(receiver))),
+        ),
+        None => (Box::new(sender), Box::new(receiver)),
     }
 }

@@ -6,7 +6,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use loquent_proto::Pace;
+
 use super::Receiver;
+use crate::reader::Shower;
 
 /// A token as it waits at the sender.
 #[derive(Debug, Clone)]
@@ -55,17 +58,43 @@ fn take_token(bytes: &mut &[u8]) -> Option<Token> {
 ///
 /// One departure: it goes on answering after the end of the answer. Leaving at once, as written,
 /// loses the last acknowledgement sooner or later, and the sender never stops.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct TokenReceiver {
+    /// Tokens that have arrived in order.
     next: u32,
     held: BTreeMap<u32, Token>,
+    waiting: VecDeque<Token>,
+    shower: Shower,
     shown: Vec<u8>,
     acks: VecDeque<u32>,
     finished: bool,
 }
 
+impl TokenReceiver {
+    /// A receiver that shows at this pace.
+    pub fn new(pace: Pace) -> Self {
+        Self {
+            next: 0,
+            held: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            shower: Shower::new(pace),
+            shown: Vec::new(),
+            acks: VecDeque::new(),
+            finished: false,
+        }
+    }
+
+    fn show_due(&mut self, now_us: u64) {
+        let due = self.shower.take_due(now_us);
+        for token in self.waiting.drain(..due) {
+            self.shown.extend_from_slice(&token.text);
+            self.finished |= token.last;
+        }
+    }
+}
+
 impl Receiver for TokenReceiver {
-    fn handle_packet(&mut self, _now_us: u64, packet: &[u8]) {
+    fn handle_packet(&mut self, now_us: u64, packet: &[u8]) {
         let Some(number) = number(packet) else { return };
         self.acks.push_back(number);
         let mut bytes = &packet[4..];
@@ -74,14 +103,23 @@ impl Receiver for TokenReceiver {
                 self.held.insert(token.index, token);
             }
         }
+        let before = self.next;
         while let Some(token) = self.held.remove(&self.next) {
             self.next += 1;
-            self.shown.extend_from_slice(&token.text);
-            self.finished |= token.last;
+            self.waiting.push_back(token);
         }
+        self.shower.handle_arrival(now_us, self.next - before);
+        self.show_due(now_us);
     }
 
-    fn handle_timeout(&mut self, _now_us: u64) {}
+    fn handle_timeout(&mut self, now_us: u64) {
+        self.show_due(now_us);
+    }
+
+    fn handle_hidden(&mut self, now_us: u64, hidden: bool) {
+        self.shower.set_hidden(hidden);
+        self.show_due(now_us);
+    }
 
     fn poll_transmit(&mut self, _now_us: u64, packet: &mut Vec<u8>) -> bool {
         let Some(number) = self.acks.pop_front() else {
@@ -92,11 +130,15 @@ impl Receiver for TokenReceiver {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        None
+        self.shower.poll_timeout()
     }
 
     fn take_shown(&mut self, text: &mut Vec<u8>) {
         text.append(&mut self.shown);
+    }
+
+    fn arrived(&self) -> usize {
+        self.next as usize
     }
 
     fn finished(&self) -> bool {

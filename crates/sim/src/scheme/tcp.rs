@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::packet::{self, Token};
-use super::{GIVE_UP_US, Progress, Sender};
+use super::{GIVE_UP_US, Progress, Sender, Volume};
 
 const MIN_RTO_MARGIN_US: f64 = 200_000.0;
 const MAX_BACKOFF: u32 = 6;
@@ -37,7 +37,7 @@ pub struct TcpSender {
     next_index: u32,
     ended_us: Option<u64>,
     suspended: bool,
-    text_bytes: u64,
+    volume: Volume,
 }
 
 impl TcpSender {
@@ -53,7 +53,7 @@ impl TcpSender {
             next_index: 0,
             ended_us: None,
             suspended: false,
-            text_bytes: 0,
+            volume: Volume::default(),
         }
     }
 
@@ -78,6 +78,7 @@ impl TcpSender {
 
 impl Sender for TcpSender {
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool) {
+        self.volume.once += text.len() as u64;
         let index = self.next_index;
         self.next_index += 1;
         let token = Token {
@@ -155,7 +156,7 @@ impl Sender for TcpSender {
         segment.sent_us = now_us;
         packet::put_number(out, number);
         packet::put_token(out, &segment.token);
-        self.text_bytes += segment.token.text.len() as u64;
+        self.volume.sent += segment.token.text.len() as u64;
         self.sent_us.push((index, now_us));
         self.next_number += 1;
         true
@@ -175,7 +176,7 @@ impl Sender for TcpSender {
         }
     }
 
-    fn text_bytes_sent(&self) -> u64 {
-        self.text_bytes
+    fn volume(&self) -> Volume {
+        self.volume
     }
 }
