@@ -1,0 +1,168 @@
+//! `loquent sim` and `loquent trace`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::link::Link;
+use crate::plan::{Case, Plan};
+use crate::report::run_plan;
+use crate::study::Watch;
+use crate::trace;
+
+/// Runs a plan in virtual time and reports stalls, delays and bytes.
+#[derive(Debug, Clone, clap::Args)]
+pub struct SimArgs {
+    /// The plan: a TOML file, or the name of one that comes with the program.
+    plan: String,
+    /// Sessions of each case and scheme instead of the plan's.
+    #[arg(long)]
+    sessions: Option<u32>,
+    /// Seed instead of the plan's.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Threads to compute on; their number does not change the result.
+    #[arg(long, default_value_t = default_threads())]
+    threads: usize,
+    /// Prints JSON instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Writes one line for each session to this file.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Writes the plan's plots into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    svg: Option<PathBuf>,
+}
+
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+impl SimArgs {
+    /// Runs the plan. Fails if it cannot be read, if one of its claims does not hold, or if a
+    /// session broke a promise.
+    pub fn run(self) -> anyhow::Result<()> {
+        let mut plan = read_plan(&self.plan)?;
+        plan.sessions = self.sessions.unwrap_or(plan.sessions);
+        plan.seed = self.seed.unwrap_or(plan.seed);
+        let cells = plan.case.len() * plan.scheme.len();
+        let meter = Meter::new(cells as u64 * u64::from(plan.sessions));
+        let started = std::time::Instant::now();
+        let report = run_plan(&plan, self.threads, &meter);
+        let took = started.elapsed();
+        meter.bar.finish_and_clear();
+        if self.json {
+            print!("{}", report.json());
+        } else {
+            print!("{}", report.table());
+        }
+        eprintln!("{}", speed(report.study().simulated_s, took, self.threads));
+        if let Some(path) = &self.csv {
+            write(path, &report.csv())?;
+        }
+        if let Some(folder) = &self.svg {
+            for picture in report.pictures() {
+                write(&folder.join(&picture.file), &picture.svg)?;
+            }
+        }
+        if !report.good() {
+            bail!("a claim of the plan does not hold, or a session broke a promise");
+        }
+        Ok(())
+    }
+}
+
+/// Reads a capture of a token stream over TCP: losses, arrivals, stalls.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TraceArgs {
+    /// The capture, pcap or pcapng.
+    capture: PathBuf,
+    /// The server's port; the stream that carries most data if absent.
+    #[arg(long)]
+    port: Option<u16>,
+    /// Prints JSON instead of the table: every packet and every token.
+    #[arg(long, conflicts_with = "case")]
+    json: bool,
+    /// Prints a case of this name for a plan: the capture's losses as a channel.
+    #[arg(long, value_name = "NAME")]
+    case: Option<String>,
+    /// Round-trip time of that case in ms.
+    #[arg(long, default_value_t = 400.0)]
+    rtt_ms: f64,
+}
+
+impl TraceArgs {
+    /// Reads the capture and prints what it says.
+    pub fn run(self) -> anyhow::Result<()> {
+        let trace = trace::read(&self.capture, self.port)?;
+        match self.case {
+            Some(name) => print!("{}", case_toml(name, self.rtt_ms, &trace)?),
+            None if self.json => println!("{}", serde_json::to_string_pretty(&trace)?),
+            None => print!("{}", trace.table()),
+        }
+        Ok(())
+    }
+}
+
+fn case_toml(name: String, rtt_ms: f64, trace: &trace::Trace) -> anyhow::Result<String> {
+    #[derive(serde::Serialize)]
+    struct Cases {
+        case: [Case; 1],
+    }
+    let case = Case {
+        name,
+        at: None,
+        link: Link::new(rtt_ms, trace.channel()),
+        random: false,
+        generator: None,
+    };
+    Ok(toml::to_string(&Cases { case: [case] })?)
+}
+
+fn read_plan(name: &str) -> anyhow::Result<Plan> {
+    let built_in = crate::BUILT_IN_PLANS
+        .iter()
+        .find(|(known, _)| *known == name);
+    match built_in {
+        Some((name, text)) if !Path::new(name).exists() => Ok(Plan::parse(name, text)?),
+        _ => Ok(Plan::read(Path::new(name))?),
+    }
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    std::fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+fn speed(simulated_s: f64, took: Duration, threads: usize) -> String {
+    let times = simulated_s / took.as_secs_f64().max(1e-9) / threads.max(1) as f64;
+    format!(
+        "{simulated_s:.0} s simulated in {:.1} s on {threads} threads: {times:.0} times real time per thread",
+        took.as_secs_f64()
+    )
+}
+
+struct Meter {
+    bar: ProgressBar,
+}
+
+impl Meter {
+    fn new(sessions: u64) -> Self {
+        let bar = ProgressBar::new(sessions);
+        let style = ProgressStyle::with_template("{bar:40} {pos}/{len} sessions, {eta} left")
+            .expect("a fixed template");
+        bar.set_style(style);
+        Self { bar }
+    }
+}
+
+impl Watch for Meter {
+    fn advance(&self, sessions: u64, _simulated_s: f64) {
+        self.bar.inc(sessions);
+    }
+}

@@ -1,0 +1,286 @@
+//! A link in virtual time: delay, rate, queue, loss and the rarer mishaps, in both directions.
+
+use serde::{Deserialize, Serialize};
+
+use crate::channel::{Channel, Lane, Weather, slot};
+use crate::rng::Draws;
+
+/// Bytes of headers per packet on the wire (IP, UDP, QUIC and its tag): measuring.md counts 60.
+pub const HEADER_BYTES: usize = 60;
+
+/// A link as written in a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Round-trip time of an empty link in ms; half of it each way.
+    pub rtt_ms: f64,
+    /// When packets are lost.
+    #[serde(default = "clean")]
+    pub channel: Channel,
+    /// What becomes of acknowledgements.
+    #[serde(default)]
+    pub acks: AckPath,
+    /// Rate of each direction in kbit/s; unlimited if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_kbps: Option<f64>,
+    /// Bytes that wait in front of a rate limit before the tail is dropped.
+    #[serde(default = "default_queue_bytes")]
+    pub queue_bytes: u64,
+    /// Longest additional delay of a packet in ms, uniform; above the packet spacing it reorders.
+    #[serde(default)]
+    pub jitter_ms: f64,
+    /// Probability that a packet arrives twice.
+    #[serde(default)]
+    pub duplicate: f64,
+    /// Probability that a packet arrives with flipped bits.
+    #[serde(default)]
+    pub corrupt: f64,
+    /// Mean time between changes of the path in ms: what is in flight is lost and the delay is
+    /// drawn anew from half to twice of `rtt_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrate_every_ms: Option<f64>,
+}
+
+/// What the reverse direction of a link does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AckPath {
+    /// It shares the state of the forward direction, each packet with a fate of its own.
+    #[default]
+    Lossy,
+    /// Nothing is lost.
+    Clean,
+}
+
+fn clean() -> Channel {
+    Channel::Clean
+}
+
+fn default_queue_bytes() -> u64 {
+    32_000
+}
+
+impl Link {
+    /// A link of this round-trip time that does nothing worse than its channel.
+    pub fn new(rtt_ms: f64, channel: Channel) -> Self {
+        Self {
+            rtt_ms,
+            channel,
+            acks: AckPath::default(),
+            rate_kbps: None,
+            queue_bytes: default_queue_bytes(),
+            jitter_ms: 0.0,
+            duplicate: 0.0,
+            corrupt: 0.0,
+            migrate_every_ms: None,
+        }
+    }
+
+    /// Names the first parameter that makes no sense, if there is one.
+    pub fn fault(&self) -> Option<String> {
+        let outside = |name: &str, value: f64, low: f64, high: f64| {
+            (!(low..=high).contains(&value))
+                .then(|| format!("{name} = {value} is not in {low}..={high}"))
+        };
+        outside("rtt_ms", self.rtt_ms, 0.0, 60_000.0)
+            .or_else(|| outside("rate_kbps", self.rate_kbps.unwrap_or(1.0), 0.1, 1e7))
+            .or_else(|| outside("jitter_ms", self.jitter_ms, 0.0, 60_000.0))
+            .or_else(|| outside("duplicate", self.duplicate, 0.0, 1.0))
+            .or_else(|| outside("corrupt", self.corrupt, 0.0, 1.0))
+            .or_else(|| {
+                let every_ms = self.migrate_every_ms.unwrap_or(1_000.0);
+                outside("migrate_every_ms", every_ms, 100.0, 1e7)
+            })
+            .or_else(|| self.channel.fault())
+    }
+}
+
+/// One packet's arrival at the far end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// When.
+    pub at_us: u64,
+    /// If the bits were flipped on the way: which draw says how.
+    pub corrupted: Option<u64>,
+}
+
+/// What became of one packet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fate {
+    /// None if it was lost; the second one if the network doubled it.
+    pub arrivals: [Option<Arrival>; 2],
+}
+
+/// A link during one session.
+#[derive(Debug)]
+pub struct Path<'a> {
+    link: &'a Link,
+    weather: &'a Weather,
+    /// Times of path changes in µs, rising.
+    migrations_us: Vec<u64>,
+    mishaps: Draws,
+    lanes: [LaneState; 2],
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct LaneState {
+    busy_until_us: u64,
+    slot: u64,
+    sent_in_slot: u64,
+    sent: u64,
+    wire_bytes: u64,
+}
+
+impl<'a> Path<'a> {
+    /// The link at the start of a session of at most `length_us`.
+    pub fn new(link: &'a Link, weather: &'a Weather, seed: u64, length_us: u64) -> Self {
+        let mut migrations_us = Vec::new();
+        if let Some(mean_ms) = link.migrate_every_ms {
+            let mut stream = Draws::new(seed, "migrations").stream();
+            let mut at_us = 0;
+            while at_us < length_us {
+                at_us += 1 + (stream.exponential(mean_ms) * 1e3) as u64;
+                migrations_us.push(at_us);
+            }
+        }
+        Self {
+            link,
+            weather,
+            migrations_us,
+            mishaps: Draws::new(seed, "mishaps"),
+            lanes: [LaneState::default(); 2],
+        }
+    }
+
+    /// Bytes put on the wire in this direction so far, headers included.
+    pub fn wire_bytes(&self, lane: Lane) -> u64 {
+        self.lanes[lane as usize].wire_bytes
+    }
+
+    /// Packets put on the wire in this direction so far.
+    pub fn packets(&self, lane: Lane) -> u64 {
+        self.lanes[lane as usize].sent
+    }
+
+    /// The next change of the path after `now_us`, if there is one.
+    pub fn next_migration_us(&self, now_us: u64) -> Option<u64> {
+        self.migrations_us.get(self.epoch(now_us)).copied()
+    }
+
+    /// Sends a packet of `payload_bytes` and says what becomes of it.
+    pub fn send(&mut self, now_us: u64, payload_bytes: usize, lane: Lane) -> Fate {
+        let bytes = (payload_bytes + HEADER_BYTES) as u64;
+        let nth = self.lanes[lane as usize].count(now_us, bytes);
+        let clean = lane == Lane::Up && self.link.acks == AckPath::Clean;
+        // A packet takes its place in the queue before the air decides over it: the bottleneck
+        // comes first on the way.
+        let Some(out_us) = self.queue(now_us, bytes, lane) else {
+            return Fate::default();
+        };
+        if !clean && !self.weather.delivers(now_us, nth, lane) {
+            return Fate::default();
+        }
+        let index = self.lanes[lane as usize].sent * 8 + lane as u64 * 4;
+        let first = self.arrival(now_us, out_us, index);
+        let doubled = self.mishaps.unit(index + 1) < self.link.duplicate;
+        let second = doubled
+            .then(|| self.arrival(now_us, out_us, index ^ (1 << 40)))
+            .flatten();
+        Fate {
+            arrivals: [first, second],
+        }
+    }
+
+    fn queue(&mut self, now_us: u64, bytes: u64, lane: Lane) -> Option<u64> {
+        let Some(rate_kbps) = self.link.rate_kbps else {
+            return Some(now_us);
+        };
+        let state = &mut self.lanes[lane as usize];
+        let start_us = state.busy_until_us.max(now_us);
+        let waiting_bytes = (start_us - now_us) as f64 * rate_kbps / 8e3;
+        if waiting_bytes > self.link.queue_bytes as f64 {
+            return None;
+        }
+        state.busy_until_us = start_us + (bytes as f64 * 8e3 / rate_kbps) as u64;
+        Some(state.busy_until_us)
+    }
+
+    fn arrival(&self, now_us: u64, out_us: u64, index: u64) -> Option<Arrival> {
+        let epoch = self.epoch(now_us);
+        let jitter_us = self.link.jitter_ms * 1e3 * self.mishaps.unit(index + 2);
+        let at_us = out_us + (self.delay_us(epoch) + jitter_us).round() as u64;
+        let cut_off = self.epoch(at_us) != epoch;
+        (!cut_off).then(|| Arrival {
+            at_us,
+            corrupted: (self.mishaps.unit(index + 3) < self.link.corrupt)
+                .then(|| self.mishaps.bits(index + 3)),
+        })
+    }
+
+    fn delay_us(&self, epoch: usize) -> f64 {
+        let half_us = self.link.rtt_ms * 500.0;
+        match epoch {
+            0 => half_us,
+            _ => half_us * (0.5 + 1.5 * self.mishaps.unit(epoch as u64 | 1 << 50)),
+        }
+    }
+
+    /// How many times the path has changed by `at_us`.
+    fn epoch(&self, at_us: u64) -> usize {
+        self.migrations_us
+            .partition_point(|&change_us| change_us <= at_us)
+    }
+}
+
+impl LaneState {
+    /// Counts a packet; returns its place among those of the same slot.
+    fn count(&mut self, now_us: u64, bytes: u64) -> u64 {
+        let slot = slot(now_us);
+        if slot != self.slot {
+            self.slot = slot;
+            self.sent_in_slot = 0;
+        }
+        self.sent += 1;
+        self.wire_bytes += bytes;
+        self.sent_in_slot += 1;
+        self.sent_in_slot - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weather() -> Weather {
+        Weather::new(&Channel::Clean, 1, 60_000_000)
+    }
+
+    #[test]
+    fn a_rate_limit_serves_packets_one_after_another_and_drops_the_tail() {
+        let mut link = Link::new(100.0, Channel::Clean);
+        link.rate_kbps = Some(16.0);
+        link.queue_bytes = 200;
+        let weather = weather();
+        let mut path = Path::new(&link, &weather, 1, 60_000_000);
+        // 40 + 60 bytes take 50 ms at 16 kbit/s, and 50 ms of delay follow.
+        let arrivals: Vec<_> = (0..5)
+            .map(|_| path.send(0, 40, Lane::Down).arrivals[0].map(|a| a.at_us))
+            .collect();
+        assert_eq!(
+            arrivals,
+            [Some(100_000), Some(150_000), Some(200_000), None, None]
+        );
+    }
+
+    #[test]
+    fn a_migration_loses_what_is_in_flight() {
+        let mut link = Link::new(400.0, Channel::Clean);
+        link.migrate_every_ms = Some(5_000.0);
+        let weather = weather();
+        let mut path = Path::new(&link, &weather, 9, 60_000_000);
+        let change_us = path.next_migration_us(0).expect("some change");
+        let before = path.send(change_us - 1, 40, Lane::Down);
+        assert_eq!(before, Fate::default());
+        assert_eq!(path.epoch(change_us), 1);
+    }
+}

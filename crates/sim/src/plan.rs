@@ -1,0 +1,415 @@
+//! Plans: what to simulate, as TOML. Every figure of the documentation is one.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::channel::Channel;
+use crate::generate::Generator;
+use crate::link::Link;
+use crate::reader::Reader;
+use crate::scheme::Scheme;
+
+/// Sessions of one case and scheme at most.
+const MAX_SESSIONS: u32 = 1_000_000;
+/// Length of one session at most.
+const MAX_SECONDS: f64 = 3_600.0;
+
+/// Why a plan cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The file cannot be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The plan's path.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is no plan.
+    #[error("{path}: {source}")]
+    Parse {
+        /// The plan's path.
+        path: String,
+        /// Where and what.
+        source: Box<toml::de::Error>,
+    },
+    /// Its parts make no sense.
+    #[error("{0}")]
+    Senseless(String),
+}
+
+/// A study: schemes times cases times seeded sessions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// One line for tables and plots.
+    pub title: String,
+    /// What the study asks, for its reader.
+    #[serde(default)]
+    pub about: String,
+    /// Decides everything that is random.
+    pub seed: u64,
+    /// Sessions of each case and scheme.
+    pub sessions: u32,
+    /// Seconds of generation in each session.
+    pub seconds: f64,
+    /// The generator of cases that name none.
+    #[serde(default = "ten_per_second")]
+    pub generator: Generator,
+    /// What is compared.
+    pub scheme: Vec<Entry>,
+    /// Where it is compared.
+    pub case: Vec<Case>,
+    /// Sets one scheme against the others.
+    #[serde(default)]
+    pub compare: Option<Compare>,
+    /// What the study shows; a run says whether it still does.
+    #[serde(default)]
+    pub claim: Vec<Claim>,
+    /// What to draw.
+    #[serde(default)]
+    pub plot: Vec<Plot>,
+}
+
+fn ten_per_second() -> Generator {
+    Generator::Constant { tokens_per_s: 10.0 }
+}
+
+/// A scheme in a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Its name in tables and plots; the scheme's own if absent.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// How it sends.
+    pub send: Scheme,
+    /// How its client shows tokens.
+    #[serde(default)]
+    pub reader: Reader,
+}
+
+fn direct() -> Link {
+    Link::new(0.0, Channel::Clean)
+}
+
+impl Entry {
+    /// Its name in tables and plots.
+    pub fn label(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.send.label())
+    }
+}
+
+/// A link and a generator in a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// Its name in tables and plots.
+    pub name: String,
+    /// Its place on the x axis of a line plot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<f64>,
+    /// The link.
+    #[serde(default = "direct")]
+    pub link: Link,
+    /// Draws link, generator and reader anew for each session instead.
+    #[serde(default)]
+    pub random: bool,
+    /// The generator, if it is not the plan's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generator: Option<Generator>,
+}
+
+/// Sets one scheme against the others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compare {
+    /// The scheme that is judged.
+    pub subject: String,
+    /// By which figure.
+    pub metric: Metric,
+}
+
+/// A statement about a figure, or about the ratio of two schemes' figures.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// The case; every case if absent.
+    #[serde(default)]
+    pub case: Option<String>,
+    /// The scheme.
+    pub of: String,
+    /// The figure is divided by this scheme's.
+    #[serde(default)]
+    pub over: Option<String>,
+    /// Which figure.
+    pub metric: Metric,
+    /// It is at least this.
+    #[serde(default)]
+    pub at_least: Option<f64>,
+    /// It is at most this.
+    #[serde(default)]
+    pub at_most: Option<f64>,
+}
+
+/// A figure of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Metric {
+    /// Stall ratio of the paper.
+    Full,
+    /// What exceeds 200 ms in stalls, over the same span.
+    Excess,
+    /// Share of tokens more than 400 ms after generation.
+    Late,
+    /// Mean time from generation until a token could be shown, in ms.
+    DelayMs,
+    /// Stall ratio of what the pacing client displays.
+    ShownFull,
+    /// Mean time that a pacing client holds tokens back, in ms.
+    HoldMs,
+    /// Mean time from generation to display beyond half a round trip, in ms.
+    AddedMs,
+    /// Copies of text sent beside the first.
+    Redundancy,
+    /// Bytes sent to the client per second of generation in kB, headers included.
+    WireKb,
+    /// Bytes of acknowledgements per second of generation in kB, headers included.
+    AckKb,
+    /// Share of sessions that ended suspended instead of complete.
+    Suspended,
+}
+
+impl Metric {
+    /// All of them, in the order of reports.
+    pub const ALL: [Self; 11] = [
+        Self::Full,
+        Self::Excess,
+        Self::Late,
+        Self::DelayMs,
+        Self::ShownFull,
+        Self::HoldMs,
+        Self::AddedMs,
+        Self::Redundancy,
+        Self::WireKb,
+        Self::AckKb,
+        Self::Suspended,
+    ];
+
+    /// Its name in CSV, JSON and plans.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Excess => "excess",
+            Self::Late => "late",
+            Self::DelayMs => "delay-ms",
+            Self::ShownFull => "shown-full",
+            Self::HoldMs => "hold-ms",
+            Self::AddedMs => "added-ms",
+            Self::Redundancy => "redundancy",
+            Self::WireKb => "wire-kb",
+            Self::AckKb => "ack-kb",
+            Self::Suspended => "suspended",
+        }
+    }
+
+    /// Its name on an axis, with its unit.
+    pub fn axis(self) -> &'static str {
+        match self {
+            Self::Full => "stall ratio",
+            Self::Excess => "stall excess",
+            Self::Late => "late tokens (share)",
+            Self::DelayMs => "mean delay (ms)",
+            Self::ShownFull => "displayed stall ratio",
+            Self::HoldMs => "held back by the client (ms)",
+            Self::AddedMs => "mean delay beyond RTT/2 (ms)",
+            Self::Redundancy => "redundancy (copies beside the first)",
+            Self::WireKb => "wire (kB/s)",
+            Self::AckKb => "acknowledgements (kB/s)",
+            Self::Suspended => "suspended sessions (share)",
+        }
+    }
+}
+
+/// A picture of the results.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Plot {
+    /// A point for each scheme, a panel for each case.
+    Scatter {
+        /// File name without its suffix.
+        file: String,
+        /// Across.
+        x: Metric,
+        /// Up.
+        y: Metric,
+        /// Schemes to join by a line, in this order.
+        #[serde(default)]
+        join: Vec<Vec<String>>,
+        /// Whom the legend names.
+        #[serde(default)]
+        legend: Legend,
+    },
+    /// A bar for each scheme, a group for each case.
+    Bars {
+        /// File name without its suffix.
+        file: String,
+        /// The bars' heights, a panel for each.
+        y: Vec<Metric>,
+    },
+    /// A line for each scheme over the cases' `at`.
+    Lines {
+        /// File name without its suffix.
+        file: String,
+        /// What `at` is.
+        x_label: String,
+        /// Up, a panel for each.
+        y: Vec<Metric>,
+        /// A logarithmic x axis.
+        #[serde(default)]
+        log_x: bool,
+    },
+    /// Tokens shown over time in one session.
+    Course {
+        /// File name without its suffix.
+        file: String,
+        /// The case.
+        case: String,
+        /// Which of its sessions.
+        session: u32,
+        /// Part of the session to show: from and to, in seconds.
+        window_s: (f64, f64),
+        /// Schemes to draw; all if empty.
+        #[serde(default)]
+        schemes: Vec<String>,
+    },
+}
+
+/// Whom a legend names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Legend {
+    /// Every scheme.
+    #[default]
+    All,
+    /// The first scheme of each joined line, and those that are not joined.
+    Joined,
+}
+
+impl Plan {
+    /// Reads and checks the plan at `path`.
+    pub fn read(path: &Path) -> Result<Self, PlanError> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|source| PlanError::Read {
+            path: name.clone(),
+            source,
+        })?;
+        Self::parse(&name, &text)
+    }
+
+    /// Parses and checks the text of a plan; `name` is for messages.
+    pub fn parse(name: &str, text: &str) -> Result<Self, PlanError> {
+        let plan: Self = toml::from_str(text).map_err(|source| PlanError::Parse {
+            path: name.to_owned(),
+            source: Box::new(source),
+        })?;
+        match plan.fault() {
+            Some(fault) => Err(PlanError::Senseless(format!("{name}: {fault}"))),
+            None => Ok(plan),
+        }
+    }
+
+    /// The generator of `case`.
+    pub fn generator<'a>(&'a self, case: &'a Case) -> &'a Generator {
+        case.generator.as_ref().unwrap_or(&self.generator)
+    }
+
+    /// Names the first thing in it that makes no sense.
+    fn fault(&self) -> Option<String> {
+        if !(1..=MAX_SESSIONS).contains(&self.sessions) {
+            return Some(format!("sessions is not in 1..={MAX_SESSIONS}"));
+        }
+        if !(0.1..=MAX_SECONDS).contains(&self.seconds) {
+            return Some(format!("seconds is not in 0.1..={MAX_SECONDS}"));
+        }
+        let case_fault = self.case.iter().find_map(|case| {
+            let fault = case.link.fault().or_else(|| self.generator(case).fault())?;
+            Some(format!("case {:?}: {fault}", case.name))
+        });
+        case_fault
+            .or_else(|| {
+                self.scheme
+                    .iter()
+                    .find_map(|entry| entry.send.fault().or_else(|| entry.reader.fault()))
+            })
+            .or_else(|| self.unknown_name())
+    }
+
+    /// A scheme or a case that is mentioned and does not exist.
+    fn unknown_name(&self) -> Option<String> {
+        let labels: Vec<String> = self.scheme.iter().map(Entry::label).collect();
+        let mut schemes: Vec<&String> = self.compare.iter().map(|c| &c.subject).collect();
+        let mut cases: Vec<&String> = Vec::new();
+        for claim in &self.claim {
+            schemes.push(&claim.of);
+            schemes.extend(&claim.over);
+            cases.extend(&claim.case);
+        }
+        for plot in &self.plot {
+            match plot {
+                Plot::Scatter { join, .. } => schemes.extend(join.iter().flatten()),
+                Plot::Course {
+                    case,
+                    schemes: some,
+                    ..
+                } => {
+                    cases.push(case);
+                    schemes.extend(some);
+                }
+                Plot::Bars { .. } | Plot::Lines { .. } => {}
+            }
+        }
+        let scheme = schemes.into_iter().find(|name| !labels.contains(name));
+        let case = cases
+            .into_iter()
+            .find(|name| !self.case.iter().any(|case| case.name == **name));
+        scheme
+            .map(|name| format!("no scheme is called {name:?}"))
+            .or_else(|| case.map(|name| format!("no case is called {name:?}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+        title = "small"
+        seed = 1
+        sessions = 2
+        seconds = 3.0
+        scheme = [{ send = { kind = "tcp" } }]
+        case = [{ name = "clean", link = { rtt_ms = 100.0 } }]
+    "#;
+
+    #[test]
+    fn a_plan_needs_little() {
+        let plan = Plan::parse("small", SMALL).expect("a plan");
+        assert_eq!(plan.scheme[0].label(), "TCP");
+        assert_eq!(plan.generator(&plan.case[0]), &ten_per_second());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let misspelt = SMALL.replace("sessions", "sesions");
+        let error = Plan::parse("p", &misspelt).expect_err("unknown field");
+        assert!(error.to_string().contains("sesions"), "{error}");
+        let negative = SMALL.replace("100.0", "-1.0");
+        let error = Plan::parse("p", &negative).expect_err("negative delay");
+        assert!(error.to_string().contains("rtt_ms = -1"), "{error}");
+        let stranger = format!("{SMALL}\ncompare = {{ subject = \"X\", metric = \"full\" }}");
+        let error = Plan::parse("p", &stranger).expect_err("unknown scheme");
+        assert!(error.to_string().contains("\"X\""), "{error}");
+    }
+}

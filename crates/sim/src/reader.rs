@@ -1,0 +1,153 @@
+//! The reader: how the client shows what it has, and whether anybody looks.
+
+use serde::{Deserialize, Serialize};
+
+use loquent_proto::pace::Pacer;
+use loquent_proto::{Micros, Pace};
+
+/// A reader as written in a plan; by default everything is shown as it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reader {
+    /// Text that the client holds back to show evenly, in ms.
+    #[serde(default)]
+    pub buffer_ms: f64,
+    /// The client shows at most so many tokens per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens_per_s: Option<u32>,
+    /// The page is hidden from and to these seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden_s: Option<(f64, f64)>,
+}
+
+impl Reader {
+    /// Its pace, for the production code.
+    pub fn pace(&self) -> Pace {
+        Pace {
+            buffer: Micros((self.buffer_ms * 1e3) as u64),
+            max_tokens_per_s: self.max_tokens_per_s,
+        }
+    }
+
+    /// Whether anything is ever shown later than it could be.
+    pub fn holds_back(&self) -> bool {
+        !self.pace().is_off()
+    }
+
+    /// From when to when the page is hidden, in µs.
+    pub fn hidden_us(&self) -> Option<(u64, u64)> {
+        self.hidden_s
+            .map(|(from, to)| ((from * 1e6) as u64, (to * 1e6) as u64))
+    }
+
+    /// Names the first parameter that makes no sense, if there is one.
+    pub fn fault(&self) -> Option<String> {
+        let buffer = (!(0.0..=60_000.0).contains(&self.buffer_ms))
+            .then(|| format!("buffer_ms = {} is not in 0..=60000", self.buffer_ms));
+        let rate = self
+            .max_tokens_per_s
+            .filter(|rate| *rate == 0)
+            .map(|_| "max_tokens_per_s is 0".to_owned());
+        let hidden = self
+            .hidden_s
+            .filter(|(from, to)| !(*from >= 0.0 && from < to))
+            .map(|_| "hidden_s must be a time and a later one".to_owned());
+        buffer.or(rate).or(hidden)
+    }
+}
+
+/// Paces a baseline's tokens by the production code's law, so that schemes differ in what they
+/// deliver and not in how it is shown.
+#[derive(Debug)]
+pub struct Shower {
+    pacer: Pacer,
+    hidden: bool,
+    arrived: u64,
+    shown: u64,
+}
+
+impl Shower {
+    /// A client that has shown nothing yet.
+    pub fn new(pace: Pace) -> Self {
+        Self {
+            pacer: Pacer::new(pace),
+            hidden: false,
+            arrived: 0,
+            shown: 0,
+        }
+    }
+
+    /// Nobody looks any more, or somebody does again.
+    pub fn set_hidden(&mut self, hidden: bool) {
+        self.hidden = hidden;
+    }
+
+    /// So many more tokens have arrived in order.
+    pub fn handle_arrival(&mut self, now_us: u64, tokens: u32) {
+        self.arrived += u64::from(tokens);
+        if tokens > 0 {
+            self.pacer.on_arrival(Micros(now_us), tokens);
+        }
+    }
+
+    /// How many tokens to show now.
+    pub fn take_due(&mut self, now_us: u64) -> usize {
+        let mut due = 0;
+        while self.shown < self.arrived {
+            let held_back = !self.hidden && self.pacer.next_at().is_some_and(|at| at.0 > now_us);
+            if held_back {
+                break;
+            }
+            self.shown += 1;
+            due += 1;
+            self.pacer
+                .on_shown(Micros(now_us), 1, self.arrived - self.shown);
+        }
+        due
+    }
+
+    /// When to ask again.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let waiting = self.shown < self.arrived;
+        waiting
+            .then(|| self.pacer.next_at().map(|at| at.0))
+            .flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_hides_a_gap_that_is_shorter_than_it() {
+        let reader = Reader {
+            buffer_ms: 300.0,
+            ..Reader::default()
+        };
+        let mut shower = Shower::new(reader.pace());
+        let mut shown_us = Vec::new();
+        for now_ms in 0..10_000 {
+            // A token every 100 ms, but between 5.0 s and 5.3 s nothing comes.
+            let arrives = match now_ms {
+                5_000..5_300 => 0,
+                5_300 => 4,
+                _ => u32::from(now_ms % 100 == 0),
+            };
+            shower.handle_arrival(now_ms * 1_000, arrives);
+            let due = shower.take_due(now_ms * 1_000);
+            shown_us.extend(std::iter::repeat_n(now_ms * 1_000, due));
+        }
+        assert_eq!(shown_us[0], 0, "the first token is never held back");
+        let longest = shown_us.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(longest <= Some(200_000), "{longest:?}");
+    }
+
+    #[test]
+    fn without_a_pace_everything_is_due_at_once() {
+        let mut shower = Shower::new(Pace::OFF);
+        shower.handle_arrival(5, 3);
+        assert_eq!(shower.take_due(5), 3);
+        assert_eq!(shower.poll_timeout(), None);
+    }
+}

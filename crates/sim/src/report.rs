@@ -1,0 +1,262 @@
+//! The results of a study as a table, JSON, CSV and pictures.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use crate::plan::{Claim, Metric, Plan};
+use crate::plot::{self, Picture};
+use crate::scheme::Scheme;
+use crate::study::{Study, Watch, run};
+
+/// A study with its plan: everything that can be said about it.
+#[derive(Debug, Clone)]
+pub struct Report {
+    plan: Plan,
+    study: Study,
+}
+
+/// Runs `plan` on `threads` threads.
+pub fn run_plan(plan: &Plan, threads: usize, watch: &dyn Watch) -> Report {
+    Report {
+        plan: plan.clone(),
+        study: run(plan, threads, watch),
+    }
+}
+
+/// What became of a claim of the plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// The claim and the figure it was held against.
+    pub text: String,
+    /// Whether it holds.
+    pub holds: bool,
+}
+
+impl Report {
+    /// The outcomes.
+    pub fn study(&self) -> &Study {
+        &self.study
+    }
+
+    /// The table for a terminal.
+    pub fn table(&self) -> String {
+        let columns = [
+            Metric::Full,
+            Metric::Excess,
+            Metric::Late,
+            Metric::DelayMs,
+            Metric::Redundancy,
+            Metric::WireKb,
+            Metric::AckKb,
+        ];
+        let paced = self
+            .plan
+            .scheme
+            .iter()
+            .any(|entry| entry.reader.holds_back());
+        let shown = [Metric::ShownFull, Metric::AddedMs, Metric::HoldMs];
+        let columns: Vec<Metric> = columns
+            .into_iter()
+            .chain(shown.into_iter().filter(|_| paced))
+            .collect();
+        let mut text = format!(
+            "{}\n{} sessions of {} s, seed {}\n",
+            self.plan.title, self.plan.sessions, self.plan.seconds, self.plan.seed
+        );
+        let labels: Vec<String> = self.plan.scheme.iter().map(|entry| entry.label()).collect();
+        let wide = labels.iter().map(|l| l.chars().count()).max().unwrap_or(0);
+        for (case, what) in self.plan.case.iter().enumerate() {
+            let _ = write!(text, "\n{}\n{:wide$}", what.name, "");
+            for column in &columns {
+                let _ = write!(text, " {:>14}", column.key());
+            }
+            text.push('\n');
+            for (scheme, label) in labels.iter().enumerate() {
+                let _ = write!(text, "{label:wide$}");
+                for &column in &columns {
+                    let _ = write!(text, " {:>14}", self.figure(case, scheme, column));
+                }
+                text.push('\n');
+            }
+            self.write_changes(&mut text, case, &labels);
+        }
+        self.write_verdicts(&mut text);
+        text
+    }
+
+    fn figure(&self, case: usize, scheme: usize, metric: Metric) -> String {
+        let (mean, half) = self.study.mean(case, scheme, metric);
+        let bound = matches!(self.plan.scheme[scheme].send, Scheme::Oracle { .. });
+        match metric {
+            // The oracle sends nothing.
+            Metric::Redundancy | Metric::WireKb | Metric::AckKb if bound => "-".to_owned(),
+            Metric::DelayMs | Metric::HoldMs | Metric::AddedMs => format!("{mean:.0} ±{half:.0}"),
+            Metric::Redundancy | Metric::WireKb | Metric::AckKb => format!("{mean:.2}"),
+            _ => format!("{mean:.3} ±{half:.3}"),
+        }
+    }
+
+    fn write_changes(&self, text: &mut String, case: usize, labels: &[String]) {
+        let Some(compare) = &self.plan.compare else {
+            return;
+        };
+        let subject = self.scheme_index(&compare.subject);
+        let others = labels
+            .iter()
+            .enumerate()
+            .filter(|(scheme, _)| *scheme != subject);
+        for (scheme, label) in others {
+            if self.study.mean(case, scheme, compare.metric).0 == 0.0 {
+                continue;
+            }
+            let change = self.study.change(case, subject, scheme, compare.metric);
+            let _ = writeln!(
+                text,
+                "  {} against {label}: {} {:+.1} % [{:+.1}, {:+.1}]",
+                compare.subject,
+                compare.metric.key(),
+                change.mean * 100.0,
+                change.low * 100.0,
+                change.high * 100.0
+            );
+        }
+    }
+
+    fn write_verdicts(&self, text: &mut String) {
+        let verdicts = self.verdicts();
+        if !verdicts.is_empty() {
+            text.push_str("\nclaims\n");
+        }
+        for verdict in verdicts {
+            let mark = if verdict.holds { "holds" } else { "FAILS" };
+            let _ = writeln!(text, "  {mark}  {}", verdict.text);
+        }
+        for finding in &self.study.findings {
+            let _ = writeln!(
+                text,
+                "BROKEN {} / {} session {}: {}",
+                finding.case, finding.scheme, finding.session, finding.violation
+            );
+        }
+    }
+
+    /// True if every claim holds and no session broke a promise.
+    pub fn good(&self) -> bool {
+        self.study.findings.is_empty() && self.verdicts().iter().all(|verdict| verdict.holds)
+    }
+
+    /// The plan's claims against the figures, a verdict for each claim and case.
+    pub fn verdicts(&self) -> Vec<Verdict> {
+        let mut verdicts = Vec::new();
+        for claim in &self.plan.claim {
+            for (case, what) in self.plan.case.iter().enumerate() {
+                if claim.case.as_ref().is_none_or(|name| *name == what.name) {
+                    verdicts.push(self.verdict(claim, case));
+                }
+            }
+        }
+        verdicts
+    }
+
+    fn verdict(&self, claim: &Claim, case: usize) -> Verdict {
+        let mean = |name: &String| {
+            self.study
+                .mean(case, self.scheme_index(name), claim.metric)
+                .0
+        };
+        let (value, over) = match &claim.over {
+            Some(over) => (mean(&claim.of) / mean(over), format!(" / {over}")),
+            None => (mean(&claim.of), String::new()),
+        };
+        let low = claim.at_least.unwrap_or(f64::NEG_INFINITY);
+        let high = claim.at_most.unwrap_or(f64::INFINITY);
+        let bounds = match (claim.at_least, claim.at_most) {
+            (Some(low), Some(high)) => format!("in {low}..={high}"),
+            (Some(low), None) => format!("at least {low}"),
+            (None, Some(high)) => format!("at most {high}"),
+            (None, None) => "anything".to_owned(),
+        };
+        Verdict {
+            text: format!(
+                "{}: {} of {}{over} = {value:.3}, {bounds}",
+                self.plan.case[case].name,
+                claim.metric.key(),
+                claim.of
+            ),
+            holds: (low..=high).contains(&value),
+        }
+    }
+
+    fn scheme_index(&self, name: &str) -> usize {
+        let found = self
+            .plan
+            .scheme
+            .iter()
+            .position(|entry| entry.label() == name);
+        found.expect("plans are checked")
+    }
+
+    /// Everything as JSON, with the plan.
+    pub fn json(&self) -> String {
+        let mut rows = Vec::new();
+        for (case, what) in self.plan.case.iter().enumerate() {
+            for (scheme, entry) in self.plan.scheme.iter().enumerate() {
+                let mut row = Map::new();
+                row.insert("case".into(), json!(what.name));
+                row.insert("scheme".into(), json!(entry.label()));
+                for metric in Metric::ALL {
+                    let (mean, half) = self.study.mean(case, scheme, metric);
+                    row.insert(metric.key().into(), json!({ "mean": mean, "ci95": half }));
+                }
+                rows.push(Value::Object(row));
+            }
+        }
+        let verdicts: Vec<Value> = self
+            .verdicts()
+            .iter()
+            .map(|verdict| json!({ "claim": verdict.text, "holds": verdict.holds }))
+            .collect();
+        let findings: Vec<String> = self
+            .study
+            .findings
+            .iter()
+            .map(|f| format!("{f:?}"))
+            .collect();
+        let all = json!({
+            "plan": self.plan,
+            "rows": rows,
+            "claims": verdicts,
+            "broken": findings,
+            "simulated_s": self.study.simulated_s,
+        });
+        format!("{all:#}\n")
+    }
+
+    /// One line for each session.
+    pub fn csv(&self) -> String {
+        let mut text = String::from("case,scheme,session");
+        for metric in Metric::ALL {
+            let _ = write!(text, ",{}", metric.key());
+        }
+        text.push('\n');
+        for (case, what) in self.plan.case.iter().enumerate() {
+            for (scheme, entry) in self.plan.scheme.iter().enumerate() {
+                for (session, outcome) in self.study.cell(case, scheme).iter().enumerate() {
+                    let label = entry.label();
+                    let _ = write!(text, "\"{}\",\"{label}\",{session}", what.name);
+                    for metric in Metric::ALL {
+                        let _ = write!(text, ",{:.6}", outcome.value(metric));
+                    }
+                    text.push('\n');
+                }
+            }
+        }
+        text
+    }
+
+    /// The plan's pictures.
+    pub fn pictures(&self) -> Vec<Picture> {
+        plot::draw(&self.plan, &self.study)
+    }
+}

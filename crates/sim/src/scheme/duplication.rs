@@ -1,0 +1,115 @@
+//! Plain duplication: every packet several times at once, whatever the network does.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::packet::{self, Token};
+use super::{GIVE_UP_US, Progress, Sender, Volume};
+
+#[derive(Debug)]
+struct Waiting {
+    token: Token,
+    resend_us: u64,
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub struct DuplicationSender {
+    copies: u32,
+    resend_after_us: u64,
+    unacked: BTreeMap<u32, Waiting>,
+    /// (token, copies left to send).
+    queue: VecDeque<(u32, u32)>,
+    next_index: u32,
+    ended_us: Option<u64>,
+    suspended: bool,
+    volume: Volume,
+}
+
+impl DuplicationSender {
+    /// A sender of `copies` of each packet that repeats them every `resend_after_us`.
+    pub fn new(copies: u32, resend_after_us: u64) -> Self {
+        assert!(copies > 0, "a token is sent at least once");
+        Self {
+            copies,
+            resend_after_us,
+            unacked: BTreeMap::new(),
+            queue: VecDeque::new(),
+            next_index: 0,
+            ended_us: None,
+            suspended: false,
+            volume: Volume::default(),
+        }
+    }
+}
+
+impl Sender for DuplicationSender {
+    fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool) {
+        self.volume.once += text.len() as u64;
+        let index = self.next_index;
+        self.next_index += 1;
+        let token = Token {
+            index,
+            last,
+            text: text.to_vec(),
+        };
+        let resend_us = now_us + self.resend_after_us;
+        self.unacked.insert(index, Waiting { token, resend_us });
+        self.queue.push_back((index, self.copies));
+        if last {
+            self.ended_us = Some(now_us);
+        }
+    }
+
+    fn handle_packet(&mut self, _now_us: u64, packet: &[u8]) {
+        // Here a packet's number is its token's: copies are alike.
+        if let Some(index) = packet::number(packet) {
+            self.unacked.remove(&index);
+        }
+    }
+
+    fn handle_timeout(&mut self, now_us: u64) {
+        self.suspended = self
+            .ended_us
+            .is_some_and(|end_us| now_us > end_us + GIVE_UP_US);
+        for (&index, waiting) in &mut self.unacked {
+            if waiting.resend_us <= now_us {
+                waiting.resend_us = now_us + self.resend_after_us;
+                self.queue.push_back((index, self.copies));
+            }
+        }
+    }
+
+    fn poll_transmit(&mut self, _now_us: u64, out: &mut Vec<u8>) -> bool {
+        while let Some((index, left)) = self.queue.pop_front() {
+            let Some(waiting) = self.unacked.get(&index) else {
+                continue;
+            };
+            if left > 1 {
+                self.queue.push_front((index, left - 1));
+            }
+            packet::put_number(out, index);
+            packet::put_token(out, &waiting.token);
+            self.volume.sent += waiting.token.text.len() as u64;
+            return true;
+        }
+        false
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        (self.progress() == Progress::Active)
+            .then(|| self.unacked.values().map(|w| w.resend_us).min())
+            .flatten()
+    }
+
+    fn progress(&self) -> Progress {
+        match (self.ended_us, self.suspended) {
+            (_, true) => Progress::Suspended,
+            (Some(_), false) if self.unacked.is_empty() => Progress::Complete,
+            _ => Progress::Active,
+        }
+    }
+
+    fn volume(&self) -> Volume {
+        self.volume
+    }
+}

@@ -1,0 +1,233 @@
+//! Delivery schemes: the two ends of a token stream as objects without a clock.
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::Budget;
+use crate::link::Link;
+use crate::reader::Reader;
+
+pub use congestion::{Congestion, Control};
+pub use ours::Tuning;
+
+mod congestion;
+mod duplication;
+mod eloquent;
+mod ours;
+mod packet;
+mod tcp;
+
+/// The longest a baseline keeps trying to get an answer through, in µs after its last token.
+pub const GIVE_UP_US: u64 = 60_000_000;
+
+/// How far a sender is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// There is something left to send or to be acknowledged.
+    Active,
+    /// The finish was acknowledged.
+    Complete,
+    /// Given up for now; the receiver may resume.
+    Suspended,
+}
+
+/// The server's end.
+pub trait Sender {
+    /// The next token was generated. `last` says that the answer ends with it.
+    fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool);
+    /// A packet of the other end arrived.
+    fn handle_packet(&mut self, now_us: u64, packet: &[u8]);
+    /// The time that `poll_timeout` asked for has come.
+    fn handle_timeout(&mut self, now_us: u64);
+    /// Writes the next packet into the empty `packet`; false if there is none to send now.
+    fn poll_transmit(&mut self, now_us: u64, packet: &mut Vec<u8>) -> bool;
+    /// When to call `handle_timeout`.
+    fn poll_timeout(&self) -> Option<u64>;
+    /// How far it is.
+    fn progress(&self) -> Progress;
+    /// How much it has sent.
+    fn volume(&self) -> Volume;
+    /// Bytes of packets without new text, headers included; for schemes that bound them.
+    fn repeated_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// Bytes of an answer, and bytes of it put into packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Volume {
+    /// The answer's bytes.
+    pub once: u64,
+    /// Bytes sent, copies included.
+    pub sent: u64,
+}
+
+impl Volume {
+    /// Copies beside the first: 0 if every byte was sent once.
+    pub fn redundancy(self) -> f64 {
+        self.sent as f64 / (self.once as f64).max(1.0) - 1.0
+    }
+}
+
+/// The client's end.
+pub trait Receiver {
+    /// A packet of the other end arrived.
+    fn handle_packet(&mut self, now_us: u64, packet: &[u8]);
+    /// The time that `poll_timeout` asked for has come.
+    fn handle_timeout(&mut self, now_us: u64);
+    /// Writes the next packet into the empty `packet`; false if there is none to send now.
+    fn poll_transmit(&mut self, now_us: u64, packet: &mut Vec<u8>) -> bool;
+    /// When to call `handle_timeout`.
+    fn poll_timeout(&self) -> Option<u64>;
+    /// The page is hidden from now on, or not any more.
+    fn handle_hidden(&mut self, now_us: u64, hidden: bool);
+    /// The client has noticed that its path has changed.
+    fn handle_new_path(&mut self, _now_us: u64) {}
+    /// Appends the text that is shown since the last call.
+    fn take_shown(&mut self, text: &mut Vec<u8>);
+    /// Tokens that have arrived in order, shown or held back by the client's pace.
+    fn arrived(&self) -> usize;
+    /// True once the end of the answer has been shown.
+    fn finished(&self) -> bool;
+}
+
+/// A scheme as written in a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Scheme {
+    /// Selective retransmission in the manner of TCP, one segment for each token.
+    Tcp,
+    /// Each token sent so many times at once, and again after a fixed timeout.
+    Duplication {
+        /// Copies of each packet.
+        copies: u32,
+        /// Time after which an unacknowledged token is sent again, in ms.
+        #[serde(default = "default_resend_ms")]
+        resend_ms: f64,
+    },
+    /// Algorithms 1 and 2 of the paper.
+    Eloquent {
+        /// Tokens in one packet at most.
+        #[serde(default = "default_max_tokens")]
+        max_tokens: usize,
+        /// Silence after which unacknowledged tokens are sent again, in ms.
+        #[serde(default = "default_resend_ms")]
+        resend_ms: f64,
+    },
+    /// Loquent's own: the code that ships.
+    Ours {
+        /// Departures from the shipped parameters.
+        #[serde(default)]
+        tuning: Tuning,
+        /// A model of QUIC's congestion control in front; none means the floor that we ship.
+        #[serde(default)]
+        congestion: Option<Congestion>,
+    },
+    /// The bound: each token at the first delivered opportunity of a grid.
+    Oracle {
+        /// Spacing of the grid in ms.
+        every_ms: f64,
+    },
+}
+
+fn default_resend_ms() -> f64 {
+    200.0
+}
+
+fn default_max_tokens() -> usize {
+    10
+}
+
+impl Scheme {
+    /// The name under which reports list it.
+    pub fn label(&self) -> String {
+        match self {
+            Self::Tcp => "TCP".to_owned(),
+            Self::Duplication { copies, .. } => format!("Duplication x{copies}"),
+            Self::Eloquent { max_tokens: 10, .. } => "Eloquent".to_owned(),
+            Self::Eloquent { max_tokens, .. } => format!("Eloquent, {max_tokens} tokens"),
+            Self::Ours {
+                congestion: None, ..
+            } => "Loquent".to_owned(),
+            Self::Ours {
+                congestion: Some(congestion),
+                ..
+            } => match congestion.control {
+                Control::NewReno => "Loquent behind NewReno".to_owned(),
+                Control::Cubic => "Loquent behind CUBIC".to_owned(),
+            },
+            Self::Oracle { every_ms } => format!("Oracle {every_ms} ms"),
+        }
+    }
+
+    /// Names the first parameter that makes no sense, if there is one.
+    pub fn fault(&self) -> Option<String> {
+        let bounded = |name: &str, value: f64, low: f64, high: f64| {
+            (!(low..=high).contains(&value))
+                .then(|| format!("{name} = {value} is not in {low}..={high}"))
+        };
+        match *self {
+            Self::Tcp | Self::Ours { .. } => None,
+            Self::Duplication { copies, resend_ms } => {
+                bounded("copies", f64::from(copies), 1.0, 50.0)
+                    .or_else(|| bounded("resend_ms", resend_ms, 1.0, 60_000.0))
+            }
+            Self::Eloquent {
+                max_tokens,
+                resend_ms,
+            } => bounded("max_tokens", max_tokens as f64, 1.0, 200.0)
+                .or_else(|| bounded("resend_ms", resend_ms, 1.0, 60_000.0)),
+            Self::Oracle { every_ms } => bounded("every_ms", every_ms, 1.0, 60_000.0),
+        }
+    }
+
+    /// What its repetitions may cost at most, if it has promised a bound.
+    pub fn budget(&self) -> Option<Budget> {
+        match self {
+            Self::Ours { tuning, .. } => Some(tuning.budget()),
+            _ => None,
+        }
+    }
+
+    /// Its two ends; none for the oracle, which is computed and not simulated.
+    pub fn ends(&self, link: &Link, reader: &Reader) -> Option<Ends> {
+        let rtt_us = (link.rtt_ms * 1e3) as u64;
+        let sender: Box<dyn Sender> = match *self {
+            Self::Tcp => Box::new(tcp::TcpSender::new(rtt_us)),
+            Self::Duplication { copies, resend_ms } => {
+                let resend_us = (resend_ms * 1e3) as u64;
+                Box::new(duplication::DuplicationSender::new(copies, resend_us))
+            }
+            Self::Eloquent {
+                max_tokens,
+                resend_ms,
+            } => {
+                let resend_us = (resend_ms * 1e3) as u64;
+                Box::new(eloquent::EloquentSender::new(max_tokens, resend_us))
+            }
+            Self::Ours { tuning, congestion } => {
+                return Some(our_ends(&tuning, congestion, link, reader));
+            }
+            Self::Oracle { .. } => return None,
+        };
+        Some((sender, Box::new(packet::TokenReceiver::new(reader.pace()))))
+    }
+}
+
+/// A sender and its receiver.
+pub type Ends = (Box<dyn Sender>, Box<dyn Receiver>);
+
+fn our_ends(tuning: &Tuning, congestion: Option<Congestion>, link: &Link, reader: &Reader) -> Ends {
+    let rtt_us = (link.rtt_ms * 1e3) as u64;
+    let (sender, receiver) = ours::ends(tuning, rtt_us, link.corrupt > 0.0, reader);
+    match congestion {
+        Some(congestion) => (
+            Box::new(congestion::CongestedSender::new(
+                Box::new(sender),
+                congestion,
+                rtt_us,
+            )),
+            Box::new(congestion::CongestedReceiver::new(Box::new(receiver))),
+        ),
+        None => (Box::new(sender), Box::new(receiver)),
+    }
+}

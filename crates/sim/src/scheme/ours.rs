@@ -1,0 +1,326 @@
+//! Loquent's own scheme: the `Sender` and `Receiver` that the server and the clients ship.
+//!
+//! Only the driver is played here: records go in and out, and a client that hears nothing, or
+//! whose path has changed, asks to go on as another stream (spec, D-6).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use loquent_proto::frame::{Frame, Resume};
+use loquent_proto::{
+    Delta, Micros, Receiver as ProtoReceiver, ReceiverConfig, ReceiverEvent, Sender as ProtoSender,
+    SenderConfig, SenderState,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Progress, Receiver, Sender, Volume};
+use crate::check::Budget;
+use crate::link::HEADER_BYTES;
+use crate::reader::Reader;
+
+/// Departures from the shipped parameters, for studies of them.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tuning {
+    /// `SenderConfig::new_text_gap` in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new_text_gap_ms: Option<u64>,
+    /// `SenderConfig::fast_text_gap` in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fast_text_gap_ms: Option<u64>,
+    /// `SenderConfig::tick` in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tick_ms: Option<u64>,
+    /// `SenderConfig::alarm_gap_max` in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alarm_gap_max_ms: Option<u64>,
+    /// `SenderConfig::alarm_queue_max` in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alarm_queue_max_ms: Option<u64>,
+    /// `SenderConfig::copy_gap` in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy_gap_ms: Option<u64>,
+    /// `SenderConfig::start_copy_gap` in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_copy_gap_ms: Option<u64>,
+    /// `SenderConfig::burst_memory` in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_memory_ms: Option<u64>,
+    /// `SenderConfig::bucket_bytes_per_s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucket_bytes_per_s: Option<u64>,
+    /// `SenderConfig::max_datagram_bytes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_datagram_bytes: Option<usize>,
+}
+
+impl Tuning {
+    /// The shipped parameters with these departures.
+    pub fn config(&self) -> SenderConfig {
+        let mut config = SenderConfig::default();
+        let ms = |ms: Option<u64>, field: &mut Micros| {
+            if let Some(ms) = ms {
+                *field = Micros::from_ms(ms);
+            }
+        };
+        ms(self.new_text_gap_ms, &mut config.new_text_gap);
+        ms(self.fast_text_gap_ms, &mut config.fast_text_gap);
+        ms(self.tick_ms, &mut config.tick);
+        ms(self.alarm_gap_max_ms, &mut config.alarm_gap_max);
+        ms(self.alarm_queue_max_ms, &mut config.alarm_queue_max);
+        ms(self.copy_gap_ms, &mut config.copy_gap);
+        ms(self.start_copy_gap_ms, &mut config.start_copy_gap);
+        ms(self.burst_memory_ms, &mut config.burst_memory);
+        config.bucket_bytes_per_s = self.bucket_bytes_per_s.unwrap_or(config.bucket_bytes_per_s);
+        config.max_datagram_bytes = self.max_datagram_bytes.unwrap_or(config.max_datagram_bytes);
+        config
+    }
+
+    /// What packets without new text may cost.
+    pub fn budget(&self) -> Budget {
+        let config = self.config();
+        Budget {
+            burst_bytes: config.bucket_depth_bytes,
+            bytes_per_s: config.bucket_bytes_per_s,
+        }
+    }
+}
+
+/// Log offset after each token: known to both ends only for the sake of measuring.
+type TokenEnds = Rc<RefCell<Vec<u64>>>;
+
+/// Both ends of a stream whose handshake has measured `rtt_us`. `checked` frames carry checksums,
+/// for links that corrupt.
+pub fn ends(
+    tuning: &Tuning,
+    rtt_us: u64,
+    checked: bool,
+    reader: &Reader,
+) -> (OursSender, OursReceiver) {
+    let config = SenderConfig {
+        initial_rtt: Micros(rtt_us),
+        checked,
+        ..tuning.config()
+    };
+    let receiver_config = ReceiverConfig {
+        pace: reader.pace(),
+        checked,
+        ..ReceiverConfig::default()
+    };
+    let token_ends = TokenEnds::default();
+    let sender = OursSender {
+        inner: ProtoSender::new(Micros(0), 0, config),
+        streams: 0,
+        checked,
+        opened: false,
+        token_ends: Rc::clone(&token_ends),
+        volume: Volume::default(),
+        repeated_bytes: 0,
+    };
+    let receiver = OursReceiver {
+        inner: ProtoReceiver::new(Micros(0), 0, 0, receiver_config),
+        checked,
+        token_ends,
+        shown: Vec::new(),
+        finished: false,
+        stream: 0,
+        resume_at: None,
+    };
+    (sender, receiver)
+}
+
+/// The shipped sender, driven.
+#[derive(Debug)]
+pub struct OursSender {
+    inner: ProtoSender,
+    streams: u64,
+    checked: bool,
+    opened: bool,
+    token_ends: TokenEnds,
+    volume: Volume,
+    repeated_bytes: u64,
+}
+
+impl OursSender {
+    fn push(&mut self, now_us: u64, delta: &Delta) -> u64 {
+        let before = self.inner.log().head();
+        let end = self.inner.push(Micros(now_us), delta);
+        let end = end.expect("an answer of a study fits the log");
+        self.volume.once += end - before;
+        end
+    }
+}
+
+impl Sender for OursSender {
+    fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool) {
+        if !self.opened {
+            self.opened = true;
+            let meta = "{}".to_owned();
+            self.push(now_us, &Delta::Open { meta });
+        }
+        let text = String::from_utf8(text.to_vec()).expect("tokens are letters");
+        let end = self.push(now_us, &Delta::text(text));
+        self.token_ends.borrow_mut().push(end);
+        if last {
+            let reason = "stop".to_owned();
+            self.push(now_us, &Delta::Finish { choice: 0, reason });
+            self.push(now_us, &Delta::Done);
+        }
+    }
+
+    fn handle_packet(&mut self, now_us: u64, packet: &[u8]) {
+        match Frame::decode(packet, self.checked) {
+            Ok(Frame::Resume(resume)) if resume.stream > self.streams => {
+                // The server has checked id and token by now; a stale offset is refused.
+                if self
+                    .inner
+                    .resume(Micros(now_us), resume.stream, resume.offset)
+                    .is_ok()
+                {
+                    self.streams = resume.stream;
+                }
+            }
+            // Errors are the link's fault here, and have no effect by contract.
+            _ => drop(self.inner.handle_datagram(Micros(now_us), packet)),
+        }
+    }
+
+    fn handle_timeout(&mut self, now_us: u64) {
+        self.inner.handle_timeout(Micros(now_us));
+    }
+
+    fn poll_transmit(&mut self, now_us: u64, packet: &mut Vec<u8>) -> bool {
+        let Some(sent) = self.inner.poll_transmit(Micros(now_us), packet) else {
+            return false;
+        };
+        self.volume.sent += sent.range.end - sent.range.start;
+        if !sent.new_text {
+            self.repeated_bytes += (sent.len + HEADER_BYTES) as u64;
+        }
+        true
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.inner.poll_timeout().map(|at| at.0)
+    }
+
+    fn progress(&self) -> Progress {
+        match self.inner.state() {
+            SenderState::Active if self.inner.cum() == self.inner.log().head() => {
+                // Nothing generated is missing; between tokens this is no reason to run.
+                match self.inner.log().is_ended() {
+                    true => Progress::Complete,
+                    false => Progress::Active,
+                }
+            }
+            SenderState::Active => Progress::Active,
+            SenderState::Suspended => Progress::Suspended,
+            SenderState::Finished | SenderState::Stopped => Progress::Complete,
+        }
+    }
+
+    fn volume(&self) -> Volume {
+        self.volume
+    }
+
+    fn repeated_bytes(&self) -> u64 {
+        self.repeated_bytes
+    }
+}
+
+/// The client asks again after so long if a resume brought nothing.
+const RESUME_RETRY_US: u64 = 1_000_000;
+
+/// The shipped receiver, driven.
+#[derive(Debug)]
+pub struct OursReceiver {
+    inner: ProtoReceiver,
+    checked: bool,
+    token_ends: TokenEnds,
+    shown: Vec<u8>,
+    finished: bool,
+    stream: u64,
+    resume_at: Option<u64>,
+}
+
+impl OursReceiver {
+    fn drain(&mut self, now_us: u64) {
+        while let Some(event) = self.inner.poll_event() {
+            match event {
+                ReceiverEvent::Delta { delta, .. } => {
+                    if let Delta::Text { text, .. } = delta {
+                        self.shown.extend_from_slice(text.as_bytes());
+                    }
+                }
+                ReceiverEvent::Complete => self.finished = true,
+                ReceiverEvent::Failed(error) => panic!("the log cannot be read: {error:?}"),
+                ReceiverEvent::Silent => self.reconnect(now_us),
+            }
+        }
+    }
+
+    fn reconnect(&mut self, now_us: u64) {
+        self.stream += 1;
+        self.inner.migrate(Micros(now_us), self.stream);
+        self.resume_at = Some(now_us);
+    }
+}
+
+impl Receiver for OursReceiver {
+    fn handle_packet(&mut self, now_us: u64, packet: &[u8]) {
+        // Errors are the link's fault here, and have no effect by contract.
+        if self.inner.handle_datagram(Micros(now_us), packet).is_ok() {
+            self.resume_at = None;
+        }
+        self.drain(now_us);
+    }
+
+    fn handle_timeout(&mut self, now_us: u64) {
+        self.inner.handle_timeout(Micros(now_us));
+        self.drain(now_us);
+    }
+
+    fn handle_hidden(&mut self, now_us: u64, hidden: bool) {
+        self.inner.set_hidden(Micros(now_us), hidden);
+        self.drain(now_us);
+    }
+
+    fn handle_new_path(&mut self, now_us: u64) {
+        if !self.finished {
+            self.reconnect(now_us);
+        }
+    }
+
+    fn poll_transmit(&mut self, now_us: u64, packet: &mut Vec<u8>) -> bool {
+        if self.resume_at.is_some_and(|at| at <= now_us) {
+            self.resume_at = Some(now_us + RESUME_RETRY_US);
+            let resume = Resume {
+                stream: self.stream,
+                id: [1; 16],
+                token: [2; 16],
+                offset: self.inner.cum(),
+            };
+            Frame::Resume(resume).encode(self.checked, packet);
+            return true;
+        }
+        self.inner.poll_transmit(Micros(now_us), packet).is_some()
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        let inner = self.inner.poll_timeout().map(|at| at.0);
+        inner.into_iter().chain(self.resume_at).min()
+    }
+
+    fn take_shown(&mut self, text: &mut Vec<u8>) {
+        text.append(&mut self.shown);
+    }
+
+    fn arrived(&self) -> usize {
+        let cum = self.inner.cum();
+        self.token_ends.borrow().partition_point(|&end| end <= cum)
+    }
+
+    fn finished(&self) -> bool {
+        self.finished
+    }
+}

@@ -1,0 +1,147 @@
+//! Packets of the baseline schemes and the receiver that they share.
+//!
+//! A data packet is a number (u32) and tokens, each an index (u32), a last-token flag, a length
+//! (u8) and its text. An acknowledgement repeats the number. The paper's Algorithm 2 acknowledges
+//! packets, and so do we: the sender remembers what each packet held.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use loquent_proto::Pace;
+
+use super::Receiver;
+use crate::reader::Shower;
+
+/// A token as it waits at the sender.
+#[derive(Debug, Clone)]
+pub struct Token {
+    /// Its place in the answer, from 0.
+    pub index: u32,
+    /// True if the answer ends with it.
+    pub last: bool,
+    /// Its text.
+    pub text: Vec<u8>,
+}
+
+/// Starts a data packet.
+pub fn put_number(packet: &mut Vec<u8>, number: u32) {
+    packet.extend_from_slice(&number.to_be_bytes());
+}
+
+/// Appends a token to a data packet.
+pub fn put_token(packet: &mut Vec<u8>, token: &Token) {
+    // Two bytes of index suffice on the wire; no answer of a baseline is longer.
+    let index = u16::try_from(token.index).expect("an answer has at most 65535 tokens");
+    let length = u8::try_from(token.text.len()).expect("a token has at most 127 bytes");
+    packet.extend_from_slice(&index.to_be_bytes());
+    packet.push(length | if token.last { 0x80 } else { 0 });
+    packet.extend_from_slice(&token.text);
+}
+
+/// The number at the start of a packet or an acknowledgement.
+pub fn number(packet: &[u8]) -> Option<u32> {
+    packet.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
+}
+
+fn take_token(bytes: &mut &[u8]) -> Option<Token> {
+    let (head, rest) = bytes.split_first_chunk::<3>()?;
+    let length = usize::from(head[2] & 0x7f);
+    let (text, rest) = rest.split_at_checked(length)?;
+    *bytes = rest;
+    Some(Token {
+        index: u32::from(u16::from_be_bytes([head[0], head[1]])),
+        last: head[2] & 0x80 != 0,
+        text: text.to_vec(),
+    })
+}
+
+/// Shows tokens in order and acknowledges every packet (paper, Algorithm 2).
+///
+/// One departure: it goes on answering after the end of the answer. Leaving at once, as written,
+/// loses the last acknowledgement sooner or later, and the sender never stops.
+#[derive(Debug)]
+pub struct TokenReceiver {
+    /// Tokens that have arrived in order.
+    next: u32,
+    held: BTreeMap<u32, Token>,
+    waiting: VecDeque<Token>,
+    shower: Shower,
+    shown: Vec<u8>,
+    acks: VecDeque<u32>,
+    finished: bool,
+}
+
+impl TokenReceiver {
+    /// A receiver that shows at this pace.
+    pub fn new(pace: Pace) -> Self {
+        Self {
+            next: 0,
+            held: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            shower: Shower::new(pace),
+            shown: Vec::new(),
+            acks: VecDeque::new(),
+            finished: false,
+        }
+    }
+
+    fn show_due(&mut self, now_us: u64) {
+        let due = self.shower.take_due(now_us);
+        for token in self.waiting.drain(..due) {
+            self.shown.extend_from_slice(&token.text);
+            self.finished |= token.last;
+        }
+    }
+}
+
+impl Receiver for TokenReceiver {
+    fn handle_packet(&mut self, now_us: u64, packet: &[u8]) {
+        let Some(number) = number(packet) else { return };
+        self.acks.push_back(number);
+        let mut bytes = &packet[4..];
+        while let Some(token) = take_token(&mut bytes) {
+            if token.index >= self.next {
+                self.held.insert(token.index, token);
+            }
+        }
+        let before = self.next;
+        while let Some(token) = self.held.remove(&self.next) {
+            self.next += 1;
+            self.waiting.push_back(token);
+        }
+        self.shower.handle_arrival(now_us, self.next - before);
+        self.show_due(now_us);
+    }
+
+    fn handle_timeout(&mut self, now_us: u64) {
+        self.show_due(now_us);
+    }
+
+    fn handle_hidden(&mut self, now_us: u64, hidden: bool) {
+        self.shower.set_hidden(hidden);
+        self.show_due(now_us);
+    }
+
+    fn poll_transmit(&mut self, _now_us: u64, packet: &mut Vec<u8>) -> bool {
+        let Some(number) = self.acks.pop_front() else {
+            return false;
+        };
+        put_number(packet, number);
+        true
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.shower.poll_timeout()
+    }
+
+    fn take_shown(&mut self, text: &mut Vec<u8>) {
+        text.append(&mut self.shown);
+    }
+
+    fn arrived(&self) -> usize {
+        self.next as usize
+    }
+
+    fn finished(&self) -> bool {
+        self.finished
+    }
+}

@@ -1,0 +1,245 @@
+//! Running a plan: every case, scheme and session, in parallel, with the same result each time.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Serialize;
+
+use crate::campaign;
+use crate::check::{self, Violation};
+use crate::metrics::{Smoothness, smoothness};
+use crate::plan::{Case, Entry, Metric, Plan};
+use crate::rng::Draws;
+use crate::scheme::Progress;
+use crate::world::{self, Course, Setting};
+
+/// The figures of one session.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    /// As tokens become ready in order.
+    pub ready: Smoothness,
+    /// As the client displays them.
+    pub shown: Smoothness,
+    /// Half the round trip, which no scheme can save, in ms.
+    half_rtt_ms: f64,
+    redundancy: f64,
+    wire_kb: f64,
+    ack_kb: f64,
+    suspended: bool,
+}
+
+impl Outcome {
+    /// One figure of it.
+    pub fn value(&self, metric: Metric) -> f64 {
+        match metric {
+            Metric::Full => self.ready.full,
+            Metric::Excess => self.ready.excess,
+            Metric::Late => self.ready.late,
+            Metric::DelayMs => self.ready.delay_ms,
+            Metric::ShownFull => self.shown.full,
+            Metric::HoldMs => self.shown.delay_ms - self.ready.delay_ms,
+            Metric::AddedMs => self.shown.delay_ms - self.half_rtt_ms,
+            Metric::Redundancy => self.redundancy,
+            Metric::WireKb => self.wire_kb,
+            Metric::AckKb => self.ack_kb,
+            Metric::Suspended => f64::from(u8::from(self.suspended)),
+        }
+    }
+}
+
+/// A session that broke a promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The case's name.
+    pub case: String,
+    /// The scheme's name.
+    pub scheme: String,
+    /// The session's number in the plan.
+    pub session: u32,
+    /// The promise.
+    pub violation: Violation,
+}
+
+/// All outcomes of a plan.
+#[derive(Debug, Clone)]
+pub struct Study {
+    /// By case, then scheme, then session.
+    outcomes: Vec<Outcome>,
+    schemes: usize,
+    sessions: usize,
+    /// Broken promises in the order of the plan.
+    pub findings: Vec<Finding>,
+    /// Virtual time simulated, in seconds.
+    pub simulated_s: f64,
+}
+
+/// Told how far a study is.
+pub trait Watch: Sync {
+    /// So many more sessions are done, which took so much virtual time.
+    fn advance(&self, sessions: u64, simulated_s: f64);
+}
+
+impl Watch for () {
+    fn advance(&self, _sessions: u64, _simulated_s: f64) {}
+}
+
+/// The seed of a session. It depends on neither scheme nor case: cases that share a channel share
+/// its weather, which makes their differences sharper.
+pub fn session_seed(plan: &Plan, session: u32) -> u64 {
+    Draws::new(plan.seed, "session").bits(u64::from(session))
+}
+
+/// What session number `session` of a case and scheme needs.
+pub fn setting<'a>(plan: &'a Plan, case: &'a Case, entry: &Entry, session: u32) -> Setting<'a> {
+    Setting {
+        link: &case.link,
+        generator: plan.generator(case),
+        reader: entry.reader,
+        length_us: (plan.seconds * 1e6) as u64,
+        seed: session_seed(plan, session),
+    }
+}
+
+/// Runs all of `plan` on `threads` threads. Their number does not change the result.
+pub fn run(plan: &Plan, threads: usize, watch: &dyn Watch) -> Study {
+    let (schemes, sessions) = (plan.scheme.len(), plan.sessions as usize);
+    let jobs = plan.case.len() * schemes * sessions;
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let job = next.fetch_add(1, Ordering::Relaxed);
+            if job >= jobs {
+                return done;
+            }
+            let result = run_job(plan, job);
+            watch.advance(1, result.2);
+            done.push((job, result));
+        }
+    };
+    let mut done: Vec<_> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        let join = |worker: std::thread::ScopedJoinHandle<'_, _>| {
+            worker
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        workers.into_iter().flat_map(join).collect()
+    });
+    done.sort_by_key(|(job, _)| *job);
+    let mut study = Study {
+        outcomes: Vec::with_capacity(jobs),
+        schemes,
+        sessions,
+        findings: Vec::new(),
+        simulated_s: 0.0,
+    };
+    for (_, (outcome, findings, simulated_s)) in done {
+        study.outcomes.push(outcome);
+        study.findings.extend(findings);
+        study.simulated_s += simulated_s;
+    }
+    study
+}
+
+fn run_job(plan: &Plan, job: usize) -> (Outcome, Vec<Finding>, f64) {
+    let sessions = plan.sessions as usize;
+    let session = (job % sessions) as u32;
+    let entry = &plan.scheme[job / sessions % plan.scheme.len()];
+    let case = &plan.case[job / sessions / plan.scheme.len()];
+    let seed = session_seed(plan, session);
+    let drawn = case.random.then(|| campaign::draw(seed));
+    let mut setting = setting(plan, case, entry, session);
+    if let Some((link, generator, reader)) = &drawn {
+        setting = Setting {
+            link,
+            generator,
+            reader: *reader,
+            ..setting
+        };
+    }
+    let course = world::run(&entry.send, &setting);
+    let findings = check::violations(&course, entry.send.budget())
+        .into_iter()
+        .map(|violation| Finding {
+            case: case.name.clone(),
+            scheme: entry.label(),
+            session,
+            violation,
+        })
+        .collect();
+    let simulated_s = course.ended_us as f64 / 1e6;
+    (judge(&setting, &course), findings, simulated_s)
+}
+
+fn judge(setting: &Setting<'_>, course: &Course) -> Outcome {
+    let rtt_us = (setting.link.rtt_ms * 1e3) as u64;
+    let seconds = setting.length_us as f64 / 1e6;
+    let hidden_us = setting.reader.hidden_us();
+    Outcome {
+        ready: smoothness(&course.generated_us, &course.ready_us, rtt_us, None),
+        shown: smoothness(&course.generated_us, &course.shown_us, rtt_us, hidden_us),
+        half_rtt_ms: setting.link.rtt_ms / 2.0,
+        redundancy: course.redundancy,
+        wire_kb: course.wire_bytes as f64 / 1e3 / seconds,
+        ack_kb: course.ack_bytes as f64 / 1e3 / seconds,
+        suspended: course.progress == Progress::Suspended,
+    }
+}
+
+impl Study {
+    /// The sessions of one case and scheme.
+    pub fn cell(&self, case: usize, scheme: usize) -> &[Outcome] {
+        let start = (case * self.schemes + scheme) * self.sessions;
+        &self.outcomes[start..start + self.sessions]
+    }
+
+    /// The mean of a figure and the half-width of its 95 % interval.
+    pub fn mean(&self, case: usize, scheme: usize, metric: Metric) -> (f64, f64) {
+        let cell = self.cell(case, scheme);
+        let count = cell.len() as f64;
+        let mean = cell.iter().map(|o| o.value(metric)).sum::<f64>() / count;
+        let square = |outcome: &Outcome| (outcome.value(metric) - mean).powi(2);
+        let variance = cell.iter().map(square).sum::<f64>() / (count - 1.0).max(1.0);
+        (mean, 1.96 * (variance / count).sqrt())
+    }
+
+    /// The ratio of two schemes' means minus 1, with a 95 % interval by resampling sessions in
+    /// pairs: both schemes met the same weather in each.
+    pub fn change(&self, case: usize, of: usize, over: usize, metric: Metric) -> Change {
+        let values = |scheme| -> Vec<f64> {
+            let cell = self.cell(case, scheme).iter();
+            cell.map(|outcome| outcome.value(metric)).collect()
+        };
+        let (of, over) = (values(of), values(over));
+        let ratio = |pairs: &mut dyn Iterator<Item = usize>| {
+            let (a, b) = pairs.fold((0.0, 0.0), |(a, b), i| (a + of[i], b + over[i]));
+            a / b - 1.0
+        };
+        let mut stream = Draws::new(17, "bootstrap").stream();
+        let mut resampled: Vec<f64> = (0..RESAMPLES)
+            .map(|_| {
+                let mut picks = (0..of.len()).map(|_| (stream.bits() % of.len() as u64) as usize);
+                ratio(&mut picks)
+            })
+            .collect();
+        resampled.sort_by(f64::total_cmp);
+        Change {
+            mean: ratio(&mut (0..of.len())),
+            low: resampled[RESAMPLES / 40],
+            high: resampled[RESAMPLES - 1 - RESAMPLES / 40],
+        }
+    }
+}
+
+const RESAMPLES: usize = 2_000;
+
+/// A relative change and its 95 % interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Change {
+    /// −0.7 is 70 % less.
+    pub mean: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+}

@@ -1,0 +1,739 @@
+//! Captures of streaming sessions over TCP: what was lost, when tokens came, where they stalled.
+//!
+//! This is the paper's measurement study (section 2.2) and the source of its trace experiment
+//! (section 4.3). Losses are read from sequence numbers, so TLS is no obstacle. A capture taken at
+//! the server shows both a segment and its retransmission; one taken at the client shows a hole
+//! and what fills it later. Both are understood.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError};
+use serde::Serialize;
+
+use crate::channel::Channel;
+use crate::metrics::STALL_MS;
+
+/// Packets read from one capture at most.
+const MAX_PACKETS: usize = 5_000_000;
+/// Payload kept for counting events at most, in bytes.
+const MAX_PAYLOAD: usize = 64 << 20;
+/// Largest block of a capture, in bytes.
+const READ_BUFFER: usize = 1 << 20;
+
+/// Why a capture cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file cannot be opened.
+    #[error("{path}: {source}")]
+    Open {
+        /// The capture's path.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is neither pcap nor pcapng, or is damaged.
+    #[error("{path}: not a capture that can be read: {reason}")]
+    Format {
+        /// The capture's path.
+        path: String,
+        /// What the parser said.
+        reason: String,
+    },
+    /// It holds more packets than are read.
+    #[error("{path}: more than {MAX_PACKETS} packets")]
+    TooLong {
+        /// The capture's path.
+        path: String,
+    },
+    /// No TCP stream in it carries data.
+    #[error("{path}: no TCP stream that carries data{}", filter(*port))]
+    NoStream {
+        /// The capture's path.
+        path: String,
+        /// The server port asked for.
+        port: Option<u16>,
+    },
+}
+
+fn filter(port: Option<u16>) -> String {
+    port.map_or(String::new(), |port| format!(" from port {port}"))
+}
+
+/// A data segment as captured, in one direction of one connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Segment {
+    at_us: u64,
+    sequence: u32,
+    payload: Vec<u8>,
+    /// Payload bytes on the wire; the capture may have cut them.
+    length: u32,
+}
+
+/// A sender's end of a connection: address and port, then the receiver's.
+type Flow = (IpAddr, u16, IpAddr, u16);
+
+/// Where a capture was taken, as far as it tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// Retransmissions repeat what was captured before: at the sender.
+    Sender,
+    /// Retransmissions fill holes: at the receiver. Also if nothing was lost.
+    Receiver,
+}
+
+/// One data packet of the stream in sequence order, by its first transmission.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PacketRecord {
+    /// Offset of its first byte in the stream.
+    pub offset: u64,
+    /// Payload bytes.
+    pub bytes: u64,
+    /// When it was first sent, in ms since the first packet. At the receiver this is inferred
+    /// from its neighbours if it was lost.
+    pub sent_ms: f64,
+    /// When its bytes were complete up to its end, in ms since the first packet.
+    pub in_order_ms: f64,
+    /// True if its first transmission was lost.
+    pub lost: bool,
+}
+
+/// Gaps between tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Gaps {
+    /// Tokens: events if the stream is readable, else packets.
+    pub tokens: usize,
+    /// Median gap in ms.
+    pub p50_ms: f64,
+    /// 95th percentile of all gaps in ms.
+    pub p95_ms: f64,
+    /// Longest gap in ms.
+    pub longest_ms: f64,
+    /// Gaps above 200 ms.
+    pub stalls: usize,
+    /// 95th percentile of those in ms, as the paper reports it; 0 without stalls.
+    pub stall_p95_ms: f64,
+    /// Share of the time spent in them: the paper's stall ratio.
+    pub stall_ratio: f64,
+}
+
+/// What a capture says about a stream.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trace {
+    /// Sender and receiver.
+    pub flow: String,
+    /// Where it was captured.
+    pub side: Side,
+    /// Data packets in sequence order.
+    pub packets: Vec<PacketRecord>,
+    /// Retransmitted packets captured.
+    pub retransmissions: usize,
+    /// Share of data packets whose first transmission was lost.
+    pub loss: f64,
+    /// True if `data:` events could be read, false if packets stand for tokens.
+    pub events: bool,
+    /// Arrival of each token in ms since the first packet.
+    pub token_ms: Vec<f64>,
+    /// Their gaps.
+    pub gaps: Gaps,
+}
+
+/// Reads the stream that carries most data in the capture at `path`, from server port `port` if
+/// one is given.
+pub fn read(path: &Path, port: Option<u16>) -> Result<Trace, TraceError> {
+    let name = path.display().to_string();
+    let file = std::fs::File::open(path).map_err(|source| TraceError::Open {
+        path: name.clone(),
+        source,
+    })?;
+    let flows = read_flows(&name, file)?;
+    let wanted = flows
+        .into_iter()
+        .filter(|((_, from, _, _), _)| port.is_none_or(|port| *from == port));
+    // Ties are broken by the addresses, so that the same capture gives the same result.
+    let busiest = wanted.max_by_key(|(flow, segments)| {
+        let bytes: u64 = segments.iter().map(|s| u64::from(s.length)).sum();
+        (bytes, *flow)
+    });
+    match busiest {
+        Some((flow, segments)) if !segments.is_empty() => Ok(analyse(flow, segments)),
+        _ => Err(TraceError::NoStream { path: name, port }),
+    }
+}
+
+fn read_flows(
+    name: &str,
+    file: impl std::io::Read + Send + 'static,
+) -> Result<HashMap<Flow, Vec<Segment>>, TraceError> {
+    let format = |reason: String| TraceError::Format {
+        path: name.to_owned(),
+        reason,
+    };
+    let mut reader =
+        pcap_parser::create_reader(READ_BUFFER, file).map_err(|e| format(e.to_string()))?;
+    let mut capture = Capture::default();
+    loop {
+        match reader.next() {
+            Ok((consumed, block)) => {
+                capture.handle(block);
+                reader.consume(consumed);
+            }
+            Err(PcapError::Eof | PcapError::UnexpectedEof) => break,
+            Err(PcapError::Incomplete(_)) => {
+                reader.refill().map_err(|e| format(e.to_string()))?;
+                // A capture cut off in the middle of a packet is read as far as it goes.
+                if reader.reader_exhausted() {
+                    break;
+                }
+            }
+            Err(error) => return Err(format(error.to_string())),
+        }
+        if capture.packets > MAX_PACKETS || capture.payload > MAX_PAYLOAD {
+            return Err(TraceError::TooLong {
+                path: name.to_owned(),
+            });
+        }
+    }
+    Ok(capture.flows)
+}
+
+/// A capture while it is read.
+#[derive(Debug, Default)]
+struct Capture {
+    flows: HashMap<Flow, Vec<Segment>>,
+    packets: usize,
+    payload: usize,
+    /// pcap: the file's link type, and whether its times are in nanoseconds.
+    legacy: Option<(Linktype, bool)>,
+    /// pcapng: link type, ticks per second and offset in seconds of each interface.
+    interfaces: Vec<(Linktype, u64, i64)>,
+}
+
+impl Capture {
+    fn handle(&mut self, block: PcapBlockOwned<'_>) {
+        match block {
+            PcapBlockOwned::LegacyHeader(header) => {
+                self.legacy = Some((header.network, header.is_nanosecond_precision()));
+            }
+            PcapBlockOwned::Legacy(packet) => {
+                let Some((link, nanoseconds)) = self.legacy else {
+                    return;
+                };
+                let fraction = u64::from(packet.ts_usec) / if nanoseconds { 1_000 } else { 1 };
+                let at_us = u64::from(packet.ts_sec) * 1_000_000 + fraction;
+                self.handle_packet(at_us, link, packet.data);
+            }
+            PcapBlockOwned::NG(Block::SectionHeader(_)) => self.interfaces.clear(),
+            PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
+                let ticks = interface.ts_resolution().unwrap_or(1_000_000);
+                let offset = interface.if_tsoffset;
+                self.interfaces.push((interface.linktype, ticks, offset));
+            }
+            PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
+                let Some(&(link, ticks, offset)) = self.interfaces.get(packet.if_id as usize)
+                else {
+                    return;
+                };
+                let ts = u128::from(packet.ts_high) << 32 | u128::from(packet.ts_low);
+                let since_us = (ts * 1_000_000 / u128::from(ticks.max(1))) as u64;
+                let offset_us = u64::try_from(offset).unwrap_or(0).saturating_mul(1_000_000);
+                let captured = &packet.data[..packet.data.len().min(packet.caplen as usize)];
+                self.handle_packet(since_us.saturating_add(offset_us), link, captured);
+            }
+            PcapBlockOwned::NG(_) => {}
+        }
+    }
+
+    fn handle_packet(&mut self, at_us: u64, link: Linktype, data: &[u8]) {
+        self.packets += 1;
+        let sliced = match link {
+            Linktype::ETHERNET => SlicedPacket::from_ethernet(data),
+            Linktype::LINUX_SLL => SlicedPacket::from_linux_sll(data),
+            // `tcpdump -i any` of today: a header of 20 bytes before the network layer.
+            Linktype::LINUX_SLL2 => SlicedPacket::from_ip(data.get(20..).unwrap_or(&[])),
+            // Loopback of the BSDs: the address family in 4 bytes.
+            Linktype::NULL | Linktype::LOOP => SlicedPacket::from_ip(data.get(4..).unwrap_or(&[])),
+            _ => SlicedPacket::from_ip(data),
+        };
+        // What is not TCP over IP, or is cut within its headers, says nothing here.
+        let Ok(sliced) = sliced else { return };
+        let (Some(net), Some(TransportSlice::Tcp(tcp))) = (&sliced.net, &sliced.transport) else {
+            return;
+        };
+        let (from, to, length) = match net {
+            NetSlice::Ipv4(ip) => {
+                let header = ip.header();
+                let total = usize::from(header.total_len());
+                let before = usize::from(header.ihl()) * 4 + tcp.header_len();
+                let (from, to) = (
+                    header.source_addr().into(),
+                    header.destination_addr().into(),
+                );
+                (from, to, total.saturating_sub(before))
+            }
+            NetSlice::Ipv6(ip) => {
+                let header = ip.header();
+                let (from, to) = (
+                    header.source_addr().into(),
+                    header.destination_addr().into(),
+                );
+                let total = usize::from(header.payload_length());
+                (from, to, total.saturating_sub(tcp.header_len()))
+            }
+            _ => return,
+        };
+        if length == 0 {
+            return;
+        }
+        let payload = tcp.payload();
+        self.payload += payload.len();
+        let flow = (from, tcp.source_port(), to, tcp.destination_port());
+        self.flows.entry(flow).or_default().push(Segment {
+            at_us,
+            sequence: tcp.sequence_number(),
+            payload: payload[..payload.len().min(length)].to_vec(),
+            length: length as u32,
+        });
+    }
+}
+
+/// A segment with its place in the stream instead of a sequence number.
+#[derive(Debug)]
+struct Placed {
+    start: u64,
+    end: u64,
+    at_us: u64,
+    payload: Vec<u8>,
+}
+
+/// Sequence numbers wrap; offsets are their distance from the lowest one near the first.
+fn place(segments: Vec<Segment>) -> Vec<Placed> {
+    let first = segments.first().map_or(0, |segment| segment.sequence);
+    let mut expected: i64 = 0;
+    let mut placed: Vec<(i64, Segment)> = Vec::with_capacity(segments.len());
+    for segment in segments {
+        let near = segment
+            .sequence
+            .wrapping_sub(first)
+            .wrapping_sub(expected as u32) as i32;
+        let start = expected + i64::from(near);
+        expected = expected.max(start);
+        placed.push((start, segment));
+    }
+    let lowest = placed.iter().map(|(start, _)| *start).min().unwrap_or(0);
+    let to_place = |(start, segment): (i64, Segment)| Placed {
+        start: (start - lowest) as u64,
+        end: (start - lowest) as u64 + u64::from(segment.length),
+        at_us: segment.at_us,
+        payload: segment.payload,
+    };
+    placed.into_iter().map(to_place).collect()
+}
+
+fn analyse(flow: Flow, segments: Vec<Segment>) -> Trace {
+    let placed = place(segments);
+    let start_us = placed.iter().map(|p| p.at_us).min().unwrap_or(0);
+    let side = side(&placed);
+    let (packets, retransmissions) = match side {
+        Side::Sender => at_sender(&placed, start_us),
+        Side::Receiver => at_receiver(&placed, start_us),
+    };
+    let arrivals = arrivals(&placed, side, start_us);
+    let (token_ms, events) = token_times(&placed, &arrivals, &packets);
+    let lost = packets.iter().filter(|packet| packet.lost).count();
+    Trace {
+        flow: format!("{}:{} > {}:{}", flow.0, flow.1, flow.2, flow.3),
+        side,
+        retransmissions,
+        loss: lost as f64 / packets.len().max(1) as f64,
+        gaps: gaps(&token_ms),
+        packets,
+        events,
+        token_ms,
+    }
+}
+
+/// A sender repeats bytes that it has sent; at the receiver lost bytes were never seen before.
+/// Repetitions there come from lost acknowledgements, and are the fewer kind.
+fn side(placed: &[Placed]) -> Side {
+    let (mut head, mut holes, mut repeats) = (0, 0, 0);
+    let mut seen = Ranges::default();
+    for segment in placed {
+        let new = seen.insert(segment.start, segment.end);
+        match new {
+            false => repeats += 1,
+            true if segment.start < head => holes += 1,
+            true => {}
+        }
+        head = head.max(segment.end);
+    }
+    if repeats > holes {
+        Side::Sender
+    } else {
+        Side::Receiver
+    }
+}
+
+/// Byte ranges, disjoint and in order.
+#[derive(Debug, Default)]
+struct Ranges {
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Ranges {
+    /// Adds a range; false if all of it was there.
+    fn insert(&mut self, start: u64, end: u64) -> bool {
+        let from = self.ranges.partition_point(|range| range.1 < start);
+        let to = self.ranges.partition_point(|range| range.0 <= end);
+        let touched = &self.ranges[from..to];
+        if touched
+            .iter()
+            .any(|range| range.0 <= start && end <= range.1)
+        {
+            return false;
+        }
+        let low = touched.first().map_or(start, |range| range.0.min(start));
+        let high = touched.last().map_or(end, |range| range.1.max(end));
+        self.ranges.splice(from..to, [(low, high)]);
+        true
+    }
+
+    /// End of what is contiguous from 0.
+    fn contiguous(&self) -> u64 {
+        self.ranges
+            .first()
+            .filter(|range| range.0 == 0)
+            .map_or(0, |range| range.1)
+    }
+}
+
+fn ms_since(start_us: u64, at_us: u64) -> f64 {
+    at_us.saturating_sub(start_us) as f64 / 1e3
+}
+
+/// First transmissions are what is new; they were lost if their bytes were sent again.
+fn at_sender(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
+    let mut packets: Vec<PacketRecord> = Vec::new();
+    let mut retransmissions = 0;
+    let mut head = 0;
+    for segment in placed {
+        if segment.start >= head {
+            packets.push(PacketRecord {
+                offset: segment.start,
+                bytes: segment.end - segment.start,
+                sent_ms: ms_since(start_us, segment.at_us),
+                in_order_ms: ms_since(start_us, segment.at_us),
+                lost: false,
+            });
+            head = segment.end;
+            continue;
+        }
+        retransmissions += 1;
+        let again = packets
+            .iter_mut()
+            .filter(|p| p.offset < segment.end && segment.start < p.offset + p.bytes);
+        for packet in again {
+            packet.lost = true;
+            packet.in_order_ms = ms_since(start_us, segment.at_us);
+        }
+    }
+    settle(&mut packets);
+    (packets, retransmissions)
+}
+
+/// Packets that fill a hole were lost the first time. They are taken to have been sent evenly
+/// between their neighbours that came in time.
+fn at_receiver(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
+    let mut packets: Vec<PacketRecord> = Vec::new();
+    let mut seen = Ranges::default();
+    let (mut head, mut retransmissions) = (0, 0);
+    for segment in placed {
+        if !seen.insert(segment.start, segment.end) {
+            retransmissions += 1;
+            continue;
+        }
+        let lost = segment.start < head;
+        retransmissions += usize::from(lost);
+        head = head.max(segment.end);
+        packets.push(PacketRecord {
+            offset: segment.start,
+            bytes: segment.end - segment.start,
+            sent_ms: ms_since(start_us, segment.at_us),
+            in_order_ms: ms_since(start_us, segment.at_us),
+            lost,
+        });
+    }
+    packets.sort_by_key(|packet| packet.offset);
+    interpolate(&mut packets);
+    settle(&mut packets);
+    (packets, retransmissions)
+}
+
+fn interpolate(packets: &mut [PacketRecord]) {
+    let mut from = 0;
+    while from < packets.len() {
+        if !packets[from].lost {
+            from += 1;
+            continue;
+        }
+        let run = packets[from..].iter().take_while(|p| p.lost).count();
+        let after = packets.get(from + run).map(|p| p.sent_ms);
+        let before = from.checked_sub(1).map(|before| packets[before].sent_ms);
+        let before = before.or(after).unwrap_or(0.0);
+        let after = after.unwrap_or(before).max(before);
+        for (place, packet) in packets[from..from + run].iter_mut().enumerate() {
+            let share = (place + 1) as f64 / (run + 1) as f64;
+            packet.sent_ms = before + (after - before) * share;
+        }
+        from += run;
+    }
+}
+
+/// Bytes are of use once all before them are there.
+fn settle(packets: &mut [PacketRecord]) {
+    let mut latest: f64 = 0.0;
+    for packet in packets {
+        latest = latest.max(packet.in_order_ms);
+        packet.in_order_ms = latest;
+    }
+}
+
+/// (time in ms, bytes that are contiguous from then on), rising. At the sender this is when the
+/// last transmission left: the receiver had it half a round trip later.
+fn arrivals(placed: &[Placed], side: Side, start_us: u64) -> Vec<(f64, u64)> {
+    let mut last_sent: HashMap<u64, usize> = HashMap::new();
+    for (index, segment) in placed.iter().enumerate() {
+        last_sent.insert(segment.start, index);
+    }
+    let mut seen = Ranges::default();
+    let mut steps: Vec<(f64, u64)> = Vec::new();
+    for (index, segment) in placed.iter().enumerate() {
+        if side == Side::Sender && last_sent[&segment.start] != index {
+            continue;
+        }
+        seen.insert(segment.start, segment.end);
+        let contiguous = seen.contiguous();
+        if steps.last().is_none_or(|step| step.1 < contiguous) {
+            steps.push((ms_since(start_us, segment.at_us), contiguous));
+        }
+    }
+    steps
+}
+
+/// When each token came: events of a readable stream, else packets in order.
+fn token_times(
+    placed: &[Placed],
+    arrivals: &[(f64, u64)],
+    packets: &[PacketRecord],
+) -> (Vec<f64>, bool) {
+    let text = reassemble(placed);
+    let marks = event_ends(&text);
+    if marks.len() < 2 {
+        return (packets.iter().map(|p| p.in_order_ms).collect(), false);
+    }
+    let when = |end: u64| {
+        let step = arrivals.partition_point(|(_, contiguous)| *contiguous < end);
+        arrivals.get(step).map(|step| step.0)
+    };
+    (marks.into_iter().filter_map(when).collect(), true)
+}
+
+fn reassemble(placed: &[Placed]) -> Vec<u8> {
+    let mut text: Vec<u8> = Vec::new();
+    for segment in placed {
+        let start = segment.start as usize;
+        let end = start + segment.payload.len();
+        if end > MAX_PAYLOAD {
+            continue;
+        }
+        if text.len() < end {
+            text.resize(end, 0);
+        }
+        text[start..end].copy_from_slice(&segment.payload);
+    }
+    text
+}
+
+/// Ends of server-sent events that carry JSON.
+fn event_ends(text: &[u8]) -> Vec<u64> {
+    let mut ends = Vec::new();
+    let mut at = 0;
+    while let Some(found) = find(&text[at..], b"data: {") {
+        let start = at + found;
+        let Some(length) = find(&text[start..], b"\n\n") else {
+            break;
+        };
+        at = start + length + 2;
+        ends.push(at as u64);
+    }
+    ends
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|window| window == what)
+}
+
+/// Linear interpolation at (n − 1)p of sorted values.
+fn percentile(sorted: &[f64], p: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else {
+        return 0.0;
+    };
+    let at = last as f64 * p;
+    let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+    low + (high - low) * at.fract()
+}
+
+fn gaps(token_ms: &[f64]) -> Gaps {
+    let mut all: Vec<f64> = token_ms.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    all.sort_by(f64::total_cmp);
+    let stalls = &all[all.partition_point(|&gap| gap <= STALL_MS)..];
+    let span = all.iter().sum::<f64>().max(1e-9);
+    Gaps {
+        tokens: token_ms.len(),
+        p50_ms: percentile(&all, 0.5),
+        p95_ms: percentile(&all, 0.95),
+        longest_ms: all.last().copied().unwrap_or(0.0),
+        stalls: stalls.len(),
+        stall_p95_ms: percentile(stalls, 0.95),
+        stall_ratio: stalls.iter().sum::<f64>() / span,
+    }
+}
+
+impl Trace {
+    /// The channel that lost these packets: from one packet to the next, its fate is the state.
+    pub fn channel(&self) -> Channel {
+        let mut steps: Vec<(f64, f64)> = Vec::new();
+        for packet in &self.packets {
+            let loss = if packet.lost { 1.0 } else { 0.0 };
+            let start = (packet.sent_ms * 10.0).round() / 10.0;
+            match steps.last_mut() {
+                None => steps.push((0.0, loss)),
+                Some(last) if last.1 == loss => {}
+                // Two fates at one time: the later packet decides.
+                Some(last) if start <= last.0 => last.1 = loss,
+                Some(_) => steps.push((start, loss)),
+            }
+        }
+        let end = self.packets.last().map_or(0.0, |packet| packet.sent_ms);
+        let last_start = steps.last().map_or(0.0, |step| step.0);
+        Channel::Trace {
+            steps,
+            length_ms: end.max(last_start + 1.0).round() + 1.0,
+        }
+    }
+
+    /// The report for a terminal.
+    pub fn table(&self) -> String {
+        let gaps = &self.gaps;
+        let side = match self.side {
+            Side::Sender => "sender",
+            Side::Receiver => "receiver",
+        };
+        let unit = if self.events { "events" } else { "packets" };
+        format!(
+            "{}, captured at the {side}\n\
+             data packets     {}\n\
+             lost at first    {} ({:.1} %)\n\
+             retransmissions  {}\n\
+             tokens           {} ({unit})\n\
+             gap p50/p95/max  {:.0} / {:.0} / {:.0} ms\n\
+             stalls > 200 ms  {}, p95 {:.0} ms\n\
+             stall ratio      {:.3}\n",
+            self.flow,
+            self.packets.len(),
+            self.packets.iter().filter(|packet| packet.lost).count(),
+            self.loss * 100.0,
+            self.retransmissions,
+            gaps.tokens,
+            gaps.p50_ms,
+            gaps.p95_ms,
+            gaps.longest_ms,
+            gaps.stalls,
+            gaps.stall_p95_ms,
+            gaps.stall_ratio,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(at_ms: u64, sequence: u32, length: u32) -> Segment {
+        Segment {
+            at_us: at_ms * 1_000,
+            sequence,
+            payload: vec![b'x'; length as usize],
+            length,
+        }
+    }
+
+    fn flow() -> Flow {
+        let address = IpAddr::from([10, 0, 0, 1]);
+        (address, 443, address, 50_000)
+    }
+
+    #[test]
+    fn at_the_receiver_a_filled_hole_was_lost() {
+        // Packets 1 and 2 of five come last, across the wrap of the sequence number.
+        let first = u32::MAX - 5;
+        let at = |n: u32| first.wrapping_add(n * 10);
+        let trace = analyse(
+            flow(),
+            vec![
+                segment(0, at(0), 10),
+                segment(300, at(3), 10),
+                segment(400, at(4), 10),
+                segment(900, at(1), 10),
+                segment(901, at(2), 10),
+            ],
+        );
+        assert_eq!(trace.side, Side::Receiver);
+        let lost: Vec<bool> = trace.packets.iter().map(|p| p.lost).collect();
+        assert_eq!(lost, [false, true, true, false, false]);
+        assert_eq!(trace.packets[1].sent_ms, 100.0);
+        assert_eq!(trace.token_ms, [0.0, 900.0, 901.0, 901.0, 901.0]);
+        assert_eq!(trace.gaps.stalls, 1);
+        let Channel::Trace { steps, .. } = trace.channel() else {
+            panic!("a trace channel")
+        };
+        assert_eq!(steps, [(0.0, 0.0), (100.0, 1.0), (300.0, 0.0)]);
+    }
+
+    #[test]
+    fn at_the_sender_a_repeated_packet_was_lost() {
+        let trace = analyse(
+            flow(),
+            vec![
+                segment(0, 0, 10),
+                segment(100, 10, 10),
+                segment(200, 20, 10),
+                segment(450, 10, 10),
+            ],
+        );
+        assert_eq!(trace.side, Side::Sender);
+        let lost: Vec<bool> = trace.packets.iter().map(|p| p.lost).collect();
+        assert_eq!(lost, [false, true, false]);
+        assert_eq!(trace.token_ms, [0.0, 450.0, 450.0]);
+        assert_eq!(trace.retransmissions, 1);
+    }
+
+    #[test]
+    fn events_are_tokens_when_they_can_be_read() {
+        let text = b"HTTP/1.1 200 OK\r\n\r\ndata: {\"a\":1}\n\ndata: {\"a\":2}\n\ndata: [DONE]\n\n";
+        assert_eq!(event_ends(text).len(), 2);
+    }
+
+    #[test]
+    fn ranges_join() {
+        let mut ranges = Ranges::default();
+        assert!(ranges.insert(0, 10));
+        assert!(ranges.insert(20, 30));
+        assert!(!ranges.insert(22, 28));
+        assert!(ranges.insert(8, 20));
+        assert_eq!(ranges.ranges, [(0, 30)]);
+    }
+}

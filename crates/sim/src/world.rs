@@ -1,0 +1,366 @@
+//! One session in virtual time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
+use crate::channel::{Lane, Weather};
+use crate::generate::{Generator, token_text};
+use crate::link::{Link, Path};
+use crate::reader::Reader;
+use crate::scheme::{Ends, Progress, Receiver, Scheme, Sender};
+
+/// A session runs at most this long after its last token. Every sender has to stop before.
+pub const AFTERMATH_US: u64 = 120_000_000;
+
+/// What a session needs beside a scheme.
+#[derive(Debug, Clone)]
+pub struct Setting<'a> {
+    /// The link.
+    pub link: &'a Link,
+    /// The rhythm of the tokens.
+    pub generator: &'a Generator,
+    /// The reader.
+    pub reader: Reader,
+    /// How long tokens are generated, in µs.
+    pub length_us: u64,
+    /// Decides weather, mishaps, rhythm and text. The scheme has no part in it.
+    pub seed: u64,
+}
+
+/// The course of one session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Course {
+    /// Generation time of each token in µs.
+    pub generated_us: Vec<u64>,
+    /// Time from which each token could be shown in order, in µs; shorter if some never could.
+    pub ready_us: Vec<u64>,
+    /// Time at which each token was shown, in µs; the same unless the client paces.
+    pub shown_us: Vec<u64>,
+    /// Bytes sent to the client, 60 for each packet's headers included.
+    pub wire_bytes: u64,
+    /// Bytes of acknowledgements, headers included.
+    pub ack_bytes: u64,
+    /// Packets sent to the client.
+    pub packets: u64,
+    /// Copies of the answer's bytes sent beside the first.
+    pub redundancy: f64,
+    /// Bytes of packets without new text, headers included, for schemes that bound them.
+    pub repeated_bytes: u64,
+    /// When the last event happened, in µs.
+    pub ended_us: u64,
+    /// How the sender ended.
+    pub progress: Progress,
+    /// True if the receiver saw the end of the answer.
+    pub finished: bool,
+    /// True if everything shown is a prefix of what was generated.
+    pub prefix_holds: bool,
+}
+
+/// Runs one session of `scheme`.
+pub fn run(scheme: &Scheme, setting: &Setting<'_>) -> Course {
+    let horizon_us = setting.length_us + AFTERMATH_US;
+    let weather = Weather::new(&setting.link.channel, setting.seed, horizon_us);
+    let generated_us = setting.generator.times_us(setting.seed, setting.length_us);
+    match scheme.ends(setting.link, &setting.reader) {
+        Some((sender, receiver)) => {
+            let path = Path::new(setting.link, &weather, setting.seed, horizon_us);
+            World::new(setting, generated_us, path, (sender, receiver)).run(horizon_us)
+        }
+        None => oracle(scheme, setting, &weather, generated_us),
+    }
+}
+
+/// The bound for a sender of one packet every X ms: each token is shown at the first opportunity
+/// of the grid that the weather lets through.
+fn oracle(
+    scheme: &Scheme,
+    setting: &Setting<'_>,
+    weather: &Weather,
+    generated_us: Vec<u64>,
+) -> Course {
+    let &Scheme::Oracle { every_ms } = scheme else {
+        unreachable!("only the oracle has no ends");
+    };
+    let every_us = (every_ms * 1e3) as u64;
+    let half_us = (setting.link.rtt_ms * 500.0).round() as u64;
+    let mut grid_us = 0;
+    let mut ready_us = Vec::with_capacity(generated_us.len());
+    for &token_us in &generated_us {
+        grid_us = grid_us.max(token_us.div_ceil(every_us) * every_us);
+        while !weather.delivers(grid_us, 0, Lane::Down) {
+            grid_us += every_us;
+        }
+        ready_us.push(grid_us + half_us);
+    }
+    Course {
+        ended_us: ready_us.last().copied().unwrap_or(0),
+        generated_us,
+        shown_us: ready_us.clone(),
+        ready_us,
+        wire_bytes: 0,
+        ack_bytes: 0,
+        packets: 0,
+        redundancy: 0.0,
+        repeated_bytes: 0,
+        progress: Progress::Complete,
+        finished: true,
+        prefix_holds: true,
+    }
+}
+
+/// What waits for its time. The order of the variants is the order at the same time: what arrives
+/// is known to an end before it decides.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    ToSender(Vec<u8>),
+    ToReceiver(Vec<u8>),
+}
+
+struct World<'a> {
+    now_us: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    scheduled: u64,
+    path: Path<'a>,
+    sender: Box<dyn Sender>,
+    receiver: Box<dyn Receiver>,
+    answer: Answer,
+    /// Times at which the page is hidden and seen again, the next one last.
+    turns_us: Vec<(u64, bool)>,
+    next_migration_us: Option<u64>,
+    migrations: u64,
+    packet: Vec<u8>,
+}
+
+/// The text, its times, and how much of it is shown.
+struct Answer {
+    text: Vec<u8>,
+    /// End of each token in `text`.
+    ends: Vec<usize>,
+    generated_us: Vec<u64>,
+    emitted: usize,
+    shown: Vec<u8>,
+    ready_us: Vec<u64>,
+    shown_us: Vec<u64>,
+    prefix_holds: bool,
+}
+
+impl Answer {
+    fn new(seed: u64, generated_us: Vec<u64>) -> Self {
+        let mut text = Vec::new();
+        let ends = (0..generated_us.len())
+            .map(|index| {
+                token_text(seed, index, &mut text);
+                text.len()
+            })
+            .collect();
+        Self {
+            text,
+            ends,
+            generated_us,
+            emitted: 0,
+            shown: Vec::new(),
+            ready_us: Vec::new(),
+            shown_us: Vec::new(),
+            prefix_holds: true,
+        }
+    }
+
+    fn next_us(&self) -> Option<u64> {
+        self.generated_us.get(self.emitted).copied()
+    }
+
+    fn token(&self, index: usize) -> &[u8] {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.text[start..self.ends[index]]
+    }
+
+    /// Checks what the receiver has just shown and dates the tokens that it completes.
+    fn show(&mut self, now_us: u64, receiver: &mut dyn Receiver) {
+        let before = self.shown.len();
+        receiver.take_shown(&mut self.shown);
+        let emitted_bytes = self
+            .emitted
+            .checked_sub(1)
+            .map_or(0, |last| self.ends[last]);
+        self.prefix_holds &= self.shown.len() <= emitted_bytes
+            && self.shown[before..] == self.text[before..self.shown.len().max(before)];
+        while let Some(&end) = self.ends.get(self.shown_us.len()) {
+            if end > self.shown.len() {
+                break;
+            }
+            self.shown_us.push(now_us);
+        }
+        while self.ready_us.len() < receiver.arrived() {
+            self.ready_us.push(now_us);
+        }
+    }
+}
+
+impl<'a> World<'a> {
+    fn new(
+        setting: &Setting<'_>,
+        generated_us: Vec<u64>,
+        path: Path<'a>,
+        (sender, receiver): Ends,
+    ) -> Self {
+        let hidden_us = setting.reader.hidden_us();
+        Self {
+            now_us: 0,
+            next_migration_us: path.next_migration_us(0),
+            migrations: 0,
+            events: BinaryHeap::new(),
+            scheduled: 0,
+            path,
+            sender,
+            receiver,
+            answer: Answer::new(setting.seed, generated_us),
+            turns_us: hidden_us.map_or(vec![], |(from, to)| vec![(to, false), (from, true)]),
+            packet: Vec::new(),
+        }
+    }
+
+    fn run(mut self, horizon_us: u64) -> Course {
+        while let Some(at_us) = self.next_us() {
+            if at_us > horizon_us {
+                break;
+            }
+            self.now_us = self.now_us.max(at_us);
+            self.step();
+        }
+        Course {
+            ready_us: self.answer.ready_us,
+            shown_us: self.answer.shown_us,
+            generated_us: self.answer.generated_us,
+            wire_bytes: self.path.wire_bytes(Lane::Down),
+            ack_bytes: self.path.wire_bytes(Lane::Up),
+            packets: self.path.packets(Lane::Down),
+            redundancy: self.sender.volume().redundancy(),
+            repeated_bytes: self.sender.repeated_bytes(),
+            ended_us: self.now_us,
+            progress: self.sender.progress(),
+            finished: self.receiver.finished(),
+            prefix_holds: self.answer.prefix_holds,
+        }
+    }
+
+    fn next_us(&self) -> Option<u64> {
+        let event_us = self.events.peek().map(|Reverse((at_us, _, _))| *at_us);
+        [
+            event_us,
+            self.answer.next_us(),
+            self.sender.poll_timeout(),
+            self.receiver.poll_timeout(),
+            self.turns_us.last().map(|turn| turn.0),
+            self.next_migration_us,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Does everything that is due now: arrivals, then the generator, the reader, and timers.
+    fn step(&mut self) {
+        let now_us = self.now_us;
+        self.arrive();
+        while self.answer.next_us().is_some_and(|at_us| at_us <= now_us) {
+            let index = self.answer.emitted;
+            self.answer.emitted += 1;
+            let last = self.answer.next_us().is_none();
+            let token = self.answer.token(index);
+            self.sender.handle_token(now_us, token, last);
+        }
+        self.turn();
+        let due = |at_us: Option<u64>| at_us.is_some_and(|at_us| at_us <= now_us);
+        if due(self.sender.poll_timeout()) {
+            self.sender.handle_timeout(now_us);
+        }
+        if due(self.receiver.poll_timeout()) {
+            self.receiver.handle_timeout(now_us);
+            self.answer.show(now_us, &mut *self.receiver);
+        }
+        self.transmit();
+    }
+
+    fn arrive(&mut self) {
+        let now_us = self.now_us;
+        while let Some(next) = self.events.peek_mut() {
+            if next.0.0 > now_us {
+                break;
+            }
+            let Reverse((_, _, event)) = PeekMut::pop(next);
+            match event {
+                Event::ToSender(packet) => self.sender.handle_packet(now_us, &packet),
+                Event::ToReceiver(packet) => {
+                    self.receiver.handle_packet(now_us, &packet);
+                    self.answer.show(now_us, &mut *self.receiver);
+                }
+            }
+        }
+    }
+
+    /// The reader turns away or back, and the path changes.
+    fn turn(&mut self) {
+        let now_us = self.now_us;
+        while let Some((_, hidden)) = self.turns_us.pop_if(|turn| turn.0 <= now_us) {
+            self.receiver.handle_hidden(now_us, hidden);
+            self.answer.show(now_us, &mut *self.receiver);
+        }
+        if self.next_migration_us.is_some_and(|at_us| at_us <= now_us) {
+            self.migrations += 1;
+            self.next_migration_us = self.path.next_migration_us(now_us);
+            // Every second time the transport hides the change, as QUIC's migration does; else
+            // the client has to ask for the rest over a new connection.
+            if self.migrations.is_multiple_of(2) {
+                self.receiver.handle_new_path(now_us);
+            }
+        }
+    }
+
+    fn transmit(&mut self) {
+        let mut packet = std::mem::take(&mut self.packet);
+        packet.clear();
+        while self.sender.poll_transmit(self.now_us, &mut packet) {
+            self.post(Lane::Down, &packet);
+            packet.clear();
+        }
+        while self.receiver.poll_transmit(self.now_us, &mut packet) {
+            self.post(Lane::Up, &packet);
+            packet.clear();
+        }
+        self.packet = packet;
+    }
+
+    fn post(&mut self, lane: Lane, packet: &[u8]) {
+        let fate = self.path.send(self.now_us, packet.len(), lane);
+        for arrival in fate.arrivals.into_iter().flatten() {
+            let mut packet = packet.to_vec();
+            if let Some(bits) = arrival.corrupted {
+                corrupt(&mut packet, bits);
+            }
+            let event = match lane {
+                Lane::Down => Event::ToReceiver(packet),
+                Lane::Up => Event::ToSender(packet),
+            };
+            self.scheduled += 1;
+            self.events
+                .push(Reverse((arrival.at_us, self.scheduled, event)));
+        }
+    }
+}
+
+/// Flips one to eight bits of a packet, or cuts its end off.
+fn corrupt(packet: &mut Vec<u8>, bits: u64) {
+    let length = packet.len() as u64;
+    if length == 0 {
+        return;
+    }
+    if bits & 7 == 0 {
+        packet.truncate((bits >> 3) as usize % packet.len());
+        return;
+    }
+    for flip in 0..bits & 7 {
+        let at = (bits >> 3).wrapping_mul(2 * flip + 1) % (length * 8);
+        packet[(at / 8) as usize] ^= 1 << (at % 8);
+    }
+}
