@@ -55,7 +55,8 @@ fn judge(report: &Report) -> Verdict {
     let of_run = |run: &RunResult| {
         let failed = run.records.iter().any(|record| {
             let kind = record.failure().map(|failure| failure.kind);
-            record.role == Role::Measured && kind.is_some_and(|kind| kind != FailureKind::Overloaded)
+            record.role == Role::Measured
+                && kind.is_some_and(|kind| kind != FailureKind::Overloaded)
         });
         match (run.findings.impossible.is_empty(), failed) {
             (false, _) => Verdict::Impossible,
@@ -111,7 +112,11 @@ fn progress_bar(plan: &Plan, group: &str, round: usize, rounds: usize) -> Progre
     }
     let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg} {elapsed}")
         .expect("the template is a constant");
-    let kind = if round < plan.warmup_runs { "warm-up" } else { "run" };
+    let kind = if round < plan.warmup_runs {
+        "warm-up"
+    } else {
+        "run"
+    };
     ProgressBar::new(0)
         .with_style(style)
         .with_prefix(format!("{group} [{kind} {}/{rounds}]", round + 1))
@@ -131,25 +136,45 @@ struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     async fn new(target: &'a TargetPlan, plan: &Plan) -> Result<Self, BenchError> {
         let name = target.target.name().to_owned();
-        let refuse = |reason: String| BenchError::Target { target: name.clone(), reason };
+        let refuse = |reason: String| BenchError::Target {
+            target: name.clone(),
+            reason,
+        };
         let model = match &plan.settings.model {
             Some(model) => model.clone(),
             None => {
                 let models = target.target.models().await;
                 let models = models.map_err(|failure| refuse(failure.message))?;
-                models.into_iter().next().ok_or_else(|| refuse("it offers no model".into()))?
+                models
+                    .into_iter()
+                    .next()
+                    .ok_or_else(|| refuse("it offers no model".into()))?
             }
         };
         let probe = target.target.tokenize(&model, "Hello", true).await;
         if let (true, Err(failure)) = (plan.settings.pretok, &probe) {
-            return Err(refuse(format!("--pretok needs its /tokenize: {}", failure.message)));
+            return Err(refuse(format!(
+                "--pretok needs its /tokenize: {}",
+                failure.message
+            )));
         }
         let process = target.pid.map(Process::open).transpose()?;
         // Where the server is this process, its time cannot be told from ours.
         let separate = target.pid != Some(std::process::id());
-        let own_process = if separate { Process::open(std::process::id()).ok() } else { None };
+        let own_process = if separate {
+            Process::open(std::process::id()).ok()
+        } else {
+            None
+        };
         let ids = HashMap::new();
-        Ok(Prepared { plan: target, model, process, own_process, tokenizes: probe.is_ok(), ids })
+        Ok(Prepared {
+            plan: target,
+            model,
+            process,
+            own_process,
+            tokenizes: probe.is_ok(),
+            ids,
+        })
     }
 
     async fn run(
@@ -180,7 +205,12 @@ impl<'a> Prepared<'a> {
         }
         let findings = verify(&records);
         let summary = summarize(&records, &resources);
-        Ok(RunResult { summary, findings, records, counters: grown })
+        Ok(RunResult {
+            summary,
+            findings,
+            records,
+            counters: grown,
+        })
     }
 
     async fn plan_run(
@@ -196,7 +226,10 @@ impl<'a> Prepared<'a> {
         }
         let mut beside = Vec::new();
         let extras = &case.extras;
-        for (role, count) in [(Role::SlowReader, extras.slow_readers), (Role::Leaver, extras.leavers)] {
+        for (role, count) in [
+            (Role::SlowReader, extras.slow_readers),
+            (Role::Leaver, extras.leavers),
+        ] {
             for index in 0..count {
                 let text = settings.prompts.prompt(round, settings.requests + index);
                 beside.push(self.request(settings, case, role, text).await?);
@@ -234,10 +267,21 @@ impl<'a> Prepared<'a> {
             Role::Measured | Role::Injected => (settings.max_tokens, 0),
         };
         let generate = self.generate(settings, case, prompt, max_tokens);
-        Ok(PlannedRequest { role, generate, at: Duration::ZERO, turn_after })
+        Ok(PlannedRequest {
+            role,
+            generate,
+            at: Duration::ZERO,
+            turn_after,
+        })
     }
 
-    fn generate(&self, settings: &Settings, case: &Case, prompt: Prompt, max_tokens: u32) -> Generate {
+    fn generate(
+        &self,
+        settings: &Settings,
+        case: &Case,
+        prompt: Prompt,
+        max_tokens: u32,
+    ) -> Generate {
         Generate {
             model: self.model.clone(),
             prompt,
@@ -273,7 +317,12 @@ impl<'a> Prepared<'a> {
             };
             let generate = self.generate(settings, case, prompt, inject.max_tokens);
             let at = Duration::from_secs_f64(inject.at_s + index as f64 * inject.every_s);
-            planned.push(PlannedRequest { role: Role::Injected, generate, at, turn_after: 0 });
+            planned.push(PlannedRequest {
+                role: Role::Injected,
+                generate,
+                at,
+                turn_after: 0,
+            });
         }
         Ok(planned)
     }
@@ -283,23 +332,39 @@ impl<'a> Prepared<'a> {
             return Ok(ids.clone());
         }
         let target = &self.plan.target;
-        let ids = target.tokenize(&self.model, &text, true).await.map_err(|failure| {
-            BenchError::Target { target: target.name().to_owned(), reason: failure.message }
-        })?;
+        let ids = target
+            .tokenize(&self.model, &text, true)
+            .await
+            .map_err(|failure| BenchError::Target {
+                target: target.name().to_owned(),
+                reason: failure.message,
+            })?;
         self.ids.insert(text, ids.clone());
         Ok(ids)
     }
 
     async fn recount(&self, records: &mut [Record], limit: usize) {
-        for record in records.iter_mut().filter(|record| record.finished()).take(limit) {
-            let ids = self.plan.target.tokenize(&self.model, &record.text, false).await;
+        for record in records
+            .iter_mut()
+            .filter(|record| record.finished())
+            .take(limit)
+        {
+            let ids = self
+                .plan
+                .target
+                .tokenize(&self.model, &record.text, false)
+                .await;
             record.recounted_tokens = ids.ok().map(|ids| ids.len() as u64);
         }
     }
 }
 
 async fn counters(target: &dyn Target) -> scrape::Series {
-    target.metrics().await.map(|text| scrape::counters(&text)).unwrap_or_default()
+    target
+        .metrics()
+        .await
+        .map(|text| scrape::counters(&text))
+        .unwrap_or_default()
 }
 
 /// Moves the bar until it is aborted.

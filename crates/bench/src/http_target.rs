@@ -54,7 +54,12 @@ impl Target for HttpTarget {
 
     fn metrics(&self) -> BoxFuture<'_, Option<String>> {
         Box::pin(async {
-            let asked = self.client.call(http::Method::GET, "/metrics", Bytes::new(), MAX_METRICS_BYTES);
+            let asked = self.client.call(
+                http::Method::GET,
+                "/metrics",
+                Bytes::new(),
+                MAX_METRICS_BYTES,
+            );
             String::from_utf8(asked.await.ok()?.into()).ok()
         })
     }
@@ -67,12 +72,18 @@ enum Reading {
 }
 
 async fn read(reading: Reading) -> Option<(Result<Arrival, Failure>, Reading)> {
-    let Reading::Open(mut answer) = reading else { return None };
+    let Reading::Open(mut answer) = reading else {
+        return None;
+    };
     match answer.next().await {
         Ok(Some(arrival)) => Some((Ok(arrival), Reading::Open(answer))),
         Ok(None) => {
             let at = answer.ended_at()?;
-            let last = Arrival { at, delta: Delta::default(), wire: answer.wire() };
+            let last = Arrival {
+                at,
+                delta: Delta::default(),
+                wire: answer.wire(),
+            };
             Some((Ok(last), Reading::Ended))
         }
         Err(error) => Some((Err(error.into()), Reading::Ended)),

@@ -71,17 +71,24 @@ impl Preset {
     /// The preset's settings.
     pub fn values(self) -> PresetValues {
         match self {
-            Preset::Rose050 => PresetValues { stream_intervals: vec![1, 8], ..rose() },
+            Preset::Rose050 => PresetValues {
+                stream_intervals: vec![1, 8],
+                ..rose()
+            },
             Preset::Rose052 => PresetValues {
                 stream_intervals: vec![8],
                 submit_interval_ms: Some(20.0),
                 pretok: true,
                 ..rose()
             },
-            Preset::CllmStage15 => PresetValues { prompts: vec![CLLM_PROMPT.into()], ..cllm() },
-            Preset::CllmConcurrent => {
-                PresetValues { prompts: VARIED.lines().map(str::to_owned).collect(), ..cllm() }
-            }
+            Preset::CllmStage15 => PresetValues {
+                prompts: vec![CLLM_PROMPT.into()],
+                ..cllm()
+            },
+            Preset::CllmConcurrent => PresetValues {
+                prompts: VARIED.lines().map(str::to_owned).collect(),
+                ..cllm()
+            },
             Preset::SkippyChatCorpus => skippy(),
         }
     }
@@ -113,7 +120,10 @@ fn cllm() -> PresetValues {
 fn skippy() -> PresetValues {
     let corpus = crate::prompts::parse_corpus(CHAT).expect("the embedded corpus is tested");
     let mut extra = Map::new();
-    extra.insert("chat_template_kwargs".into(), json!({ "enable_thinking": false }));
+    extra.insert(
+        "chat_template_kwargs".into(),
+        json!({ "enable_thinking": false }),
+    );
     PresetValues {
         endpoint: Some(EndpointKind::Chat),
         requests: Some(8),
@@ -135,17 +145,32 @@ mod tests {
     fn presets_are_what_their_sources_state() {
         let rose = Preset::Rose050.values();
         assert_eq!((rose.requests, rose.max_tokens), (Some(64), Some(128)));
-        assert_eq!((rose.prompts, rose.stream_intervals), (vec!["Hello".into()], vec![1, 8]));
+        assert_eq!(
+            (rose.prompts, rose.stream_intervals),
+            (vec!["Hello".into()], vec![1, 8])
+        );
         assert!(rose.ignore_eos && !rose.pretok && rose.concurrency.is_empty());
         let rose = Preset::Rose052.values();
-        assert_eq!((rose.submit_interval_ms, rose.stream_intervals), (Some(20.0), vec![8]));
+        assert_eq!(
+            (rose.submit_interval_ms, rose.stream_intervals),
+            (Some(20.0), vec![8])
+        );
         assert!(rose.pretok && rose.ignore_eos);
         let cllm = Preset::CllmStage15.values();
-        assert_eq!((cllm.requests, cllm.concurrency, cllm.max_tokens), (Some(40), vec![16], Some(50)));
+        assert_eq!(
+            (cllm.requests, cllm.concurrency, cllm.max_tokens),
+            (Some(40), vec![16], Some(50))
+        );
         assert_eq!(cllm.prompts[0].chars().count(), 15);
         assert!(Preset::CllmConcurrent.values().prompts.len() >= 40);
         let skippy = Preset::SkippyChatCorpus.values();
-        assert_eq!((skippy.requests, skippy.concurrency, skippy.max_tokens), (Some(8), vec![2, 4], Some(24)));
-        assert_eq!((skippy.temperature, skippy.seed, skippy.prompts.len()), (Some(0.0), Some(123), 8));
+        assert_eq!(
+            (skippy.requests, skippy.concurrency, skippy.max_tokens),
+            (Some(8), vec![2, 4], Some(24))
+        );
+        assert_eq!(
+            (skippy.temperature, skippy.seed, skippy.prompts.len()),
+            (Some(0.0), Some(123), 8)
+        );
     }
 }

@@ -45,13 +45,19 @@ pub struct Usage {
 impl Process {
     /// The process `pid`, which must be readable.
     pub fn open(pid: u32) -> Result<Self, BenchError> {
-        let process = Process { pid, dir: PathBuf::from(format!("/proc/{pid}")) };
+        let process = Process {
+            pid,
+            dir: PathBuf::from(format!("/proc/{pid}")),
+        };
         process.read().map(|_| process)
     }
 
     /// Its counters now.
     pub fn read(&self) -> Result<Reading, BenchError> {
-        let refuse = |reason: String| BenchError::Process { pid: self.pid, reason };
+        let refuse = |reason: String| BenchError::Process {
+            pid: self.pid,
+            reason,
+        };
         let file = |name: &str| {
             std::fs::read_to_string(self.dir.join(name))
                 .map_err(|error| refuse(format!("cannot read /proc/{}/{name}: {error}", self.pid)))
@@ -59,7 +65,11 @@ impl Process {
         let stat = file("stat")?;
         let cpu_s = cpu_s(&stat).ok_or_else(|| refuse("its stat has no CPU times".into()))?;
         let rss_bytes = field_kib(&file("status")?, "VmRSS:").unwrap_or(0) * 1024;
-        Ok(Reading { cpu_s, rss_bytes, voluntary_switches: self.voluntary_switches() })
+        Ok(Reading {
+            cpu_s,
+            rss_bytes,
+            voluntary_switches: self.voluntary_switches(),
+        })
     }
 
     /// Begins to measure; memory is sampled until [`Watch::stop`].
@@ -77,12 +87,20 @@ impl Process {
                 std::thread::park_timeout(SAMPLE_EVERY);
             }
         });
-        Ok(Watch { process: self.clone(), before, peak, stopped, sampler })
+        Ok(Watch {
+            process: self.clone(),
+            before,
+            peak,
+            stopped,
+            sampler,
+        })
     }
 
     /// Summed over the threads that live now.
     fn voluntary_switches(&self) -> u64 {
-        let Ok(tasks) = std::fs::read_dir(self.dir.join("task")) else { return 0 };
+        let Ok(tasks) = std::fs::read_dir(self.dir.join("task")) else {
+            return 0;
+        };
         let count = |entry: std::io::Result<std::fs::DirEntry>| {
             let status = std::fs::read_to_string(entry.ok()?.path().join("status")).ok()?;
             field_kib(&status, "voluntary_ctxt_switches:")

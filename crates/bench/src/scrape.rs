@@ -14,12 +14,19 @@ pub fn counters(text: &str) -> Series {
     let mut declared = std::collections::HashSet::new();
     let mut series = Series::new();
     for line in text.lines() {
-        if let Some(name) = line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter")) {
+        if let Some(name) = line
+            .strip_prefix("# TYPE ")
+            .and_then(|rest| rest.strip_suffix(" counter"))
+        {
             declared.insert(name.trim());
         }
-        let Some((key, value)) = sample(line) else { continue };
+        let Some((key, value)) = sample(line) else {
+            continue;
+        };
         let name = key.split('{').next().unwrap_or(key);
-        let counts = ["_total", "_count", "_sum"].iter().any(|suffix| name.ends_with(suffix));
+        let counts = ["_total", "_count", "_sum"]
+            .iter()
+            .any(|suffix| name.ends_with(suffix));
         if (counts || declared.contains(name)) && series.len() < MAX_SERIES {
             series.insert(key.to_owned(), value);
         }

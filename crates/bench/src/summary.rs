@@ -77,12 +77,20 @@ pub struct Summary {
 impl Summary {
     /// The value of a metric.
     pub fn value(&self, key: &str) -> Option<f64> {
-        self.metrics.iter().find(|metric| metric.key == key).map(|metric| metric.value)
+        self.metrics
+            .iter()
+            .find(|metric| metric.key == key)
+            .map(|metric| metric.value)
     }
 
     fn push(&mut self, section: &'static str, key: &str, label: &str, value: f64) {
         let (key, label) = (key.to_owned(), label.to_owned());
-        self.metrics.push(Metric { key, section, label, value });
+        self.metrics.push(Metric {
+            key,
+            section,
+            label,
+            value,
+        });
     }
 
     fn push_some(&mut self, section: &'static str, key: &str, label: &str, value: Option<f64>) {
@@ -98,7 +106,12 @@ impl Summary {
             return;
         }
         let mut line = |id: &str, title: &str, value: Option<f64>| {
-            self.push_some(section, &format!("{stem}_{id}{key_unit}"), &format!("{title} {name}{unit}"), value);
+            self.push_some(
+                section,
+                &format!("{stem}_{id}{key_unit}"),
+                &format!("{title} {name}{unit}"),
+                value,
+            );
         };
         line("mean", "Mean", samples.mean());
         for (id, title, p) in PERCENTILES {
@@ -109,7 +122,11 @@ impl Summary {
 }
 
 fn unit_of(key: &str) -> (&'static str, &'static str) {
-    if key.ends_with("_ms") { ("_ms", " (ms)") } else { ("", "") }
+    if key.ends_with("_ms") {
+        ("_ms", " (ms)")
+    } else {
+        ("", "")
+    }
 }
 
 /// Everything that is known of a run's measured requests, once.
@@ -123,13 +140,27 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn of(records: &'a [Record]) -> Self {
-        let measured: Vec<&Record> = records.iter().filter(|r| r.role == Role::Measured).collect();
+        let measured: Vec<&Record> = records
+            .iter()
+            .filter(|r| r.role == Role::Measured)
+            .collect();
         let finished: Vec<&Record> = measured.iter().copied().filter(|r| r.finished()).collect();
-        let first = measured.iter().map(|record| record.submitted_us).min().unwrap_or(0);
-        let last = finished.iter().map(|record| record.ended_us).max().unwrap_or(first);
+        let first = measured
+            .iter()
+            .map(|record| record.submitted_us)
+            .min()
+            .unwrap_or(0);
+        let last = finished
+            .iter()
+            .map(|record| record.ended_us)
+            .max()
+            .unwrap_or(first);
         Run {
             joined: finished.iter().map(|record| reconcile(record)).collect(),
-            tokens: finished.iter().map(|record| record.completion_tokens()).sum(),
+            tokens: finished
+                .iter()
+                .map(|record| record.completion_tokens())
+                .sum(),
             duration_s: ms(last.saturating_sub(first)) / 1e3,
             measured,
             finished,
@@ -146,7 +177,11 @@ impl<'a> Run<'a> {
     }
 
     fn joined(&self, of: fn(&Reconciled) -> &Vec<f64>) -> Samples {
-        self.joined.iter().flatten().flat_map(|joined| of(joined).iter().copied()).collect()
+        self.joined
+            .iter()
+            .flatten()
+            .flat_map(|joined| of(joined).iter().copied())
+            .collect()
     }
 }
 
@@ -167,29 +202,84 @@ pub fn summarize(records: &[Record], resources: &Resources) -> Summary {
 fn push_totals(summary: &mut Summary, run: &Run<'_>) {
     const S: &str = "";
     let failed = |overloaded: bool| {
-        let kinds = run.measured.iter().filter_map(|record| Some(record.failure()?.kind));
-        kinds.filter(|kind| (*kind == FailureKind::Overloaded) == overloaded).count() as f64
+        let kinds = run
+            .measured
+            .iter()
+            .filter_map(|record| Some(record.failure()?.kind));
+        kinds
+            .filter(|kind| (*kind == FailureKind::Overloaded) == overloaded)
+            .count() as f64
     };
-    summary.push(S, "successful_requests", "Successful requests", run.finished.len() as f64);
+    summary.push(
+        S,
+        "successful_requests",
+        "Successful requests",
+        run.finished.len() as f64,
+    );
     summary.push(S, "failed_requests", "Failed requests", failed(false));
-    summary.push(S, "refused_requests", "Refused requests (429, 503)", failed(true));
+    summary.push(
+        S,
+        "refused_requests",
+        "Refused requests (429, 503)",
+        failed(true),
+    );
     summary.push(S, "duration_s", "Benchmark duration (s)", run.duration_s);
-    let input: Option<u64> = run.finished.iter().map(|r| Some(r.usage?.prompt_tokens)).sum();
-    summary.push_some(S, "input_tokens", "Total input tokens", input.map(|n| n as f64));
+    let input: Option<u64> = run
+        .finished
+        .iter()
+        .map(|r| Some(r.usage?.prompt_tokens))
+        .sum();
+    summary.push_some(
+        S,
+        "input_tokens",
+        "Total input tokens",
+        input.map(|n| n as f64),
+    );
     let tokens = run.tokens.map(|tokens| tokens as f64);
     summary.push_some(S, "output_tokens", "Total generated tokens", tokens);
     if run.duration_s > 0.0 {
         let per_s = |count: f64| count / run.duration_s;
-        summary.push(S, "request_throughput", "Request throughput (req/s)", per_s(run.finished.len() as f64));
-        summary.push_some(S, "output_throughput", "Output token throughput (tok/s)", tokens.map(per_s));
-        let total = tokens.zip(input).map(|(output, input)| per_s(output + input as f64));
-        summary.push_some(S, "total_throughput", "Total token throughput (tok/s)", total);
+        summary.push(
+            S,
+            "request_throughput",
+            "Request throughput (req/s)",
+            per_s(run.finished.len() as f64),
+        );
+        summary.push_some(
+            S,
+            "output_throughput",
+            "Output token throughput (tok/s)",
+            tokens.map(per_s),
+        );
+        let total = tokens
+            .zip(input)
+            .map(|(output, input)| per_s(output + input as f64));
+        summary.push_some(
+            S,
+            "total_throughput",
+            "Total token throughput (tok/s)",
+            total,
+        );
     }
     let window = (1.0 / RATE_BIN_S) as usize;
-    let peak = summary.plots.tokens_per_bin.windows(window).map(|bins| bins.iter().sum::<f64>());
+    let peak = summary
+        .plots
+        .tokens_per_bin
+        .windows(window)
+        .map(|bins| bins.iter().sum::<f64>());
     let peak = peak.reduce(f64::max).filter(|_| tokens.is_some());
-    summary.push_some(S, "peak_output_throughput", "Peak output token throughput (tok/s)", peak);
-    summary.push(S, "peak_concurrency", "Peak concurrent requests", peak_concurrency(&run.measured));
+    summary.push_some(
+        S,
+        "peak_output_throughput",
+        "Peak output token throughput (tok/s)",
+        peak,
+    );
+    summary.push(
+        S,
+        "peak_concurrency",
+        "Peak concurrent requests",
+        peak_concurrency(&run.measured),
+    );
 }
 
 fn peak_concurrency(measured: &[&Record]) -> f64 {
@@ -209,32 +299,92 @@ fn push_client(summary: &mut Summary, run: &Run<'_>) {
     let (ttft, icl) = (summary.plots.ttft_ms.clone(), summary.plots.icl_ms.clone());
     summary.distribution("Time to First Token", "ttft_ms", "TTFT", &ttft);
     let tpot = run.pool(|record| record.tpot_ms());
-    summary.distribution("Time per Output Token (excl. 1st token)", "tpot_ms", "TPOT", &tpot);
+    summary.distribution(
+        "Time per Output Token (excl. 1st token)",
+        "tpot_ms",
+        "TPOT",
+        &tpot,
+    );
     summary.distribution("Inter-chunk Latency (arrival here)", "icl_ms", "ICL", &icl);
     let latency = run.pool(|record| [record.latency_ms()]);
     summary.distribution("End-to-end Latency", "e2el_ms", "E2EL", &latency);
-    let accept = run.pool(|r| r.accepted_us.map(|at| ms(at.saturating_sub(r.submitted_us))));
+    let accept = run.pool(|r| {
+        r.accepted_us
+            .map(|at| ms(at.saturating_sub(r.submitted_us)))
+    });
     summary.distribution("Submission to acceptance", "accept_ms", "accept", &accept);
     let lag = run.pool(|record| [ms(record.submitted_us.saturating_sub(record.scheduled_us))]);
-    summary.distribution("Submit lag of this generator", "submit_lag_ms", "submit lag", &lag);
+    summary.distribution(
+        "Submit lag of this generator",
+        "submit_lag_ms",
+        "submit lag",
+        &lag,
+    );
     let submits = run.measured.iter().map(|record| record.submitted_us);
-    let wall = submits.clone().max().zip(submits.min()).map(|(last, first)| ms(last - first));
-    summary.push_some("Submit lag of this generator", "submit_wall_ms", "Submit wall (ms)", wall);
+    let wall = submits
+        .clone()
+        .max()
+        .zip(submits.min())
+        .map(|(last, first)| ms(last - first));
+    summary.push_some(
+        "Submit lag of this generator",
+        "submit_wall_ms",
+        "Submit wall (ms)",
+        wall,
+    );
 }
 
 fn push_server(summary: &mut Summary, run: &Run<'_>) {
-    summary.distribution("Tokenize (server)", "tokenize_ms", "tokenize", &run.timing(|t| t.tokenize_us));
-    summary.distribution("Queue wait after tokenizing (server)", "queue_ms", "queue wait", &run.timing(|t| t.queue_us));
-    summary.distribution("Prefill to first token (server)", "prefill_ms", "prefill", &run.timing(|t| t.prefill_us));
+    summary.distribution(
+        "Tokenize (server)",
+        "tokenize_ms",
+        "tokenize",
+        &run.timing(|t| t.tokenize_us),
+    );
+    summary.distribution(
+        "Queue wait after tokenizing (server)",
+        "queue_ms",
+        "queue wait",
+        &run.timing(|t| t.queue_us),
+    );
+    summary.distribution(
+        "Prefill to first token (server)",
+        "prefill_ms",
+        "prefill",
+        &run.timing(|t| t.prefill_us),
+    );
     let itl = run.pool(|record| {
-        let emits = record.timings.as_deref().map_or(&[][..], |timings| &timings.emit_us);
-        emits.windows(2).map(|pair| (pair[1] - pair[0]) / 1e3).collect::<Vec<f64>>()
+        let emits = record
+            .timings
+            .as_deref()
+            .map_or(&[][..], |timings| &timings.emit_us);
+        emits
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]) / 1e3)
+            .collect::<Vec<f64>>()
     });
-    summary.distribution("Inter-token Latency (emission at server)", "itl_ms", "ITL", &itl);
+    summary.distribution(
+        "Inter-token Latency (emission at server)",
+        "itl_ms",
+        "ITL",
+        &itl,
+    );
     const B: &str = "Decode batches (server)";
-    let size = run.pool(|record| record.timings.as_deref().and_then(|t| t.decode_batch_size_mean));
-    summary.push_some(B, "decode_batch_size_mean", "Mean decode batch size", size.mean());
-    let mean = run.timing(|timings| timings.decode_batch_wait_us_mean).mean();
+    let size = run.pool(|record| {
+        record
+            .timings
+            .as_deref()
+            .and_then(|t| t.decode_batch_size_mean)
+    });
+    summary.push_some(
+        B,
+        "decode_batch_size_mean",
+        "Mean decode batch size",
+        size.mean(),
+    );
+    let mean = run
+        .timing(|timings| timings.decode_batch_wait_us_mean)
+        .mean();
     summary.push_some(B, "decode_batch_wait_mean_ms", "Mean batch wait (ms)", mean);
     let max = run.timing(|timings| timings.decode_batch_wait_us_max).max();
     summary.push_some(B, "decode_batch_wait_max_ms", "Max batch wait (ms)", max);
@@ -245,40 +395,91 @@ fn push_delivery(summary: &mut Summary, run: &Run<'_>) {
     let chunks: usize = run.finished.iter().map(|record| record.chunks.len()).sum();
     summary.push(D, "chunks", "Chunks with text", chunks as f64);
     let sum = |of: fn(&Record) -> u64| run.finished.iter().map(|r| of(r)).sum::<u64>() as f64;
-    let (bytes, reads, text) =
-        (sum(|r| r.wire.bytes), sum(|r| r.wire.reads), sum(|r| r.text.len() as u64));
-    if let Some(tokens) = run.tokens.filter(|&tokens| tokens > 0).map(|tokens| tokens as f64) {
+    let (bytes, reads, text) = (
+        sum(|r| r.wire.bytes),
+        sum(|r| r.wire.reads),
+        sum(|r| r.text.len() as u64),
+    );
+    if let Some(tokens) = run
+        .tokens
+        .filter(|&tokens| tokens > 0)
+        .map(|tokens| tokens as f64)
+    {
         let per_chunk = (chunks > 0).then(|| tokens / chunks as f64);
         summary.push_some(D, "tokens_per_chunk", "Tokens per chunk", per_chunk);
         if bytes > 0.0 {
-            summary.push(D, "reads_per_token", "Socket reads per token", reads / tokens);
-            summary.push(D, "wire_bytes_per_token", "HTTP bytes per token", bytes / tokens);
+            summary.push(
+                D,
+                "reads_per_token",
+                "Socket reads per token",
+                reads / tokens,
+            );
+            summary.push(
+                D,
+                "wire_bytes_per_token",
+                "HTTP bytes per token",
+                bytes / tokens,
+            );
         }
-        summary.push(D, "text_bytes_per_token", "Text bytes per token", text / tokens);
+        summary.push(
+            D,
+            "text_bytes_per_token",
+            "Text bytes per token",
+            text / tokens,
+        );
     }
     push_stalls(summary, run);
     let hold = run.joined(|joined| &joined.emit_to_flush_ms);
-    summary.distribution("Emission to flush (server)", "emit_to_flush_ms", "hold", &hold);
+    summary.distribution(
+        "Emission to flush (server)",
+        "emit_to_flush_ms",
+        "hold",
+        &hold,
+    );
     let way = run.joined(|joined| &joined.flush_to_arrival_ms);
-    summary.distribution("Flush to arrival, beyond the fastest", "flush_to_arrival_ms", "way", &way);
+    summary.distribution(
+        "Flush to arrival, beyond the fastest",
+        "flush_to_arrival_ms",
+        "way",
+        &way,
+    );
     let whole = run.joined(|joined| &joined.emit_to_arrival_ms);
-    summary.distribution("Emission to arrival", "emit_to_arrival_ms", "delivery", &whole);
+    summary.distribution(
+        "Emission to arrival",
+        "emit_to_arrival_ms",
+        "delivery",
+        &whole,
+    );
     if !whole.is_empty() {
         let late = whole.sorted().iter().filter(|&&ms| ms > LATE_MS).count();
         let share = late as f64 / whole.sorted().len() as f64;
-        summary.push("Emission to arrival", "late_share", "Share late by > 400 ms", share);
+        summary.push(
+            "Emission to arrival",
+            "late_share",
+            "Share late by > 400 ms",
+            share,
+        );
         let matched = run.joined.iter().flatten().count() as f64;
-        summary.push("Emission to arrival", "reconciled_requests", "Requests reconciled", matched);
+        summary.push(
+            "Emission to arrival",
+            "reconciled_requests",
+            "Requests reconciled",
+            matched,
+        );
     }
 }
 
 fn push_stalls(summary: &mut Summary, run: &Run<'_>) {
     const D: &str = "Delivery";
-    let stalls = run.finished.iter().zip(&run.joined).filter_map(|(record, joined)| {
-        let first = ms(record.chunks.first()?.at_us);
-        let from = joined.as_ref().map_or(first, |joined| joined.first_emit_ms);
-        stall(from, record.chunks.iter().map(|chunk| ms(chunk.at_us)))
-    });
+    let stalls = run
+        .finished
+        .iter()
+        .zip(&run.joined)
+        .filter_map(|(record, joined)| {
+            let first = ms(record.chunks.first()?.at_us);
+            let from = joined.as_ref().map_or(first, |joined| joined.first_emit_ms);
+            stall(from, record.chunks.iter().map(|chunk| ms(chunk.at_us)))
+        });
     let stalls: Vec<_> = stalls.collect();
     let full: Samples = stalls.iter().map(|stall| stall.full).collect();
     let ex: Samples = stalls.iter().map(|stall| stall.ex).collect();
@@ -289,29 +490,60 @@ fn push_stalls(summary: &mut Summary, run: &Run<'_>) {
 
 fn push_disturbance(summary: &mut Summary, run: &Run<'_>, records: &[Record]) {
     const X: &str = "Disturbances";
-    let injected: Vec<&Record> = records.iter().filter(|r| r.role == Role::Injected).collect();
+    let injected: Vec<&Record> = records
+        .iter()
+        .filter(|r| r.role == Role::Injected)
+        .collect();
     let other = |role: Role| records.iter().filter(move |record| record.role == role);
     for (role, key, name) in [
         (Role::Injected, "injected", "Injected prompts"),
         (Role::SlowReader, "slow_readers", "Slow readers"),
         (Role::Leaver, "leavers", "Leavers"),
     ] {
-        let (all, failed) = (other(role).count(), other(role).filter(|r| r.failure().is_some()).count());
+        let (all, failed) = (
+            other(role).count(),
+            other(role).filter(|r| r.failure().is_some()).count(),
+        );
         if all > 0 {
             summary.push(X, key, name, all as f64);
-            summary.push(X, &format!("{key}_failed"), &format!("{name} that failed"), failed as f64);
+            summary.push(
+                X,
+                &format!("{key}_failed"),
+                &format!("{name} that failed"),
+                failed as f64,
+            );
         }
     }
     if injected.is_empty() {
         return;
     }
-    let prompt: Samples =
-        injected.iter().filter_map(|r| Some(r.usage?.prompt_tokens as f64)).collect();
-    summary.push_some(X, "injected_prompt_tokens", "Injected prompt tokens (mean)", prompt.mean());
-    let ttft: Samples = injected.iter().filter_map(|record| record.ttft_ms()).collect();
-    summary.push_some(X, "injected_ttft_mean_ms", "Injected TTFT (mean, ms)", ttft.mean());
+    let prompt: Samples = injected
+        .iter()
+        .filter_map(|r| Some(r.usage?.prompt_tokens as f64))
+        .collect();
+    summary.push_some(
+        X,
+        "injected_prompt_tokens",
+        "Injected prompt tokens (mean)",
+        prompt.mean(),
+    );
+    let ttft: Samples = injected
+        .iter()
+        .filter_map(|record| record.ttft_ms())
+        .collect();
+    summary.push_some(
+        X,
+        "injected_ttft_mean_ms",
+        "Injected TTFT (mean, ms)",
+        ttft.mean(),
+    );
     let (during, outside) = split_icl(run, &injected);
-    summary.distribution("ICL while a long prompt was in prefill", "icl_during_ms", "ICL", &during);
+    summary.distribution(
+        "ICL while a long prompt was in prefill",
+        "icl_during_ms",
+        "ICL",
+        &during,
+    );
     summary.distribution("ICL at other times", "icl_outside_ms", "ICL", &outside);
 }
 
@@ -319,12 +551,19 @@ fn push_disturbance(summary: &mut Summary, run: &Run<'_>, records: &[Record]) {
 /// and the other gaps.
 fn split_icl(run: &Run<'_>, injected: &[&Record]) -> (Samples, Samples) {
     let window = |record: &&Record| {
-        let end = record.chunks.first().map_or(record.ended_us, |chunk| chunk.at_us);
+        let end = record
+            .chunks
+            .first()
+            .map_or(record.ended_us, |chunk| chunk.at_us);
         (record.submitted_us, end)
     };
     let windows: Vec<(u64, u64)> = injected.iter().map(window).collect();
     let (mut during, mut outside) = (Vec::new(), Vec::new());
-    for pair in run.finished.iter().flat_map(|record| record.chunks.windows(2)) {
+    for pair in run
+        .finished
+        .iter()
+        .flat_map(|record| record.chunks.windows(2))
+    {
         let (begin, end) = (pair[0].at_us, pair[1].at_us);
         let overlaps = windows.iter().any(|&(from, to)| begin < to && end > from);
         if overlaps { &mut during } else { &mut outside }.push(ms(end - begin));
@@ -339,22 +578,59 @@ fn push_resources(summary: &mut Summary, run: &Run<'_>, resources: &Resources) {
         summary.push(R, "server_cpu_s", "Server CPU time (s)", server.cpu_s);
         if let Some(tokens) = run.tokens.filter(|&tokens| tokens > 0) {
             let per_token = server.cpu_s * 1e6 / tokens as f64;
-            summary.push(R, "server_cpu_us_per_token", "Server CPU per token (us)", per_token);
+            summary.push(
+                R,
+                "server_cpu_us_per_token",
+                "Server CPU per token (us)",
+                per_token,
+            );
             let switches = server.voluntary_switches as f64 / tokens as f64;
-            summary.push(R, "server_switches_per_token", "Server context switches per token", switches);
+            summary.push(
+                R,
+                "server_switches_per_token",
+                "Server context switches per token",
+                switches,
+            );
         }
         let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-        summary.push(R, "server_rss_peak_mib", "Server peak RSS (MiB)", mib(server.rss_peak_bytes));
-        let grown = server.rss_peak_bytes.saturating_sub(server.rss_before_bytes);
-        summary.push(R, "server_rss_growth_mib", "Server RSS growth (MiB)", mib(grown));
+        summary.push(
+            R,
+            "server_rss_peak_mib",
+            "Server peak RSS (MiB)",
+            mib(server.rss_peak_bytes),
+        );
+        let grown = server
+            .rss_peak_bytes
+            .saturating_sub(server.rss_before_bytes);
+        summary.push(
+            R,
+            "server_rss_growth_mib",
+            "Server RSS growth (MiB)",
+            mib(grown),
+        );
         let peak = peak_concurrency(&run.measured).max(1.0);
-        summary.push(R, "server_rss_growth_per_stream_kib", "Server RSS growth per stream (KiB)", grown as f64 / 1024.0 / peak);
+        summary.push(
+            R,
+            "server_rss_growth_per_stream_kib",
+            "Server RSS growth per stream (KiB)",
+            grown as f64 / 1024.0 / peak,
+        );
     }
     if let Some(generator) = resources.generator {
-        summary.push(R, "generator_cpu_s", "Generator CPU time (s)", generator.cpu_s);
+        summary.push(
+            R,
+            "generator_cpu_s",
+            "Generator CPU time (s)",
+            generator.cpu_s,
+        );
         if chunks > 0 {
             let per_chunk = generator.cpu_s * 1e6 / chunks as f64;
-            summary.push(R, "generator_cpu_us_per_chunk", "Generator CPU per chunk (us)", per_chunk);
+            summary.push(
+                R,
+                "generator_cpu_us_per_chunk",
+                "Generator CPU per chunk (us)",
+                per_chunk,
+            );
         }
     }
 }
@@ -398,7 +674,9 @@ fn tokens_per_bin(run: &Run<'_>) -> Vec<f64> {
             if bins.len() <= bin {
                 bins.resize(bin + 1, 0.0);
             }
-            bins[bin] += joined.as_ref().map_or(mean, |joined| joined.tokens_per_chunk[nth]);
+            bins[bin] += joined
+                .as_ref()
+                .map_or(mean, |joined| joined.tokens_per_chunk[nth]);
         }
     }
     bins
@@ -412,7 +690,9 @@ mod tests {
     use crate::target::Failure;
 
     fn value(summary: &Summary, key: &str) -> f64 {
-        summary.value(key).unwrap_or_else(|| panic!("no {key} in {:?}", summary.metrics))
+        summary
+            .value(key)
+            .unwrap_or_else(|| panic!("no {key} in {:?}", summary.metrics))
     }
 
     fn near(seen: f64, expected: f64) {
@@ -424,7 +704,10 @@ mod tests {
         // Sent at 1000 ms; chunks at 1100, 1110 and 1200 ms hold 5 tokens.
         let mut second = record(&[1100, 1110, 1200], 5);
         second.scheduled_us = 990_000;
-        let summary = summarize(&[record(&[1100, 1110, 1200], 5), second], &Resources::default());
+        let summary = summarize(
+            &[record(&[1100, 1110, 1200], 5), second],
+            &Resources::default(),
+        );
         near(value(&summary, "ttft_p50_ms"), 105.0);
         near(value(&summary, "tpot_mean_ms"), 25.0);
         near(value(&summary, "icl_mean_ms"), 50.0);
@@ -445,7 +728,10 @@ mod tests {
         broken.outcome = Outcome::Failed(Failure::new(FailureKind::Truncated, "no finish"));
         let mut refused = record(&[], 0);
         refused.outcome = Outcome::Failed(Failure::new(FailureKind::Overloaded, "full"));
-        let summary = summarize(&[record(&[1100], 1), broken, refused], &Resources::default());
+        let summary = summarize(
+            &[record(&[1100], 1), broken, refused],
+            &Resources::default(),
+        );
         near(value(&summary, "successful_requests"), 1.0);
         near(value(&summary, "failed_requests"), 1.0);
         near(value(&summary, "refused_requests"), 1.0);
@@ -469,7 +755,10 @@ mod tests {
         let mut injected = record(&[1300], 1);
         injected.role = Role::Injected;
         injected.submitted_us = 1_150_000;
-        let summary = summarize(&[record(&[1100, 1200, 1290, 1400, 1450], 5), injected], &Resources::default());
+        let summary = summarize(
+            &[record(&[1100, 1200, 1290, 1400, 1450], 5), injected],
+            &Resources::default(),
+        );
         // [1100,1200], [1200,1290] and [1290,1400] overlap [1150,1300].
         near(value(&summary, "icl_during_max_ms"), 110.0);
         near(value(&summary, "icl_during_mean_ms"), 100.0);

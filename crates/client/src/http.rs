@@ -55,7 +55,10 @@ pub struct BaseUrl {
 impl BaseUrl {
     /// Parses `url`; only the scheme `http` is spoken.
     pub fn parse(url: &str) -> Result<Self, ClientError> {
-        let refuse = |reason| ClientError::Url { url: url.to_owned(), reason };
+        let refuse = |reason| ClientError::Url {
+            url: url.to_owned(),
+            reason,
+        };
         let uri: Uri = url.parse().map_err(|_| refuse("not a URL"))?;
         match uri.scheme_str() {
             Some("http") => {}
@@ -160,7 +163,9 @@ impl AsyncRead for Counted {
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
         let read = buf.filled().len() - before;
         if read > 0 {
-            self.counters.bytes.fetch_add(read as u64, Ordering::Relaxed);
+            self.counters
+                .bytes
+                .fetch_add(read as u64, Ordering::Relaxed);
             self.counters.reads.fetch_add(1, Ordering::Relaxed);
         }
         polled
@@ -198,10 +203,18 @@ impl Connection {
     async fn open(dial: &dyn Dial, recv_buffer_bytes: Option<u32>) -> io::Result<Self> {
         let io = dial.dial(recv_buffer_bytes).await?;
         let counters = Arc::new(Counters::default());
-        let counted = Counted { io, counters: Arc::clone(&counters) };
-        let (sender, driver) =
-            http1::handshake(TokioIo::new(counted)).await.map_err(io::Error::other)?;
-        Ok(Connection { sender, driver: Some(Box::pin(driver)), counters })
+        let counted = Counted {
+            io,
+            counters: Arc::clone(&counters),
+        };
+        let (sender, driver) = http1::handshake(TokioIo::new(counted))
+            .await
+            .map_err(io::Error::other)?;
+        Ok(Connection {
+            sender,
+            driver: Some(Box::pin(driver)),
+            counters,
+        })
     }
 
     fn poll_driver(&mut self, cx: &mut Context<'_>) {
@@ -249,7 +262,9 @@ struct Pool {
 impl Pool {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         // A panic while the list is held leaves it whole: it is only pushed and popped.
-        self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.idle
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn put_back(&self, connection: Connection) {
@@ -279,7 +294,10 @@ pub struct Transport {
 impl HttpClient {
     /// A client of the server at `base`; `api_key` becomes a bearer token.
     pub fn new(base: BaseUrl, api_key: Option<&str>) -> Result<Self, ClientError> {
-        let dial = TcpDial { host: base.host.clone(), port: base.port };
+        let dial = TcpDial {
+            host: base.host.clone(),
+            port: base.port,
+        };
         Self::with_dial(base, api_key, Arc::new(dial))
     }
 
@@ -290,7 +308,12 @@ impl HttpClient {
         dial: Arc<dyn Dial>,
     ) -> Result<Self, ClientError> {
         let authorization = api_key.map(bearer).transpose()?;
-        Ok(HttpClient { base, dial, pool: Arc::default(), authorization })
+        Ok(HttpClient {
+            base,
+            dial,
+            pool: Arc::default(),
+            authorization,
+        })
     }
 
     /// The server's URL.
@@ -380,7 +403,9 @@ impl HttpClient {
         if let Some(value) = &self.authorization {
             builder = builder.header(http::header::AUTHORIZATION, value);
         }
-        builder.body(Full::new(body)).map_err(|error| ClientError::Malformed(error.to_string()))
+        builder
+            .body(Full::new(body))
+            .map_err(|error| ClientError::Malformed(error.to_string()))
     }
 
     fn response(
@@ -392,7 +417,10 @@ impl HttpClient {
     ) -> Response {
         let (parts, incoming) = head.into_parts();
         let counters = Arc::clone(&connection.counters);
-        let pool = transport.recv_buffer_bytes.is_none().then(|| Arc::clone(&self.pool));
+        let pool = transport
+            .recv_buffer_bytes
+            .is_none()
+            .then(|| Arc::clone(&self.pool));
         Response {
             status: parts.status.as_u16(),
             headers: parts.headers,
@@ -416,7 +444,11 @@ fn bearer(api_key: &str) -> Result<http::HeaderValue, ClientError> {
 fn broken(error: &hyper::Error, reused: bool) -> ClientError {
     let source = std::error::Error::source(error);
     let cause = source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
-    let place = if reused { " (a kept-alive connection, before any answer)" } else { "" };
+    let place = if reused {
+        " (a kept-alive connection, before any answer)"
+    } else {
+        ""
+    };
     ClientError::Broken(format!("{cause}{place}"))
 }
 
@@ -444,7 +476,10 @@ impl Response {
     /// What this answer has cost on the wire so far.
     pub fn wire(&self) -> Wire {
         let now = self.counters.wire();
-        Wire { bytes: now.bytes - self.before.bytes, reads: now.reads - self.before.reads }
+        Wire {
+            bytes: now.bytes - self.before.bytes,
+            reads: now.reads - self.before.reads,
+        }
     }
 
     /// Reads the rest of the body, up to `limit_bytes`.
@@ -452,7 +487,10 @@ impl Response {
         let mut whole = Vec::new();
         while let Some(piece) = self.frame().await? {
             if whole.len() + piece.len() > limit_bytes {
-                return Err(ClientError::TooLarge { what: "an answer", limit_bytes });
+                return Err(ClientError::TooLarge {
+                    what: "an answer",
+                    limit_bytes,
+                });
             }
             whole.extend_from_slice(&piece);
         }
@@ -467,7 +505,11 @@ impl Response {
             .and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let status = self.status;
         let body = self.read_all(64 * 1024).await.unwrap_or_default();
-        ClientError::Refused { status, retry_after_s, message: refusal_message(&body) }
+        ClientError::Refused {
+            status,
+            retry_after_s,
+            message: refusal_message(&body),
+        }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ClientError>> {
@@ -494,7 +536,9 @@ impl Response {
     }
 
     fn release(&mut self, cx: &mut Context<'_>) {
-        let Some(mut connection) = self.connection.take() else { return };
+        let Some(mut connection) = self.connection.take() else {
+            return;
+        };
         connection.poll_driver(cx);
         if let Some(pool) = &self.pool
             && connection.driver.is_some()
@@ -524,8 +568,19 @@ mod tests {
         let url = |text: &str| BaseUrl::parse(text).map(|url| (url.to_string(), url.port));
         assert_eq!(url("http://h:1").unwrap(), ("http://h:1".into(), 1));
         assert_eq!(url("http://h/v1/").unwrap(), ("http://h".into(), 80));
-        assert_eq!(url("http://[::1]:8/p/v1").unwrap(), ("http://[::1]:8/p".into(), 8));
-        for bad in ["", "h:1", "https://h", "http://", "http://u:p@h", "http://h?x=1", "ftp://h"] {
+        assert_eq!(
+            url("http://[::1]:8/p/v1").unwrap(),
+            ("http://[::1]:8/p".into(), 8)
+        );
+        for bad in [
+            "",
+            "h:1",
+            "https://h",
+            "http://",
+            "http://u:p@h",
+            "http://h?x=1",
+            "ftp://h",
+        ] {
             assert!(url(bad).is_err(), "{bad:?} was accepted");
         }
     }

@@ -69,6 +69,9 @@ impl Sampler {
         let _ = &self.sampling;
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         let token = best.ok_or(RowError::NothingAllowed)?.0 as TokenId;
-        Ok(Choice { token, logprobs: None })
+        Ok(Choice {
+            token,
+            logprobs: None,
+        })
     }
 }

@@ -8,7 +8,11 @@ use crate::record::Record;
 /// The whole report without the requests.
 pub fn json(report: &Report) -> String {
     let base = &report.groups[0];
-    let groups: Vec<Value> = report.groups.iter().map(|group| group_json(group, base)).collect();
+    let groups: Vec<Value> = report
+        .groups
+        .iter()
+        .map(|group| group_json(group, base))
+        .collect();
     let whole = json!({
         "title": report.title,
         "config": report.config,
@@ -42,8 +46,12 @@ fn group_json(group: &Group, base: &Group) -> Value {
 }
 
 fn run_json(run: &RunResult) -> Value {
-    let metrics: Map<String, Value> =
-        run.summary.metrics.iter().map(|metric| (metric.key.clone(), json!(metric.value))).collect();
+    let metrics: Map<String, Value> = run
+        .summary
+        .metrics
+        .iter()
+        .map(|metric| (metric.key.clone(), json!(metric.value)))
+        .collect();
     json!({
         "metrics": metrics,
         "notes": run.findings.notes,

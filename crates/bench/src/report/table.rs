@@ -22,7 +22,11 @@ pub fn render(report: &Report) -> String {
 }
 
 fn rule(out: &mut String, title: &str, fill: char) {
-    let title = if title.is_empty() { String::new() } else { format!(" {title} ") };
+    let title = if title.is_empty() {
+        String::new()
+    } else {
+        format!(" {title} ")
+    };
     let rest = WIDTH.saturating_sub(title.chars().count());
     let left = rest / 2;
     let bar = |count| std::iter::repeat_n(fill, count).collect::<String>();
@@ -36,7 +40,11 @@ fn line(out: &mut String, label: &str, value: &str) {
 fn render_group(out: &mut String, report: &Report, group: &Group) {
     rule(out, &format!("{} / {}", report.title, group.name), '=');
     if group.runs.len() > 1 {
-        let _ = writeln!(out, "medians of {} runs, [smallest, largest]", group.runs.len());
+        let _ = writeln!(
+            out,
+            "medians of {} runs, [smallest, largest]",
+            group.runs.len()
+        );
     }
     let mut section = "";
     for metric in group.metrics() {
@@ -44,7 +52,9 @@ fn render_group(out: &mut String, report: &Report, group: &Group) {
             section = metric.section;
             rule(out, section, '-');
         }
-        let Some(spread) = group.spread(&metric.key) else { continue };
+        let Some(spread) = group.spread(&metric.key) else {
+            continue;
+        };
         let mut value = number(spread.median);
         if group.runs.len() > 1 && spread.min < spread.max {
             let _ = write!(value, " [{}, {}]", number(spread.min), number(spread.max));
@@ -66,11 +76,20 @@ fn render_group(out: &mut String, report: &Report, group: &Group) {
 fn render_failures(out: &mut String, group: &Group) {
     let mut kinds: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for record in group.runs.iter().flat_map(|run| &run.records) {
-        let Some(failure) = record.failure() else { continue };
-        let retry = failure.retry_after_s.map_or(String::new(), |_| ", with Retry-After".into());
-        let status = failure.status.map_or(String::new(), |status| format!(" {status}"));
+        let Some(failure) = record.failure() else {
+            continue;
+        };
+        let retry = failure
+            .retry_after_s
+            .map_or(String::new(), |_| ", with Retry-After".into());
+        let status = failure
+            .status
+            .map_or(String::new(), |status| format!(" {status}"));
         let kind = format!("{:?} {:?}{status}{retry}", record.role, failure.kind);
-        kinds.entry(kind).or_insert_with(|| (0, failure.message.clone())).0 += 1;
+        kinds
+            .entry(kind)
+            .or_insert_with(|| (0, failure.message.clone()))
+            .0 += 1;
     }
     if kinds.is_empty() {
         return;
@@ -98,19 +117,31 @@ fn render_counters(out: &mut String, group: &Group) {
         line(out, key, &format!("+{}", number(**by)));
     }
     if short.len() > MAX_COUNTERS {
-        let _ = writeln!(out, "… and {} more (--json has all)", short.len() - MAX_COUNTERS);
+        let _ = writeln!(
+            out,
+            "… and {} more (--json has all)",
+            short.len() - MAX_COUNTERS
+        );
     }
 }
 
 fn render_comparison(out: &mut String, groups: &[Group]) {
     rule(out, "Comparison", '=');
     let base = &groups[0];
-    let _ = writeln!(out, "medians; ratios to {:?}, run by run, [smallest, largest]", base.name);
+    let _ = writeln!(
+        out,
+        "medians; ratios to {:?}, run by run, [smallest, largest]",
+        base.name
+    );
     for (key, label, _) in COMPARED {
-        let Some(of_base) = base.spread(key) else { continue };
+        let Some(of_base) = base.spread(key) else {
+            continue;
+        };
         let _ = writeln!(out, "{label}");
         for group in groups {
-            let Some(spread) = group.spread(key) else { continue };
+            let Some(spread) = group.spread(key) else {
+                continue;
+            };
             let _ = write!(out, "  {:<36} {:>11}", group.name, number(spread.median));
             match group.ratio(base, key) {
                 Some(ratio) if !std::ptr::eq(group, base) && of_base.median != 0.0 => {
@@ -123,7 +154,11 @@ fn render_comparison(out: &mut String, groups: &[Group]) {
     }
     for group in &groups[1..] {
         let (equal, all) = group.equal_texts(base);
-        let _ = writeln!(out, "texts of {:?} equal to the base's: {equal} of {all}", group.name);
+        let _ = writeln!(
+            out,
+            "texts of {:?} equal to the base's: {equal} of {all}",
+            group.name
+        );
     }
     rule(out, "", '=');
 }
