@@ -233,6 +233,9 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Disturbances")]
     control: bool,
 
+    /// Title of the reports [default: the preset's name]
+    #[arg(long, help_heading = "Reports")]
+    title: Option<String>,
     /// Write everything as JSON
     #[arg(long, value_name = "FILE", help_heading = "Reports")]
     json: Option<PathBuf>,
@@ -254,6 +257,7 @@ impl BenchArgs {
     /// Runs the benchmark. `in_process` is the engine of this process, needed by
     /// `--in-process` alone.
     pub async fn run(self, in_process: Option<Arc<dyn Target>>) -> anyhow::Result<ExitCode> {
+        crate::process::raise_open_files_limit();
         let plan = self.resolve(in_process)?;
         let verdict = experiment::run(&plan).await?;
         Ok(ExitCode::from(verdict.exit_code()))
@@ -290,10 +294,12 @@ impl BenchArgs {
     }
 
     fn title(&self) -> String {
-        let name = self
-            .preset
-            .and_then(|preset| Some(preset.to_possible_value()?.get_name().to_owned()));
-        name.unwrap_or_else(|| "custom load".into())
+        let preset = self.preset.and_then(|preset| preset.to_possible_value());
+        let name = preset.map(|value| value.get_name().to_owned());
+        self.title
+            .clone()
+            .or(name)
+            .unwrap_or_else(|| "Load test".into())
     }
 
     fn targets(&self, in_process: Option<Arc<dyn Target>>) -> Result<Vec<TargetPlan>, BenchError> {

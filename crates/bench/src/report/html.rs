@@ -257,6 +257,7 @@ fn comparison(out: &mut String, report: &Report) {
             if let (1.., Some(ratio)) = (index, group.ratio(base, key)) {
                 let class = match (ratio.median > 1.0) == more_is_better {
                     _ if ratio.min <= 1.0 && ratio.max >= 1.0 => "same",
+                    _ if (ratio.median - 1.0).abs() < 0.02 => "same",
                     true => "better",
                     false => "worse",
                 };

@@ -137,6 +137,15 @@ pub fn cumulative(sorted: &[f64]) -> Vec<(f64, f64)> {
     points
 }
 
+/// A tick without the zeros that a column of figures would keep.
+fn tick_label(value: f64) -> String {
+    if value != 0.0 && !(1e-3..1e7).contains(&value.abs()) {
+        return format!("{value:e}");
+    }
+    // Nine decimals undo the error of multiplying a step such as 0.1.
+    format!("{}", (value * 1e9).round() / 1e9)
+}
+
 fn x_of(share: f64) -> f64 {
     LEFT + share * (WIDTH - LEFT - RIGHT)
 }
@@ -163,7 +172,7 @@ fn frame(out: &mut String, x: &Axis, y: &Axis) {
             WIDTH - RIGHT,
             LEFT - 6.0,
             at + 4.0,
-            number(tick)
+            tick_label(tick)
         );
     }
     x_ticks(out, x, HEIGHT);
@@ -185,7 +194,7 @@ fn x_ticks(out: &mut String, x: &Axis, height: f64) {
              <text class=\"tick\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             height - BOTTOM,
             height - BOTTOM + 16.0,
-            number(tick)
+            tick_label(tick)
         );
     }
     let _ = write!(
@@ -371,6 +380,12 @@ mod tests {
                 "{low} to {high}: {ticks:?}"
             );
         }
+    }
+
+    #[test]
+    fn tick_labels_are_short() {
+        let shown = [0.0, 0.1 * 3.0, 1.0, 2500.0, 1e-4, 1e9].map(tick_label);
+        assert_eq!(shown, ["0", "0.3", "1", "2500", "1e-4", "1e9"]);
     }
 
     #[test]
