@@ -9,7 +9,7 @@ use loquent_client::http::Transport;
 use loquent_client::openai::{Arrival, Generate};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::arrivals::Pacing;
 use crate::record::{ChunkMark, Outcome, Record, Role};
@@ -122,15 +122,14 @@ async fn send_measured(shared: &Arc<Shared>, plan: RunPlan, tasks: &mut JoinSet<
         .concurrency
         .map(|limit| Arc::new(Semaphore::new(limit)));
     for (index, request) in plan.measured.into_iter().enumerate() {
-        let due = match &offsets {
-            Some(offsets) => Some(shared.start + offsets[index]),
-            None => None,
-        };
+        let due = offsets
+            .as_ref()
+            .map(|offsets| shared.start + offsets[index]);
         if let Some(due) = due {
             sleep_exactly_until(due).await;
         }
         if let (Pacing::Relative { interval_s }, 1..) = (plan.pacing, index) {
-            sleep(Duration::from_secs_f64(interval_s)).await;
+            sleep_exactly_until(Instant::now() + Duration::from_secs_f64(interval_s)).await;
         }
         let permit = match &slots {
             Some(slots) => Arc::clone(slots).acquire_owned().await.ok(),

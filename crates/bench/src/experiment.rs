@@ -69,6 +69,7 @@ fn judge(report: &Report) -> Verdict {
 
 /// Runs the plan without writing anything but progress.
 pub async fn measure(plan: &Plan) -> Result<Report, BenchError> {
+    let config = report::config(plan);
     let mut prepared = Vec::new();
     for target in &plan.targets {
         prepared.push(Prepared::new(target, plan).await?);
@@ -95,7 +96,11 @@ pub async fn measure(plan: &Plan) -> Result<Report, BenchError> {
             }
         }
     }
-    Ok(Report::new(plan, groups))
+    Ok(Report {
+        title: plan.title.clone(),
+        config,
+        groups,
+    })
 }
 
 fn group_name(plan: &Plan, target: &str, case: &str) -> String {

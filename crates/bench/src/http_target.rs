@@ -1,6 +1,5 @@
 //! A server reached by HTTP.
 
-use bytes::Bytes;
 use futures_util::stream;
 use loquent_client::http::{BoxFuture, HttpClient, Transport};
 use loquent_client::openai::{self, AnswerStream, Arrival, Delta, Generate};
@@ -39,7 +38,7 @@ impl Target for HttpTarget {
     ) -> BoxFuture<'_, Result<Answer, Failure>> {
         Box::pin(async move {
             let answer = openai::generate(&self.client, &request, transport).await?;
-            Ok(Box::pin(stream::unfold(Reading::Open(answer), read)) as Answer)
+            Ok(Box::pin(stream::unfold(Some(Box::new(answer)), read)) as Answer)
         })
     }
 
@@ -54,29 +53,19 @@ impl Target for HttpTarget {
 
     fn metrics(&self) -> BoxFuture<'_, Option<String>> {
         Box::pin(async {
-            let asked = self.client.call(
-                http::Method::GET,
-                "/metrics",
-                Bytes::new(),
-                MAX_METRICS_BYTES,
-            );
+            let asked = self.client.get("/metrics", MAX_METRICS_BYTES);
             String::from_utf8(asked.await.ok()?.into()).ok()
         })
     }
 }
 
-/// Where the reading of an answer stands.
-enum Reading {
-    Open(AnswerStream),
-    Ended,
-}
+/// The state is `None` after the answer's end. Boxed: it moves at every chunk.
+type Reading = Option<Box<AnswerStream>>;
 
 async fn read(reading: Reading) -> Option<(Result<Arrival, Failure>, Reading)> {
-    let Reading::Open(mut answer) = reading else {
-        return None;
-    };
+    let mut answer = reading?;
     match answer.next().await {
-        Ok(Some(arrival)) => Some((Ok(arrival), Reading::Open(answer))),
+        Ok(Some(arrival)) => Some((Ok(arrival), Some(answer))),
         Ok(None) => {
             let at = answer.ended_at()?;
             let last = Arrival {
@@ -84,8 +73,8 @@ async fn read(reading: Reading) -> Option<(Result<Arrival, Failure>, Reading)> {
                 delta: Delta::default(),
                 wire: answer.wire(),
             };
-            Some((Ok(last), Reading::Ended))
+            Some((Ok(last), None))
         }
-        Err(error) => Some((Err(error.into()), Reading::Ended)),
+        Err(error) => Some((Err(error.into()), None)),
     }
 }

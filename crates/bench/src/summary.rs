@@ -188,14 +188,16 @@ impl<'a> Run<'a> {
 /// Computes all metrics of a run.
 pub fn summarize(records: &[Record], resources: &Resources) -> Summary {
     let run = Run::of(records);
-    let mut summary = Summary::default();
-    summary.plots = plots(&run);
+    let mut summary = Summary {
+        metrics: Vec::new(),
+        plots: plots(&run),
+    };
     push_totals(&mut summary, &run);
     push_client(&mut summary, &run);
     push_server(&mut summary, &run);
     push_delivery(&mut summary, &run);
     push_disturbance(&mut summary, &run, records);
-    push_resources(&mut summary, &run, resources);
+    push_resources(&mut summary, &run, records, resources);
     summary
 }
 
@@ -278,13 +280,16 @@ fn push_totals(summary: &mut Summary, run: &Run<'_>) {
         S,
         "peak_concurrency",
         "Peak concurrent requests",
-        peak_concurrency(&run.measured),
+        peak_concurrency(run.measured.iter().copied()),
     );
 }
 
-fn peak_concurrency(measured: &[&Record]) -> f64 {
-    let begins = measured.iter().map(|record| (record.submitted_us, 1));
-    let ends = measured.iter().map(|record| (record.ended_us, -1));
+fn peak_concurrency<'a>(records: impl IntoIterator<Item = &'a Record> + Clone) -> f64 {
+    let begins = records
+        .clone()
+        .into_iter()
+        .map(|record| (record.submitted_us, 1));
+    let ends = records.into_iter().map(|record| (record.ended_us, -1));
     let mut changes: Vec<(u64, i64)> = begins.chain(ends).collect();
     // At equal times ends come first: they do not overlap.
     changes.sort_unstable();
@@ -571,7 +576,7 @@ fn split_icl(run: &Run<'_>, injected: &[&Record]) -> (Samples, Samples) {
     (during.into_iter().collect(), outside.into_iter().collect())
 }
 
-fn push_resources(summary: &mut Summary, run: &Run<'_>, resources: &Resources) {
+fn push_resources(summary: &mut Summary, run: &Run<'_>, records: &[Record], resources: &Resources) {
     const R: &str = "Resources";
     let chunks: usize = run.finished.iter().map(|record| record.chunks.len()).sum();
     if let Some(server) = resources.server {
@@ -608,7 +613,7 @@ fn push_resources(summary: &mut Summary, run: &Run<'_>, resources: &Resources) {
             "Server RSS growth (MiB)",
             mib(grown),
         );
-        let peak = peak_concurrency(&run.measured).max(1.0);
+        let peak = peak_concurrency(records).max(1.0);
         summary.push(
             R,
             "server_rss_growth_per_stream_kib",

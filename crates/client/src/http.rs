@@ -350,6 +350,12 @@ impl HttpClient {
         }
     }
 
+    /// Reads `path` whole, up to `limit_bytes`.
+    pub async fn get(&self, path: &str, limit_bytes: usize) -> Result<Bytes, ClientError> {
+        self.call(Method::GET, path, Bytes::new(), limit_bytes)
+            .await
+    }
+
     /// One request whose answer is read whole, up to `limit_bytes`.
     pub async fn call(
         &self,

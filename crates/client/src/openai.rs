@@ -397,9 +397,7 @@ pub async fn models(client: &HttpClient) -> Result<Vec<String>, ClientError> {
     struct Models {
         data: Vec<Model>,
     }
-    let body = client
-        .call(Method::GET, "/v1/models", Bytes::new(), MAX_CALL_BYTES)
-        .await?;
+    let body = client.get("/v1/models", MAX_CALL_BYTES).await?;
     let models: Models = serde_json::from_slice(&body)
         .map_err(|error| ClientError::Malformed(format!("the list of models: {error}")))?;
     Ok(models.data.into_iter().map(|model| model.id).collect())

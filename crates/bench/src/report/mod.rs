@@ -118,15 +118,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report of `plan` with its measured `groups`.
-    pub fn new(plan: &Plan, groups: Vec<Group>) -> Self {
-        Report {
-            title: plan.title.clone(),
-            config: config(plan),
-            groups,
-        }
-    }
-
     /// Findings that make the figures refused, with the group's name.
     pub fn impossible(&self) -> Vec<String> {
         let of = |group: &Group| -> Vec<String> {
@@ -139,7 +130,8 @@ impl Report {
     }
 }
 
-fn config(plan: &Plan) -> Value {
+/// The configuration and the machine, as they are before the first run.
+pub fn config(plan: &Plan) -> Value {
     let settings = &plan.settings;
     json!({
         "requests": settings.requests,
@@ -160,8 +152,16 @@ fn config(plan: &Plan) -> Value {
         "timeout_s": settings.timeout.as_secs_f64(),
         "generator": concat!("loquent-bench ", env!("CARGO_PKG_VERSION")),
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
+        "load_average_before": load_average(),
         "platform": format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
     })
+}
+
+/// Mean number of runnable tasks over the last minute, where the system tells: figures
+/// from a busy machine should say so.
+fn load_average() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }
 
 /// Prints the table and writes the files that were asked for.

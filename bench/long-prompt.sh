@@ -1,0 +1,7 @@
+#!/bin/sh
+# 8 streams with and without a 4,000-token prompt that arrives after two seconds.
+# Usage: long-prompt.sh URL [PID]
+set -eu
+url=${1:?the server URL}
+exec "$(dirname "$0")/run.sh" long-prompt "$url" ${2:+"$2"} -- \
+  --endpoint completions --requests 8 --max-tokens 512 --no-stop-on-eos --inject-prompt-tokens 4000 --inject-at-ms 2000 --control
