@@ -133,6 +133,11 @@ impl Sampler {
         sampler
     }
 
+    /// Completion tokens so far.
+    pub fn generated(&self) -> u64 {
+        self.generated
+    }
+
     /// Chooses a token from `logits` (one per vocabulary entry, overwritten) and remembers it.
     ///
     /// # Errors
