@@ -1,0 +1,3 @@
+//! The parts of the `loquent` command that are its own: model download and terminal chat.
+
+pub mod hub;
