@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::choose;
 use super::error::HubError;
+use super::listing::Content;
 use super::spec::HubSpec;
 
 /// Folders below a snapshot that are looked into; no repository nests deeper for a reason.
@@ -70,24 +71,24 @@ impl RepoCache {
         Ok(file)
     }
 
-    /// Lets `snapshots/COMMIT/FILE` lead to the blob.
+    /// Whether `snapshots/COMMIT/FILE` leads to a complete blob.
+    pub(super) fn has(&self, commit: &str, file: &str, content: &Content) -> bool {
+        let blob = self.blob(&content.id);
+        let target = self.snapshot(commit).join(file).canonicalize();
+        has_size(&blob, content.size_bytes)
+            && target.is_ok_and(|target| blob.canonicalize().is_ok_and(|blob| blob == target))
+    }
+
+    /// Lets `snapshots/COMMIT/FILE` lead to the blob. The caller holds the blob's lock.
     pub(super) fn link(&self, commit: &str, file: &str, id: &str) -> Result<(), HubError> {
         let path = self.snapshot(commit).join(file);
-        let blob = self.blob(id);
-        if path
-            .canonicalize()
-            .ok()
-            .is_some_and(|to| Some(to) == blob.canonicalize().ok())
-        {
-            return Ok(());
-        }
         let ups = "../".repeat(file.split('/').count() + 1);
         let target = PathBuf::from(format!("{ups}blobs/{id}"));
         create_parents(&path).map_err(HubError::io(&path))?;
-        // Made beside its place and moved there: another process may be making the same one.
-        let draft = path.with_extension(format!("{}.link", std::process::id()));
+        // Made beside its place and moved there: a reader never finds it missing.
+        let draft = path.with_extension("draft");
         let _ = fs::remove_file(&draft);
-        make_link(&target, &blob, &draft)
+        make_link(&target, &self.blob(id), &draft)
             .and_then(|()| fs::rename(&draft, &path))
             .map_err(HubError::io(&path))
     }

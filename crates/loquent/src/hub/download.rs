@@ -38,7 +38,8 @@ enum Failure {
 }
 
 impl Job<'_> {
-    /// Brings the file `path` into the cache as the blob that `content` names.
+    /// Brings the file `path` into the cache as the blob that `content` names, unless it is there,
+    /// and links the snapshot to it; under the blob's lock.
     pub(super) fn run(
         &self,
         cache: &RepoCache,
@@ -46,23 +47,38 @@ impl Job<'_> {
         content: &Content,
         progress: Progress<'_>,
     ) -> Result<(), HubError> {
-        let file = path.to_owned();
-        let waiting = || progress(Event::Waiting { file: file.clone() });
+        let waiting = || {
+            progress(Event::Waiting {
+                file: path.to_owned(),
+            })
+        };
         let _lock = cache.lock(&content.id, waiting)?;
-        let blob = cache.blob(&content.id);
-        if cache::has_size(&blob, content.size_bytes) {
-            return Ok(()); // The holder of the lock brought it.
+        // The holder of the lock may have brought it while this one waited.
+        if !cache::has_size(&cache.blob(&content.id), content.size_bytes) {
+            self.bring(cache, path, content, progress)?;
         }
+        cache.link(self.commit, path, &content.id)
+    }
+
+    fn bring(
+        &self,
+        cache: &RepoCache,
+        path: &str,
+        content: &Content,
+        progress: Progress<'_>,
+    ) -> Result<(), HubError> {
         let mut partial = Partial::open(cache.incomplete(&content.id), content.size_bytes)?;
         progress(Event::Started {
-            file: file.clone(),
+            file: path.to_owned(),
             have_bytes: partial.len_bytes,
             total_bytes: content.size_bytes,
             part: self.part,
         });
         self.transfer(path, &mut partial, progress)?;
-        partial.finish(path, content, &blob)?;
-        progress(Event::Verified { file });
+        partial.finish(path, content, &cache.blob(&content.id))?;
+        progress(Event::Verified {
+            file: path.to_owned(),
+        });
         Ok(())
     }
 

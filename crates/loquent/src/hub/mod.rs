@@ -210,18 +210,17 @@ impl Hub {
         progress: Progress<'_>,
     ) -> Result<(), HubError> {
         let content = self.content(agent, spec, listing, listed)?;
-        let blob = cache.blob(&content.id);
-        if !cache::has_size(&blob, content.size_bytes) {
-            let job = download::Job {
-                hub: self,
-                agent,
-                spec,
-                commit: &listing.commit,
-                part,
-            };
-            job.run(cache, &listed.path, &content, progress)?;
+        if cache.has(&listing.commit, &listed.path, &content) {
+            return Ok(());
         }
-        cache.link(&listing.commit, &listed.path, &content.id)
+        let job = download::Job {
+            hub: self,
+            agent,
+            spec,
+            commit: &listing.commit,
+            part,
+        };
+        job.run(cache, &listed.path, &content, progress)
     }
 
     /// An HTTP client that never hangs for ever: a minute without a byte counts as a broken line.
