@@ -1,1 +1,5 @@
-//! Runners: llama.cpp and a simulated engine.
+//! Runners: llama.cpp and a simulated engine; GGUF headers and chat templates.
+
+pub mod gguf;
+#[cfg(feature = "llama")]
+pub mod llama;

@@ -51,6 +51,10 @@ pub struct Choice {
     pub logprobs: Option<Box<Logprobs>>,
 }
 
+/// Memory that sampling reuses from row to row; one per thread that samples.
+#[derive(Debug, Clone, Default)]
+pub struct Scratch {}
+
 /// The sampling state of one sequence.
 #[derive(Debug, Clone)]
 pub struct Sampler {
@@ -65,10 +69,17 @@ impl Sampler {
     }
 
     /// Chooses a token from `logits` (one per vocabulary entry, overwritten) and remembers it.
-    pub fn sample(&mut self, logits: &mut [f32]) -> Result<Choice, RowError> {
+    pub fn sample(
+        &mut self,
+        logits: &mut [f32],
+        _scratch: &mut Scratch,
+    ) -> Result<Choice, RowError> {
         let _ = &self.sampling;
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         let token = best.ok_or(RowError::NothingAllowed)?.0 as TokenId;
-        Ok(Choice { token, logprobs: None })
+        Ok(Choice {
+            token,
+            logprobs: None,
+        })
     }
 }

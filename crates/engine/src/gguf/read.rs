@@ -1,0 +1,347 @@
+//! Reading a header without trusting a single length in it.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use super::value::{Array, Kind, Value};
+use super::{DEFAULT_ALIGNMENT, Error, MAGIC, TensorInfo, TensorType};
+
+/// Most metadata entries and most tensors of a file; llama.cpp's largest models have thousands.
+const MAX_ENTRIES: u64 = 1 << 20;
+/// Longest key or tensor name, in bytes.
+const MAX_NAME_BYTES: u64 = 1 << 16;
+/// Most dimensions of a tensor (ggml's `GGML_MAX_DIMS`).
+const MAX_DIMS: u32 = 4;
+
+/// How much of a header is kept in memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Keep arrays (vocabularies); otherwise only their type and length.
+    pub keep_arrays: bool,
+    /// Longest string kept, in bytes.
+    pub string_bytes: u64,
+    /// Bytes of strings and arrays kept altogether.
+    pub total_bytes: u64,
+}
+
+impl Default for Limits {
+    /// Enough to judge a file: no arrays, strings to 1 MiB, 64 MiB altogether.
+    fn default() -> Self {
+        Self {
+            keep_arrays: false,
+            string_bytes: 1 << 20,
+            total_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// Enough to copy a vocabulary: arrays too, 512 MiB altogether.
+    pub fn with_arrays() -> Self {
+        Self {
+            keep_arrays: true,
+            total_bytes: 512 << 20,
+            ..Self::default()
+        }
+    }
+}
+
+/// What a GGUF file says before its tensor data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Header {
+    /// Format version, 2 or 3.
+    pub version: u32,
+    /// Metadata in file order.
+    pub metadata: Vec<(String, Value)>,
+    /// Tensors in file order.
+    pub tensors: Vec<TensorInfo>,
+    /// Where tensor data begins, in bytes from the file's start.
+    pub data_offset: u64,
+    /// Alignment of tensor data, in bytes.
+    pub alignment: u32,
+}
+
+impl Header {
+    /// Reads the header of the file at `path` and checks that the file holds every tensor.
+    ///
+    /// # Errors
+    /// See [`Error`]; a file shorter than its tensors is [`Error::Truncated`].
+    pub fn open(path: &Path, limits: Limits) -> Result<Self, Error> {
+        let file = File::open(path)?;
+        let file_bytes = file.metadata()?.len();
+        let header = Self::read(BufReader::with_capacity(1 << 16, file), file_bytes, limits)?;
+        let needed_bytes = header.file_bytes()?;
+        if needed_bytes > file_bytes {
+            return Err(Error::Truncated {
+                needed_bytes,
+                actual_bytes: file_bytes,
+            });
+        }
+        Ok(header)
+    }
+
+    /// Reads a header from `source`, the beginning of a file of `file_bytes` bytes.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn read(source: impl Read, file_bytes: u64, limits: Limits) -> Result<Self, Error> {
+        let mut reader = Reader {
+            source,
+            at: 0,
+            file_bytes,
+            limits,
+            kept_bytes: 0,
+        };
+        let version = reader.preamble()?;
+        let tensor_count = reader.count("tensors")?;
+        let metadata_count = reader.count("metadata entries")?;
+        let metadata = (0..metadata_count)
+            .map(|_| Ok((reader.name()?, reader.value()?)))
+            .collect::<Result<Vec<_>, Error>>()?;
+        let tensors = (0..tensor_count)
+            .map(|_| reader.tensor())
+            .collect::<Result<Vec<_>, Error>>()?;
+        let alignment = alignment(&metadata)?;
+        let data_offset = reader.at.next_multiple_of(alignment.into());
+        Ok(Self {
+            version,
+            metadata,
+            tensors,
+            data_offset,
+            alignment,
+        })
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.metadata
+            .iter()
+            .find(|(k, _)| k == key)
+            .map(|(_, value)| value)
+    }
+
+    /// The model's architecture (`general.architecture`).
+    pub fn architecture(&self) -> Option<&str> {
+        self.get("general.architecture")?.as_str()
+    }
+
+    /// The number at `key` of the model's own architecture, for example `block_count`.
+    pub fn model_number(&self, key: &str) -> Option<u64> {
+        self.get(&format!("{}.{key}", self.architecture()?))?
+            .as_u64()
+    }
+
+    /// Bytes the file must have to hold every tensor whose size is known here.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when a tensor's size or place overflows.
+    pub fn file_bytes(&self) -> Result<u64, Error> {
+        let mut needed = if self.tensors.is_empty() {
+            0
+        } else {
+            self.data_offset
+        };
+        for tensor in &self.tensors {
+            let end = self
+                .data_offset
+                .checked_add(tensor.offset)
+                .and_then(|start| start.checked_add(tensor.bytes().ok()?.unwrap_or(0)))
+                .ok_or_else(|| Error::malformed(format!("place of tensor {:?}", tensor.name)))?;
+            needed = needed.max(end);
+        }
+        Ok(needed)
+    }
+}
+
+fn alignment(metadata: &[(String, Value)]) -> Result<u32, Error> {
+    let Some((_, value)) = metadata.iter().find(|(key, _)| key == "general.alignment") else {
+        return Ok(DEFAULT_ALIGNMENT);
+    };
+    let alignment = value.as_u64().and_then(|n| u32::try_from(n).ok());
+    alignment
+        .filter(|n| n.is_power_of_two() && *n <= 1 << 20)
+        .ok_or_else(|| Error::malformed("general.alignment is no small power of two"))
+}
+
+struct Reader<R> {
+    source: R,
+    at: u64,
+    file_bytes: u64,
+    limits: Limits,
+    kept_bytes: u64,
+}
+
+impl<R: Read> Reader<R> {
+    fn preamble(&mut self) -> Result<u32, Error> {
+        let magic = self.bytes::<4>()?;
+        if magic != MAGIC {
+            return Err(Error::Magic { found: magic });
+        }
+        match self.u32()? {
+            version @ (2 | 3) => Ok(version),
+            version => Err(Error::Version(version)),
+        }
+    }
+
+    /// Fails when fewer than `len` bytes of the file are left.
+    fn expect(&self, len: u64) -> Result<(), Error> {
+        match self.at.checked_add(len) {
+            Some(end) if end <= self.file_bytes => Ok(()),
+            end => Err(Error::Truncated {
+                needed_bytes: end.unwrap_or(u64::MAX),
+                actual_bytes: self.file_bytes,
+            }),
+        }
+    }
+
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        self.expect(N as u64)?;
+        let mut bytes = [0; N];
+        self.source.read_exact(&mut bytes)?;
+        self.at += N as u64;
+        Ok(bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Error> {
+        Ok(u32::from_le_bytes(self.bytes()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, Error> {
+        Ok(u64::from_le_bytes(self.bytes()?))
+    }
+
+    fn count(&mut self, what: &str) -> Result<u64, Error> {
+        let count = self.u64()?;
+        if count > MAX_ENTRIES {
+            return Err(Error::malformed(format!("{count} {what}")));
+        }
+        Ok(count)
+    }
+
+    /// Reads `len` bytes into memory, within the limit on what is kept.
+    fn keep(&mut self, len: u64) -> Result<Vec<u8>, Error> {
+        self.expect(len)?;
+        self.kept_bytes += len;
+        if self.kept_bytes > self.limits.total_bytes {
+            return Err(Error::malformed("the header is too large"));
+        }
+        let mut bytes = Vec::new();
+        (&mut self.source).take(len).read_to_end(&mut bytes)?;
+        self.advance(len, bytes.len() as u64)?;
+        Ok(bytes)
+    }
+
+    fn skip(&mut self, len: u64) -> Result<(), Error> {
+        self.expect(len)?;
+        let skipped = std::io::copy(&mut (&mut self.source).take(len), &mut std::io::sink())?;
+        self.advance(len, skipped)
+    }
+
+    fn advance(&mut self, wanted: u64, got: u64) -> Result<(), Error> {
+        self.at += got;
+        if got < wanted {
+            let needed_bytes = self.at + (wanted - got);
+            return Err(Error::Truncated {
+                needed_bytes,
+                actual_bytes: self.at,
+            });
+        }
+        Ok(())
+    }
+
+    fn name(&mut self) -> Result<String, Error> {
+        let len = self.u64()?;
+        if len > MAX_NAME_BYTES {
+            return Err(Error::malformed(format!("a name of {len} bytes")));
+        }
+        let bytes = self.keep(len)?;
+        String::from_utf8(bytes).map_err(|_| Error::malformed("a name that is not UTF-8"))
+    }
+
+    fn value(&mut self) -> Result<Value, Error> {
+        let kind = Kind::from_number(self.u32()?)?;
+        Ok(match kind {
+            Kind::U8 => Value::Unsigned(kind, self.bytes::<1>()?[0].into()),
+            Kind::U16 => Value::Unsigned(kind, u16::from_le_bytes(self.bytes()?).into()),
+            Kind::U32 => Value::Unsigned(kind, self.u32()?.into()),
+            Kind::U64 => Value::Unsigned(kind, self.u64()?),
+            Kind::I8 => Value::Signed(kind, i8::from_le_bytes(self.bytes()?).into()),
+            Kind::I16 => Value::Signed(kind, i16::from_le_bytes(self.bytes()?).into()),
+            Kind::I32 => Value::Signed(kind, i32::from_le_bytes(self.bytes()?).into()),
+            Kind::I64 => Value::Signed(kind, i64::from_le_bytes(self.bytes()?)),
+            Kind::F32 => Value::F32(f32::from_le_bytes(self.bytes()?)),
+            Kind::F64 => Value::F64(f64::from_le_bytes(self.bytes()?)),
+            Kind::Bool => Value::Bool(self.bytes::<1>()?[0] != 0),
+            Kind::String => self.string()?,
+            Kind::Array => Value::Array(self.array()?),
+        })
+    }
+
+    fn string(&mut self) -> Result<Value, Error> {
+        let len = self.u64()?;
+        if len > self.limits.string_bytes {
+            self.skip(len)?;
+            return Ok(Value::LongString(len));
+        }
+        Ok(Value::String(self.keep(len)?))
+    }
+
+    fn array(&mut self) -> Result<Array, Error> {
+        let item = Kind::from_number(self.u32()?)?;
+        let len = self.u64()?;
+        let bytes = match item {
+            Kind::Array => return Err(Error::malformed("an array of arrays")),
+            Kind::String => self.strings(len)?,
+            _ => self.numbers(item, len)?,
+        };
+        Ok(Array { item, len, bytes })
+    }
+
+    fn numbers(&mut self, item: Kind, len: u64) -> Result<Option<Vec<u8>>, Error> {
+        let size = item.fixed_bytes().and_then(|size| size.checked_mul(len));
+        let size = size.ok_or_else(|| Error::malformed(format!("an array of {len} numbers")))?;
+        if self.limits.keep_arrays {
+            return self.keep(size).map(Some);
+        }
+        self.skip(size)?;
+        Ok(None)
+    }
+
+    fn strings(&mut self, len: u64) -> Result<Option<Vec<u8>>, Error> {
+        // Each string takes at least its length field: bounds the loop by the file's size.
+        self.expect(len.saturating_mul(8))?;
+        let mut kept = Vec::new();
+        for _ in 0..len {
+            let size = self.u64()?;
+            if self.limits.keep_arrays {
+                kept.extend_from_slice(&size.to_le_bytes());
+                kept.extend_from_slice(&self.keep(size)?);
+            } else {
+                self.skip(size)?;
+            }
+        }
+        Ok(self.limits.keep_arrays.then_some(kept))
+    }
+
+    fn tensor(&mut self) -> Result<TensorInfo, Error> {
+        let name = self.name()?;
+        let dim_count = self.u32()?;
+        if dim_count > MAX_DIMS {
+            return Err(Error::malformed(format!(
+                "tensor {name:?} has {dim_count} dimensions"
+            )));
+        }
+        let dims = (0..dim_count)
+            .map(|_| self.u64())
+            .collect::<Result<Vec<_>, Error>>()?;
+        let kind = TensorType(self.u32()?);
+        let offset = self.u64()?;
+        Ok(TensorInfo {
+            name,
+            dims,
+            kind,
+            offset,
+        })
+    }
+}

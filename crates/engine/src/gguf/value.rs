@@ -1,0 +1,188 @@
+//! Metadata values.
+
+use super::Error;
+
+/// The type of a metadata value or array element, with GGUF's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Kind {
+    /// Unsigned, 8 bits.
+    U8 = 0,
+    /// Signed, 8 bits.
+    I8 = 1,
+    /// Unsigned, 16 bits.
+    U16 = 2,
+    /// Signed, 16 bits.
+    I16 = 3,
+    /// Unsigned, 32 bits.
+    U32 = 4,
+    /// Signed, 32 bits.
+    I32 = 5,
+    /// Float, 32 bits.
+    F32 = 6,
+    /// One byte, 0 or 1.
+    Bool = 7,
+    /// 64-bit length, then that many bytes.
+    String = 8,
+    /// Element type, 64-bit count, elements.
+    Array = 9,
+    /// Unsigned, 64 bits.
+    U64 = 10,
+    /// Signed, 64 bits.
+    I64 = 11,
+    /// Float, 64 bits.
+    F64 = 12,
+}
+
+impl Kind {
+    /// The type with GGUF's number `n`.
+    pub(super) fn from_number(n: u32) -> Result<Self, Error> {
+        const ALL: [Kind; 13] = [
+            Kind::U8,
+            Kind::I8,
+            Kind::U16,
+            Kind::I16,
+            Kind::U32,
+            Kind::I32,
+            Kind::F32,
+            Kind::Bool,
+            Kind::String,
+            Kind::Array,
+            Kind::U64,
+            Kind::I64,
+            Kind::F64,
+        ];
+        ALL.get(n as usize)
+            .copied()
+            .ok_or_else(|| Error::malformed(format!("value type {n}")))
+    }
+
+    /// Bytes of one value; `None` where values differ in length.
+    pub fn fixed_bytes(self) -> Option<u64> {
+        match self {
+            Kind::U8 | Kind::I8 | Kind::Bool => Some(1),
+            Kind::U16 | Kind::I16 => Some(2),
+            Kind::U32 | Kind::I32 | Kind::F32 => Some(4),
+            Kind::U64 | Kind::I64 | Kind::F64 => Some(8),
+            Kind::String | Kind::Array => None,
+        }
+    }
+}
+
+/// An array of metadata values, kept in the file's own encoding so that it can be
+/// copied into another file as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Array {
+    /// Type of its elements (never [`Kind::Array`]).
+    pub item: Kind,
+    /// Number of elements.
+    pub len: u64,
+    /// The elements, little-endian; `None` where [`super::Limits::keep_arrays`] was off.
+    pub bytes: Option<Vec<u8>>,
+}
+
+impl Array {
+    /// An array of strings.
+    pub fn of_strings<S: AsRef<[u8]>>(items: impl IntoIterator<Item = S>) -> Self {
+        let (mut len, mut bytes) = (0, Vec::new());
+        for item in items {
+            let item = item.as_ref();
+            bytes.extend_from_slice(&(item.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(item);
+            len += 1;
+        }
+        Self {
+            item: Kind::String,
+            len,
+            bytes: Some(bytes),
+        }
+    }
+
+    /// An array of 32-bit signed integers.
+    pub fn of_i32(items: impl IntoIterator<Item = i32>) -> Self {
+        let bytes: Vec<u8> = items.into_iter().flat_map(i32::to_le_bytes).collect();
+        Self {
+            item: Kind::I32,
+            len: bytes.len() as u64 / 4,
+            bytes: Some(bytes),
+        }
+    }
+
+    /// An array of 32-bit floats.
+    pub fn of_f32(items: impl IntoIterator<Item = f32>) -> Self {
+        let bytes: Vec<u8> = items.into_iter().flat_map(f32::to_le_bytes).collect();
+        Self {
+            item: Kind::F32,
+            len: bytes.len() as u64 / 4,
+            bytes: Some(bytes),
+        }
+    }
+
+    /// The elements of an array of strings; empty for other arrays and skipped ones.
+    pub fn strings(&self) -> Vec<&[u8]> {
+        let mut rest = match (&self.bytes, self.item) {
+            (Some(bytes), Kind::String) => bytes.as_slice(),
+            _ => &[],
+        };
+        let mut items = Vec::new();
+        while let Some((head, tail)) = rest.split_first_chunk::<8>() {
+            let len = usize::try_from(u64::from_le_bytes(*head)).unwrap_or(usize::MAX);
+            let Some((item, after)) = tail.split_at_checked(len) else {
+                break;
+            };
+            items.push(item);
+            rest = after;
+        }
+        items
+    }
+}
+
+/// A metadata value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Unsigned integers of all widths.
+    Unsigned(Kind, u64),
+    /// Signed integers of all widths.
+    Signed(Kind, i64),
+    /// A 32-bit float.
+    F32(f32),
+    /// A 64-bit float.
+    F64(f64),
+    /// A truth value.
+    Bool(bool),
+    /// A string; GGUF asks for UTF-8, but files with other bytes exist.
+    String(Vec<u8>),
+    /// A string longer than [`super::Limits::string_bytes`], skipped; its length.
+    LongString(u64),
+    /// An array.
+    Array(Array),
+}
+
+impl Value {
+    /// A 32-bit unsigned integer.
+    pub fn u32(n: u32) -> Self {
+        Self::Unsigned(Kind::U32, n.into())
+    }
+
+    /// A string.
+    pub fn string(text: impl Into<String>) -> Self {
+        Self::String(text.into().into_bytes())
+    }
+
+    /// The value as an unsigned number, where it is a non-negative integer.
+    pub fn as_u64(&self) -> Option<u64> {
+        match *self {
+            Self::Unsigned(_, n) => Some(n),
+            Self::Signed(_, n) => u64::try_from(n).ok(),
+            _ => None,
+        }
+    }
+
+    /// The value as text, where it is a string of UTF-8.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::String(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Writing a GGUF file as a stream: metadata and tensor descriptions first, then data.
+
+use std::io::Write;
+
+use super::value::{Kind, Value};
+use super::{DEFAULT_ALIGNMENT, Error, MAGIC, TensorInfo, TensorType};
+
+/// A tensor to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Its name.
+    pub name: String,
+    /// Sizes, fastest-varying first.
+    pub dims: Vec<u64>,
+    /// Its element type; one of those [`TensorType::block`] knows.
+    pub kind: TensorType,
+}
+
+impl TensorSpec {
+    /// A tensor of 32-bit floats.
+    pub fn f32(name: impl Into<String>, dims: &[u64]) -> Self {
+        Self {
+            name: name.into(),
+            dims: dims.to_vec(),
+            kind: TensorType::F32,
+        }
+    }
+}
+
+/// Writes one GGUF version 3 file: [`Writer::start`], then the data of every tensor in
+/// order by [`Writer::data`], then [`Writer::finish`].
+#[derive(Debug)]
+pub struct Writer<W> {
+    sink: W,
+    /// Bytes each tensor still to come occupies, last first.
+    sizes: Vec<u64>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes everything before the tensor data.
+    ///
+    /// # Errors
+    /// [`Error::Io`] of the sink; [`Error::Malformed`] for a tensor or value that the
+    /// format cannot hold (a skipped string or array, an unknown element type).
+    pub fn start(
+        mut sink: W,
+        metadata: &[(String, Value)],
+        tensors: &[TensorSpec],
+    ) -> Result<Self, Error> {
+        let mut head = Vec::new();
+        head.extend_from_slice(&MAGIC);
+        head.extend_from_slice(&3u32.to_le_bytes());
+        head.extend_from_slice(&(tensors.len() as u64).to_le_bytes());
+        head.extend_from_slice(&(metadata.len() as u64).to_le_bytes());
+        for (key, value) in metadata {
+            put_bytes(&mut head, key.as_bytes());
+            put_value(&mut head, value).map_err(|reason| {
+                Error::malformed(format!("metadata {key:?} cannot be written: {reason}"))
+            })?;
+        }
+        let mut sizes = put_tensors(&mut head, tensors)?;
+        sizes.reverse();
+        pad(&mut head);
+        sink.write_all(&head)?;
+        Ok(Self { sink, sizes })
+    }
+
+    /// Writes the next tensor's data, and the padding after it.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when `bytes` has not the described length or no tensor is left.
+    pub fn data(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let size = self
+            .sizes
+            .pop()
+            .ok_or_else(|| Error::malformed("no tensor is left"))?;
+        if bytes.len() as u64 != size {
+            let reason = format!("a tensor of {size} bytes was given {}", bytes.len());
+            return Err(Error::malformed(reason));
+        }
+        self.sink.write_all(bytes)?;
+        let padding = size.next_multiple_of(DEFAULT_ALIGNMENT.into()) - size;
+        self.sink
+            .write_all(&[0; DEFAULT_ALIGNMENT as usize][..padding as usize])?;
+        Ok(())
+    }
+
+    /// Writes the next tensor's data from 32-bit floats.
+    ///
+    /// # Errors
+    /// As [`Writer::data`].
+    pub fn data_f32(&mut self, values: &[f32]) -> Result<(), Error> {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.data(&bytes)
+    }
+
+    /// Ends the file and gives the sink back.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when tensors are missing.
+    pub fn finish(mut self) -> Result<W, Error> {
+        if !self.sizes.is_empty() {
+            return Err(Error::malformed(format!(
+                "{} tensors have no data",
+                self.sizes.len()
+            )));
+        }
+        self.sink.flush()?;
+        Ok(self.sink)
+    }
+}
+
+fn put_bytes(head: &mut Vec<u8>, bytes: &[u8]) {
+    head.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    head.extend_from_slice(bytes);
+}
+
+fn pad(head: &mut Vec<u8>) {
+    head.resize(head.len().next_multiple_of(DEFAULT_ALIGNMENT as usize), 0);
+}
+
+fn put_kind(head: &mut Vec<u8>, kind: Kind) {
+    head.extend_from_slice(&(kind as u32).to_le_bytes());
+}
+
+fn put_value(head: &mut Vec<u8>, value: &Value) -> Result<(), &'static str> {
+    match value {
+        Value::Unsigned(kind, n) => put_number(head, *kind, *n),
+        Value::Signed(kind, n) => put_number(head, *kind, *n as u64),
+        Value::F32(x) => put_number(head, Kind::F32, x.to_bits().into()),
+        Value::F64(x) => put_number(head, Kind::F64, x.to_bits()),
+        Value::Bool(b) => put_number(head, Kind::Bool, (*b).into()),
+        Value::String(bytes) => {
+            put_kind(head, Kind::String);
+            put_bytes(head, bytes);
+            Ok(())
+        }
+        Value::LongString(_) => Err("its text was skipped"),
+        Value::Array(array) => {
+            let bytes = array.bytes.as_ref().ok_or("its elements were skipped")?;
+            put_kind(head, Kind::Array);
+            put_kind(head, array.item);
+            head.extend_from_slice(&array.len.to_le_bytes());
+            head.extend_from_slice(bytes);
+            Ok(())
+        }
+    }
+}
+
+/// Writes the low bytes of `bits`, as many as `kind` has (two's complement keeps signs).
+fn put_number(head: &mut Vec<u8>, kind: Kind, bits: u64) -> Result<(), &'static str> {
+    let bytes = kind.fixed_bytes().ok_or("a number cannot have this type")?;
+    put_kind(head, kind);
+    head.extend_from_slice(&bits.to_le_bytes()[..bytes as usize]);
+    Ok(())
+}
+
+fn put_tensors(head: &mut Vec<u8>, tensors: &[TensorSpec]) -> Result<Vec<u64>, Error> {
+    let mut offset = 0u64;
+    let mut sizes = Vec::with_capacity(tensors.len());
+    for spec in tensors {
+        let TensorSpec { name, dims, kind } = spec.clone();
+        let info = TensorInfo {
+            name,
+            dims,
+            kind,
+            offset,
+        };
+        let size = info.bytes()?.ok_or_else(|| {
+            Error::malformed(format!(
+                "tensor {:?} has an unknown element type",
+                info.name
+            ))
+        })?;
+        put_bytes(head, info.name.as_bytes());
+        head.extend_from_slice(&(info.dims.len() as u32).to_le_bytes());
+        info.dims
+            .iter()
+            .for_each(|d| head.extend_from_slice(&d.to_le_bytes()));
+        head.extend_from_slice(&info.kind.0.to_le_bytes());
+        head.extend_from_slice(&offset.to_le_bytes());
+        offset += size.next_multiple_of(DEFAULT_ALIGNMENT.into());
+        sizes.push(size);
+    }
+    Ok(sizes)
+}

@@ -1,0 +1,187 @@
+//! A context of llama.cpp: KV cache, compute buffers, decode.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use loquent_infer::runner::{Batch, RunError};
+
+use super::threads::ThreadPool;
+use super::{Model, log, sys};
+
+/// The arrays that llama.cpp reads a batch from, reused from step to step.
+#[derive(Debug, Default)]
+struct NativeBatch {
+    tokens: Vec<sys::llama_token>,
+    positions: Vec<sys::llama_pos>,
+    slots: Vec<sys::llama_seq_id>,
+    slot_counts: Vec<i32>,
+    slot_pointers: Vec<*mut sys::llama_seq_id>,
+    outputs: Vec<i8>,
+}
+
+impl NativeBatch {
+    fn fill(&mut self, batch: &Batch) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.slots.clear();
+        self.outputs.clear();
+        self.tokens
+            .extend(batch.tokens.iter().map(|&token| token as sys::llama_token));
+        for span in &batch.spans {
+            let len = span.tokens.len();
+            let start = span.start as sys::llama_pos;
+            self.positions
+                .extend((0..len).map(|i| start + i as sys::llama_pos));
+            self.slots
+                .extend(std::iter::repeat_n(i32::from(span.slot.0), len));
+            self.outputs
+                .extend((0..len).map(|i| i8::from(span.sample && i + 1 == len)));
+        }
+        self.slot_counts.resize(self.tokens.len(), 1);
+        self.slot_pointers.clear();
+        self.slot_pointers
+            .extend(self.slots.iter_mut().map(|slot| &raw mut *slot));
+    }
+
+    fn view(&mut self) -> sys::llama_batch {
+        let len = self.tokens.len();
+        assert!(
+            self.positions.len() == len && self.slots.len() == len && self.outputs.len() == len,
+            "the spans of a batch cover its tokens"
+        );
+        sys::llama_batch {
+            n_tokens: len as i32,
+            token: self.tokens.as_mut_ptr(),
+            embd: std::ptr::null_mut(),
+            pos: self.positions.as_mut_ptr(),
+            n_seq_id: self.slot_counts.as_mut_ptr(),
+            seq_id: self.slot_pointers.as_mut_ptr(),
+            logits: self.outputs.as_mut_ptr(),
+        }
+    }
+}
+
+/// One context. Fields are dropped in order: the context before its threads and model.
+pub(super) struct Context {
+    handle: ContextHandle,
+    batch: NativeBatch,
+    vocab_size: usize,
+    _pool: Option<ThreadPool>,
+    _model: Arc<Model>,
+}
+
+// SAFETY: the context, its batch (whose pointers point into its own heap buffers) and its
+// threads move as a whole, and `&mut self` is needed for every use.
+unsafe impl Send for Context {}
+
+struct ContextHandle(NonNull<sys::llama_context>);
+
+impl Drop for ContextHandle {
+    fn drop(&mut self) {
+        // SAFETY: created by `llama_init_from_model`, freed once.
+        unsafe { sys::llama_free(self.0.as_ptr()) }
+    }
+}
+
+impl Context {
+    /// A context of `model` that computes in `pool`.
+    ///
+    /// # Errors
+    /// llama.cpp's reason, for example that memory is missing.
+    pub(super) fn new(
+        model: Arc<Model>,
+        params: sys::llama_context_params,
+        pool: Option<ThreadPool>,
+    ) -> Result<Self, String> {
+        log::clear_errors();
+        // SAFETY: the model is alive, `params` came from `llama_context_default_params`.
+        let handle = unsafe { sys::llama_init_from_model(model.as_ptr(), params) };
+        let handle = ContextHandle(NonNull::new(handle).ok_or_else(log::take_reason)?);
+        if let Some(pool) = &pool {
+            // SAFETY: both are alive; the pool outlives the context by field order.
+            unsafe {
+                let null = std::ptr::null_mut();
+                sys::llama_attach_threadpool(handle.0.as_ptr(), pool.as_ptr(), null);
+            }
+        }
+        let vocab_size = model.info().vocab_size as usize;
+        let batch = NativeBatch::default();
+        Ok(Self {
+            handle,
+            batch,
+            vocab_size,
+            _pool: pool,
+            _model: model,
+        })
+    }
+
+    fn as_ptr(&self) -> *mut sys::llama_context {
+        self.handle.0.as_ptr()
+    }
+
+    fn memory(&self) -> sys::llama_memory_t {
+        // SAFETY: the context is alive.
+        unsafe { sys::llama_get_memory(self.as_ptr()) }
+    }
+
+    /// KV cells, cells of one sequence, tokens of a batch: as llama.cpp rounded them.
+    pub(super) fn sizes(&self) -> (u32, u32, u32) {
+        let ptr = self.as_ptr();
+        // SAFETY: the context is alive; plain numbers out.
+        unsafe {
+            (
+                sys::llama_n_ctx(ptr),
+                sys::llama_n_ctx_seq(ptr),
+                sys::llama_n_batch(ptr),
+            )
+        }
+    }
+
+    /// Computes `batch`, which the caller has checked: not empty, within the context's
+    /// batch size, token and slot numbers in range, spans covering the tokens.
+    ///
+    /// # Errors
+    /// [`RunError::CacheFull`] leaves the cache as it was; [`RunError::Backend`] may leave
+    /// positions of the batch's own sequences in it.
+    pub(super) fn decode(&mut self, batch: &Batch) -> Result<(), RunError> {
+        self.batch.fill(batch);
+        let view = self.batch.view();
+        log::clear_errors();
+        // SAFETY: the arrays of `view` have `n_tokens` items and live in `self.batch`,
+        // which is not touched during the call.
+        match unsafe { sys::llama_decode(self.as_ptr(), view) } {
+            0 => Ok(()),
+            1 => Err(RunError::CacheFull),
+            code => Err(RunError::Backend(format!(
+                "{} (code {code})",
+                log::take_reason()
+            ))),
+        }
+    }
+
+    /// The logits after the batch's token `index`, for which they were asked for; `None`
+    /// for other tokens. Theirs to change: the next decode overwrites them.
+    pub(super) fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
+        let index = i32::try_from(index).ok()?;
+        // SAFETY: the context is alive; null for tokens without logits.
+        let logits = unsafe { sys::llama_get_logits_ith(self.as_ptr(), index) };
+        // SAFETY: not null, so it points at a row of `vocab_size` floats that stays until
+        // the next call that needs `&mut self`, by which this borrow has ended.
+        (!logits.is_null())
+            .then(|| unsafe { std::slice::from_raw_parts_mut(logits, self.vocab_size) })
+    }
+
+    /// Shares positions `0..len` of `from` with `to`.
+    pub(super) fn copy(&mut self, from: u16, to: u16, len: u32) {
+        // SAFETY: the memory belongs to the live context; slots were checked by the caller.
+        unsafe {
+            sys::llama_memory_seq_cp(self.memory(), from.into(), to.into(), 0, len as i32);
+        }
+    }
+
+    /// Forgets positions from `len` on; false when the model cannot forget a part.
+    pub(super) fn remove(&mut self, slot: u16, len: u32) -> bool {
+        // SAFETY: as in `copy`.
+        unsafe { sys::llama_memory_seq_rm(self.memory(), slot.into(), len as i32, -1) }
+    }
+}

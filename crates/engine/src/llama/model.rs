@@ -1,0 +1,387 @@
+//! Loading a model: checks first, then llama.cpp.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::{fs, io};
+
+use super::memory::{KvType, available_bytes, kv_bytes};
+use super::{log, start, sys};
+use crate::gguf::{self, Header, Limits};
+
+/// How a model is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Layers on the graphics processor; `None` for all that fit. Without a back end for
+    /// one, or without a device, everything runs on the processor.
+    pub gpu_layers: Option<u32>,
+    /// Map the file instead of reading it: faster to start, shared between processes.
+    pub mmap: bool,
+    /// KV cells that will be wanted; only for the memory check.
+    pub kv_cells: u32,
+    /// Their type; only for the memory check.
+    pub kv_type: KvType,
+    /// Memory the model may take in bytes; `None` asks the system what is available.
+    pub memory_bytes: Option<u64>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            gpu_layers: None,
+            mmap: true,
+            kv_cells: 0,
+            kv_type: KvType::default(),
+            memory_bytes: None,
+        }
+    }
+}
+
+/// Why a model could not be loaded. Every message names the file and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// There is no such file.
+    #[error("model file not found: {}", .0.display())]
+    NotFound(PathBuf),
+    /// The file cannot be read.
+    #[error("cannot read model file {}: {source}", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something else than a GGUF file.
+    #[error("{} is not a GGUF file (a GGUF file begins with the bytes \"GGUF\")", .0.display())]
+    NotGguf(PathBuf),
+    /// The file ends too early.
+    #[error(
+        "{} is truncated: {actual_bytes} bytes of at least {needed_bytes}; download it again",
+        .path.display()
+    )]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Least size by its header.
+        needed_bytes: u64,
+        /// Its size.
+        actual_bytes: u64,
+    },
+    /// A GGUF file whose header contradicts itself.
+    #[error("{} is damaged: {reason}", .path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The contradiction.
+        reason: String,
+    },
+    /// A model kind that this build of llama.cpp does not know.
+    #[error("model architecture {0:?} is not supported by this build of llama.cpp")]
+    UnsupportedArchitecture(String),
+    /// Weights and KV cache do not fit.
+    #[error(
+        "the model needs about {} MiB of memory (weights {} MiB, KV cache {} MiB), {} MiB are \
+         available; use a smaller or more quantised model, or less context",
+        (weights_bytes + kv_bytes) >> 20, weights_bytes >> 20, kv_bytes >> 20, available_bytes >> 20
+    )]
+    TooLarge {
+        /// Size of the files.
+        weights_bytes: u64,
+        /// Estimated size of the KV cache.
+        kv_bytes: u64,
+        /// Memory there is.
+        available_bytes: u64,
+    },
+    /// The progress callback asked to stop.
+    #[error("loading was cancelled")]
+    Cancelled,
+    /// llama.cpp refused for another reason.
+    #[error("llama.cpp cannot load the model: {0}")]
+    Backend(String),
+}
+
+/// What a model says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// `general.name`.
+    pub name: Option<String>,
+    /// `general.architecture`, for example `llama`.
+    pub architecture: String,
+    /// Size and quantisation in words, for example `qwen3 0.6B Q4_K - Medium`.
+    pub description: String,
+    /// Tokens of context it was trained with.
+    pub context_train: u32,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Size of all tensors in bytes.
+    pub size_bytes: u64,
+    /// Vocabulary entries.
+    pub vocab_size: u32,
+    /// Jinja source of its chat template.
+    pub chat_template: Option<String>,
+    /// Whether it keeps only part of a sequence's past (recurrent layers or sliding
+    /// windows): such a past can be neither shared nor cut.
+    pub partial_history: bool,
+}
+
+/// A loaded model: weights and vocabulary. Cheap to share, never changes.
+#[derive(Debug)]
+pub struct Model {
+    handle: NonNull<sys::llama_model>,
+    info: ModelInfo,
+    header: Header,
+}
+
+// SAFETY: llama.cpp does not change a model after loading; contexts and the tokenizer
+// read it from any thread.
+unsafe impl Send for Model {}
+// SAFETY: as above.
+unsafe impl Sync for Model {}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // SAFETY: created by llama.cpp, freed once; contexts hold an `Arc` of the model,
+        // so none is left.
+        unsafe { sys::llama_model_free(self.handle.as_ptr()) }
+    }
+}
+
+impl Model {
+    /// Loads the GGUF file at `path`. `progress` hears of the share done (0 to 1) and
+    /// returns whether to go on.
+    ///
+    /// A file named `…-00001-of-00003.gguf` brings its siblings.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load(
+        path: &Path,
+        options: &LoadOptions,
+        mut progress: impl FnMut(f32) -> bool,
+    ) -> Result<Arc<Self>, LoadError> {
+        let (header, weights_bytes) = check_files(path)?;
+        check_memory(&header, weights_bytes, options)?;
+        start();
+        let mut cancelled = false;
+        let mut report = |share: f32| {
+            // A panic must not unwind into C++.
+            let go_on = catch_unwind(AssertUnwindSafe(|| progress(share))).unwrap_or(false);
+            cancelled |= !go_on;
+            go_on
+        };
+        match load_native(path, options, &mut report) {
+            Some(handle) => Ok(Arc::new(Self {
+                handle,
+                info: describe(handle),
+                header,
+            })),
+            None if cancelled => Err(LoadError::Cancelled),
+            None => Err(refusal(&header)),
+        }
+    }
+
+    /// What the model says of itself.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// Its GGUF header, without arrays.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
+        self.handle.as_ptr()
+    }
+}
+
+/// Checks the file and its siblings; gives the first header and the size of all.
+fn check_files(path: &Path) -> Result<(Header, u64), LoadError> {
+    let (first, mut total_bytes) = check_file(path)?;
+    let parts = first
+        .get("split.count")
+        .and_then(gguf::Value::as_u64)
+        .unwrap_or(1);
+    for part in 2..=parts.min(99_999) {
+        let Some(sibling) = sibling(path, part, parts) else {
+            break;
+        };
+        total_bytes += check_file(&sibling)?.1;
+    }
+    Ok((first, total_bytes))
+}
+
+/// The name of part `part` of a split model, as llama.cpp builds it.
+fn sibling(first: &Path, part: u64, parts: u64) -> Option<PathBuf> {
+    let name = first.file_name()?.to_str()?;
+    let stem = name.strip_suffix(&format!("-00001-of-{parts:05}.gguf"))?;
+    Some(first.with_file_name(format!("{stem}-{part:05}-of-{parts:05}.gguf")))
+}
+
+fn check_file(path: &Path) -> Result<(Header, u64), LoadError> {
+    let owned = || path.to_owned();
+    let unreadable = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => LoadError::NotFound(owned()),
+        _ => LoadError::Unreadable {
+            path: owned(),
+            source,
+        },
+    };
+    let metadata = fs::metadata(path).map_err(unreadable)?;
+    if !metadata.is_file() {
+        let source = io::Error::other("not a regular file");
+        return Err(LoadError::Unreadable {
+            path: owned(),
+            source,
+        });
+    }
+    let header = Header::open(path, Limits::default()).map_err(|error| match error {
+        gguf::Error::Io(source) => unreadable(source),
+        gguf::Error::Magic { .. } => LoadError::NotGguf(owned()),
+        gguf::Error::Truncated {
+            actual_bytes: 0..4, ..
+        } => LoadError::NotGguf(owned()),
+        gguf::Error::Truncated {
+            needed_bytes,
+            actual_bytes,
+        } => LoadError::Truncated {
+            path: owned(),
+            needed_bytes,
+            actual_bytes,
+        },
+        other => LoadError::Malformed {
+            path: owned(),
+            reason: other.to_string(),
+        },
+    })?;
+    Ok((header, metadata.len()))
+}
+
+fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Result<(), LoadError> {
+    let on_gpu = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
+    let Some(available_bytes) = how.memory_bytes.or_else(available_bytes) else {
+        return Ok(());
+    };
+    let kv_bytes = kv_bytes(header, how.kv_cells, how.kv_type);
+    let needed_bytes = weights_bytes.saturating_add(kv_bytes);
+    // With a graphics processor the weights may live in its memory: llama.cpp judges.
+    if needed_bytes <= available_bytes || (on_gpu && how.gpu_layers != Some(0)) {
+        return Ok(());
+    }
+    Err(LoadError::TooLarge {
+        weights_bytes,
+        kv_bytes,
+        available_bytes,
+    })
+}
+
+fn load_native(
+    path: &Path,
+    options: &LoadOptions,
+    report: &mut dyn FnMut(f32) -> bool,
+) -> Option<NonNull<sys::llama_model>> {
+    // A path with a NUL byte cannot exist, so it failed the checks before.
+    let path = CString::new(path.as_os_str().as_encoded_bytes()).ok()?;
+    let mut report = report;
+    // SAFETY: plain struct out.
+    let mut params = unsafe { sys::llama_model_default_params() };
+    params.n_gpu_layers = match options.gpu_layers {
+        Some(layers) => i32::try_from(layers).unwrap_or(i32::MAX),
+        None => -1,
+    };
+    params.load_mode = match options.mmap {
+        true => sys::LLAMA_LOAD_MODE_MMAP,
+        false => sys::LLAMA_LOAD_MODE_NONE,
+    };
+    params.progress_callback = Some(handle_progress);
+    params.progress_callback_user_data = (&raw mut report).cast::<c_void>();
+    log::clear_errors();
+    // SAFETY: `path` is NUL-terminated; `params` and `report`, to which it points,
+    // live through the call, and the callback is used during it only.
+    NonNull::new(unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) })
+}
+
+unsafe extern "C" fn handle_progress(share: f32, report: *mut c_void) -> bool {
+    // SAFETY: `load_native` passes a pointer to its `report`, which outlives the load;
+    // llama.cpp calls from the loading thread only.
+    let report = unsafe { &mut *report.cast::<&mut dyn FnMut(f32) -> bool>() };
+    report(share)
+}
+
+fn refusal(header: &Header) -> LoadError {
+    let lines = log::take_errors();
+    if lines
+        .iter()
+        .any(|line| line.contains("unknown model architecture"))
+    {
+        let name = header.architecture().unwrap_or("(none)").to_owned();
+        return LoadError::UnsupportedArchitecture(name);
+    }
+    let reason = lines.into_iter().next();
+    let reason = reason.unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
+    LoadError::Backend(
+        reason
+            .trim_start_matches("error loading model: ")
+            .to_owned(),
+    )
+}
+
+fn describe(model: NonNull<sys::llama_model>) -> ModelInfo {
+    let ptr = model.as_ptr().cast_const();
+    let template = // SAFETY: `ptr` is a live model; a null name asks for the default template.
+        unsafe { sys::llama_model_chat_template(ptr, std::ptr::null()) };
+    let chat_template = (!template.is_null()).then(|| {
+        // SAFETY: not null, NUL-terminated, owned by the model.
+        unsafe { CStr::from_ptr(template) }
+            .to_string_lossy()
+            .into_owned()
+    });
+    // SAFETY: `ptr` is a live model in all of these; they read plain numbers.
+    let (context_train, parameters, size_bytes, partial_history, vocab_size) = unsafe {
+        (
+            sys::llama_model_n_ctx_train(ptr),
+            sys::llama_model_n_params(ptr),
+            sys::llama_model_size(ptr),
+            sys::llama_model_is_recurrent(ptr)
+                || sys::llama_model_is_hybrid(ptr)
+                || sys::llama_model_n_swa(ptr) > 0,
+            sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(ptr)),
+        )
+    };
+    let description = read_text(|buf, len| {
+        // SAFETY: `buf` has `len` bytes.
+        unsafe { sys::llama_model_desc(ptr, buf, len) }
+    });
+    ModelInfo {
+        name: meta(ptr, c"general.name"),
+        architecture: meta(ptr, c"general.architecture").unwrap_or_default(),
+        description: description.unwrap_or_default(),
+        context_train: u32::try_from(context_train).unwrap_or(0),
+        parameters,
+        size_bytes,
+        vocab_size: u32::try_from(vocab_size).unwrap_or(0),
+        chat_template,
+        partial_history,
+    }
+}
+
+fn meta(model: *const sys::llama_model, key: &CStr) -> Option<String> {
+    read_text(|buf, len| {
+        // SAFETY: `key` is NUL-terminated, `buf` has `len` bytes.
+        unsafe { sys::llama_model_meta_val_str(model, key.as_ptr(), buf, len) }
+    })
+}
+
+/// Calls a function that, like `snprintf`, writes text and returns its length or -1.
+fn read_text(write: impl Fn(*mut c_char, usize) -> i32) -> Option<String> {
+    let mut buf = vec![0u8; 256];
+    let len = usize::try_from(write(buf.as_mut_ptr().cast(), buf.len())).ok()?;
+    if len >= buf.len() {
+        buf.resize(len + 1, 0);
+        write(buf.as_mut_ptr().cast(), buf.len());
+    }
+    buf.truncate(len);
+    Some(String::from_utf8_lossy(&buf).into_owned())
+}

@@ -1,0 +1,265 @@
+//! The [`Runner`] over a llama.cpp context.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot, TokenId};
+use loquent_infer::sampling::{Sampler, Scratch};
+
+use super::context::Context;
+use super::memory::{KvType, available_bytes, kv_bytes};
+use super::threads::{ThreadPool, physical_cores};
+use super::{LoadError, MAX_SLOTS, Model, sys};
+
+/// When the fused attention kernel is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FlashAttention {
+    /// Where the back end has it for this model.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Sizes and threads of a [`LlamaRunner`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunnerOptions {
+    /// Sequences with KV at once, prefixes kept included; up to [`MAX_SLOTS`].
+    pub slots: u16,
+    /// KV cells of all slots together (rounded up to 256 by llama.cpp).
+    pub kv_cells: u32,
+    /// Longest sequence in tokens; 0 for what the model was trained with.
+    pub context_tokens: u32,
+    /// Most tokens in one call.
+    pub batch_tokens: u32,
+    /// Most tokens in one pass through the layers; a larger batch takes several passes.
+    pub pass_tokens: u32,
+    /// Compute threads, the engine thread included; `None` for the physical cores.
+    pub threads: Option<NonZeroU16>,
+    /// How long idle compute threads spin before they sleep, 0 (not at all) to 100.
+    pub poll: u32,
+    /// Element type of the KV cache.
+    pub kv_type: KvType,
+    /// One KV buffer for all slots (needed to share prefixes) instead of one each.
+    pub kv_unified: bool,
+    /// The fused attention kernel.
+    pub flash_attention: FlashAttention,
+}
+
+impl Default for RunnerOptions {
+    fn default() -> Self {
+        Self {
+            slots: 16,
+            kv_cells: 4096,
+            context_tokens: 0,
+            batch_tokens: 512,
+            pass_tokens: 512,
+            threads: None,
+            poll: 0,
+            kv_type: KvType::default(),
+            kv_unified: true,
+            flash_attention: FlashAttention::default(),
+        }
+    }
+}
+
+/// Batched decoding and sampling with llama.cpp, on one thread.
+pub struct LlamaRunner {
+    context: Context,
+    capacity: Capacity,
+    vocab_size: u32,
+    samplers: Vec<Option<Sampler>>,
+    scratch: Scratch,
+}
+
+impl LlamaRunner {
+    /// A context of `model` with memory for everything that `options` allows: nothing is
+    /// reserved later.
+    ///
+    /// # Errors
+    /// [`LoadError::TooLarge`] when the KV cache does not fit, [`LoadError::Backend`]
+    /// otherwise.
+    pub fn new(model: Arc<Model>, options: &RunnerOptions) -> Result<Self, LoadError> {
+        check(&model, options)?;
+        let threads = options.threads.unwrap_or_else(physical_cores);
+        let pool = ThreadPool::new(threads, options.poll);
+        let params = params(options, threads);
+        let vocab_size = model.info().vocab_size;
+        let (context_train, partial) = (model.info().context_train, model.info().partial_history);
+        let context = Context::new(model, params, pool).map_err(LoadError::Backend)?;
+        let (kv_cells, context_cells, batch_tokens) = context.sizes();
+        let longest = match options.context_tokens {
+            0 => context_train,
+            tokens => tokens,
+        };
+        let capacity = Capacity {
+            slots: options.slots,
+            kv_cells,
+            context_tokens: longest.min(context_cells),
+            batch_tokens: batch_tokens.min(options.batch_tokens),
+            shares_prefix: options.kv_unified && !partial,
+        };
+        let samplers = (0..options.slots).map(|_| None).collect();
+        Ok(Self {
+            context,
+            capacity,
+            vocab_size,
+            samplers,
+            scratch: Scratch::default(),
+        })
+    }
+
+    /// Computes one token in the empty slot 0 and forgets it, so that the first request
+    /// does not wait for pages and buffers.
+    ///
+    /// # Errors
+    /// Whatever the computation meets.
+    pub fn warm_up(&mut self) -> Result<(), RunError> {
+        let mut batch = Batch::default();
+        batch.push(Slot(0), 0, &[0], false);
+        let outcome = self.context.decode(&batch);
+        self.context.remove(0, 0);
+        outcome
+    }
+
+    fn check_batch(&self, batch: &Batch) -> Result<(), RunError> {
+        let broken = |what: &str| Err(RunError::Backend(format!("invalid batch: {what}")));
+        if batch.tokens.is_empty() || batch.tokens.len() > self.capacity.batch_tokens as usize {
+            return broken("its size");
+        }
+        if batch.tokens.iter().any(|&token| token >= self.vocab_size) {
+            return broken("a token outside the vocabulary");
+        }
+        let mut covered = 0;
+        for span in &batch.spans {
+            let end = span.start as usize + span.tokens.len();
+            if span.slot.0 >= self.capacity.slots || end > self.capacity.context_tokens as usize {
+                return broken("a slot or position outside the capacity");
+            }
+            if span.tokens.start != covered || span.tokens.is_empty() {
+                return broken("spans that do not cover its tokens");
+            }
+            covered = span.tokens.end;
+        }
+        if covered == batch.tokens.len() {
+            Ok(())
+        } else {
+            broken("tokens outside all spans")
+        }
+    }
+
+    fn sample(&mut self, slot: Slot, last: usize) -> Sampled {
+        let logits = self
+            .context
+            .logits(last)
+            .expect("logits were asked for this token");
+        let sampler = self.samplers[slot.index()].as_mut();
+        let sampler = sampler.expect("a sampler was assigned before sampling");
+        Sampled {
+            slot,
+            outcome: sampler.sample(logits, &mut self.scratch),
+        }
+    }
+}
+
+impl Runner for LlamaRunner {
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn assign(&mut self, slot: Slot, sampler: Sampler) {
+        self.samplers[slot.index()] = Some(sampler);
+    }
+
+    fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
+        self.check_batch(batch)?;
+        self.context.decode(batch)?;
+        for span in batch.spans.iter().filter(|span| span.sample) {
+            let row = self.sample(span.slot, span.tokens.end - 1);
+            sampled.push(row);
+        }
+        Ok(())
+    }
+
+    fn fork(&mut self, from: Slot, to: Slot, len: u32) {
+        assert!(
+            self.capacity.shares_prefix,
+            "this model's past cannot be shared"
+        );
+        assert!(
+            from != to && from.0.max(to.0) < self.capacity.slots,
+            "slots in range"
+        );
+        self.context.copy(from.0, to.0, len);
+    }
+
+    fn truncate(&mut self, slot: Slot, len: u32) {
+        assert!(slot.0 < self.capacity.slots, "slot in range");
+        let removed = self.context.remove(slot.0, len);
+        assert!(
+            removed,
+            "this model's past cannot be cut: only truncate(_, 0)"
+        );
+        if len == 0 {
+            self.samplers[slot.index()] = None;
+        }
+    }
+}
+
+fn check(model: &Model, options: &RunnerOptions) -> Result<(), LoadError> {
+    let refuse = |what: &str| Err(LoadError::Backend(what.to_owned()));
+    if options.slots == 0 || options.slots > MAX_SLOTS {
+        return refuse(&format!(
+            "{} slots: 1 to {MAX_SLOTS} are possible",
+            options.slots
+        ));
+    }
+    if options.kv_cells == 0 || options.batch_tokens == 0 || options.pass_tokens == 0 {
+        return refuse("context, batch and pass need at least one token");
+    }
+    if i32::try_from(options.kv_cells.max(options.batch_tokens)).is_err() {
+        return refuse("context and batch are counted in 31 bits");
+    }
+    let kv_bytes = kv_bytes(model.header(), options.kv_cells, options.kv_type);
+    let on_gpu = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
+    match available_bytes() {
+        Some(available_bytes) if kv_bytes > available_bytes && !on_gpu => {
+            let weights_bytes = model.info().size_bytes;
+            Err(LoadError::TooLarge {
+                weights_bytes,
+                kv_bytes,
+                available_bytes,
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn params(options: &RunnerOptions, threads: NonZeroU16) -> sys::llama_context_params {
+    // SAFETY: plain struct out.
+    let mut params = unsafe { sys::llama_context_default_params() };
+    params.n_ctx = options.kv_cells;
+    params.n_batch = options.batch_tokens.max(options.slots.into());
+    params.n_ubatch = options.pass_tokens.min(params.n_batch);
+    params.n_seq_max = options.slots.into();
+    // One row of logits per slot: a row is vocabulary x 4 bytes, so that a row for every
+    // token of a batch would be hundreds of MiB.
+    params.n_outputs_max = options.slots.into();
+    params.n_threads = threads.get().into();
+    params.n_threads_batch = threads.get().into();
+    params.type_k = options.kv_type.ggml();
+    params.type_v = options.kv_type.ggml();
+    params.kv_unified = options.kv_unified;
+    params.no_perf = true;
+    params.flash_attn_type = match options.flash_attention {
+        FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+        FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    };
+    params
+}
+
+/// Keeps the number of the vocabulary's tokens and [`TokenId`] in step.
+const _: () = assert!(size_of::<TokenId>() == size_of::<sys::llama_token>());

@@ -1,0 +1,181 @@
+//! A model's vocabulary: text to tokens through llama.cpp, tokens to bytes from a table.
+
+use std::ffi::c_char;
+use std::sync::Arc;
+
+use loquent_infer::runner::TokenId;
+use loquent_infer::vocab::{Encode, EncodeError, Vocab};
+
+use super::{Model, sys};
+
+/// Byte strings one after the other, with the end of each.
+#[derive(Debug, Default)]
+struct Table {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl Table {
+    fn push(&mut self, item: &[u8]) {
+        self.bytes.extend_from_slice(item);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    fn item(&self, index: usize) -> &[u8] {
+        let Some(&end) = self.ends.get(index) else {
+            return &[];
+        };
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.bytes[start as usize..end as usize]
+    }
+}
+
+/// The vocabulary of a [`Model`].
+#[derive(Debug)]
+pub struct LlamaVocab {
+    model: Arc<Model>,
+    pieces: Table,
+    names: Table,
+    ends: Vec<bool>,
+    bos: Option<TokenId>,
+    eos: Option<TokenId>,
+    add_bos: bool,
+    has_tokenizer: bool,
+}
+
+impl LlamaVocab {
+    /// Reads the tables of `model`: some milliseconds for 150,000 tokens.
+    pub fn new(model: Arc<Model>) -> Self {
+        let vocab = native(&model);
+        // SAFETY: `vocab` belongs to the live `model`; plain values out.
+        let (size, bos, eos, add_bos, kind) = unsafe {
+            (
+                sys::llama_vocab_n_tokens(vocab),
+                sys::llama_vocab_bos(vocab),
+                sys::llama_vocab_eos(vocab),
+                sys::llama_vocab_get_add_bos(vocab),
+                sys::llama_vocab_type(vocab),
+            )
+        };
+        let has_tokenizer = kind != sys::LLAMA_VOCAB_TYPE_NONE;
+        let (mut pieces, mut names) = (Table::default(), Table::default());
+        let mut ends = Vec::new();
+        for token in 0..if has_tokenizer { size } else { 0 } {
+            pieces.push(&piece(vocab, token, false));
+            names.push(&piece(vocab, token, true));
+            // SAFETY: `token` is below the vocabulary's size.
+            ends.push(unsafe { sys::llama_vocab_is_eog(vocab, token) });
+        }
+        let (bos, eos) = (TokenId::try_from(bos).ok(), TokenId::try_from(eos).ok());
+        Self {
+            model,
+            pieces,
+            names,
+            ends,
+            bos,
+            eos,
+            add_bos,
+            has_tokenizer,
+        }
+    }
+
+    /// The begin-of-sequence token.
+    pub fn bos(&self) -> Option<TokenId> {
+        self.bos
+    }
+
+    /// The end-of-sequence token.
+    pub fn eos(&self) -> Option<TokenId> {
+        self.eos
+    }
+
+    /// All tokens that end a generation, in order.
+    pub fn end_tokens(&self) -> Vec<TokenId> {
+        let ends = self.ends.iter().enumerate().filter(|(_, is_end)| **is_end);
+        ends.map(|(token, _)| token as TokenId).collect()
+    }
+
+    fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<TokenId>, EncodeError> {
+        let len = i32::try_from(text.len()).map_err(|_| EncodeError("it is too long".into()))?;
+        // A token is seldom shorter than a byte; the second round is for the rest.
+        let mut tokens: Vec<sys::llama_token> = vec![0; text.len() + 8];
+        for _ in 0..2 {
+            let room = i32::try_from(tokens.len()).unwrap_or(i32::MAX);
+            // SAFETY: `text` has `len` bytes, `tokens` room for `room`; the function is
+            // thread-safe by its documentation.
+            let count = unsafe {
+                sys::llama_tokenize(
+                    native(&self.model),
+                    text.as_ptr().cast::<c_char>(),
+                    len,
+                    tokens.as_mut_ptr(),
+                    room,
+                    false,
+                    parse_special,
+                )
+            };
+            if let Ok(count) = usize::try_from(count) {
+                tokens.truncate(count);
+                return Ok(tokens.into_iter().map(|token| token as TokenId).collect());
+            }
+            if count == i32::MIN {
+                break;
+            }
+            tokens.resize(count.unsigned_abs() as usize, 0);
+        }
+        Err(EncodeError("it is too long".into()))
+    }
+}
+
+impl Vocab for LlamaVocab {
+    fn size(&self) -> usize {
+        self.model.info().vocab_size as usize
+    }
+
+    fn encode(&self, text: &str, how: Encode) -> Result<Vec<TokenId>, EncodeError> {
+        if !self.has_tokenizer {
+            return Err(EncodeError("the model has no tokenizer".into()));
+        }
+        let mut tokens = self.tokenize(text, how.parse_special)?;
+        // Not left to llama.cpp: its flag would append an end token too, where the model has one.
+        if let (true, true, Some(bos)) = (how.add_bos, self.add_bos, self.bos) {
+            tokens.insert(0, bos);
+        }
+        Ok(tokens)
+    }
+
+    fn piece(&self, token: TokenId) -> &[u8] {
+        self.pieces.item(token as usize)
+    }
+
+    fn name(&self, token: TokenId) -> &[u8] {
+        self.names.item(token as usize)
+    }
+
+    fn is_end(&self, token: TokenId) -> bool {
+        self.ends.get(token as usize).copied().unwrap_or(false)
+    }
+}
+
+fn native(model: &Model) -> *const sys::llama_vocab {
+    // SAFETY: the model is alive and owns its vocabulary.
+    unsafe { sys::llama_model_get_vocab(model.as_ptr()) }
+}
+
+fn piece(vocab: *const sys::llama_vocab, token: sys::llama_token, special: bool) -> Vec<u8> {
+    let mut buf = vec![0u8; 64];
+    loop {
+        let room = i32::try_from(buf.len()).unwrap_or(i32::MAX);
+        // SAFETY: `buf` has `room` bytes, `token` is below the vocabulary's size.
+        let len = unsafe {
+            sys::llama_token_to_piece(vocab, token, buf.as_mut_ptr().cast(), room, 0, special)
+        };
+        match usize::try_from(len) {
+            Ok(len) => {
+                buf.truncate(len);
+                return buf;
+            }
+            Err(_) => buf.resize(len.unsigned_abs() as usize, 0),
+        }
+    }
+}
