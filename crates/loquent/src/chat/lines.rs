@@ -1,0 +1,117 @@
+//! Where the user's lines come from.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use rustyline::error::ReadlineError;
+use rustyline::history::FileHistory;
+use rustyline::{Config, Editor};
+
+/// Lines that the history keeps.
+const HISTORY_LINES: usize = 1000;
+
+/// What came of waiting for a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// A line, without its end.
+    Line(String),
+    /// Ctrl-C: what was typed so far is thrown away.
+    Interrupted,
+    /// Ctrl-D, or the end of the input.
+    End,
+}
+
+/// A source of lines.
+pub trait Lines {
+    /// Waits for the next line; `continued` asks for a further line of the same message.
+    ///
+    /// # Errors
+    /// When the input cannot be read.
+    fn line(&mut self, continued: bool) -> anyhow::Result<Input>;
+
+    /// Remembers a whole message for the arrow keys of later sessions.
+    fn remember(&mut self, _message: &str) {}
+}
+
+/// The next message that is not empty, or none at the end of the input. A backslash at the end of
+/// a line continues it.
+pub(super) fn message(lines: &mut impl Lines) -> anyhow::Result<Option<String>> {
+    let mut message = String::new();
+    let mut continued = false;
+    loop {
+        match lines.line(continued)? {
+            Input::Line(line) => {
+                message += line.strip_suffix('\\').unwrap_or(&line);
+                continued = line.ends_with('\\');
+            }
+            Input::Interrupted => {
+                message.clear();
+                continued = false;
+            }
+            Input::End => return Ok(None),
+        }
+        if continued {
+            message.push('\n');
+        } else if !message.trim().is_empty() {
+            lines.remember(&message);
+            return Ok(Some(message));
+        } else {
+            message.clear();
+        }
+    }
+}
+
+/// The terminal, with line editing and a history that outlives the session.
+pub(super) struct Terminal {
+    editor: Editor<(), FileHistory>,
+    history: Option<PathBuf>,
+}
+
+impl Terminal {
+    pub(super) fn new() -> anyhow::Result<Terminal> {
+        let config = Config::builder()
+            .max_history_size(HISTORY_LINES)?
+            .auto_add_history(false)
+            .build();
+        let mut editor = Editor::with_config(config).context("this terminal cannot be used")?;
+        let history = history_file();
+        if let Some(file) = &history {
+            // There is none before the first conversation.
+            let _ = editor.load_history(file);
+        }
+        Ok(Terminal { editor, history })
+    }
+}
+
+impl Lines for Terminal {
+    fn line(&mut self, continued: bool) -> anyhow::Result<Input> {
+        // Blocks the task on purpose: nothing else happens while the user types, and idle
+        // connections need no attention.
+        match self.editor.readline(if continued { "… " } else { "> " }) {
+            Ok(line) => Ok(Input::Line(line)),
+            Err(ReadlineError::Interrupted) => Ok(Input::Interrupted),
+            Err(ReadlineError::Eof) => Ok(Input::End),
+            Err(error) => Err(error).context("the terminal cannot be read"),
+        }
+    }
+
+    fn remember(&mut self, message: &str) {
+        let added = self.editor.add_history_entry(message);
+        if let (Ok(true), Some(file)) = (added, &self.history) {
+            // The history is a comfort: a full disk is no reason to end a conversation.
+            let _ = self.editor.append_history(file);
+        }
+    }
+}
+
+/// `$XDG_STATE_HOME/loquent/chat_history`, in a folder that exists.
+fn history_file() -> Option<PathBuf> {
+    let state = std::env::var_os("XDG_STATE_HOME")
+        .filter(|dir| !dir.is_empty())
+        .map(PathBuf::from);
+    let dir = state
+        .or_else(|| Some(std::env::home_dir()?.join(".local/state")))?
+        .join("loquent");
+    std::fs::create_dir_all(&dir).ok()?;
+    Some(dir.join("chat_history"))
+}

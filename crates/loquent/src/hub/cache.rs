@@ -1,0 +1,168 @@
+//! The hub's cache layout on disk: blobs named by hash, snapshots of links, refs, locks.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use super::choose;
+use super::error::HubError;
+use super::listing::Content;
+use super::spec::HubSpec;
+
+/// Folders below a snapshot that are looked into; no repository nests deeper for a reason.
+const MAX_DEPTH: usize = 8;
+
+/// The hub's folder of settings and caches: `HF_HOME`, else below the user's cache folder.
+pub(super) fn home(set: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let in_cache = |dir: PathBuf| dir.join("huggingface");
+    let user_home = || {
+        set("HOME")
+            .or_else(|| set("USERPROFILE"))
+            .map(PathBuf::from)
+    };
+    set("HF_HOME")
+        .map(PathBuf::from)
+        .or_else(|| set("XDG_CACHE_HOME").map(|dir| in_cache(dir.into())))
+        .or_else(|| user_home().map(|home| in_cache(home.join(".cache"))))
+}
+
+/// Whether `path` is a file (or a link to one) of exactly `size_bytes`.
+pub(super) fn has_size(path: &Path, size_bytes: u64) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == size_bytes)
+}
+
+/// The part of the cache that belongs to one repository.
+pub(super) struct RepoCache {
+    dir: PathBuf,
+    locks: PathBuf,
+}
+
+impl RepoCache {
+    pub(super) fn new(cache_dir: &Path, repo: &str) -> RepoCache {
+        let folder = format!("models--{}", repo.replace('/', "--"));
+        RepoCache {
+            dir: cache_dir.join(&folder),
+            locks: cache_dir.join(".locks").join(folder),
+        }
+    }
+
+    pub(super) fn blob(&self, id: &str) -> PathBuf {
+        self.dir.join("blobs").join(id)
+    }
+
+    pub(super) fn incomplete(&self, id: &str) -> PathBuf {
+        self.dir.join("blobs").join(format!("{id}.incomplete"))
+    }
+
+    pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
+        self.dir.join("snapshots").join(commit)
+    }
+
+    /// Takes the lock of one blob, so that two processes do not write it at once; it is released
+    /// when the file is dropped, and by the operating system when the process dies. `waiting` is
+    /// called if another process holds it.
+    pub(super) fn lock(&self, id: &str, waiting: impl FnOnce()) -> Result<File, HubError> {
+        let path = self.locks.join(format!("{id}.lock"));
+        let file = create_parents(&path).and_then(|()| File::create(&path));
+        let file = file.map_err(HubError::io(&path))?;
+        if file.try_lock().is_err() {
+            waiting();
+            file.lock().map_err(HubError::io(&path))?;
+        }
+        Ok(file)
+    }
+
+    /// Whether `snapshots/COMMIT/FILE` leads to a complete blob.
+    pub(super) fn has(&self, commit: &str, file: &str, content: &Content) -> bool {
+        let blob = self.blob(&content.id);
+        let target = self.snapshot(commit).join(file).canonicalize();
+        has_size(&blob, content.size_bytes)
+            && target.is_ok_and(|target| blob.canonicalize().is_ok_and(|blob| blob == target))
+    }
+
+    /// Lets `snapshots/COMMIT/FILE` lead to the blob. The caller holds the blob's lock.
+    pub(super) fn link(&self, commit: &str, file: &str, id: &str) -> Result<(), HubError> {
+        let path = self.snapshot(commit).join(file);
+        let ups = "../".repeat(file.split('/').count() + 1);
+        let target = PathBuf::from(format!("{ups}blobs/{id}"));
+        create_parents(&path).map_err(HubError::io(&path))?;
+        // Made beside its place and moved there: a reader never finds it missing.
+        let draft = path.with_extension("draft");
+        let _ = fs::remove_file(&draft);
+        make_link(&target, &self.blob(id), &draft)
+            .and_then(|()| fs::rename(&draft, &path))
+            .map_err(HubError::io(&path))
+    }
+
+    /// Remembers which commit a branch or tag stood for, for use without the network.
+    pub(super) fn write_ref(&self, revision: &str, commit: &str) -> Result<(), HubError> {
+        if revision == commit {
+            return Ok(());
+        }
+        let path = self.dir.join("refs").join(revision);
+        create_parents(&path)
+            .and_then(|()| fs::write(&path, commit))
+            .map_err(HubError::io(path))
+    }
+
+    /// The model of `spec` among what is already here.
+    pub(super) fn find(&self, spec: &HubSpec) -> Result<PathBuf, HubError> {
+        let missing = || HubError::NotCached {
+            wanted: spec.to_string(),
+            cache: self.dir.clone(),
+        };
+        let reference = fs::read_to_string(self.dir.join("refs").join(&spec.revision));
+        let commit =
+            reference.map_or_else(|_| spec.revision.clone(), |text| text.trim().to_owned());
+        let snapshot = self.snapshot(&commit);
+        let mut files = Vec::new();
+        collect_files(&snapshot, "", MAX_DEPTH, &mut files);
+        let names: Vec<&str> = files.iter().map(String::as_str).collect();
+        match choose::parts(spec, &names) {
+            Ok(parts) => Ok(snapshot.join(parts[0])),
+            Err(error @ HubError::Ambiguous { .. }) => Err(error),
+            Err(_) => Err(missing()),
+        }
+    }
+}
+
+/// Adds the files below `dir` whose content is present, as paths relative to where it began.
+fn collect_files(dir: &Path, prefix: &str, depth: usize, files: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let relative = if prefix.is_empty() {
+            name
+        } else {
+            format!("{prefix}/{name}")
+        };
+        // Follows links: one whose blob was removed counts as absent.
+        let Ok(meta) = fs::metadata(entry.path()) else {
+            continue;
+        };
+        if meta.is_file() {
+            files.push(relative);
+        } else if depth > 0 {
+            collect_files(&entry.path(), &relative, depth - 1, files);
+        }
+    }
+}
+
+/// Creates the folders that `path` lies in.
+pub(super) fn create_parents(path: &Path) -> std::io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)
+}
+
+#[cfg(unix)]
+fn make_link(target: &Path, _blob: &Path, at: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(target, at)
+}
+
+/// Symbolic links need a privilege on Windows; a second name for the same file does not.
+#[cfg(not(unix))]
+fn make_link(_target: &Path, blob: &Path, at: &Path) -> std::io::Result<()> {
+    fs::hard_link(blob, at).or_else(|_| fs::copy(blob, at).map(drop))
+}

@@ -1,0 +1,365 @@
+//! One file's transfer: continues what is there, retries a broken line, checks size and SHA-256.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use ureq::http::{Method, Response};
+
+use super::cache::{self, RepoCache};
+use super::error::HubError;
+use super::listing::Content;
+use super::spec::HubSpec;
+use super::{Event, Hub, Progress};
+
+/// Bytes read, hashed and written at a time.
+const CHUNK_BYTES: usize = 256 << 10;
+/// The longest pause between two attempts.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
+
+/// The transfer of one file of a repository.
+pub(super) struct Job<'a> {
+    pub hub: &'a Hub,
+    pub agent: &'a ureq::Agent,
+    pub spec: &'a HubSpec,
+    pub commit: &'a str,
+    /// 1-based number of the file, and how many there are.
+    pub part: (usize, usize),
+}
+
+/// Why one attempt ended early.
+enum Failure {
+    /// The line broke or the server is overloaded: worth another attempt.
+    Broken(String),
+    /// Another attempt would end the same way.
+    Final(HubError),
+}
+
+impl Job<'_> {
+    /// Brings the file `path` into the cache as the blob that `content` names, unless it is there,
+    /// and links the snapshot to it; under the blob's lock.
+    pub(super) fn run(
+        &self,
+        cache: &RepoCache,
+        path: &str,
+        content: &Content,
+        progress: Progress<'_>,
+    ) -> Result<(), HubError> {
+        let waiting = || {
+            progress(Event::Waiting {
+                file: path.to_owned(),
+            })
+        };
+        let _lock = cache.lock(&content.id, waiting)?;
+        // The holder of the lock may have brought it while this one waited.
+        if !cache::has_size(&cache.blob(&content.id), content.size_bytes) {
+            self.bring(cache, path, content, progress)?;
+        }
+        cache.link(self.commit, path, &content.id)
+    }
+
+    fn bring(
+        &self,
+        cache: &RepoCache,
+        path: &str,
+        content: &Content,
+        progress: Progress<'_>,
+    ) -> Result<(), HubError> {
+        let mut partial = Partial::open(cache.incomplete(&content.id), content.size_bytes)?;
+        progress(Event::Started {
+            file: path.to_owned(),
+            have_bytes: partial.len_bytes,
+            total_bytes: content.size_bytes,
+            part: self.part,
+        });
+        self.transfer(path, &mut partial, progress)?;
+        partial.finish(path, content, &cache.blob(&content.id))?;
+        progress(Event::Verified {
+            file: path.to_owned(),
+        });
+        Ok(())
+    }
+
+    /// Attempts until all bytes are here, or several in a row brought nothing new.
+    fn transfer(
+        &self,
+        path: &str,
+        partial: &mut Partial,
+        progress: Progress<'_>,
+    ) -> Result<(), HubError> {
+        let mut best_bytes = partial.len_bytes;
+        let mut failures = 0;
+        while partial.len_bytes < partial.total_bytes {
+            let why = match self.attempt(path, partial, progress) {
+                Ok(()) => "the connection was closed early".to_owned(),
+                Err(Failure::Broken(why)) => why,
+                Err(Failure::Final(error)) => return Err(error),
+            };
+            if partial.len_bytes == partial.total_bytes {
+                break;
+            }
+            // Only beyond the best so far is progress: a server that ignores ranges starts over.
+            failures = if partial.len_bytes > best_bytes {
+                1
+            } else {
+                failures + 1
+            };
+            best_bytes = best_bytes.max(partial.len_bytes);
+            if failures >= self.hub.max_attempts {
+                return Err(HubError::Interrupted {
+                    file: path.to_owned(),
+                    have_bytes: partial.len_bytes,
+                    total_bytes: partial.total_bytes,
+                    why,
+                });
+            }
+            progress(Event::Retrying { why });
+            let delay = self
+                .hub
+                .retry_delay
+                .saturating_mul(1 << (failures - 1).min(16));
+            std::thread::sleep(delay.min(MAX_RETRY_DELAY));
+        }
+        Ok(())
+    }
+
+    /// One GET of the missing bytes.
+    fn attempt(
+        &self,
+        path: &str,
+        partial: &mut Partial,
+        progress: Progress<'_>,
+    ) -> Result<(), Failure> {
+        let url = self.hub.file_url(self.spec, self.commit, path);
+        let range = format!("bytes={}-", partial.len_bytes);
+        let range = Some(range.as_str()).filter(|_| partial.len_bytes > 0);
+        let answer = self.hub.send(self.agent, &Method::GET, &url, range, false);
+        let answer = answer.map_err(|error| Failure::Broken(error.to_string()))?;
+        self.accept(path, &url, &answer, partial)?;
+        let mut reader = answer.into_body().into_reader();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            let n = match reader.read(&mut chunk) {
+                Ok(0) => return Ok(()),
+                Ok(n) => n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Failure::Broken(error.to_string())),
+            };
+            if partial.len_bytes + n as u64 > partial.total_bytes {
+                return Err(partial.wrong_size(path, partial.len_bytes + n as u64));
+            }
+            partial.append(&chunk[..n]).map_err(Failure::Final)?;
+            progress(Event::Advanced {
+                have_bytes: partial.len_bytes,
+            });
+        }
+    }
+
+    /// Whether the answer's bytes continue the partial file; puts it back to nothing where the
+    /// server sends all of it again.
+    fn accept(
+        &self,
+        path: &str,
+        url: &str,
+        answer: &Response<ureq::Body>,
+        partial: &mut Partial,
+    ) -> Result<(), Failure> {
+        let total_bytes = match answer.status().as_u16() {
+            200 => {
+                partial.restart().map_err(Failure::Final)?;
+                answer.body().content_length()
+            }
+            206 => {
+                let (from_bytes, total_bytes) = content_range(answer).ok_or_else(|| {
+                    Failure::Broken("a part was sent without saying which".to_owned())
+                })?;
+                if from_bytes != partial.len_bytes {
+                    return Err(Failure::Broken(
+                        "another part than asked for was sent".to_owned(),
+                    ));
+                }
+                total_bytes
+            }
+            416 => {
+                partial.restart().map_err(Failure::Final)?;
+                return Err(Failure::Broken(
+                    "the rest of the file was refused".to_owned(),
+                ));
+            }
+            status @ (408 | 429 | 500..=599) => {
+                return Err(Failure::Broken(format!("HTTP status {status}")));
+            }
+            _ => return Err(Failure::Final(self.hub.refusal(self.spec, url, answer))),
+        };
+        match total_bytes {
+            Some(total_bytes) if total_bytes != partial.total_bytes => {
+                Err(partial.wrong_size(path, total_bytes))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// First byte and total size of `Content-Range: bytes 5-9/10` (RFC 9110, section 14.4).
+fn content_range(answer: &Response<ureq::Body>) -> Option<(u64, Option<u64>)> {
+    let text = answer.headers().get("content-range")?.to_str().ok()?;
+    let (range, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (from, _) = range.split_once('-')?;
+    Some((from.trim().parse().ok()?, total.trim().parse().ok()))
+}
+
+/// The URL for a message: a signed query is a secret.
+pub(super) fn without_query(url: &str) -> String {
+    url.split('?').next().unwrap_or(url).to_owned()
+}
+
+/// The bytes of a blob that are here so far, and their running hash.
+struct Partial {
+    path: PathBuf,
+    file: File,
+    hash: Sha256,
+    len_bytes: u64,
+    total_bytes: u64,
+}
+
+impl Partial {
+    /// Opens or creates the unfinished blob and hashes what it holds.
+    fn open(path: PathBuf, total_bytes: u64) -> Result<Partial, HubError> {
+        let file = cache::create_parents(&path)
+            .and_then(|()| {
+                OpenOptions::new()
+                    .read(true)
+                    .append(true)
+                    .create(true)
+                    .open(&path)
+            })
+            .map_err(HubError::io(&path))?;
+        let mut partial = Partial {
+            path,
+            file,
+            hash: Sha256::new(),
+            len_bytes: 0,
+            total_bytes,
+        };
+        partial
+            .hash_present()
+            .map_err(HubError::io(&partial.path))?;
+        if partial.len_bytes > total_bytes {
+            partial.restart()?;
+        }
+        Ok(partial)
+    }
+
+    fn hash_present(&mut self) -> std::io::Result<()> {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        // One byte too many is enough to see that the file is not a beginning of the blob.
+        let mut present = (&self.file).take(self.total_bytes + 1);
+        loop {
+            let n = present.read(&mut chunk)?;
+            if n == 0 {
+                return Ok(());
+            }
+            self.hash.update(&chunk[..n]);
+            self.len_bytes += n as u64;
+        }
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), HubError> {
+        let missing_bytes = self.total_bytes - self.len_bytes;
+        self.file
+            .write_all(bytes)
+            .map_err(|source| match source.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => HubError::NoSpace {
+                    path: self.path.clone(),
+                    missing_bytes,
+                },
+                _ => HubError::Io {
+                    path: self.path.clone(),
+                    source,
+                },
+            })?;
+        self.hash.update(bytes);
+        self.len_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn restart(&mut self) -> Result<(), HubError> {
+        if self.len_bytes > 0 {
+            self.file.set_len(0).map_err(HubError::io(&self.path))?;
+        }
+        self.hash = Sha256::new();
+        self.len_bytes = 0;
+        Ok(())
+    }
+
+    /// Deletes what was stored: the server serves another file than it announced.
+    fn wrong_size(&self, path: &str, actual_bytes: u64) -> Failure {
+        let _ = fs::remove_file(&self.path);
+        let expected_bytes = self.total_bytes;
+        Failure::Final(HubError::WrongSize {
+            file: path.to_owned(),
+            expected_bytes,
+            actual_bytes,
+        })
+    }
+
+    /// Makes the complete file the blob if its hash is right, and deletes it otherwise.
+    fn finish(self, path: &str, content: &Content, blob: &Path) -> Result<(), HubError> {
+        assert_eq!(
+            self.len_bytes, self.total_bytes,
+            "only a complete file is finished"
+        );
+        self.file.sync_all().map_err(HubError::io(&self.path))?;
+        let actual: String = self
+            .hash
+            .finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        if let Some(expected) = content
+            .sha256
+            .clone()
+            .filter(|expected| *expected != actual)
+        {
+            fs::remove_file(&self.path).map_err(HubError::io(&self.path))?;
+            return Err(HubError::WrongHash {
+                file: path.to_owned(),
+                expected,
+                actual,
+            });
+        }
+        fs::rename(&self.path, blob).map_err(HubError::io(blob))
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_called_so() {
+        let path = PathBuf::from("/dev/full");
+        let file = OpenOptions::new().append(true).open(&path).unwrap();
+        let mut partial = Partial {
+            path,
+            file,
+            hash: Sha256::new(),
+            len_bytes: 40,
+            total_bytes: 100,
+        };
+        let error = partial.append(b"0123456789").unwrap_err();
+        assert!(
+            matches!(
+                error,
+                HubError::NoSpace {
+                    missing_bytes: 60,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        assert_eq!(partial.len_bytes, 40, "what was not written does not count");
+    }
+}

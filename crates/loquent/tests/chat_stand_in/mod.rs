@@ -1,0 +1,201 @@
+//! A stand-in of an OpenAI-compatible server that gives prepared replies in turn.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// How one question is answered.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// The pieces, a finish reason, usage (a token per piece and one that shows no text), `[DONE]`.
+    Full { pieces: Vec<String> },
+    /// The pieces and then the end of the body, as HTTP wants it or by a closed connection.
+    Cut { pieces: Vec<String>, clean: bool },
+    /// The pieces and `[DONE]`.
+    DoneWithoutFinish { pieces: Vec<String> },
+    /// The pieces and an error event.
+    ErrorInStream { pieces: Vec<String> },
+    /// The pieces and then nothing, until the client goes away.
+    Hang { pieces: Vec<String> },
+    /// A status and OpenAI's error body.
+    Refuse { status: u16, message: String },
+}
+
+impl Reply {
+    /// A complete answer of these pieces.
+    pub fn full(pieces: &[&str]) -> Reply {
+        Reply::Full {
+            pieces: pieces.iter().map(|piece| (*piece).to_owned()).collect(),
+        }
+    }
+}
+
+/// Body and `Authorization` of a question.
+type Question = (Value, Option<String>);
+
+/// A running stand-in; its threads end with the test process.
+pub struct StandIn {
+    address: SocketAddr,
+    questions: Arc<Mutex<Vec<Question>>>,
+    hung_up: Receiver<()>,
+}
+
+struct Shared {
+    replies: Mutex<VecDeque<Reply>>,
+    questions: Arc<Mutex<Vec<Question>>>,
+    hung_up: Mutex<Sender<()>>,
+}
+
+impl StandIn {
+    /// Answers the questions to come with these replies, in order.
+    pub fn start(replies: impl IntoIterator<Item = Reply>) -> StandIn {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let questions = Arc::new(Mutex::new(Vec::new()));
+        let (sender, hung_up) = mpsc::channel();
+        let shared = Arc::new(Shared {
+            replies: Mutex::new(replies.into_iter().collect()),
+            questions: questions.clone(),
+            hung_up: Mutex::new(sender),
+        });
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (stream, shared) = (stream.unwrap(), shared.clone());
+                // A client that goes away is what some tests want.
+                std::thread::spawn(move || serve(stream, &shared));
+            }
+        });
+        StandIn {
+            address,
+            questions,
+            hung_up,
+        }
+    }
+
+    /// Base URL.
+    pub fn url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// The questions so far.
+    pub fn questions(&self) -> Vec<Question> {
+        self.questions.lock().unwrap().clone()
+    }
+
+    /// Waits until the client of a [`Reply::Hang`] has closed its connection.
+    pub fn hung_up(&self, within: Duration) -> bool {
+        self.hung_up.recv_timeout(within).is_ok()
+    }
+}
+
+fn serve(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let (mut length, mut authorization) = (0, None);
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header)?;
+            let Some((name, value)) = header.trim_end().split_once(':') else {
+                break;
+            };
+            match name.to_lowercase().as_str() {
+                "content-length" => length = value.trim().parse().unwrap(),
+                "authorization" => authorization = Some(value.trim().to_owned()),
+                _ => {}
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        if line.starts_with("GET /v1/models ") {
+            let models = json!({ "object": "list", "data": [{ "id": "first-model" }] });
+            plain(&mut stream, 200, &models)?;
+            continue;
+        }
+        assert!(
+            line.starts_with("POST /v1/chat/completions "),
+            "unexpected request {line}"
+        );
+        let question = (serde_json::from_slice(&body).unwrap(), authorization);
+        shared.questions.lock().unwrap().push(question);
+        let reply = shared
+            .replies
+            .lock()
+            .unwrap()
+            .pop_front()
+            .expect("a reply for the question");
+        if !answer(&mut stream, &reply)? {
+            if matches!(reply, Reply::Hang { .. }) {
+                let gone = reader.read(&mut [0])?;
+                assert_eq!(gone, 0, "the client sent more on a connection in use");
+                let _ = shared.hung_up.lock().unwrap().send(());
+            }
+            return Ok(());
+        }
+    }
+}
+
+/// Whether the connection may be used again.
+fn answer(stream: &mut TcpStream, reply: &Reply) -> std::io::Result<bool> {
+    let (pieces, end, complete) = match reply {
+        Reply::Refuse { status, message } => {
+            let error = json!({ "error": { "message": message, "type": "t", "code": null } });
+            plain(stream, *status, &error)?;
+            return Ok(true);
+        }
+        Reply::Full { pieces } => {
+            let finish = json!({ "choices": [{ "delta": {}, "finish_reason": "stop" }] });
+            let tokens = pieces.len() + 1;
+            let usage = json!({ "prompt_tokens": 3, "completion_tokens": tokens });
+            let usage = json!({ "choices": [], "usage": usage });
+            (
+                pieces,
+                format!("data: {finish}\n\ndata: {usage}\n\ndata: [DONE]\n\n"),
+                true,
+            )
+        }
+        Reply::Cut { pieces, clean } => (pieces, String::new(), *clean),
+        Reply::DoneWithoutFinish { pieces } => (pieces, "data: [DONE]\n\n".to_owned(), true),
+        Reply::ErrorInStream { pieces } => {
+            let error = json!({ "error": { "message": "the engine stopped" } });
+            (pieces, format!("data: {error}\n\n"), false)
+        }
+        Reply::Hang { pieces } => (pieces, String::new(), false),
+    };
+    stream.write_all(
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+    )?;
+    chunk(stream, ": heartbeat\n\n")?;
+    for piece in pieces {
+        let event =
+            json!({ "choices": [{ "delta": { "content": piece }, "finish_reason": null }] });
+        chunk(stream, &format!("data: {event}\n\n"))?;
+    }
+    if !end.is_empty() {
+        chunk(stream, &end)?;
+    }
+    if complete {
+        stream.write_all(b"0\r\n\r\n")?;
+    }
+    Ok(complete)
+}
+
+fn chunk(stream: &mut TcpStream, text: &str) -> std::io::Result<()> {
+    stream.write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes())
+}
+
+fn plain(stream: &mut TcpStream, status: u16, body: &Value) -> std::io::Result<()> {
+    let body = body.to_string();
+    let length = body.len();
+    stream.write_all(
+        format!("HTTP/1.1 {status} Status\r\ncontent-length: {length}\r\n\r\n{body}").as_bytes(),
+    )
+}
