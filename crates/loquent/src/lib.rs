@@ -1,4 +1,7 @@
-//! The parts of the `loquent` command that are its own: model download and terminal chat.
+//! The parts of the `loquent` command that are its own: serving, model download, terminal chat.
 
+pub mod bundled;
 pub mod chat;
+mod chat_format;
 pub mod hub;
+pub mod serve;

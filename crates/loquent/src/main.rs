@@ -1,25 +1,65 @@
 //! The `loquent` command line: arguments in, one of the libraries run.
 
-use clap::Parser;
-use loquent::chat::{self, ChatArgs};
+use std::process::ExitCode;
 
-/// Streams a language model to many users, over any network.
-#[derive(Parser)]
-#[command(version)]
+use clap::{Parser, Subcommand};
+use loquent::chat::{self, ChatArgs};
+use loquent::serve::{self, ServeArgs};
+use loquent_bench::cli::BenchArgs;
+use loquent_sim::cli::{SimArgs, TraceArgs};
+use tracing_subscriber::EnvFilter;
+
+/// Stream a language model to many users, over any network.
+#[derive(Debug, Parser)]
+#[command(version, about, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-#[derive(clap::Subcommand)]
+#[derive(Debug, Subcommand)]
 enum Command {
+    /// Serve a model over the OpenAI API, with a chat page
+    Serve(Box<ServeArgs>),
     /// Chat in the terminal with any OpenAI-compatible server
     Chat(ChatArgs),
+    /// Measure any OpenAI-compatible server under load
+    Bench(Box<BenchArgs>),
+    /// Simulate delivery schemes over lossy links, in virtual time
+    Sim(SimArgs),
+    /// Read losses and stalls from a packet capture of a stream
+    Trace(TraceArgs),
 }
 
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
-        Command::Chat(args) => chat::run(args).await,
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log();
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("loquent: {error:#}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Serve(args) => serve::run(*args)?,
+        Command::Chat(args) => runtime()?.block_on(chat::run(args))?,
+        Command::Bench(args) => return runtime()?.block_on(args.run(None)),
+        Command::Sim(args) => args.run()?,
+        Command::Trace(args) => args.run()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}
+
+/// Logs go to stderr; `LOQUENT_LOG` chooses them (`debug`, `loquent_server=trace`, …).
+fn start_log() {
+    let filter = EnvFilter::try_from_env("LOQUENT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

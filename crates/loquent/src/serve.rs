@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use tokio::net::TcpListener;
 
 use crate::bundled;
 use crate::chat_format::TemplateFormat;
+use crate::hub::{self, HubSpec};
 
 /// Most tokens of a sequence unless --context says otherwise: a model trained for more
 /// would reserve memory that few chats use.
@@ -77,6 +78,20 @@ struct Source {
     /// GGUF file [default: the bundled model]
     #[arg(long, env = "LOQUENT_MODEL", value_name = "FILE")]
     model: Option<PathBuf>,
+    /// Model from the Hugging Face hub, OWNER/REPO[:FILE or quantisation]
+    #[arg(long, env = "LOQUENT_HF", value_name = "REPO")]
+    hf: Option<HubSpec>,
+}
+
+impl Source {
+    /// The model's file, downloaded or unpacked first where needed.
+    fn fetch(&self) -> anyhow::Result<PathBuf> {
+        match (&self.model, &self.hf) {
+            (Some(path), _) => Ok(path.clone()),
+            (None, Some(spec)) => Ok(hub::fetch(spec, &mut hub::progress_bar())?),
+            (None, None) => bundled::materialize(),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -320,10 +335,7 @@ impl ServeArgs {
 
     /// Loads the model, with a progress bar on a terminal.
     fn load(&self, bound: SocketAddr) -> anyhow::Result<Loaded> {
-        let path = match &self.source.model {
-            Some(path) => path.clone(),
-            None => bundled::materialize()?,
-        };
+        let path = self.source.fetch()?;
         let kv_type = parse_kv_type(&self.engine.kv_type)?;
         let load = LoadOptions {
             gpu_layers: self.engine.gpu_layers,
@@ -338,7 +350,7 @@ impl ServeArgs {
         bar.finish_and_clear();
         let sizes = self.engine.sizes(weights.info().context_train)?;
         let runner = self.engine.runner(&weights, kv_type, sizes)?;
-        let model = self.describe(&weights, sizes.0)?;
+        let model = self.describe(&weights, &path, sizes.0)?;
         eprintln!(
             "Loquent serves {} ({}, {} threads) on http://{bound}",
             model.name,
@@ -351,19 +363,13 @@ impl ServeArgs {
         })
     }
 
-    fn describe(&self, weights: &Arc<Weights>, context_tokens: u32) -> anyhow::Result<Model> {
+    fn describe(&self, weights: &Arc<Weights>, path: &Path, context_tokens: u32) -> anyhow::Result<Model> {
         let vocab = Arc::new(LlamaVocab::new(weights.clone()));
         let own_name = weights.info().name.clone().filter(|name| !name.is_empty());
-        let file_name = self.source.model.as_ref().and_then(|path| path.file_stem());
-        let fallback = file_name.map_or(bundled::NAME.into(), |stem| {
-            stem.to_string_lossy().into_owned()
-        });
+        let file_name = || path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let named = self.served_model_name.clone().or(own_name).or_else(file_name);
         Ok(Model {
-            name: self
-                .served_model_name
-                .clone()
-                .or(own_name)
-                .unwrap_or(fallback),
+            name: named.unwrap_or_else(|| bundled::NAME.into()),
             end_tokens: end_tokens(&*vocab),
             chat: Arc::new(TemplateFormat::new(weights)?),
             vocab,

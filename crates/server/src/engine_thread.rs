@@ -94,9 +94,10 @@ impl Driver {
             while let Ok(command) = self.inbox.try_recv() {
                 self.handle_command(command);
             }
-            self.scheduler
-                .plan(self.clock.now(), self.runner.as_mut(), &mut batch);
-            if batch.is_empty() {
+            let now = self.clock.now();
+            let expired = self.scheduler.expire(now);
+            self.scheduler.plan(now, self.runner.as_mut(), &mut batch);
+            if batch.is_empty() && expired.is_empty() {
                 // Only a command can change that.
                 self.metrics.on_idle(&self.scheduler.load());
                 match self.inbox.blocking_recv() {
