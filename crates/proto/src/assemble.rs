@@ -83,6 +83,11 @@ impl Assembler {
             .map(|(&start, bytes)| start..start + bytes.len() as u64)
     }
 
+    /// Bytes in [`Self::held`].
+    pub const fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     /// Takes in `bytes` at `offset`; returns whether [`Self::cum`] moved.
     ///
     /// # Errors

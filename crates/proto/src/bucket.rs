@@ -34,6 +34,12 @@ impl Bucket {
         }
     }
 
+    /// Bytes that can be taken at `now`.
+    pub fn level(&self, now: Micros) -> u64 {
+        let filled = now.since(self.at).0.saturating_mul(self.bytes_per_s);
+        (self.level_micro.saturating_add(filled) / 1_000_000).min(self.depth_bytes)
+    }
+
     /// Takes `bytes` at `now`, not before [`Self::ready_at`].
     pub fn take(&mut self, now: Micros, bytes: u64) {
         let filled = now.since(self.at).0.saturating_mul(self.bytes_per_s);

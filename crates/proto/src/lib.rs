@@ -15,6 +15,7 @@ pub mod coalesce;
 pub mod delta;
 pub mod error;
 pub mod frame;
+pub mod govern;
 pub mod log;
 pub mod pace;
 pub mod path;

@@ -121,21 +121,22 @@ impl Path {
         });
     }
 
-    /// An acknowledgement arrives at `now`.
-    pub fn on_ack(&mut self, now: Micros, ack: &Ack, burst: &Burst) {
+    /// An acknowledgement arrives at `now`; returns whether it measured a round trip.
+    pub fn on_ack(&mut self, now: Micros, ack: &Ack, burst: &Burst) -> bool {
         let Some(largest) = ack.largest.filter(|n| *n >= self.first_packet) else {
-            return;
+            return false;
         };
         for packet in &mut self.sent {
             packet.arrived |= ack.has_packet(packet.number) == Some(true);
         }
-        if self.largest_acked.is_none_or(|before| largest > before) {
-            self.largest_acked = Some(largest);
-            if let Some(packet) = self.sent.iter().find(|p| p.number == largest) {
-                self.rtt.sample(now, now.since(packet.at).since(ack.hold));
-            }
-        }
         self.look_for_runs(largest, burst);
+        if self.largest_acked.is_some_and(|before| largest <= before) {
+            return false;
+        }
+        self.largest_acked = Some(largest);
+        let packet = self.sent.iter().find(|packet| packet.number == largest);
+        let rtt = packet.map(|packet| now.since(packet.at).since(ack.hold));
+        rtt.inspect(|rtt| self.rtt.sample(now, *rtt)).is_some()
     }
 
     /// When the last loss run ended that was long enough to be a burst.

@@ -277,7 +277,7 @@ impl Receiver {
         }
         (self.last_heard, self.probes, self.silent_said) = (now, 0, false);
         self.arrived.note(now, data.packet);
-        let held = self.assembler.held().count();
+        let held = self.assembler.held_bytes();
         // What is not shown yet counts against the same bound as what has holes.
         let room = (self.shown + self.config.limits.max_bytes as u64).saturating_sub(data.offset);
         let bytes = &data.bytes[..data.bytes.len().min(usize::try_from(room).unwrap_or(0))];
@@ -286,7 +286,7 @@ impl Receiver {
             Err(Error::NoRoom) => false,
             Err(error) => return Err(error),
         };
-        let news = moved || self.assembler.held().count() != held;
+        let news = moved || self.assembler.held_bytes() != held;
         let quiet_until = self.last_ack.map_or(now, |at| at + self.config.ack_gap);
         let at = if news { now } else { quiet_until.max(now) };
         self.ack_at = Some(self.ack_at.map_or(at, |before| before.min(at)));
@@ -352,6 +352,7 @@ impl Receiver {
 
     fn fail(&mut self, error: Option<Error>) {
         self.state = State::Closed;
+        self.stopping = error.is_some(); // a sender that has gone needs no STOP
         self.events.push_back(ReceiverEvent::Failed(error));
     }
 
@@ -421,7 +422,7 @@ impl Receiver {
             missing: self.arrived.missing(),
             hold: now.since(self.arrived.largest_at),
             unshown: cum - self.shown,
-            pace: self.pace_bytes_per_s(),
+            pace: self.pace_bytes_per_s(now),
             hidden: self.hidden,
             probe,
             ranges: self.assembler.held().take(MAX_ACK_RANGES).collect(),
@@ -429,8 +430,8 @@ impl Receiver {
     }
 
     /// How fast unshown bytes are being shown; 0 if nothing is held back.
-    fn pace_bytes_per_s(&self) -> u64 {
-        let step = self.pacer.step(self.queued_tokens);
+    fn pace_bytes_per_s(&self, now: Micros) -> u64 {
+        let step = self.pacer.step(now, self.queued_tokens);
         let queued = self.queue.back().map_or(0, |(end, _)| end - self.shown);
         if step == Micros::ZERO || self.queued_tokens == 0 || self.hidden {
             return 0;

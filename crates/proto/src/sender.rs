@@ -32,6 +32,7 @@ use core::ops::Range;
 
 use crate::bucket::Bucket;
 use crate::frame::{Ack, Data, Frame};
+use crate::govern::Governor;
 use crate::path::{Burst, Path, Rtt};
 use crate::{Delta, Error, Log, Micros};
 
@@ -59,15 +60,19 @@ pub struct SenderConfig {
     /// Gap between packets once an acknowledgement is overdue: a tenth of the round trip,
     /// within these bounds. Default 5 to 40 ms.
     pub alarm_gap: [Micros; 2],
-    /// Longest gap between packets once an acknowledgement is overdue. Default 100 ms.
+    /// Longest gap between packets once an acknowledgement is overdue. Default 60 ms.
     pub alarm_gap_max: Micros,
-    /// Standing queue above which nothing is repeated early. Default 30 ms.
+    /// Queueing delay above which nothing is repeated early, unless it drains between
+    /// packets. Default 30 ms.
     pub alarm_queue_max: Micros,
+    /// Overdue for so long, or unheard: the path is taken to be down, and new text waits
+    /// with the old. Default 500 ms.
+    pub silence: Micros,
     /// Gap between packets on a path that loses in bursts. Default 25 ms.
     pub copy_gap: Micros,
     /// The same while the path is unknown. Default 50 ms.
     pub start_copy_gap: Micros,
-    /// How long a path counts as unknown. Default 3 s.
+    /// How long a path counts as unknown. Default 150 ms: the first text is worth a copy.
     pub start: Micros,
     /// How long a path counts as bursty after a burst. Default 8 s.
     pub burst_memory: Micros,
@@ -101,11 +106,12 @@ impl Default for SenderConfig {
             fast_text_gap: ms(25),
             tick: ms(200),
             alarm_gap: [ms(5), ms(40)],
-            alarm_gap_max: ms(100),
+            alarm_gap_max: ms(60),
             alarm_queue_max: ms(30),
+            silence: ms(500),
             copy_gap: ms(25),
             start_copy_gap: ms(50),
-            start: ms(0),
+            start: ms(150),
             burst_memory: ms(8_000),
             burst: Burst {
                 span: ms(60),
@@ -180,12 +186,15 @@ pub struct Sender {
     log: Log,
     state: SenderState,
     path: Path,
+    governor: Governor,
     bucket: Bucket,
     opened: Micros,
     /// Everything below has arrived on the path in use.
     cum: u64,
-    /// Everything below was sent at least once.
+    /// Everything below was sent on this path, as far as that still counts.
     sent_head: u64,
+    /// Everything below was sent at some time: nobody can have more.
+    sent_most: u64,
     /// When the bytes below an offset first left: for each packet with new text.
     first_sent: VecDeque<(u64, Micros)>,
     /// Where the next repetition begins, if not everything fits one packet.
@@ -205,6 +214,12 @@ pub struct Sender {
     events: VecDeque<SenderEvent>,
 }
 
+/// Repeated bytes that accompany new text while a queue stands: each of them delays it.
+const QUEUEING_REPEAT_BYTES: u64 = 64;
+
+/// Log bytes of a repetition that is always worth its headers, however low the bucket.
+const SPARE_BYTES_MIN: u64 = 128;
+
 /// Why a packet is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
@@ -221,10 +236,12 @@ impl Sender {
             log: Log::new(config.max_log_bytes),
             state: SenderState::Active,
             path: Path::new(0, config.initial_rtt),
+            governor: Governor::new(now, config.alarm_queue_max),
             bucket: Bucket::new(config.bucket_bytes_per_s, config.bucket_depth_bytes),
             opened: now,
             cum: 0,
             sent_head: 0,
+            sent_most: 0,
             first_sent: VecDeque::new(),
             sweep: 0,
             last_send: None,
@@ -311,6 +328,7 @@ impl Sender {
         self.log.rewind(offset)?;
         self.stream = stream;
         self.path = Path::new(self.next_packet, self.config.initial_rtt);
+        self.governor = Governor::new(now, self.config.alarm_queue_max);
         (self.opened, self.last_heard) = (now, now);
         (self.last_send, self.last_new_text) = (None, None);
         (self.cum, self.sent_head, self.sweep) = (offset, offset, offset);
@@ -348,11 +366,16 @@ impl Sender {
 
     fn handle_ack(&mut self, now: Micros, ack: &Ack) -> Result<(), Error> {
         let unsent_packet = ack.largest.is_some_and(|n| n >= self.next_packet);
-        if ack.cum > self.sent_head || unsent_packet {
+        if ack.cum > self.sent_most || unsent_packet {
             return Err(Error::Malformed);
         }
+        let silence = now.since(self.last_heard);
         self.last_heard = now;
-        self.path.on_ack(now, ack, &self.config.burst);
+        if self.path.on_ack(now, ack, &self.config.burst) {
+            let rtt = &self.path.rtt;
+            self.governor
+                .on_round_trip(now, rtt.smoothed(), rtt.queue());
+        }
         if self.newest_ack.is_none_or(|newest| ack.number > newest) {
             self.newest_ack = Some(ack.number);
             self.reader = reader_state(now, ack);
@@ -364,12 +387,28 @@ impl Sender {
         if self.state == SenderState::Suspended {
             self.activate();
         }
-        self.advance(ack.cum)
+        self.advance(ack.cum)?;
+        if silence > self.config.silence && self.log.head() - self.cum > self.budget() {
+            self.forget_sent(now);
+        }
+        Ok(())
+    }
+
+    /// The path is back: what piled up and got no answer counts as never sent, so that
+    /// it leaves at the pace of new text instead of the bucket's.
+    fn forget_sent(&mut self, now: Micros) {
+        (self.sent_head, self.sweep) = (self.cum, self.cum);
+        self.first_sent.clear();
+        self.unsent_since = Some(now);
     }
 
     fn advance(&mut self, cum: u64) -> Result<(), Error> {
         self.log.acknowledge(cum)?;
         self.cum = self.cum.max(cum);
+        self.sent_head = self.sent_head.max(self.cum);
+        if self.sent_head == self.log.head() {
+            self.unsent_since = None;
+        }
         self.sweep = self.sweep.max(self.cum);
         while self
             .first_sent
@@ -426,7 +465,7 @@ impl Sender {
             return None;
         }
         let (_, reason) = self.due().filter(|(at, _)| *at <= now)?;
-        let range = self.choose(reason);
+        let range = self.choose(now, reason);
         let start = out.len();
         self.write(range.clone(), out);
         let len = out.len() - start;
@@ -464,6 +503,7 @@ impl Sender {
         self.probed_at = None;
         if range.end > self.sent_head {
             self.sent_head = range.end;
+            self.sent_most = self.sent_most.max(range.end);
             self.last_new_text = Some(now);
             remember(&mut self.first_sent, range.end, now);
             self.unsent_since = (self.sent_head < self.log.head()).then_some(now);
@@ -478,17 +518,36 @@ impl Sender {
     /// The bytes for the next packet: all that is unacknowledged if it fits; otherwise
     /// new text with what fits before it, or the next piece of a sweep from the oldest
     /// on, past what the reader has.
-    fn choose(&self, reason: Reason) -> Range<u64> {
-        let budget = self.budget();
+    fn choose(&self, now: Micros, reason: Reason) -> Range<u64> {
         let head = self.log.head();
-        if head - self.cum <= budget {
-            return self.cum..head;
-        }
         if reason == Reason::NewText {
-            let end = head.min(self.sent_head + budget);
-            return self.cum.max(end.saturating_sub(budget))..end;
+            let end = head.min(self.sent_head + self.budget());
+            let before = if self.is_queueing() {
+                QUEUEING_REPEAT_BYTES
+            } else {
+                self.budget()
+            };
+            let least = end
+                .saturating_sub(self.budget())
+                .max(self.sent_head.saturating_sub(before));
+            return self.cum.max(least)..end;
         }
-        self.sweep_piece(budget)
+        let affordable = self
+            .bucket
+            .level(now)
+            .saturating_sub(self.cost(Data::OVERHEAD_BYTES));
+        let budget = self.budget().min(SPARE_BYTES_MIN.max(affordable / 2));
+        if head - self.cum <= budget {
+            self.cum..head
+        } else if budget < self.budget() {
+            self.cum..self.cum + budget // a probe, of what would help first
+        } else {
+            self.sweep_piece(budget)
+        }
+    }
+
+    fn is_queueing(&self) -> bool {
+        self.governor.is_standing(self.path.rtt.queue())
     }
 
     fn sweep_piece(&self, budget: u64) -> Range<u64> {
@@ -524,11 +583,10 @@ impl Sender {
         if self.cum == self.log.head() {
             return answer.and_then(|due| self.when_affordable(due, 0));
         }
-        let text = self
-            .unsent_since
-            .map(|since| (self.new_text_at(since), Reason::NewText));
+        let text = self.unsent_since.and_then(|since| self.new_text_at(since));
+        let text = text.map(|at| (at, Reason::NewText));
         let repeat = self.repeat_at().map(|at| (at, Reason::Repeat));
-        let unacked = (self.sent_head - self.cum).min(self.budget()) as usize;
+        let unacked = (self.sent_head - self.cum).min(SPARE_BYTES_MIN) as usize;
         let spare = [repeat, answer]
             .into_iter()
             .flatten()
@@ -551,12 +609,14 @@ impl Sender {
         datagram_bytes as u64 + self.config.packet_overhead_bytes
     }
 
-    fn new_text_at(&self, since: Micros) -> Micros {
-        let Some(last) = self.last_send else {
-            return since;
+    /// When unsent text leaves; `None` while the path is taken to be down.
+    fn new_text_at(&self, since: Micros) -> Option<Micros> {
+        // It waits for other new text only, never for a repetition.
+        let Some(last) = self.last_new_text else {
+            return Some(since);
         };
         if let Some(lazy) = self.lazy_at(last) {
-            return lazy.max(since);
+            return Some(lazy.max(since));
         }
         let fast = self.push_gap < Micros::from_ms(50);
         let gap = if fast {
@@ -564,7 +624,11 @@ impl Sender {
         } else {
             self.config.new_text_gap
         };
-        since.max(last + gap)
+        let at = since.max(last + gap.max(self.governor.gap()));
+        let down = self
+            .overdue_at()
+            .is_some_and(|overdue| at > overdue + self.config.silence);
+        (!down).then_some(at)
     }
 
     /// When sent and unacknowledged bytes are to be repeated.
@@ -589,16 +653,17 @@ impl Sender {
     }
 
     fn alarm_at(&self, last: Micros) -> Option<Micros> {
-        if self.path.rtt.queue() > self.config.alarm_queue_max {
+        if self.is_queueing() {
             return None;
         }
         let overdue = self.overdue_at()?;
         let rtt = self.path.rtt.smoothed();
         let [least, most] = self.config.alarm_gap;
         let least = Micros(rtt.0 / 10).clamp(least, most);
-        let gap = least
-            .max(Micros(last.since(overdue).0 / 10))
-            .min(self.config.alarm_gap_max);
+        let growing = least.max(Micros(last.since(overdue).0 / 10));
+        let gap = growing
+            .min(self.config.alarm_gap_max)
+            .max(self.governor.gap());
         Some(overdue.max(last + gap))
     }
 
@@ -614,6 +679,7 @@ impl Sender {
         } else {
             return None;
         };
+        let gap = gap.max(self.governor.gap());
         let exponent = (self.path.rtt.queue().as_ms() / 20).saturating_sub(1);
         (exponent <= 2).then(|| self.beside_new_text(last + gap.times(1 << exponent), gap))
     }

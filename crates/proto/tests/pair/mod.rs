@@ -364,6 +364,16 @@ impl Pair {
         self.drive();
     }
 
+    /// The receiver is restarted and knows nothing at all.
+    pub fn reload(&mut self, config: ReceiverConfig) {
+        self.path += 1;
+        self.receiver = Receiver::new(self.now, self.path, 0, config);
+        self.sender
+            .resume(self.now, self.path, 0)
+            .expect("in the log");
+        self.drive();
+    }
+
     /// The receiver is restarted and knows only what was shown.
     pub fn restart(&mut self, config: ReceiverConfig) {
         self.path += 1;

@@ -1,0 +1,580 @@
+//! `spec/vectors/`: what this implementation reads and writes is what the files say.
+//!
+//! The files are the contract with other implementations. After a change to the format,
+//! `UPDATE_VECTORS=1 cargo test -p loquent-proto --test vectors` writes them anew.
+
+use std::path::PathBuf;
+
+use loquent_proto::delta::Delta;
+use loquent_proto::frame::{Ack, Data, Frame, Resume};
+use loquent_proto::wire::{Reader, put_int};
+use loquent_proto::{Error, Log, Micros, Pace, Receiver, ReceiverConfig, ReceiverEvent};
+use serde_json::{Value, json};
+
+fn check(name: &str, about: &str, cases: Vec<Value>) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../spec/vectors")
+        .join(name);
+    let expected = json!({ "about": about, "spec": "delivery, version 1", "cases": cases });
+    if std::env::var_os("UPDATE_VECTORS").is_some() {
+        let text = serde_json::to_string_pretty(&expected).expect("plain values");
+        std::fs::write(&path, text + "\n").expect("the folder is writable");
+    }
+    let text = std::fs::read_to_string(&path).expect("the file exists");
+    let found: Value = serde_json::from_str(&text).expect("the file is JSON");
+    assert_eq!(found, expected, "{name} differs: see this file's header");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn error_name(error: Error) -> String {
+    format!("{error:?}")
+}
+
+fn delta_json(delta: &Delta) -> Value {
+    match delta {
+        Delta::Open { meta } => json!({ "kind": "open", "meta": meta }),
+        Delta::Text {
+            choice,
+            tokens,
+            text,
+        } => {
+            json!({ "kind": "text", "choice": choice, "tokens": tokens, "text": text })
+        }
+        Delta::Reasoning {
+            choice,
+            tokens,
+            text,
+        } => {
+            json!({ "kind": "reasoning", "choice": choice, "tokens": tokens, "text": text })
+        }
+        Delta::ToolCall {
+            choice,
+            index,
+            tokens,
+            id,
+            name,
+            arguments,
+        } => json!({
+            "kind": "tool_call", "choice": choice, "index": index, "tokens": tokens,
+            "id": id, "name": name, "arguments": arguments,
+        }),
+        Delta::Logprobs { choice, json } => {
+            json!({ "kind": "logprobs", "choice": choice, "json": json })
+        }
+        Delta::Finish { choice, reason } => {
+            json!({ "kind": "finish", "choice": choice, "reason": reason })
+        }
+        Delta::Usage {
+            prompt,
+            completion,
+            cached,
+            reasoning,
+        } => json!({
+            "kind": "usage", "prompt": prompt, "completion": completion,
+            "cached": cached, "reasoning": reasoning,
+        }),
+        Delta::Error { code, message } => {
+            json!({ "kind": "error", "code": code, "message": message })
+        }
+        Delta::Other { choice, json } => json!({ "kind": "other", "choice": choice, "json": json }),
+        Delta::Done => json!({ "kind": "done" }),
+    }
+}
+
+fn frame_json(frame: &Frame<'_>) -> Value {
+    match frame {
+        Frame::Data(Data {
+            stream,
+            packet,
+            offset,
+            bytes,
+        }) => json!({
+            "kind": "data", "stream": stream, "packet": packet, "offset": offset,
+            "bytes": hex(bytes),
+        }),
+        Frame::Ack(ack) => json!({
+            "kind": "ack", "stream": ack.stream, "number": ack.number, "cum": ack.cum,
+            "largest": ack.largest, "missing": ack.missing, "hold_us": ack.hold.0,
+            "unshown": ack.unshown, "pace": ack.pace, "hidden": ack.hidden, "probe": ack.probe,
+            "ranges": ack.ranges.iter().map(|r| [r.start, r.end]).collect::<Vec<_>>(),
+        }),
+        Frame::Resume(Resume {
+            stream,
+            id,
+            token,
+            offset,
+        }) => json!({
+            "kind": "resume", "stream": stream, "id": hex(id), "token": hex(token),
+            "offset": offset,
+        }),
+        Frame::Stop { stream } => json!({ "kind": "stop", "stream": stream }),
+        Frame::Gone { stream } => json!({ "kind": "gone", "stream": stream }),
+    }
+}
+
+#[test]
+fn ints() {
+    let values = [
+        0,
+        1,
+        63,
+        64,
+        16_383,
+        16_384,
+        (1 << 30) - 1,
+        1 << 30,
+        (1 << 53) - 1,
+    ];
+    let mut cases: Vec<Value> = values.map(written_int).into();
+    let unusual: [&[u8]; 6] = [
+        b"\x40\x05",
+        b"\x80\0\0\x05",
+        b"",
+        b"\x40",
+        b"\xc0\0\0\0",
+        b"\xc0\x20\0\0\0\0\0\0",
+    ];
+    cases.extend(unusual.map(|bytes| match Reader::new(bytes).int() {
+        Ok(value) => json!({ "hex": hex(bytes), "value": value }),
+        Err(error) => json!({ "hex": hex(bytes), "error": error_name(error) }),
+    }));
+    check(
+        "ints.json",
+        "Integers (D-1.1, D-1.2): `hex` reads as `value` or fails; \
+        with `shortest` it is also what a writer writes.",
+        cases,
+    );
+}
+
+fn written_int(value: u64) -> Value {
+    let mut out = Vec::new();
+    put_int(&mut out, value);
+    assert_eq!(Reader::new(&out).int(), Ok(value));
+    json!({ "hex": hex(&out), "value": value, "shortest": true })
+}
+
+fn deltas() -> Vec<Delta> {
+    let text = |text: &str| text.to_owned();
+    let tool = |tokens, id: &str, name: &str, arguments: &str| Delta::ToolCall {
+        choice: 0,
+        index: 1,
+        tokens,
+        id: id.into(),
+        name: name.into(),
+        arguments: arguments.into(),
+    };
+    vec![
+        Delta::Open {
+            meta: text(r#"{"id":"chatcmpl-1","model":"m"}"#),
+        },
+        Delta::text(" hello"),
+        Delta::text(""),
+        Delta::text("语言"),
+        Delta::text("x".repeat(127)),
+        Delta::text("x".repeat(128)),
+        Delta::Text {
+            choice: 0,
+            tokens: 4,
+            text: text(" four of them"),
+        },
+        Delta::Text {
+            choice: 14,
+            tokens: 1,
+            text: text("a"),
+        },
+        Delta::Text {
+            choice: 15,
+            tokens: 1,
+            text: text("a"),
+        },
+        Delta::Text {
+            choice: 300,
+            tokens: 0,
+            text: text(""),
+        },
+        Delta::Reasoning {
+            choice: 0,
+            tokens: 1,
+            text: text("hm"),
+        },
+        Delta::Reasoning {
+            choice: 2,
+            tokens: 70,
+            text: text("let me see"),
+        },
+        tool(3, "call_7", "weather", r#"{"ci"#),
+        tool(2, "", "", r#"ty":"Oslo"}"#),
+        Delta::Logprobs {
+            choice: 0,
+            json: text(r#"{"content":[]}"#),
+        },
+        Delta::Finish {
+            choice: 0,
+            reason: text("tool_calls"),
+        },
+        Delta::Usage {
+            prompt: 12,
+            completion: 345,
+            cached: 8,
+            reasoning: 70_000,
+        },
+        Delta::Error {
+            code: text("engine_failed"),
+            message: text("the engine stopped"),
+        },
+        Delta::Other {
+            choice: 0,
+            json: text(r#"{"refusal":null}"#),
+        },
+        Delta::Done,
+    ]
+}
+
+#[test]
+fn records() {
+    let mut cases: Vec<Value> = deltas().iter().map(written_record).collect();
+    // An unknown kind, a record that is not complete, and what is wrong in various ways.
+    let read_only: [&[u8]; 13] = [
+        b"\x03\x0cxx",
+        b"",
+        b"\x85hell",
+        b"\x05\x07sto",
+        b"\x40\x02\x01a",
+        b"\x00",
+        b"\x80\0\x40\0",
+        b"\x82\xff\xfe",
+        b"\x02\x00\x02",
+        b"\x01\x05",
+        b"\x02\x0a\x00",
+        b"\x02\x08\x01",
+        b"\x02\xf1\x40",
+    ];
+    cases.extend(read_only.map(|bytes| match Delta::decode(bytes) {
+        Ok(None) => json!({ "hex": hex(bytes), "incomplete": true }),
+        Ok(Some((len, delta))) => json!({
+            "hex": hex(bytes), "len": len, "delta": delta.as_ref().map(delta_json),
+        }),
+        Err(error) => json!({ "hex": hex(bytes), "error": error_name(error) }),
+    }));
+    check(
+        "records.json",
+        "Records (section 3): `hex` reads as `delta` (null: skipped), is \
+        incomplete, or fails; with `written` it is also what a writer writes.",
+        cases,
+    );
+}
+
+fn written_record(delta: &Delta) -> Value {
+    let mut out = Vec::new();
+    delta.encode(&mut out).expect("short");
+    assert_eq!(
+        Delta::decode(&out),
+        Ok(Some((out.len(), Some(delta.clone()))))
+    );
+    json!({ "hex": hex(&out), "len": out.len(), "delta": delta_json(delta), "written": true })
+}
+
+fn frames() -> Vec<(Frame<'static>, bool)> {
+    let ack = Ack {
+        stream: 1,
+        number: 0,
+        ..Ack::default()
+    };
+    let full = Ack {
+        stream: 70_000,
+        number: 300,
+        cum: 5_000,
+        largest: Some(412),
+        missing: 0b1011,
+        hold: Micros(12_500),
+        unshown: 90,
+        pace: 120,
+        hidden: true,
+        probe: true,
+        ranges: vec![5_010..5_100, 5_200..5_201],
+    };
+    let resume = Resume {
+        stream: 2,
+        id: [0xab; 16],
+        token: *b"0123456789abcdef",
+        offset: 777,
+    };
+    vec![
+        (
+            Frame::Data(Data {
+                stream: 1,
+                packet: 0,
+                offset: 0,
+                bytes: b"\x85hello",
+            }),
+            false,
+        ),
+        (
+            Frame::Data(Data {
+                stream: 1,
+                packet: 300,
+                offset: 20_000,
+                bytes: b"",
+            }),
+            false,
+        ),
+        (
+            Frame::Data(Data {
+                stream: 1,
+                packet: 1,
+                offset: 6,
+                bytes: b"\x85 you.",
+            }),
+            true,
+        ),
+        (Frame::Ack(ack.clone()), false),
+        (
+            Frame::Ack(Ack {
+                cum: 6,
+                largest: Some(0),
+                ..ack
+            }),
+            false,
+        ),
+        (Frame::Ack(full.clone()), false),
+        (Frame::Ack(full), true),
+        (Frame::Resume(resume), false),
+        (Frame::Stop { stream: 9 }, false),
+        (Frame::Gone { stream: 64 }, true),
+    ]
+}
+
+#[test]
+fn frame_vectors() {
+    let mut cases = Vec::new();
+    for (frame, checked) in frames() {
+        let mut out = Vec::new();
+        frame.encode(checked, &mut out);
+        assert_eq!(Frame::decode(&out, checked).as_ref(), Ok(&frame));
+        cases.push(json!({ "hex": hex(&out), "checked": checked, "frame": frame_json(&frame) }));
+    }
+    let wrong: [&[u8]; 9] = [
+        b"",
+        b"\x20\x01\0\0",
+        b"\x15\x01",
+        b"\x10\x01",
+        b"\x13\x01\x01",
+        b"\x1b\x01\0\0\0\0",
+        b"\x11\x04\x01\0\0\0\0\0\0\0",
+        b"\x11\0\x01\0\x05\0\0\0\x06\0",
+        b"\x11\0\x01\0\x05\0\0\0\0\0\0\x01",
+    ];
+    cases.extend(wrong.map(|bytes| {
+        let error = Frame::decode(bytes, false).expect_err("a wrong frame");
+        json!({ "hex": hex(bytes), "error": error_name(error) })
+    }));
+    check(
+        "frames.json",
+        "Frames (sections 2, 4, 5, 6): `hex` is written and read as `frame`, \
+        or fails.",
+        cases,
+    );
+}
+
+/// Plays a receiver and notes what it shows and sends after each step.
+struct Script {
+    receiver: Receiver,
+    steps: Vec<Value>,
+    log: Vec<u8>,
+    packet: u64,
+}
+
+impl Script {
+    fn new(config: ReceiverConfig, deltas: &[Delta]) -> Self {
+        let mut log = Log::new(1 << 20);
+        deltas
+            .iter()
+            .for_each(|delta| assert!(log.push(delta).is_ok()));
+        let mut bytes = Vec::new();
+        log.read(0..log.head(), &mut bytes).expect("all of it");
+        let receiver = Receiver::new(Micros(0), 1, 0, config);
+        Self {
+            receiver,
+            steps: Vec::new(),
+            log: bytes,
+            packet: 0,
+        }
+    }
+
+    /// Log bytes of `range` arrive at `ms`, in the next packet; `skip` packets were lost.
+    fn data(&mut self, ms: u64, range: std::ops::Range<usize>, skip: u64) {
+        self.packet += skip;
+        let bytes = &self.log[range.start..range.end.min(self.log.len())];
+        let offset = range.start as u64;
+        let frame = Frame::Data(Data {
+            stream: 1,
+            packet: self.packet,
+            offset,
+            bytes,
+        });
+        let mut datagram = Vec::new();
+        frame.encode(false, &mut datagram);
+        self.packet += 1;
+        self.datagram(ms, &datagram);
+    }
+
+    fn datagram(&mut self, ms: u64, datagram: &[u8]) {
+        let error = self
+            .receiver
+            .handle_datagram(Micros::from_ms(ms), datagram)
+            .err();
+        let step = json!({ "at_ms": ms, "do": "datagram", "hex": hex(datagram) });
+        self.note(ms, step, error);
+    }
+
+    fn hidden(&mut self, ms: u64, hidden: bool) {
+        self.receiver.set_hidden(Micros::from_ms(ms), hidden);
+        self.note(
+            ms,
+            json!({ "at_ms": ms, "do": "hidden", "hidden": hidden }),
+            None,
+        );
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.note(ms, json!({ "at_ms": ms, "do": "timeout" }), None);
+    }
+
+    fn note(&mut self, ms: u64, mut step: Value, error: Option<Error>) {
+        let now = Micros::from_ms(ms);
+        self.receiver.handle_timeout(now);
+        let events = std::iter::from_fn(|| self.receiver.poll_event()).map(event_json);
+        step["events"] = events.collect();
+        let mut sent = Vec::new();
+        let mut datagram = Vec::new();
+        while self.receiver.poll_transmit(now, &mut datagram).is_some() {
+            sent.push(hex(&datagram));
+            datagram.clear();
+        }
+        step["sent"] = json!(sent);
+        step["cum"] = json!(self.receiver.cum());
+        step["wake_us"] = json!(self.receiver.poll_timeout().map(|at| at.0));
+        if let Some(error) = error {
+            step["error"] = json!(error_name(error));
+        }
+        self.steps.push(step);
+    }
+
+    fn case(self, name: &str, pace: Pace) -> Value {
+        let pace = json!({
+            "buffer_us": pace.buffer.0, "max_tokens_per_s": pace.max_tokens_per_s,
+        });
+        json!({ "name": name, "stream": 1, "from": 0, "pace": pace, "steps": self.steps })
+    }
+}
+
+fn event_json(event: ReceiverEvent) -> Value {
+    match event {
+        ReceiverEvent::Delta { offset, delta } => {
+            json!({ "event": "delta", "offset": offset, "delta": delta_json(&delta) })
+        }
+        ReceiverEvent::Complete => json!({ "event": "complete" }),
+        ReceiverEvent::Failed(error) => {
+            json!({ "event": "failed", "error": error.map(error_name) })
+        }
+        ReceiverEvent::Silent => json!({ "event": "silent" }),
+    }
+}
+
+fn answer() -> Vec<Delta> {
+    let mut deltas = vec![Delta::Open { meta: "{}".into() }];
+    deltas.extend([" To", " be", " or", " not", " 是"].map(Delta::text));
+    deltas.push(Delta::Finish {
+        choice: 0,
+        reason: "stop".into(),
+    });
+    deltas.push(Delta::Done);
+    deltas
+}
+
+fn lossy_session() -> Value {
+    let mut script = Script::new(ReceiverConfig::default(), &answer());
+    script.data(0, 0..9, 0); // open and a text
+    script.data(100, 13..18, 1); // the packet before was lost: a hole
+    script.data(105, 18..20, 0); // half a record beyond the hole
+    script.data(110, 5..14, 0); // closes the hole
+    script.data(111, 5..14, 0); // nothing new: acknowledged 25 ms after the last time
+    script.wait(135);
+    script.hidden(140, true);
+    script.datagram(145, b"\x10\x02\x07\x00"); // another stream
+    script.datagram(146, b"\x30\x01\x07\x00"); // another version
+    script.data(150, 14..200, 0); // the rest
+    script.data(160, 0..200, 0);
+    script.wait(175);
+    script.wait(3_150); // the end of lingering
+    script.case(
+        "loss, reordering, repetition, a hidden page, the end",
+        Pace::OFF,
+    )
+}
+
+fn silent_session() -> Value {
+    let mut script = Script::new(ReceiverConfig::default(), &answer());
+    script.data(0, 0..9, 0);
+    for ms in [2_000, 4_000, 8_000, 10_000, 16_000, 32_000] {
+        script.wait(ms);
+    }
+    script.data(40_000, 0..200, 0);
+    script.case("silence, probes, and a late answer", Pace::OFF)
+}
+
+fn broken_sessions() -> [Value; 3] {
+    let mut unreadable = Script::new(ReceiverConfig::default(), &[]);
+    unreadable.datagram(0, b"\x10\x01\0\0\x82\xff\xfe");
+    unreadable.wait(5_000);
+    let mut gone = Script::new(ReceiverConfig::default(), &answer());
+    gone.data(0, 0..9, 0);
+    gone.datagram(10, b"\x14\x01");
+    let error = Delta::Error {
+        code: "engine_failed".into(),
+        message: "stopped".into(),
+    };
+    let mut failed = Script::new(ReceiverConfig::default(), &[Delta::text("a"), error]);
+    failed.data(0, 0..100, 0);
+    [
+        unreadable.case("a log that cannot be read", Pace::OFF),
+        gone.case("a stream that the sender does not have", Pace::OFF),
+        failed.case("an answer that failed", Pace::OFF),
+    ]
+}
+
+fn paced_session() -> Value {
+    let pace = Pace {
+        buffer: Micros::ZERO,
+        max_tokens_per_s: Some(10),
+    };
+    let mut script = Script::new(
+        ReceiverConfig {
+            pace,
+            ..ReceiverConfig::default()
+        },
+        &answer(),
+    );
+    script.data(0, 0..200, 0);
+    for ms in [50, 100, 200, 300, 400] {
+        script.wait(ms);
+    }
+    script.case("a reader of ten tokens per second", pace)
+}
+
+#[test]
+fn sessions() {
+    let mut cases = vec![lossy_session(), silent_session(), paced_session()];
+    cases.extend(broken_sessions());
+    check(
+        "receiver.json",
+        "Sessions of a receiver with default parameters. After each step at \
+        `at_ms` (a datagram arrives, the page is hidden or shown, or only time has passed) it \
+        shows `events` and sends `sent`; then `cum` bytes have arrived and it next wakes at \
+        `wake_us`. A step with `error` had no effect.",
+        cases,
+    );
+}
