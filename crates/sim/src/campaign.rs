@@ -28,7 +28,7 @@ fn draw_link(stream: &mut Stream) -> Link {
         link.acks = AckPath::Clean;
     }
     if stream.chance(0.25) {
-        link.rate_kbps = Some(log_range(stream, 8.0, 500.0));
+        link.rate_kbps = Some(log_range(stream, 12.0, 500.0));
         link.queue_bytes = log_range(stream, 2_000.0, 64_000.0) as u64;
     }
     if stream.chance(0.4) {
@@ -41,7 +41,7 @@ fn draw_link(stream: &mut Stream) -> Link {
         link.corrupt = stream.range(0.001, 0.3);
     }
     if stream.chance(0.3) {
-        link.migrate_every_ms = Some(log_range(stream, 500.0, 10_000.0));
+        link.migrate_every_ms = Some(log_range(stream, 2_000.0, 10_000.0));
     }
     link
 }

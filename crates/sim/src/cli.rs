@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::link::Link;
 use crate::plan::{Case, Plan};
-use crate::report::run_plan;
+use crate::report::{replay, run_plan};
 use crate::study::Watch;
 use crate::trace;
 
@@ -23,6 +23,9 @@ pub struct SimArgs {
     /// Seed instead of the plan's.
     #[arg(long)]
     seed: Option<u64>,
+    /// Replays only this session, from 0, and tells its course.
+    #[arg(long, value_name = "N")]
+    replay: Option<u32>,
     /// Threads to compute on; their number does not change the result.
     #[arg(long, default_value_t = default_threads())]
     threads: usize,
@@ -48,6 +51,10 @@ impl SimArgs {
         let mut plan = read_plan(&self.plan)?;
         plan.sessions = self.sessions.unwrap_or(plan.sessions);
         plan.seed = self.seed.unwrap_or(plan.seed);
+        if let Some(session) = self.replay {
+            print!("{}", replay(&plan, session));
+            return Ok(());
+        }
         let cells = plan.case.len() * plan.scheme.len();
         let meter = Meter::new(cells as u64 * u64::from(plan.sessions));
         let started = std::time::Instant::now();

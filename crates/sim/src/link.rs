@@ -125,6 +125,8 @@ pub struct Path<'a> {
 #[derive(Debug, Default, Clone, Copy)]
 struct LaneState {
     busy_until_us: u64,
+    /// The path whose queue that is: another path has one of its own.
+    epoch: usize,
     slot: u64,
     sent_in_slot: u64,
     sent: u64,
@@ -195,7 +197,11 @@ impl<'a> Path<'a> {
         let Some(rate_kbps) = self.link.rate_kbps else {
             return Some(now_us);
         };
+        let epoch = self.epoch(now_us);
         let state = &mut self.lanes[lane as usize];
+        if state.epoch != epoch {
+            (state.epoch, state.busy_until_us) = (epoch, now_us);
+        }
         let start_us = state.busy_until_us.max(now_us);
         let waiting_bytes = (start_us - now_us) as f64 * rate_kbps / 8e3;
         if waiting_bytes > self.link.queue_bytes as f64 {

@@ -114,7 +114,7 @@ pub struct Case {
     #[serde(default = "direct")]
     pub link: Link,
     /// Draws link, generator and reader anew for each session instead.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub random: bool,
     /// The generator, if it is not the plan's.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,9 +3,9 @@
 use crate::channel::Weather;
 use crate::plan::{Legend, Metric, Plan, Plot};
 use crate::scheme::Scheme;
-use crate::study::{Study, setting};
+use crate::study::{Study, with_setting};
 use crate::svg::{Anchor, Axis, INK, Panel, SOFT, Svg};
-use crate::world;
+use crate::world::{self, Setting};
 
 /// A finished picture.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -323,68 +323,50 @@ fn lines(plan: &Plan, study: &Study, (label, log_x): (&str, bool), metrics: &[Me
     svg.finish(width, bottom + used + 12.0)
 }
 
-fn course(
-    plan: &Plan,
-    case: &str,
-    session: u32,
-    (from_s, to_s): (f64, f64),
-    only: &[String],
-) -> String {
-    let case = plan
-        .case
-        .iter()
-        .find(|c| c.name == case)
-        .expect("plans are checked");
-    let setting = setting(plan, case, &plan.scheme[0], session);
+fn course(plan: &Plan, case: &str, session: u32, window_s: (f64, f64), only: &[String]) -> String {
+    let case = plan.case.iter().find(|c| c.name == case);
+    let case = case.expect("plans are checked");
     let chosen: Vec<usize> = (0..plan.scheme.len())
         .filter(|&scheme| only.is_empty() || only.contains(&plan.scheme[scheme].label()))
         .collect();
-    let tokens_by = |at_s: f64| {
-        let times_us = setting.generator.times_us(setting.seed, setting.length_us);
-        times_us.partition_point(|&t| t as f64 <= at_s * 1e6) as f64
-    };
-    let (low, high) = (tokens_by(from_s - 1.0), tokens_by(to_s));
     let (width, height) = (880.0, 300.0);
-    let panel = Panel {
-        left: LEFT,
-        top: TOP,
-        width: width - LEFT - 24.0,
-        height,
-        x: Axis::exact(from_s, to_s, false),
-        y: Axis::exact(low, high.max(low + 1.0), false),
-    };
     let mut svg = Svg::default();
     let strong = format!(r#"fill="{INK}" font-size="16" font-weight="600""#);
-    svg.text((20.0, 30.0), Anchor::Start, &strong, &plan.title);
-    let note = format!(
-        "one session, {}; shaded: the channel is in its lossy state",
-        case.name
-    );
+    let title = format!("One session, {}", case.name);
+    svg.text((20.0, 30.0), Anchor::Start, &strong, &title);
+    let note = "shaded: what was sent then to arrive now met the channel's lossy state";
     svg.text(
         (20.0, 48.0),
         Anchor::Start,
         &format!(r#"fill="{SOFT}""#),
-        &note,
+        note,
     );
-    let weather = Weather::new(
-        &case.link.channel,
-        setting.seed,
-        setting.length_us + world::AFTERMATH_US,
-    );
-    shade(
-        &mut svg,
-        &panel,
-        &weather,
-        (from_s, to_s),
-        case.link.rtt_ms / 2e3,
-    );
-    panel.draw(&mut svg, "", "time (s)", "tokens shown");
-    for &scheme in &chosen {
-        let course = world::run(&plan.scheme[scheme].send, &setting);
-        let (colour, dash) = style(plan, scheme);
-        let steps = staircase(&course.ready_us, (from_s, to_s), (low, high));
-        let points: Vec<_> = steps.into_iter().map(|(x, y)| panel.at(x, y)).collect();
-        svg.polyline(&points, colour, 2.0, dash);
+    for (place, &scheme) in chosen.iter().enumerate() {
+        with_setting(plan, case, &plan.scheme[scheme], session, |setting| {
+            let course = world::run(&plan.scheme[scheme].send, setting);
+            let by = |at_s: f64| {
+                course
+                    .generated_us
+                    .partition_point(|&t| t as f64 <= at_s * 1e6)
+            };
+            let (low, high) = (by(window_s.0 - 0.6) as f64, by(window_s.1) as f64);
+            let panel = Panel {
+                left: LEFT,
+                top: TOP,
+                width: width - LEFT - 24.0,
+                height,
+                x: Axis::exact(window_s.0, window_s.1, false),
+                y: Axis::exact(low, high.max(low + 1.0), false),
+            };
+            if place == 0 {
+                shade(&mut svg, &panel, setting, window_s);
+                panel.draw(&mut svg, "", "time (s)", "tokens shown");
+            }
+            let (colour, dash) = style(plan, scheme);
+            let steps = staircase(&course.shown_us, window_s, (low, high));
+            let points: Vec<_> = steps.into_iter().map(|(x, y)| panel.at(x, y)).collect();
+            svg.polyline(&points, colour, 2.0, dash);
+        });
     }
     let bottom = TOP + height + BELOW;
     let used = legend(&mut svg, plan, &chosen, bottom + 16.0, width);
@@ -392,7 +374,10 @@ fn course(
 }
 
 /// Shades the times at which packets that are lost now would have arrived.
-fn shade(svg: &mut Svg, panel: &Panel, weather: &Weather, (from_s, to_s): (f64, f64), late_s: f64) {
+fn shade(svg: &mut Svg, panel: &Panel, setting: &Setting<'_>, (from_s, to_s): (f64, f64)) {
+    let horizon_us = setting.length_us + world::AFTERMATH_US;
+    let weather = Weather::new(&setting.link.channel, setting.seed, horizon_us);
+    let late_s = setting.link.rtt_ms / 2e3;
     let step_s = 0.01;
     let mut start: Option<f64> = None;
     let mut at_s = from_s;

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use crate::plan::{Claim, Metric, Plan};
 use crate::plot::{self, Picture};
 use crate::scheme::Scheme;
-use crate::study::{Study, Watch, run};
+use crate::study::{Study, Watch, run, with_setting};
+use crate::world;
 
 /// A study with its plan: everything that can be said about it.
 #[derive(Debug, Clone)]
@@ -166,6 +167,8 @@ impl Report {
                 .0
         };
         let (value, over) = match &claim.over {
+            // Two zeros are equal.
+            Some(over) if mean(&claim.of) == mean(over) => (1.0, format!(" / {over}")),
             Some(over) => (mean(&claim.of) / mean(over), format!(" / {over}")),
             None => (mean(&claim.of), String::new()),
         };
@@ -259,4 +262,38 @@ impl Report {
     pub fn pictures(&self) -> Vec<Picture> {
         plot::draw(&self.plan, &self.study)
     }
+}
+
+/// Replays one session of every case and scheme and tells its course, for whoever looks into a
+/// finding.
+pub fn replay(plan: &Plan, session: u32) -> String {
+    let mut text = String::new();
+    for case in &plan.case {
+        for entry in &plan.scheme {
+            with_setting(plan, case, entry, session, |setting| {
+                let course = world::run(&entry.send, setting);
+                let shown = course.shown_us.last().map_or(0, |at_us| at_us / 1_000);
+                let _ = writeln!(
+                    text,
+                    "{} / {}, session {session}\n  {:?}\n  {:?}\n  {:?}\n  \
+                     {:?} at {} ms; {} of {} tokens arrived, {} shown, the last at {shown} ms\n  \
+                     {} packets, {} bytes, {} of them repetitions",
+                    case.name,
+                    entry.label(),
+                    setting.link,
+                    setting.generator,
+                    setting.reader,
+                    course.progress,
+                    course.ended_us / 1_000,
+                    course.ready_us.len(),
+                    course.generated_us.len(),
+                    course.shown_us.len(),
+                    course.packets,
+                    course.wire_bytes,
+                    course.repeated_bytes,
+                );
+            });
+        }
+    }
+    text
 }

@@ -88,17 +88,6 @@ pub fn session_seed(plan: &Plan, session: u32) -> u64 {
     Draws::new(plan.seed, "session").bits(u64::from(session))
 }
 
-/// What session number `session` of a case and scheme needs.
-pub fn setting<'a>(plan: &'a Plan, case: &'a Case, entry: &Entry, session: u32) -> Setting<'a> {
-    Setting {
-        link: &case.link,
-        generator: plan.generator(case),
-        reader: entry.reader,
-        length_us: (plan.seconds * 1e6) as u64,
-        seed: session_seed(plan, session),
-    }
-}
-
 /// Runs all of `plan` on `threads` threads. Their number does not change the result.
 pub fn run(plan: &Plan, threads: usize, watch: &dyn Watch) -> Study {
     let (schemes, sessions) = (plan.scheme.len(), plan.sessions as usize);
@@ -146,29 +135,43 @@ fn run_job(plan: &Plan, job: usize) -> (Outcome, Vec<Finding>, f64) {
     let session = (job % sessions) as u32;
     let entry = &plan.scheme[job / sessions % plan.scheme.len()];
     let case = &plan.case[job / sessions / plan.scheme.len()];
+    with_setting(plan, case, entry, session, |setting| {
+        let course = world::run(&entry.send, setting);
+        let findings = check::violations(&course, entry.send.budget())
+            .into_iter()
+            .map(|violation| Finding {
+                case: case.name.clone(),
+                scheme: entry.label(),
+                session,
+                violation,
+            })
+            .collect();
+        let simulated_s = course.ended_us as f64 / 1e6;
+        (judge(setting, &course), findings, simulated_s)
+    })
+}
+
+/// Prepares session number `session` of a case and scheme and hands it to `then`.
+pub fn with_setting<T>(
+    plan: &Plan,
+    case: &Case,
+    entry: &Entry,
+    session: u32,
+    then: impl FnOnce(&Setting<'_>) -> T,
+) -> T {
     let seed = session_seed(plan, session);
     let drawn = case.random.then(|| campaign::draw(seed));
-    let mut setting = setting(plan, case, entry, session);
-    if let Some((link, generator, reader)) = &drawn {
-        setting = Setting {
-            link,
-            generator,
-            reader: *reader,
-            ..setting
-        };
-    }
-    let course = world::run(&entry.send, &setting);
-    let findings = check::violations(&course, entry.send.budget())
-        .into_iter()
-        .map(|violation| Finding {
-            case: case.name.clone(),
-            scheme: entry.label(),
-            session,
-            violation,
-        })
-        .collect();
-    let simulated_s = course.ended_us as f64 / 1e6;
-    (judge(&setting, &course), findings, simulated_s)
+    let (link, generator, reader) = match &drawn {
+        Some((link, generator, reader)) => (link, generator, *reader),
+        None => (&case.link, plan.generator(case), entry.reader),
+    };
+    then(&Setting {
+        link,
+        generator,
+        reader,
+        length_us: (plan.seconds * 1e6) as u64,
+        seed,
+    })
 }
 
 fn judge(setting: &Setting<'_>, course: &Course) -> Outcome {

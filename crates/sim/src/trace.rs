@@ -467,9 +467,40 @@ fn at_receiver(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
         });
     }
     packets.sort_by_key(|packet| packet.offset);
+    split(&mut packets);
     interpolate(&mut packets);
     settle(&mut packets);
     (packets, retransmissions)
+}
+
+/// A kernel joins small segments when it sends them again: one that fills a hole stands for as
+/// many as have its bytes at the usual size.
+fn split(packets: &mut Vec<PacketRecord>) {
+    let in_time = packets.iter().filter(|packet| !packet.lost);
+    let mut sizes: Vec<u64> = in_time.map(|packet| packet.bytes).collect();
+    sizes.sort_unstable();
+    let Some(&usual) = sizes.get(sizes.len() / 2) else {
+        return;
+    };
+    let pieces = |packet: &PacketRecord| match packet.lost {
+        true => ((packet.bytes + usual / 2) / usual.max(1)).clamp(1, packet.bytes.max(1)),
+        false => 1,
+    };
+    let cut = |packet: PacketRecord| {
+        let count = pieces(&packet);
+        (0..count).map(move |piece| {
+            let (from, to) = (
+                packet.bytes * piece / count,
+                packet.bytes * (piece + 1) / count,
+            );
+            PacketRecord {
+                offset: packet.offset + from,
+                bytes: to - from,
+                ..packet
+            }
+        })
+    };
+    *packets = std::mem::take(packets).into_iter().flat_map(cut).collect();
 }
 
 fn interpolate(packets: &mut [PacketRecord]) {

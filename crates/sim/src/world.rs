@@ -49,6 +49,8 @@ pub struct Course {
     pub repeated_bytes: u64,
     /// When the last event happened, in µs.
     pub ended_us: u64,
+    /// True if the session was cut off at its horizon with something left to do.
+    pub cut_off: bool,
     /// How the sender ended.
     pub progress: Progress,
     /// True if the receiver saw the end of the answer.
@@ -95,6 +97,7 @@ fn oracle(
     }
     Course {
         ended_us: ready_us.last().copied().unwrap_or(0),
+        cut_off: false,
         generated_us,
         shown_us: ready_us.clone(),
         ready_us,
@@ -221,8 +224,10 @@ impl<'a> World<'a> {
     }
 
     fn run(mut self, horizon_us: u64) -> Course {
+        let mut cut_off = false;
         while let Some(at_us) = self.next_us() {
             if at_us > horizon_us {
+                cut_off = true;
                 break;
             }
             self.now_us = self.now_us.max(at_us);
@@ -238,6 +243,7 @@ impl<'a> World<'a> {
             redundancy: self.sender.volume().redundancy(),
             repeated_bytes: self.sender.repeated_bytes(),
             ended_us: self.now_us,
+            cut_off,
             progress: self.sender.progress(),
             finished: self.receiver.finished(),
             prefix_holds: self.answer.prefix_holds,

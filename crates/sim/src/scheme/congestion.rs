@@ -236,6 +236,8 @@ impl Sender for CongestedSender {
             self.probes += 1;
             self.probe_due = true;
             self.last_sent_us = now_us;
+            // While blocked its own timers wait for this one: it may want to give up.
+            self.inner.handle_timeout(now_us);
         }
         if self
             .inner
