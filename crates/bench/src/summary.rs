@@ -206,7 +206,7 @@ pub fn summarize(records: &[Record], resources: &Resources) -> Summary {
     push_disturbance(&mut summary, records);
     push_injected(&mut summary, &run, records);
     if let Some(server) = &resources.server {
-        push_server_process(&mut summary, &run, peak_concurrency(records), server);
+        push_server_process(&mut summary, records, server);
     }
     if let Some(generator) = &resources.generator {
         push_generator(&mut summary, &run, generator);
@@ -557,19 +557,18 @@ fn split_icl(run: &Run<'_>, injected: &[&Record]) -> (Samples, Samples) {
     (during.into_iter().collect(), outside.into_iter().collect())
 }
 
-fn push_server_process(
-    summary: &mut Summary,
-    run: &Run<'_>,
-    peak_streams: f64,
-    server: &process::Usage,
-) {
+/// The process served all requests, so its use is shared by the tokens of all of them;
+/// those of answers that were not read to their end are not known and not counted.
+fn push_server_process(summary: &mut Summary, records: &[Record], server: &process::Usage) {
     let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
     let grown = server
         .rss_peak_bytes
         .saturating_sub(server.rss_before_bytes);
-    let per_stream = (peak_streams > 0.0).then(|| grown as f64 / 1024.0 / peak_streams);
-    let tokens = run
-        .tokens
+    let streams = peak_concurrency(records);
+    let per_stream = (streams > 0.0).then(|| grown as f64 / 1024.0 / streams);
+    let finished = records.iter().filter(|record| record.finished());
+    let tokens: Option<u64> = finished.map(|record| record.completion_tokens()).sum();
+    let tokens = tokens
         .map(|tokens| tokens as f64)
         .filter(|&tokens| tokens > 0.0);
     let per_token_us = tokens.map(|n| server.cpu_s * 1e6 / n);
@@ -744,6 +743,27 @@ mod tests {
         near(value(&summary, "icl_during_max_ms"), 110.0);
         near(value(&summary, "icl_during_mean_ms"), 100.0);
         near(value(&summary, "icl_outside_mean_ms"), 50.0);
+    }
+
+    #[test]
+    fn cpu_time_is_shared_by_all_tokens_that_were_served() {
+        let mut slow = record(&[1100, 1200], 6);
+        slow.role = Role::SlowReader;
+        let server = process::Usage {
+            cpu_s: 0.001,
+            rss_before_bytes: 1 << 20,
+            rss_peak_bytes: 3 << 20,
+            voluntary_switches: 5,
+        };
+        let resources = Resources {
+            server: Some(server),
+            generator: None,
+        };
+        let summary = summarize(&[record(&[1100, 1200], 4), slow], &resources);
+        near(value(&summary, "server_cpu_us_per_token"), 100.0);
+        near(value(&summary, "server_switches_per_token"), 0.5);
+        near(value(&summary, "server_rss_growth_per_stream_kib"), 1024.0);
+        near(value(&summary, "output_tokens"), 4.0);
     }
 
     #[test]
