@@ -199,8 +199,9 @@ impl<'a> Prepared<'a> {
         let ticking = tokio::spawn(tick(bar.clone(), Arc::clone(&progress)));
         let mut records = drive::run(Arc::clone(&target), run_plan, progress).await;
         let resources = Resources {
-            server: server.map(|watch| watch.stop()).transpose()?,
-            generator: own.map(|watch| watch.stop()).transpose()?,
+            // A server that died during the run has no figures; its requests say the rest.
+            server: server.and_then(|watch| watch.stop().ok()),
+            generator: own.and_then(|watch| watch.stop().ok()),
         };
         ticking.abort();
         bar.finish_and_clear();

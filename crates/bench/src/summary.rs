@@ -60,6 +60,10 @@ pub struct Plots {
     pub tokens_per_bin: Vec<f64>,
 }
 
+const DELIVERY: &str = "Delivery";
+const DISTURBANCES: &str = "Disturbances";
+const RESOURCES: &str = "Resources";
+
 /// Width of the bins of [`Plots::tokens_per_bin`], in seconds.
 pub const RATE_BIN_S: f64 = 0.25;
 /// Bins of one run; a longer one is cut in the plot alone.
@@ -192,17 +196,25 @@ pub fn summarize(records: &[Record], resources: &Resources) -> Summary {
         metrics: Vec::new(),
         plots: plots(&run),
     };
-    push_totals(&mut summary, &run);
+    push_counts(&mut summary, &run);
+    push_rates(&mut summary, &run);
     push_client(&mut summary, &run);
     push_server(&mut summary, &run);
-    push_delivery(&mut summary, &run);
-    push_disturbance(&mut summary, &run, records);
-    push_resources(&mut summary, &run, records, resources);
+    push_chunks(&mut summary, &run);
+    push_stalls(&mut summary, &run);
+    push_way(&mut summary, &run);
+    push_disturbance(&mut summary, records);
+    push_injected(&mut summary, &run, records);
+    if let Some(server) = &resources.server {
+        push_server_process(&mut summary, records, server);
+    }
+    if let Some(generator) = &resources.generator {
+        push_generator(&mut summary, &run, generator);
+    }
     summary
 }
 
-fn push_totals(summary: &mut Summary, run: &Run<'_>) {
-    const S: &str = "";
+fn push_counts(summary: &mut Summary, run: &Run<'_>) {
     let failed = |overloaded: bool| {
         let kinds = run
             .measured
@@ -212,75 +224,66 @@ fn push_totals(summary: &mut Summary, run: &Run<'_>) {
             .filter(|kind| (*kind == FailureKind::Overloaded) == overloaded)
             .count() as f64
     };
-    summary.push(
-        S,
+    let mut push = |key, label, value| summary.push("", key, label, value);
+    push(
         "successful_requests",
         "Successful requests",
         run.finished.len() as f64,
     );
-    summary.push(S, "failed_requests", "Failed requests", failed(false));
-    summary.push(
-        S,
+    push("failed_requests", "Failed requests", failed(false));
+    push(
         "refused_requests",
         "Refused requests (429, 503)",
         failed(true),
     );
-    summary.push(S, "duration_s", "Benchmark duration (s)", run.duration_s);
+    push("duration_s", "Benchmark duration (s)", run.duration_s);
+}
+
+fn push_rates(summary: &mut Summary, run: &Run<'_>) {
     let input: Option<u64> = run
         .finished
         .iter()
         .map(|r| Some(r.usage?.prompt_tokens))
         .sum();
-    summary.push_some(
-        S,
-        "input_tokens",
-        "Total input tokens",
-        input.map(|n| n as f64),
-    );
-    let tokens = run.tokens.map(|tokens| tokens as f64);
-    summary.push_some(S, "output_tokens", "Total generated tokens", tokens);
-    if run.duration_s > 0.0 {
-        let per_s = |count: f64| count / run.duration_s;
-        summary.push(
-            S,
-            "request_throughput",
-            "Request throughput (req/s)",
-            per_s(run.finished.len() as f64),
-        );
-        summary.push_some(
-            S,
-            "output_throughput",
-            "Output token throughput (tok/s)",
-            tokens.map(per_s),
-        );
-        let total = tokens
-            .zip(input)
-            .map(|(output, input)| per_s(output + input as f64));
-        summary.push_some(
-            S,
-            "total_throughput",
-            "Total token throughput (tok/s)",
-            total,
-        );
-    }
-    let window = (1.0 / RATE_BIN_S) as usize;
-    let peak = summary
+    let (input, output) = (input.map(|n| n as f64), run.tokens.map(|n| n as f64));
+    let requests = run.finished.len() as f64;
+    let per_s = |count: Option<f64>| Some(count? / run.duration_s).filter(|rate| rate.is_finite());
+    let total = output.zip(input).map(|(output, input)| output + input);
+    let bins = (1.0 / RATE_BIN_S) as usize;
+    let seconds = summary
         .plots
         .tokens_per_bin
-        .windows(window)
+        .windows(bins)
         .map(|bins| bins.iter().sum::<f64>());
-    let peak = peak.reduce(f64::max).filter(|_| tokens.is_some());
-    summary.push_some(
-        S,
+    let peak = seconds.reduce(f64::max).filter(|_| output.is_some());
+    let concurrency = peak_concurrency(run.measured.iter().copied());
+    let mut push = |key, label, value| summary.push_some("", key, label, value);
+    push("input_tokens", "Total input tokens", input);
+    push("output_tokens", "Total generated tokens", output);
+    push(
+        "request_throughput",
+        "Request throughput (req/s)",
+        per_s(Some(requests)),
+    );
+    push(
+        "output_throughput",
+        "Output token throughput (tok/s)",
+        per_s(output),
+    );
+    push(
+        "total_throughput",
+        "Total token throughput (tok/s)",
+        per_s(total),
+    );
+    push(
         "peak_output_throughput",
         "Peak output token throughput (tok/s)",
         peak,
     );
-    summary.push(
-        S,
+    push(
         "peak_concurrency",
         "Peak concurrent requests",
-        peak_concurrency(run.measured.iter().copied()),
+        Some(concurrency),
     );
 }
 
@@ -340,23 +343,21 @@ fn push_client(summary: &mut Summary, run: &Run<'_>) {
 }
 
 fn push_server(summary: &mut Summary, run: &Run<'_>) {
-    summary.distribution(
-        "Tokenize (server)",
-        "tokenize_ms",
-        "tokenize",
-        &run.timing(|t| t.tokenize_us),
-    );
+    let tokenize = run.timing(|timings| timings.tokenize_us);
+    summary.distribution("Tokenize (server)", "tokenize_ms", "tokenize", &tokenize);
+    let queue = run.timing(|timings| timings.queue_us);
     summary.distribution(
         "Queue wait after tokenizing (server)",
         "queue_ms",
         "queue wait",
-        &run.timing(|t| t.queue_us),
+        &queue,
     );
+    let prefill = run.timing(|timings| timings.prefill_us);
     summary.distribution(
         "Prefill to first token (server)",
         "prefill_ms",
         "prefill",
-        &run.timing(|t| t.prefill_us),
+        &prefill,
     );
     let itl = run.pool(|record| {
         let emits = record
@@ -374,66 +375,72 @@ fn push_server(summary: &mut Summary, run: &Run<'_>) {
         "ITL",
         &itl,
     );
-    const B: &str = "Decode batches (server)";
     let size = run.pool(|record| {
         record
             .timings
             .as_deref()
             .and_then(|t| t.decode_batch_size_mean)
     });
+    let mean = run
+        .timing(|timings| timings.decode_batch_wait_us_mean)
+        .mean();
+    let max = run.timing(|timings| timings.decode_batch_wait_us_max).max();
+    let title = "Decode batches (server)";
     summary.push_some(
-        B,
+        title,
         "decode_batch_size_mean",
         "Mean decode batch size",
         size.mean(),
     );
-    let mean = run
-        .timing(|timings| timings.decode_batch_wait_us_mean)
-        .mean();
-    summary.push_some(B, "decode_batch_wait_mean_ms", "Mean batch wait (ms)", mean);
-    let max = run.timing(|timings| timings.decode_batch_wait_us_max).max();
-    summary.push_some(B, "decode_batch_wait_max_ms", "Max batch wait (ms)", max);
+    summary.push_some(
+        title,
+        "decode_batch_wait_mean_ms",
+        "Mean batch wait (ms)",
+        mean,
+    );
+    summary.push_some(
+        title,
+        "decode_batch_wait_max_ms",
+        "Max batch wait (ms)",
+        max,
+    );
 }
 
-fn push_delivery(summary: &mut Summary, run: &Run<'_>) {
-    const D: &str = "Delivery";
-    let chunks: usize = run.finished.iter().map(|record| record.chunks.len()).sum();
-    summary.push(D, "chunks", "Chunks with text", chunks as f64);
+fn push_chunks(summary: &mut Summary, run: &Run<'_>) {
     let sum = |of: fn(&Record) -> u64| run.finished.iter().map(|r| of(r)).sum::<u64>() as f64;
-    let (bytes, reads, text) = (
-        sum(|r| r.wire.bytes),
-        sum(|r| r.wire.reads),
-        sum(|r| r.text.len() as u64),
-    );
-    if let Some(tokens) = run
+    let chunks = sum(|record| record.chunks.len() as u64);
+    let reads = sum(|record| record.wire.reads);
+    let bytes = sum(|record| record.wire.bytes);
+    let text = sum(|record| record.text.len() as u64);
+    let tokens = run
         .tokens
-        .filter(|&tokens| tokens > 0)
         .map(|tokens| tokens as f64)
-    {
-        let per_chunk = (chunks > 0).then(|| tokens / chunks as f64);
-        summary.push_some(D, "tokens_per_chunk", "Tokens per chunk", per_chunk);
-        if bytes > 0.0 {
-            summary.push(
-                D,
-                "reads_per_token",
-                "Socket reads per token",
-                reads / tokens,
-            );
-            summary.push(
-                D,
-                "wire_bytes_per_token",
-                "HTTP bytes per token",
-                bytes / tokens,
-            );
-        }
-        summary.push(
-            D,
-            "text_bytes_per_token",
-            "Text bytes per token",
-            text / tokens,
-        );
-    }
-    push_stalls(summary, run);
+        .filter(|&tokens| tokens > 0.0);
+    let per_chunk = tokens.filter(|_| chunks > 0.0).map(|n| n / chunks);
+    // An engine within this process has no wire.
+    let wired = tokens.filter(|_| bytes > 0.0);
+    let mut push = |key, label, value| summary.push_some(DELIVERY, key, label, value);
+    push("chunks", "Chunks with text", Some(chunks));
+    push("tokens_per_chunk", "Tokens per chunk", per_chunk);
+    push(
+        "reads_per_token",
+        "Socket reads per token",
+        wired.map(|n| reads / n),
+    );
+    push(
+        "wire_bytes_per_token",
+        "HTTP bytes per token",
+        wired.map(|n| bytes / n),
+    );
+    push(
+        "text_bytes_per_token",
+        "Text bytes per token",
+        tokens.map(|n| text / n),
+    );
+}
+
+fn push_way(summary: &mut Summary, run: &Run<'_>) {
+    const WHOLE: &str = "Emission to arrival";
     let hold = run.joined(|joined| &joined.emit_to_flush_ms);
     summary.distribution(
         "Emission to flush (server)",
@@ -442,40 +449,21 @@ fn push_delivery(summary: &mut Summary, run: &Run<'_>) {
         &hold,
     );
     let way = run.joined(|joined| &joined.flush_to_arrival_ms);
-    summary.distribution(
-        "Flush to arrival, beyond the fastest",
-        "flush_to_arrival_ms",
-        "way",
-        &way,
-    );
+    let title = "Flush to arrival, beyond the fastest";
+    summary.distribution(title, "flush_to_arrival_ms", "way", &way);
     let whole = run.joined(|joined| &joined.emit_to_arrival_ms);
-    summary.distribution(
-        "Emission to arrival",
-        "emit_to_arrival_ms",
-        "delivery",
-        &whole,
-    );
-    if !whole.is_empty() {
-        let late = whole.sorted().iter().filter(|&&ms| ms > LATE_MS).count();
-        let share = late as f64 / whole.sorted().len() as f64;
-        summary.push(
-            "Emission to arrival",
-            "late_share",
-            "Share late by > 400 ms",
-            share,
-        );
-        let matched = run.joined.iter().flatten().count() as f64;
-        summary.push(
-            "Emission to arrival",
-            "reconciled_requests",
-            "Requests reconciled",
-            matched,
-        );
+    summary.distribution(WHOLE, "emit_to_arrival_ms", "delivery", &whole);
+    if whole.is_empty() {
+        return;
     }
+    let late = whole.sorted().iter().filter(|&&ms| ms > LATE_MS).count();
+    let share = late as f64 / whole.sorted().len() as f64;
+    summary.push(WHOLE, "late_share", "Share late by > 400 ms", share);
+    let matched = run.joined.iter().flatten().count() as f64;
+    summary.push(WHOLE, "reconciled_requests", "Requests reconciled", matched);
 }
 
 fn push_stalls(summary: &mut Summary, run: &Run<'_>) {
-    const D: &str = "Delivery";
     let stalls = run
         .finished
         .iter()
@@ -488,67 +476,60 @@ fn push_stalls(summary: &mut Summary, run: &Run<'_>) {
     let stalls: Vec<_> = stalls.collect();
     let full: Samples = stalls.iter().map(|stall| stall.full).collect();
     let ex: Samples = stalls.iter().map(|stall| stall.ex).collect();
-    summary.push_some(D, "stall_full_mean", "Mean stall ratio (full)", full.mean());
-    summary.push_some(D, "stall_ex_mean", "Mean stall excess (ex)", ex.mean());
-    summary.push_some(D, "stall_full_max", "Max stall ratio (full)", full.max());
+    let mut push = |key, label, value| summary.push_some(DELIVERY, key, label, value);
+    push("stall_full_mean", "Mean stall ratio (full)", full.mean());
+    push("stall_ex_mean", "Mean stall excess (ex)", ex.mean());
+    push("stall_full_max", "Max stall ratio (full)", full.max());
 }
 
-fn push_disturbance(summary: &mut Summary, run: &Run<'_>, records: &[Record]) {
-    const X: &str = "Disturbances";
-    let injected: Vec<&Record> = records
-        .iter()
-        .filter(|r| r.role == Role::Injected)
-        .collect();
-    let other = |role: Role| records.iter().filter(move |record| record.role == role);
+fn push_disturbance(summary: &mut Summary, records: &[Record]) {
     for (role, key, name) in [
         (Role::Injected, "injected", "Injected prompts"),
         (Role::SlowReader, "slow_readers", "Slow readers"),
         (Role::Leaver, "leavers", "Leavers"),
     ] {
-        let (all, failed) = (
-            other(role).count(),
-            other(role).filter(|r| r.failure().is_some()).count(),
-        );
+        let of_role = records.iter().filter(|record| record.role == role);
+        let failed = of_role
+            .clone()
+            .filter(|record| record.failure().is_some())
+            .count();
+        let all = of_role.count();
         if all > 0 {
-            summary.push(X, key, name, all as f64);
-            summary.push(
-                X,
-                &format!("{key}_failed"),
-                &format!("{name} that failed"),
-                failed as f64,
-            );
+            let (failed_key, failed_name) =
+                (format!("{key}_failed"), format!("{name} that failed"));
+            summary.push(DISTURBANCES, key, name, all as f64);
+            summary.push(DISTURBANCES, &failed_key, &failed_name, failed as f64);
         }
     }
+}
+
+fn push_injected(summary: &mut Summary, run: &Run<'_>, records: &[Record]) {
+    let injected: Vec<&Record> = records
+        .iter()
+        .filter(|r| r.role == Role::Injected)
+        .collect();
     if injected.is_empty() {
         return;
     }
-    let prompt: Samples = injected
+    let lengths = injected
         .iter()
-        .filter_map(|r| Some(r.usage?.prompt_tokens as f64))
-        .collect();
-    summary.push_some(
-        X,
-        "injected_prompt_tokens",
-        "Injected prompt tokens (mean)",
-        prompt.mean(),
-    );
-    let ttft: Samples = injected
+        .filter_map(|record| Some(record.usage?.prompt_tokens as f64));
+    let length = lengths.collect::<Samples>().mean();
+    let ttft = injected
         .iter()
         .filter_map(|record| record.ttft_ms())
-        .collect();
-    summary.push_some(
-        X,
-        "injected_ttft_mean_ms",
-        "Injected TTFT (mean, ms)",
-        ttft.mean(),
+        .collect::<Samples>()
+        .mean();
+    let mut push = |key, label, value| summary.push_some(DISTURBANCES, key, label, value);
+    push(
+        "injected_prompt_tokens",
+        "Injected prompt tokens (mean)",
+        length,
     );
+    push("injected_ttft_mean_ms", "Injected TTFT (mean, ms)", ttft);
     let (during, outside) = split_icl(run, &injected);
-    summary.distribution(
-        "ICL while a long prompt was in prefill",
-        "icl_during_ms",
-        "ICL",
-        &during,
-    );
+    let title = "ICL while a long prompt was in prefill";
+    summary.distribution(title, "icl_during_ms", "ICL", &during);
     summary.distribution("ICL at other times", "icl_outside_ms", "ICL", &outside);
 }
 
@@ -576,68 +557,62 @@ fn split_icl(run: &Run<'_>, injected: &[&Record]) -> (Samples, Samples) {
     (during.into_iter().collect(), outside.into_iter().collect())
 }
 
-fn push_resources(summary: &mut Summary, run: &Run<'_>, records: &[Record], resources: &Resources) {
-    const R: &str = "Resources";
+/// The process served all requests, so its use is shared by the tokens of all of them;
+/// those of answers that were not read to their end are not known and not counted.
+fn push_server_process(summary: &mut Summary, records: &[Record], server: &process::Usage) {
+    let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
+    let grown = server
+        .rss_peak_bytes
+        .saturating_sub(server.rss_before_bytes);
+    let streams = peak_concurrency(records);
+    let per_stream = (streams > 0.0).then(|| grown as f64 / 1024.0 / streams);
+    let finished = records.iter().filter(|record| record.finished());
+    let tokens: Option<u64> = finished.map(|record| record.completion_tokens()).sum();
+    let tokens = tokens
+        .map(|tokens| tokens as f64)
+        .filter(|&tokens| tokens > 0.0);
+    let per_token_us = tokens.map(|n| server.cpu_s * 1e6 / n);
+    let switches = tokens.map(|n| server.voluntary_switches as f64 / n);
+    let mut push = |key, label, value| summary.push_some(RESOURCES, key, label, value);
+    push("server_cpu_s", "Server CPU time (s)", Some(server.cpu_s));
+    push(
+        "server_cpu_us_per_token",
+        "Server CPU per token (us)",
+        per_token_us,
+    );
+    push(
+        "server_switches_per_token",
+        "Server context switches per token",
+        switches,
+    );
+    push(
+        "server_rss_peak_mib",
+        "Server peak RSS (MiB)",
+        Some(mib(server.rss_peak_bytes)),
+    );
+    push(
+        "server_rss_growth_mib",
+        "Server RSS growth (MiB)",
+        Some(mib(grown)),
+    );
+    push(
+        "server_rss_growth_per_stream_kib",
+        "Server RSS growth per stream (KiB)",
+        per_stream,
+    );
+}
+
+fn push_generator(summary: &mut Summary, run: &Run<'_>, generator: &process::Usage) {
+    summary.push(
+        RESOURCES,
+        "generator_cpu_s",
+        "Generator CPU time (s)",
+        generator.cpu_s,
+    );
     let chunks: usize = run.finished.iter().map(|record| record.chunks.len()).sum();
-    if let Some(server) = resources.server {
-        summary.push(R, "server_cpu_s", "Server CPU time (s)", server.cpu_s);
-        if let Some(tokens) = run.tokens.filter(|&tokens| tokens > 0) {
-            let per_token = server.cpu_s * 1e6 / tokens as f64;
-            summary.push(
-                R,
-                "server_cpu_us_per_token",
-                "Server CPU per token (us)",
-                per_token,
-            );
-            let switches = server.voluntary_switches as f64 / tokens as f64;
-            summary.push(
-                R,
-                "server_switches_per_token",
-                "Server context switches per token",
-                switches,
-            );
-        }
-        let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-        summary.push(
-            R,
-            "server_rss_peak_mib",
-            "Server peak RSS (MiB)",
-            mib(server.rss_peak_bytes),
-        );
-        let grown = server
-            .rss_peak_bytes
-            .saturating_sub(server.rss_before_bytes);
-        summary.push(
-            R,
-            "server_rss_growth_mib",
-            "Server RSS growth (MiB)",
-            mib(grown),
-        );
-        let peak = peak_concurrency(records).max(1.0);
-        summary.push(
-            R,
-            "server_rss_growth_per_stream_kib",
-            "Server RSS growth per stream (KiB)",
-            grown as f64 / 1024.0 / peak,
-        );
-    }
-    if let Some(generator) = resources.generator {
-        summary.push(
-            R,
-            "generator_cpu_s",
-            "Generator CPU time (s)",
-            generator.cpu_s,
-        );
-        if chunks > 0 {
-            let per_chunk = generator.cpu_s * 1e6 / chunks as f64;
-            summary.push(
-                R,
-                "generator_cpu_us_per_chunk",
-                "Generator CPU per chunk (us)",
-                per_chunk,
-            );
-        }
-    }
+    let per_chunk = (chunks > 0).then(|| generator.cpu_s * 1e6 / chunks as f64);
+    let label = "Generator CPU per chunk (us)";
+    summary.push_some(RESOURCES, "generator_cpu_us_per_chunk", label, per_chunk);
 }
 
 fn plots(run: &Run<'_>) -> Plots {
@@ -768,6 +743,27 @@ mod tests {
         near(value(&summary, "icl_during_max_ms"), 110.0);
         near(value(&summary, "icl_during_mean_ms"), 100.0);
         near(value(&summary, "icl_outside_mean_ms"), 50.0);
+    }
+
+    #[test]
+    fn cpu_time_is_shared_by_all_tokens_that_were_served() {
+        let mut slow = record(&[1100, 1200], 6);
+        slow.role = Role::SlowReader;
+        let server = process::Usage {
+            cpu_s: 0.001,
+            rss_before_bytes: 1 << 20,
+            rss_peak_bytes: 3 << 20,
+            voluntary_switches: 5,
+        };
+        let resources = Resources {
+            server: Some(server),
+            generator: None,
+        };
+        let summary = summarize(&[record(&[1100, 1200], 4), slow], &resources);
+        near(value(&summary, "server_cpu_us_per_token"), 100.0);
+        near(value(&summary, "server_switches_per_token"), 0.5);
+        near(value(&summary, "server_rss_growth_per_stream_kib"), 1024.0);
+        near(value(&summary, "output_tokens"), 4.0);
     }
 
     #[test]
