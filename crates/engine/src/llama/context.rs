@@ -34,8 +34,9 @@ impl NativeBatch {
                 .extend((0..len).map(|i| start + i as sys::llama_pos));
             self.slots
                 .extend(std::iter::repeat_n(i32::from(span.slot.0), len));
+            // Of spans that do not sample too: their logits show whether the past is sound.
             self.outputs
-                .extend((0..len).map(|i| i8::from(span.sample && i + 1 == len)));
+                .extend((0..len).map(|i| i8::from(i + 1 == len)));
         }
         self.slot_counts.resize(self.tokens.len(), 1);
         self.slot_pointers.clear();
@@ -159,8 +160,7 @@ impl Context {
         }
     }
 
-    /// The logits after the batch's token `index`, for which they were asked for; `None`
-    /// for other tokens. Theirs to change: the next decode overwrites them.
+    /// The logits after the batch's token `index`, if it is the last of its span. Theirs to change: the next decode overwrites them.
     pub(super) fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
         let index = i32::try_from(index).ok()?;
         // SAFETY: the context is alive; null for tokens without logits.
@@ -177,6 +177,18 @@ impl Context {
         unsafe {
             sys::llama_memory_seq_cp(self.memory(), from.into(), to.into(), 0, len as i32);
         }
+    }
+
+    /// Whether `slot` holds no position.
+    pub(super) fn is_empty(&self, slot: u16) -> bool {
+        // SAFETY: as in `copy`.
+        unsafe { sys::llama_memory_seq_pos_max(self.memory(), slot.into()) < 0 }
+    }
+
+    /// Forgets everything and overwrites what the cells held.
+    pub(super) fn wipe(&mut self) {
+        // SAFETY: as in `copy`.
+        unsafe { sys::llama_memory_clear(self.memory(), true) }
     }
 
     /// Forgets positions from `len` on; false when the model cannot forget a part.

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod context;
+mod isolate;
 mod log;
 mod memory;
 mod model;

@@ -3,10 +3,11 @@
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot, TokenId};
+use loquent_infer::runner::{Batch, Capacity, RowError, RunError, Runner, Sampled, Slot, TokenId};
 use loquent_infer::sampling::{Sampler, Scratch};
 
 use super::context::Context;
+use super::isolate;
 use super::memory::{KvType, available_bytes, kv_bytes};
 use super::threads::{ThreadPool, physical_cores};
 use super::{LoadError, MAX_SLOTS, Model, sys};
@@ -72,6 +73,8 @@ pub struct LlamaRunner {
     vocab_size: u32,
     samplers: Vec<Option<Sampler>>,
     scratch: Scratch,
+    /// Whether cells may hold NaN: see `isolate`. Until all slots have been freed.
+    tainted: bool,
 }
 
 impl LlamaRunner {
@@ -108,6 +111,7 @@ impl LlamaRunner {
             vocab_size,
             samplers,
             scratch: Scratch::default(),
+            tainted: false,
         })
     }
 
@@ -150,17 +154,72 @@ impl LlamaRunner {
         }
     }
 
-    fn sample(&mut self, slot: Slot, last: usize) -> Sampled {
-        let logits = self
-            .context
-            .logits(last)
-            .expect("logits were asked for this token");
-        let sampler = self.samplers[slot.index()].as_mut();
-        let sampler = sampler.expect("a sampler was assigned before sampling");
-        Sampled {
-            slot,
-            outcome: sampler.sample(logits, &mut self.scratch),
+    /// Computes `batch` in one call. Appends a row per sampling span whose logits are
+    /// usable; returns the numbers of the spans whose logits are not, sampling or not.
+    fn compute(
+        &mut self,
+        batch: &Batch,
+        sampled: &mut Vec<Sampled>,
+    ) -> Result<Vec<usize>, RunError> {
+        self.context.decode(batch)?;
+        let mut broken = Vec::new();
+        for (i, span) in batch.spans.iter().enumerate() {
+            let logits = self.context.logits(span.tokens.end - 1);
+            let logits = logits.expect("every span's last token has logits");
+            if !span.sample {
+                // The fold has no early exit and so becomes vector code.
+                let has_nan = logits.iter().fold(false, |nan, logit| nan | logit.is_nan());
+                broken.extend(has_nan.then_some(i));
+                continue;
+            }
+            let sampler = self.samplers[span.slot.index()].as_mut();
+            let sampler = sampler.expect("a sampler was assigned before sampling");
+            match sampler.sample(logits, &mut self.scratch) {
+                Err(RowError::NonFiniteLogits) => broken.push(i),
+                outcome => sampled.push(Sampled {
+                    slot: span.slot,
+                    outcome,
+                }),
+            }
         }
+        Ok(broken)
+    }
+
+    /// Computes the spans numbered `spans` of `batch` in parts in which a broken sequence
+    /// cannot reach others; those that still give no usable logits are broken themselves.
+    fn compute_apart(
+        &mut self,
+        batch: &Batch,
+        spans: &[usize],
+        sampled: &mut Vec<Sampled>,
+    ) -> Result<(), RunError> {
+        for (n, part) in isolate::cut(batch, spans).iter().enumerate() {
+            let broken = self
+                .compute(&part.batch, sampled)
+                .map_err(|error| match error {
+                    // Some parts are done and their tokens drawn: it cannot be tried again.
+                    RunError::CacheFull if n > 0 => RunError::Backend(error.to_string()),
+                    error => error,
+                })?;
+            for index in broken.into_iter().filter_map(|i| part.ends[i]) {
+                let span = &batch.spans[index];
+                tracing::warn!(slot = span.slot.0, "a sequence has no usable logits");
+                if span.sample {
+                    let outcome = Err(RowError::NonFiniteLogits);
+                    sampled.push(Sampled {
+                        slot: span.slot,
+                        outcome,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the rows from `from` on in the order of the batch's spans.
+    fn in_order(batch: &Batch, sampled: &mut [Sampled]) {
+        let place = |slot| batch.spans.iter().position(|span| span.slot == slot);
+        sampled.sort_by_cached_key(|row| place(row.slot));
     }
 }
 
@@ -175,11 +234,23 @@ impl Runner for LlamaRunner {
 
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
         self.check_batch(batch)?;
-        self.context.decode(batch)?;
-        for span in batch.spans.iter().filter(|span| span.sample) {
-            let row = self.sample(span.slot, span.tokens.end - 1);
-            sampled.push(row);
+        let before = sampled.len();
+        if self.tainted {
+            let all: Vec<usize> = (0..batch.spans.len()).collect();
+            self.compute_apart(batch, &all, sampled)?;
+        } else {
+            let suspects = self.compute(batch, sampled)?;
+            if suspects.is_empty() {
+                return Ok(());
+            }
+            // One of them is broken and may have broken the others: all once more, apart.
+            self.tainted = true;
+            for span in suspects.iter().map(|&i| &batch.spans[i]) {
+                self.context.remove(span.slot.0, span.start);
+            }
+            self.compute_apart(batch, &suspects, sampled)?;
         }
+        Self::in_order(batch, &mut sampled[before..]);
         Ok(())
     }
 
@@ -202,8 +273,13 @@ impl Runner for LlamaRunner {
             removed,
             "this model's past cannot be cut: only truncate(_, 0)"
         );
-        if len == 0 {
-            self.samplers[slot.index()] = None;
+        if len > 0 {
+            return;
+        }
+        self.samplers[slot.index()] = None;
+        if self.tainted && (0..self.capacity.slots).all(|slot| self.context.is_empty(slot)) {
+            self.context.wipe();
+            self.tainted = false;
         }
     }
 }

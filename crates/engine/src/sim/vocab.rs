@@ -5,9 +5,7 @@ use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
 /// Ends a generation.
 pub(super) const END_OF_TEXT: TokenId = 256;
-/// Begins a turn of a chat.
-pub(super) const TURN_START: TokenId = 257;
-/// Ends a turn, and with it a generation.
+/// Ends a turn, and with it a generation. (257 begins one.)
 pub(super) const TURN_END: TokenId = 258;
 /// The first word.
 pub(super) const FIRST_WORD: TokenId = 259;
@@ -136,7 +134,7 @@ mod tests {
             parse_special: true,
         };
         let tokens = SimVocab.encode("<|im_start|>a the<|im_end|>", how).unwrap();
-        assert_eq!(tokens, [TURN_START, 97, FIRST_WORD, TURN_END]);
+        assert_eq!(tokens, [257, 97, FIRST_WORD, TURN_END]);
         assert_eq!(SimVocab.name(TURN_END), b"<|im_end|>");
         assert_eq!(SimVocab.piece(TURN_END), b"");
     }

@@ -1,0 +1,95 @@
+//! Keeping one broken sequence from breaking others.
+//!
+//! A sequence whose numbers overflow writes NaN into its KV cells. llama.cpp's attention
+//! masks other sequences' cells by adding negative infinity, which leaves NaN as it is:
+//! its kernel for many queries reads 64 cells at once, masked ones among them, and so
+//! gives NaN to every sequence with a cell beside a broken one, even after the broken
+//! sequence was freed. Its kernel for fewer queries skips masked cells. Batches are
+//! therefore cut into small ones where broken cells may exist. (Read in, and tried on,
+//! the processor back end with flash attention; others are not promised.)
+
+use std::ops::Range;
+
+use loquent_infer::runner::Batch;
+
+/// Most tokens of a batch whose attention skips masked cells: below the 64 at which
+/// llama.cpp takes the kernel that does not.
+pub(super) const SAFE_TOKENS: usize = 32;
+
+/// A part of a batch, and the spans of the batch whose ends it computes.
+pub(super) struct Part {
+    pub(super) batch: Batch,
+    /// Per span of the part: the span of the whole, if the part has its end.
+    pub(super) ends: Vec<Option<usize>>,
+}
+
+/// Cuts the spans numbered `spans` of `batch` into parts of at most [`SAFE_TOKENS`], in
+/// order.
+pub(super) fn cut(batch: &Batch, spans: &[usize]) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for &index in spans {
+        let span = &batch.spans[index];
+        let mut rest: Range<usize> = span.tokens.clone();
+        while !rest.is_empty() {
+            let part = match parts.last_mut() {
+                Some(part) if part.batch.tokens.len() < SAFE_TOKENS => part,
+                _ => {
+                    parts.push(Part {
+                        batch: Batch::default(),
+                        ends: Vec::new(),
+                    });
+                    parts.last_mut().expect("just pushed")
+                }
+            };
+            let room = SAFE_TOKENS - part.batch.tokens.len();
+            let tokens = rest.start..rest.end.min(rest.start + room);
+            let start = span.start + (tokens.start - span.tokens.start) as u32;
+            let is_end = tokens.end == rest.end;
+            rest.start = tokens.end;
+            part.batch.push(
+                span.slot,
+                start,
+                &batch.tokens[tokens],
+                is_end && span.sample,
+            );
+            part.ends.push(is_end.then_some(index));
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    //! Parts hold every token once, in order, and know their ends.
+    use loquent_infer::runner::Slot;
+
+    use super::*;
+
+    #[test]
+    fn parts_cover_the_spans() {
+        let mut batch = Batch::default();
+        let tokens: Vec<u32> = (0..100).collect();
+        batch.push(Slot(0), 5, &tokens[..1], true);
+        batch.push(Slot(1), 0, &tokens[1..90], false);
+        batch.push(Slot(2), 7, &tokens[90..], true);
+        let parts = cut(&batch, &[0, 1, 2]);
+        let joined: Vec<u32> = parts.iter().flat_map(|p| p.batch.tokens.clone()).collect();
+        assert_eq!(joined, tokens);
+        assert!(
+            parts
+                .iter()
+                .all(|part| part.batch.tokens.len() <= SAFE_TOKENS)
+        );
+        let ends: Vec<usize> = parts
+            .iter()
+            .flat_map(|p| p.ends.iter().flatten().copied())
+            .collect();
+        assert_eq!(ends, [0, 1, 2]);
+        let second = &parts[1].batch.spans[0];
+        assert_eq!(
+            (second.slot, second.start, second.sample),
+            (Slot(1), 31, false)
+        );
+        assert_eq!(cut(&batch, &[2])[0].batch.tokens, tokens[90..]);
+    }
+}

@@ -1,0 +1,158 @@
+//! Every way in which a model cannot be loaded has its error.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use loquent_engine::llama::{KvType, LlamaRunner, LoadError, LoadOptions, Model, RunnerOptions};
+use tempfile::TempDir;
+
+use crate::random_model::{self, Defect};
+
+fn file(defect: Defect) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    random_model::write(&path, defect);
+    (folder, path)
+}
+
+fn error(path: &Path, options: &LoadOptions) -> LoadError {
+    Model::load(path, options, |_| true).expect_err("must not load")
+}
+
+#[test]
+fn describes_a_model() {
+    let (_folder, path) = file(Defect::None);
+    let mut shares = Vec::new();
+    let record = |share| {
+        shares.push(share);
+        true
+    };
+    let model = Model::load(&path, &LoadOptions::default(), record).unwrap();
+    let info = model.info();
+    assert_eq!(
+        (info.name.as_deref(), info.architecture.as_str()),
+        (Some("random"), "llama")
+    );
+    assert_eq!((info.context_train, info.vocab_size), (1024, 260));
+    assert_eq!(info.chat_template, None);
+    assert!(!info.partial_history);
+    assert!(
+        shares.is_sorted() && shares.last() == Some(&1.0),
+        "{shares:?}"
+    );
+}
+
+#[test]
+fn missing_files_and_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = LoadOptions::default();
+    assert!(matches!(
+        error(&folder.path().join("no"), &options),
+        LoadError::NotFound(_)
+    ));
+    assert!(matches!(
+        error(folder.path(), &options),
+        LoadError::Unreadable { .. }
+    ));
+}
+
+#[test]
+fn other_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.gguf");
+    for bytes in [&b""[..], b"GG", b"PK\x03\x04 something else", &[0; 100]] {
+        fs::write(&path, bytes).unwrap();
+        let error = error(&path, &LoadOptions::default());
+        assert!(matches!(error, LoadError::NotGguf(_)), "{bytes:?}: {error}");
+    }
+    fs::write(
+        &path,
+        b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\0\0\0\0",
+    )
+    .unwrap();
+    assert!(matches!(
+        error(&path, &LoadOptions::default()),
+        LoadError::Malformed { .. }
+    ));
+}
+
+#[test]
+fn truncated_files() {
+    let (_folder, path) = file(Defect::None);
+    let bytes = fs::read(&path).unwrap();
+    for len in [10, 1000, 10_000, bytes.len() - 40] {
+        fs::write(&path, &bytes[..len]).unwrap();
+        let error = error(&path, &LoadOptions::default());
+        assert!(
+            matches!(error, LoadError::Truncated { .. }),
+            "{len}: {error}"
+        );
+    }
+}
+
+#[test]
+fn unknown_architecture() {
+    let (_folder, path) = file(Defect::Architecture);
+    let error = error(&path, &LoadOptions::default());
+    assert!(
+        matches!(&error, LoadError::UnsupportedArchitecture(name) if name == "llamma"),
+        "{error}"
+    );
+}
+
+#[test]
+fn too_large() {
+    let (_folder, path) = file(Defect::None);
+    let options = LoadOptions {
+        memory_bytes: Some(1000),
+        ..LoadOptions::default()
+    };
+    assert!(matches!(error(&path, &options), LoadError::TooLarge { .. }));
+    let megabyte = Some(1 << 20);
+    let options = LoadOptions {
+        memory_bytes: megabyte,
+        kv_cells: 1 << 20,
+        ..LoadOptions::default()
+    };
+    // 2 layers x (32 + 32) elements x 2 bytes a cell.
+    let expected_bytes = 256 << 20;
+    let error = error(&path, &options);
+    assert!(matches!(error, LoadError::TooLarge { kv_bytes, .. } if kv_bytes == expected_bytes));
+}
+
+#[test]
+fn a_context_that_cannot_fit() {
+    let options = RunnerOptions {
+        kv_cells: 1 << 30,
+        kv_type: KvType::F32,
+        ..RunnerOptions::default()
+    };
+    let error = LlamaRunner::new(crate::random(), &options)
+        .err()
+        .expect("512 GiB do not fit");
+    assert!(matches!(error, LoadError::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn cancelled() {
+    let (_folder, path) = file(Defect::None);
+    let cancelled = Model::load(&path, &LoadOptions::default(), |_| false);
+    assert!(matches!(cancelled, Err(LoadError::Cancelled)));
+    let panicked = Model::load(&path, &LoadOptions::default(), |_| panic!("on purpose"));
+    assert!(matches!(panicked, Err(LoadError::Cancelled)));
+}
+
+#[test]
+fn missing_tensors_are_llama_cpps_to_report() {
+    let (_folder, path) = file(Defect::None);
+    let bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(11).position(|w| w == b"output_norm").unwrap();
+    let mut renamed = bytes.clone();
+    renamed[at..at + 11].copy_from_slice(b"output_morn");
+    fs::write(&path, renamed).unwrap();
+    let error = error(&path, &LoadOptions::default());
+    assert!(
+        matches!(&error, LoadError::Backend(reason) if reason.contains("output_norm")),
+        "{error}"
+    );
+}

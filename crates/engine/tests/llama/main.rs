@@ -1,0 +1,52 @@
+//! llama.cpp behind the runner: loading and its errors, tokenizing, batched decoding.
+//!
+//! On a random model that the tests write, and on the bundled one where it is there.
+#![cfg(feature = "llama")]
+
+mod decoding;
+mod loading;
+mod random_model;
+mod tokenizing;
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use loquent_engine::llama::{LoadOptions, Model};
+use random_model::Defect;
+
+/// The random model, loaded once.
+fn random() -> Arc<Model> {
+    static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
+    MODEL.get_or_init(|| load_random(Defect::None)).clone()
+}
+
+fn load_random(defect: Defect) -> Arc<Model> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("random.gguf");
+    random_model::write(&path, defect);
+    // Not mapped: the file is gone when this returns.
+    let options = LoadOptions {
+        mmap: false,
+        ..LoadOptions::default()
+    };
+    Model::load(&path, &options, |_| true).expect("the random model loads")
+}
+
+/// The bundled model; `None`, with the reason printed, where it is not there.
+fn bundled() -> Option<Arc<Model>> {
+    static MODEL: OnceLock<Option<Arc<Model>>> = OnceLock::new();
+    MODEL.get_or_init(load_bundled).clone()
+}
+
+fn load_bundled() -> Option<Arc<Model>> {
+    let default = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../models/loquent-tiny.gguf"
+    );
+    let path = std::env::var_os("LOQUENT_TEST_MODEL").map_or(PathBuf::from(default), PathBuf::from);
+    if !path.exists() {
+        eprintln!("skipped: no model at {}", path.display());
+        return None;
+    }
+    Some(Model::load(&path, &LoadOptions::default(), |_| true).expect("the bundled model loads"))
+}

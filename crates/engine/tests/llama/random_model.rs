@@ -1,0 +1,160 @@
+//! A random Llama model of some hundred KiB, written for the tests.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+
+use loquent_engine::gguf::{Array, TensorSpec, Value, Writer};
+
+const WIDTH: u64 = 64;
+const KV_WIDTH: u64 = 32;
+const HIDDEN: u64 = 128;
+const LAYERS: u32 = 2;
+
+/// What differs from a sound model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Defect {
+    None,
+    /// The embedding of this token is NaN.
+    NanToken(u32),
+    /// An architecture that llama.cpp does not know.
+    Architecture,
+}
+
+/// Tokens of the byte-level vocabulary: 256 bytes, one merge, three special ones.
+pub fn vocabulary() -> Vec<String> {
+    let mut tokens: Vec<String> = (0..=255u8).map(|b| letter(b).to_string()).collect();
+    tokens.push("he".to_owned());
+    tokens.extend(["<|endoftext|>", "<|im_start|>", "<|im_end|>"].map(str::to_owned));
+    tokens
+}
+
+/// The letter by which GPT-2's tokenizer writes a byte: itself where it is printable,
+/// otherwise the next one from U+0100 on.
+fn letter(byte: u8) -> char {
+    let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    if printable(byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|&b| !printable(b)).count() as u32;
+    char::from_u32(0x100 + before).expect("a small code point")
+}
+
+/// Writes the model to `path`.
+pub fn write(path: &Path, defect: Defect) {
+    let vocab = vocabulary().len() as u64;
+    let tensors = tensors(vocab);
+    let file = BufWriter::new(File::create(path).expect("a temporary file"));
+    let mut writer = Writer::start(file, &metadata(defect), &tensors).expect("a header");
+    let mut random = Random(1);
+    for tensor in &tensors {
+        let mut values = values(tensor, &mut random);
+        if let (Defect::NanToken(token), "token_embd.weight") = (defect, tensor.name.as_str()) {
+            let start = token as usize * WIDTH as usize;
+            values[start..start + WIDTH as usize].fill(f32::NAN);
+        }
+        writer.data_f32(&values).expect("tensor data");
+    }
+    writer.finish().expect("a complete file");
+}
+
+fn values(tensor: &TensorSpec, random: &mut Random) -> Vec<f32> {
+    let count: u64 = tensor.dims.iter().product();
+    match tensor.dims.len() {
+        1 => vec![1.0; count as usize],
+        // Variance 4 / inputs: hidden states keep their size and logits differ clearly.
+        _ => {
+            let scale = (12.0 / tensor.dims[0] as f32).sqrt();
+            (0..count).map(|_| random.next() * scale).collect()
+        }
+    }
+}
+
+/// A linear congruential generator (Knuth's MMIX constants).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
+
+fn tensors(vocab: u64) -> Vec<TensorSpec> {
+    let mut tensors = vec![
+        TensorSpec::f32("token_embd.weight", &[WIDTH, vocab]),
+        TensorSpec::f32("output_norm.weight", &[WIDTH]),
+        TensorSpec::f32("output.weight", &[WIDTH, vocab]),
+    ];
+    for layer in 0..LAYERS {
+        for (name, dims) in [
+            ("attn_norm", &[WIDTH][..]),
+            ("attn_q", &[WIDTH, WIDTH]),
+            ("attn_k", &[WIDTH, KV_WIDTH]),
+            ("attn_v", &[WIDTH, KV_WIDTH]),
+            ("attn_output", &[WIDTH, WIDTH]),
+            ("ffn_norm", &[WIDTH]),
+            ("ffn_gate", &[WIDTH, HIDDEN]),
+            ("ffn_up", &[WIDTH, HIDDEN]),
+            ("ffn_down", &[HIDDEN, WIDTH]),
+        ] {
+            tensors.push(TensorSpec::f32(format!("blk.{layer}.{name}.weight"), dims));
+        }
+    }
+    tensors
+}
+
+fn metadata(defect: Defect) -> Vec<(String, Value)> {
+    let architecture = if defect == Defect::Architecture {
+        "llamma"
+    } else {
+        "llama"
+    };
+    let mut metadata = vec![
+        (
+            "general.architecture".to_owned(),
+            Value::string(architecture),
+        ),
+        ("general.name".to_owned(), Value::string("random")),
+    ];
+    for (key, value) in [
+        ("context_length", 1024),
+        ("embedding_length", WIDTH as u32),
+        ("block_count", LAYERS),
+        ("feed_forward_length", HIDDEN as u32),
+        ("attention.head_count", 4),
+        ("attention.head_count_kv", 2),
+        ("rope.dimension_count", 16),
+    ] {
+        metadata.push((format!("{architecture}.{key}"), Value::u32(value)));
+    }
+    let epsilon = format!("{architecture}.attention.layer_norm_rms_epsilon");
+    metadata.push((epsilon, Value::F32(1e-5)));
+    metadata.extend(tokenizer());
+    metadata
+}
+
+fn tokenizer() -> Vec<(String, Value)> {
+    let tokens = vocabulary();
+    let (normal, control) = (1, 3);
+    let types = tokens
+        .iter()
+        .map(|t| if t.starts_with("<|") { control } else { normal });
+    let types = Array::of_i32(types);
+    let end = tokens.len() as u32 - 1;
+    [
+        ("model", Value::string("gpt2")),
+        ("pre", Value::string("gpt-2")),
+        ("merges", Value::Array(Array::of_strings(["h e"]))),
+        ("token_type", Value::Array(types)),
+        ("tokens", Value::Array(Array::of_strings(&tokens))),
+        ("bos_token_id", Value::u32(end - 2)),
+        ("eos_token_id", Value::u32(end)),
+        ("add_bos_token", Value::Bool(false)),
+    ]
+    .map(|(key, value)| (format!("tokenizer.ggml.{key}"), value))
+    .into()
+}
