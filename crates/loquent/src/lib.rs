@@ -2,6 +2,5 @@
 
 pub mod bundled;
 pub mod chat;
-mod chat_format;
 pub mod hub;
 pub mod serve;

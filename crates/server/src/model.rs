@@ -2,20 +2,23 @@
 
 use std::sync::Arc;
 
+use loquent_engine::template::{self, ChatTemplate, Conversation, Message, TemplateError};
 use loquent_infer::detok::Detokenizer;
 use loquent_infer::runner::TokenId;
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
-use crate::api::message::Message;
+use crate::service::unix_time_s;
 
-/// Turns a conversation into a prompt.
-pub trait ChatFormat: Send + Sync {
-    /// The tokens of `messages` with the opening of the assistant's answer.
-    ///
-    /// # Errors
-    /// What is wrong with the messages, for the client.
-    fn encode(&self, vocab: &dyn Vocab, messages: &[Message]) -> Result<Vec<TokenId>, String>;
+/// How the model wants a conversation written.
+#[derive(Debug)]
+pub struct ChatFormat {
+    /// The model's chat template, or a fallback.
+    pub template: ChatTemplate,
+    /// Text of the begin-of-sequence token, empty where there is none.
+    pub bos: String,
+    /// Text of the end-of-sequence token, empty where there is none.
+    pub eos: String,
 }
 
 /// Sampling where the request says nothing.
@@ -51,7 +54,7 @@ pub struct Model {
     /// Its vocabulary.
     pub vocab: Arc<dyn Vocab>,
     /// Its chat format.
-    pub chat: Arc<dyn ChatFormat>,
+    pub chat: Arc<ChatFormat>,
     /// Tokens that end a generation.
     pub end_tokens: Vec<TokenId>,
     /// Longest sequence in tokens.
@@ -66,9 +69,19 @@ impl Model {
     /// The tokens of a conversation.
     ///
     /// # Errors
-    /// What is wrong with the messages.
-    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<TokenId>, String> {
-        self.chat.encode(&*self.vocab, messages)
+    /// What is wrong with the messages, or with the template.
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<TokenId>, TemplateError> {
+        let conversation = Conversation {
+            messages,
+            tools: &[],
+            add_generation_prompt: true,
+            bos_token: &self.chat.bos,
+            eos_token: &self.chat.eos,
+            now_unix_s: unix_time_s() as i64,
+            nonce: rand::random(),
+            extra: &[],
+        };
+        template::encode_chat(&self.chat.template, &*self.vocab, &conversation)
     }
 
     /// The text of `tokens`; control tokens have none.

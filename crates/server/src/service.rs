@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use loquent_engine::template::Message;
 use loquent_infer::admission::Refusal;
 use loquent_infer::request::{Tag, Work};
 use loquent_infer::runner::TokenId;
@@ -14,7 +15,6 @@ use tokio::sync::Semaphore;
 
 use crate::answering::{Answering, Progress};
 use crate::api::answer::Head;
-use crate::api::message::Message;
 use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
 use crate::choice::{Choice, Record, Shape};
 use crate::clock::Clock;
@@ -184,9 +184,8 @@ impl Service {
     }
 
     fn encode_chat(&self, messages: &[Message]) -> Result<Vec<TokenId>, ApiError> {
-        self.model
-            .encode_chat(messages)
-            .map_err(|message| ApiError::invalid_param("messages", message))
+        let tokens = self.model.encode_chat(messages);
+        tokens.map_err(|error| ApiError::invalid_param("messages", error.to_string()))
     }
 
     fn check_length(&self, tokens: &[TokenId], endpoint: Endpoint) -> Result<(), ApiError> {

@@ -1,5 +1,6 @@
 //! The messages of a chat request.
 
+use loquent_engine::template::Message;
 use serde_json::Value;
 
 use super::fields::{Fields, kind_of};
@@ -7,42 +8,6 @@ use crate::error::ApiError;
 
 /// Most messages in one request.
 const MAX_MESSAGES: usize = 4096;
-
-/// Who speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Instructions; OpenAI's `developer` is the same.
-    System,
-    /// The person.
-    User,
-    /// The model.
-    Assistant,
-    /// A tool's result.
-    Tool,
-}
-
-impl Role {
-    /// The role's name in chat templates.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-        }
-    }
-}
-
-/// One message.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Message {
-    /// Who speaks.
-    pub role: Role,
-    /// The text, its parts joined.
-    pub content: String,
-    /// What else a template may want (`name`, `tool_calls`, `tool_call_id`), as it came.
-    pub extras: serde_json::Map<String, Value>,
-}
 
 /// Takes `messages` from a chat request.
 ///
@@ -66,33 +31,34 @@ pub fn parse_messages(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
 }
 
 fn parse_message(fields: &mut Fields) -> Result<Message, ApiError> {
-    let role = match fields.string("role")?.as_deref() {
-        Some("system" | "developer") => Role::System,
-        Some("user") => Role::User,
-        Some("assistant") => Role::Assistant,
-        Some("tool" | "function") => Role::Tool,
-        Some(other) => {
-            let known = "must be system, developer, user, assistant or tool";
-            return Err(fields.error("role", format!("{known}, not '{other}'.")));
-        }
-        None => return Err(fields.error("role", "is required.")),
-    };
-    let mut extras = serde_json::Map::new();
-    for name in ["name", "tool_call_id", "tool_calls"] {
-        if let Some(value) = fields.take(name) {
-            extras.insert(name.into(), value);
-        }
-    }
+    let role = parse_role(fields)?;
     let content = match fields.take("content") {
-        Some(content) => parse_content(fields, content)?,
-        None if role == Role::Assistant => String::new(),
+        Some(content) => Some(parse_content(fields, content)?),
+        None if role == "assistant" => None,
         None => return Err(fields.error("content", "is required.")),
     };
     Ok(Message {
-        role,
+        role: role.into(),
         content,
-        extras,
+        name: fields.string("name")?,
+        tool_calls: fields.array("tool_calls")?.unwrap_or_default(),
+        tool_call_id: fields.string("tool_call_id")?,
     })
+}
+
+/// The role as chat templates know it.
+fn parse_role(fields: &mut Fields) -> Result<&'static str, ApiError> {
+    match fields.string("role")?.as_deref() {
+        Some("system" | "developer") => Ok("system"),
+        Some("user") => Ok("user"),
+        Some("assistant") => Ok("assistant"),
+        Some("tool" | "function") => Ok("tool"),
+        Some(other) => {
+            let known = "must be system, developer, user, assistant or tool";
+            Err(fields.error("role", format!("{known}, not '{other}'.")))
+        }
+        None => Err(fields.error("role", "is required.")),
+    }
 }
 
 fn parse_content(fields: &Fields, content: Value) -> Result<String, ApiError> {

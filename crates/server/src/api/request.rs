@@ -1,11 +1,12 @@
 //! `/v1/chat/completions` and `/v1/completions`: from JSON to a request that cannot be wrong.
 
+use loquent_engine::template::Message;
 use loquent_infer::runner::TokenId;
 use loquent_proto::coalesce::StreamInterval;
 use serde_json::Value;
 
 use super::fields::{Fields, kind_of};
-use super::message::{Message, parse_messages};
+use super::message::parse_messages;
 use crate::error::ApiError;
 
 /// Most completions of one request, over all its prompts.

@@ -1,17 +1,13 @@
 //! `loquent serve`: arguments as typed, then resolved into the server's options.
 
-use std::net::SocketAddr;
+mod load;
+
 use std::num::NonZeroU16;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
-use loquent_engine::llama::{
-    KvType, LlamaRunner, LlamaVocab, LoadOptions, Model as Weights, RunnerOptions, physical_cores,
-};
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::scheduler::Limits;
@@ -19,18 +15,12 @@ use loquent_proto::coalesce::StreamInterval;
 use loquent_server::app::HttpOptions;
 use loquent_server::auth::ApiKeys;
 use loquent_server::delivery::StreamBounds;
-use loquent_server::model::{Model, SamplingDefaults, end_tokens};
-use loquent_server::server::{self, Loaded, Options};
-use loquent_server::service::{Policy, unix_time_s};
+use loquent_server::server::{self, Options};
+use loquent_server::service::Policy;
 use tokio::net::TcpListener;
 
 use crate::bundled;
-use crate::chat_format::TemplateFormat;
 use crate::hub::{self, HubSpec};
-
-/// Most tokens of a sequence unless --context says otherwise: a model trained for more
-/// would reserve memory that few chats use.
-const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -81,6 +71,10 @@ struct Source {
     /// Model from the Hugging Face hub, OWNER/REPO[:FILE or quantisation]
     #[arg(long, env = "LOQUENT_HF", value_name = "REPO")]
     hf: Option<HubSpec>,
+    /// No model: a simulated engine that gives each answer so many tokens per second
+    /// ("inf" for as fast as it can); for tests and measurements
+    #[arg(long, env = "LOQUENT_SIMULATE", value_name = "RATE", value_parser = parse_rate)]
+    simulate: Option<f64>,
 }
 
 impl Source {
@@ -97,9 +91,9 @@ impl Source {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 struct EngineArgs {
-    /// Sequences computed in one batch
+    /// Sequences computed in one batch, at most 256 (4096 simulated)
     #[arg(long, env = "LOQUENT_MAX_BATCH_SIZE", default_value_t = 16, value_name = "N",
-          value_parser = clap::value_parser!(u16).range(1..=256))]
+          value_parser = clap::value_parser!(u16).range(1..=4096))]
     max_batch_size: u16,
     /// Most tokens of one sequence, prompt and answer together [default: the model's, up to 4096]
     #[arg(long, env = "LOQUENT_CONTEXT", value_name = "N")]
@@ -125,7 +119,7 @@ struct EngineArgs {
     #[arg(long, env = "LOQUENT_ITL_TARGET_MS", default_value = "auto", value_name = "MS",
           value_parser = parse_itl_target)]
     itl_target_ms: ItlTarget,
-    /// Compute threads [default: physical cores]
+    /// Compute threads [default: physical cores; 1 for models below 32 MiB]
     #[arg(long, env = "LOQUENT_THREADS", value_name = "N")]
     threads: Option<NonZeroU16>,
     /// Forget finished sequences instead of keeping their KV for prompts that begin alike
@@ -233,6 +227,11 @@ struct HttpArgs {
     drain_timeout_s: u64,
 }
 
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().ok().filter(|rate| *rate > 0.0);
+    rate.ok_or_else(|| "give tokens per second, above 0, or \"inf\"".to_owned())
+}
+
 fn parse_interval(text: &str) -> Result<StreamInterval, String> {
     text.parse()
         .map_err(|_| "give a number above 0, or \"auto\"".to_owned())
@@ -269,7 +268,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
         server::run(
             listener,
             options,
-            move || args.load(bound),
+            move || load::load(&args, bound),
             shutdown_signal(),
         )
         .await
@@ -332,100 +331,6 @@ impl ServeArgs {
             drain_limit: seconds(self.http.drain_timeout_s),
         })
     }
-
-    /// Loads the model, with a progress bar on a terminal.
-    fn load(&self, bound: SocketAddr) -> anyhow::Result<Loaded> {
-        let path = self.source.fetch()?;
-        let kv_type = parse_kv_type(&self.engine.kv_type)?;
-        let load = LoadOptions {
-            gpu_layers: self.engine.gpu_layers,
-            kv_type,
-            ..LoadOptions::default()
-        };
-        let bar = progress_bar();
-        let weights = Weights::load(&path, &load, |share| {
-            bar.set_position((share * 100.0) as u64);
-            true
-        })?;
-        bar.finish_and_clear();
-        let sizes = self.engine.sizes(weights.info().context_train)?;
-        let runner = self.engine.runner(&weights, kv_type, sizes)?;
-        let model = self.describe(&weights, &path, sizes.0)?;
-        eprintln!(
-            "Loquent serves {} ({}, {} threads) on http://{bound}",
-            model.name,
-            weights.info().description,
-            self.engine.threads.unwrap_or_else(physical_cores),
-        );
-        Ok(Loaded {
-            runner: Box::new(runner),
-            model,
-        })
-    }
-
-    fn describe(&self, weights: &Arc<Weights>, path: &Path, context_tokens: u32) -> anyhow::Result<Model> {
-        let vocab = Arc::new(LlamaVocab::new(weights.clone()));
-        let own_name = weights.info().name.clone().filter(|name| !name.is_empty());
-        let file_name = || path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        let named = self.served_model_name.clone().or(own_name).or_else(file_name);
-        Ok(Model {
-            name: named.unwrap_or_else(|| bundled::NAME.into()),
-            end_tokens: end_tokens(&*vocab),
-            chat: Arc::new(TemplateFormat::new(weights)?),
-            vocab,
-            context_tokens,
-            defaults: SamplingDefaults::default(),
-            created_s: unix_time_s(),
-        })
-    }
-}
-
-impl EngineArgs {
-    /// Context and KV cells.
-    fn sizes(&self, context_train: u32) -> anyhow::Result<(u32, u32)> {
-        let context = self
-            .context
-            .unwrap_or(context_train.min(DEFAULT_CONTEXT_TOKENS));
-        if context < 2 {
-            bail!("--context must be at least 2");
-        }
-        let batch = u32::from(self.max_batch_size);
-        let kv_cells = self
-            .kv_cells
-            .unwrap_or_else(|| (2 * context).max(512 * batch));
-        if kv_cells < context {
-            bail!("--kv-cells must be at least --context ({context})");
-        }
-        Ok((context, kv_cells))
-    }
-
-    fn runner(
-        &self,
-        weights: &Arc<Weights>,
-        kv_type: KvType,
-        (context, kv_cells): (u32, u32),
-    ) -> anyhow::Result<LlamaRunner> {
-        let batch = self.max_batch_size;
-        let batch_tokens = self
-            .prefill_max_tokens
-            .saturating_add(batch.into())
-            .min(kv_cells);
-        let mut runner = LlamaRunner::new(
-            weights.clone(),
-            &RunnerOptions {
-                slots: batch.saturating_mul(2).clamp(batch, 256),
-                kv_cells,
-                context_tokens: context,
-                batch_tokens,
-                pass_tokens: batch_tokens.min(512),
-                threads: self.threads,
-                kv_type,
-                ..RunnerOptions::default()
-            },
-        )?;
-        runner.warm_up()?;
-        Ok(runner)
-    }
 }
 
 impl HttpArgs {
@@ -440,17 +345,3 @@ impl HttpArgs {
     }
 }
 
-fn parse_kv_type(text: &str) -> anyhow::Result<KvType> {
-    match text {
-        "f16" => Ok(KvType::F16),
-        "f32" => Ok(KvType::F32),
-        "q8_0" => Ok(KvType::Q8_0),
-        other => bail!("--kv-type must be f16, f32 or q8_0, not {other}"),
-    }
-}
-
-fn progress_bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("Loading {wide_bar} {pos}%")
-        .expect("the template is constant");
-    ProgressBar::new(100).with_style(style)
-}

@@ -1,0 +1,224 @@
+//! Loading what `loquent serve` serves: a GGUF file, or the simulated engine.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use loquent_engine::sim::{Pace, SimOptions, SimRunner, SimVocab};
+use loquent_engine::template::{CHATML, ChatTemplate};
+use loquent_infer::runner::{Capacity, Runner};
+use loquent_server::model::{ChatFormat, Model, SamplingDefaults, end_tokens};
+use loquent_server::server::Loaded;
+use loquent_server::service::unix_time_s;
+
+use super::{EngineArgs, ServeArgs};
+
+/// Context of the simulated engine unless `--context` says otherwise.
+const SIMULATED_CONTEXT_TOKENS: u32 = 16_384;
+
+/// Loads what `args` ask for and announces it on standard error.
+///
+/// # Errors
+/// When the model is missing, broken or too large; the message says what to do.
+pub(super) fn load(args: &ServeArgs, bound: SocketAddr) -> anyhow::Result<Loaded> {
+    let (loaded, description) = match args.source.simulate {
+        Some(rate) => simulated(args, rate)?,
+        None => real(args)?,
+    };
+    eprintln!("Loquent serves {} ({description}) on http://{bound}", loaded.model.name);
+    Ok(loaded)
+}
+
+fn simulated(args: &ServeArgs, tokens_per_s: f64) -> anyhow::Result<(Loaded, String)> {
+    let (context_tokens, kv_cells) = args.engine.sizes(SIMULATED_CONTEXT_TOKENS)?;
+    let batch = args.engine.max_batch_size;
+    let capacity = Capacity {
+        slots: batch.saturating_mul(2),
+        kv_cells,
+        context_tokens,
+        batch_tokens: args.engine.batch_tokens(kv_cells),
+        shares_prefix: true,
+    };
+    let step = Duration::try_from_secs_f64(1.0 / tokens_per_s);
+    let pace = step.map_or(Pace::None, |step| Pace::Fixed { step });
+    let runner = SimRunner::new(SimOptions { capacity, pace, faults: Vec::new() });
+    let model = Model {
+        name: args.served_model_name.clone().unwrap_or_else(|| "loquent-simulated".into()),
+        end_tokens: end_tokens(&SimVocab),
+        vocab: Arc::new(SimVocab),
+        chat: Arc::new(ChatFormat {
+            template: ChatTemplate::new(CHATML)?,
+            bos: String::new(),
+            eos: String::new(),
+        }),
+        context_tokens,
+        defaults: SamplingDefaults::default(),
+        created_s: unix_time_s(),
+    };
+    let description = format!("simulated, {tokens_per_s} tokens/s for each answer");
+    Ok((Loaded { runner: Box::new(runner) as Box<dyn Runner>, model }, description))
+}
+
+#[cfg(feature = "llama")]
+use llama::real;
+
+#[cfg(not(feature = "llama"))]
+fn real(_args: &ServeArgs) -> anyhow::Result<(Loaded, String)> {
+    anyhow::bail!("this build has no engine (cargo feature 'llama'); it can --simulate only")
+}
+
+#[cfg(feature = "llama")]
+mod llama {
+    use std::num::NonZeroU16;
+    use std::path::Path;
+
+    use anyhow::bail;
+    use indicatif::{ProgressBar, ProgressStyle};
+    use loquent_engine::gguf::Value;
+    use loquent_engine::llama::{
+        KvType, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS, Model as Weights, RunnerOptions,
+        physical_cores,
+    };
+    use loquent_infer::runner::TokenId;
+    use loquent_infer::vocab::Vocab;
+
+    use super::*;
+    use crate::bundled;
+
+    /// Most tokens of a sequence unless `--context` says otherwise: a model trained for more
+    /// would reserve memory that few chats use.
+    const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
+    /// Weights up to this size are computed by one thread: a step is over before a second
+    /// thread has met the first at a barrier.
+    const ONE_THREAD_BYTES: u64 = 32 << 20;
+
+    /// A GGUF file in llama.cpp.
+    pub(super) fn real(args: &ServeArgs) -> anyhow::Result<(Loaded, String)> {
+        let path = args.source.fetch()?;
+        let engine = &args.engine;
+        let kv_type = parse_kv_type(&engine.kv_type)?;
+        let options = LoadOptions { gpu_layers: engine.gpu_layers, kv_type, ..LoadOptions::default() };
+        let bar = progress_bar();
+        let weights = Weights::load(&path, &options, |share| {
+            bar.set_position((share * 100.0) as u64);
+            true
+        })?;
+        bar.finish_and_clear();
+        let threads = engine.threads.unwrap_or_else(|| threads_for(&weights));
+        let sizes = engine.sizes(weights.info().context_train.min(DEFAULT_CONTEXT_TOKENS))?;
+        let runner = runner(engine, &weights, kv_type, threads, sizes)?;
+        let model = describe(args, &weights, &path, sizes.0)?;
+        let words = if threads.get() == 1 { "thread" } else { "threads" };
+        let description = format!("{}, {threads} {words}", weights.info().description);
+        Ok((Loaded { runner: Box::new(runner), model }, description))
+    }
+
+    fn threads_for(weights: &Weights) -> NonZeroU16 {
+        let small = weights.info().size_bytes <= ONE_THREAD_BYTES;
+        if small { NonZeroU16::MIN } else { physical_cores() }
+    }
+
+    fn runner(
+        engine: &EngineArgs,
+        weights: &Arc<Weights>,
+        kv_type: KvType,
+        threads: NonZeroU16,
+        (context_tokens, kv_cells): (u32, u32),
+    ) -> anyhow::Result<LlamaRunner> {
+        let batch = engine.max_batch_size;
+        if batch > MAX_SLOTS {
+            bail!("--max-batch-size can be at most {MAX_SLOTS} with llama.cpp");
+        }
+        let batch_tokens = engine.batch_tokens(kv_cells);
+        let options = RunnerOptions {
+            slots: batch.saturating_mul(2).min(MAX_SLOTS),
+            kv_cells,
+            context_tokens,
+            batch_tokens,
+            pass_tokens: batch_tokens.min(512),
+            threads: Some(threads),
+            kv_type,
+            ..RunnerOptions::default()
+        };
+        let mut runner = LlamaRunner::new(weights.clone(), &options)?;
+        runner.warm_up()?;
+        Ok(runner)
+    }
+
+    fn describe(
+        args: &ServeArgs,
+        weights: &Arc<Weights>,
+        path: &Path,
+        context_tokens: u32,
+    ) -> anyhow::Result<Model> {
+        let vocab = LlamaVocab::new(weights.clone());
+        let text = |token: Option<TokenId>| {
+            let name = token.map(|token| vocab.name(token)).unwrap_or_default();
+            String::from_utf8_lossy(name).into_owned()
+        };
+        let own_name = weights.info().name.clone().filter(|name| !name.is_empty());
+        let file_name = || path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let named = args.served_model_name.clone().or(own_name).or_else(file_name);
+        let source = weights.info().chat_template.as_deref().unwrap_or(CHATML);
+        Ok(Model {
+            name: named.unwrap_or_else(|| bundled::NAME.into()),
+            end_tokens: end_tokens(&vocab),
+            chat: Arc::new(ChatFormat {
+                template: ChatTemplate::new(source)?,
+                bos: text(vocab.bos()),
+                eos: text(vocab.eos()),
+            }),
+            vocab: Arc::new(vocab),
+            context_tokens,
+            defaults: sampling_defaults(weights),
+            created_s: unix_time_s(),
+        })
+    }
+
+    /// What the model's author recommends, where the file says so.
+    fn sampling_defaults(weights: &Weights) -> SamplingDefaults {
+        let value = |key: &str| weights.header().get(&format!("general.sampling.{key}"));
+        let number = |key: &str, otherwise: f32| match value(key) {
+            Some(Value::F32(number)) => *number,
+            _ => otherwise,
+        };
+        let openai = SamplingDefaults::default();
+        SamplingDefaults {
+            temperature: number("temp", openai.temperature),
+            top_k: value("top_k").and_then(Value::as_u64).map_or(openai.top_k, |k| k as u32),
+            top_p: number("top_p", openai.top_p),
+            min_p: number("min_p", openai.min_p),
+        }
+    }
+
+    fn parse_kv_type(text: &str) -> anyhow::Result<KvType> {
+        match text {
+            "f16" => Ok(KvType::F16),
+            "f32" => Ok(KvType::F32),
+            "q8_0" => Ok(KvType::Q8_0),
+            other => bail!("--kv-type must be f16, f32 or q8_0, not {other}"),
+        }
+    }
+
+    fn progress_bar() -> ProgressBar {
+        let style = ProgressStyle::with_template("Loading {wide_bar} {pos}%");
+        ProgressBar::new(100).with_style(style.expect("the template is constant"))
+    }
+}
+
+impl EngineArgs {
+    /// Longest sequence and KV cells, in tokens.
+    fn sizes(&self, default_context: u32) -> anyhow::Result<(u32, u32)> {
+        let context = self.context.unwrap_or(default_context);
+        anyhow::ensure!(context >= 2, "--context must be at least 2");
+        let batch = u32::from(self.max_batch_size);
+        let kv_cells = self.kv_cells.unwrap_or_else(|| (2 * context).max(512 * batch));
+        anyhow::ensure!(kv_cells >= context, "--kv-cells must be at least --context ({context})");
+        Ok((context, kv_cells))
+    }
+
+    /// Most tokens of one native decode: the prefill budget beside a full batch of decode rows.
+    fn batch_tokens(&self, kv_cells: u32) -> u32 {
+        self.prefill_max_tokens.saturating_add(self.max_batch_size.into()).min(kv_cells)
+    }
+}
