@@ -1,5 +1,6 @@
 """The HTTP surface: exact bytes, errors, disconnects, drain."""
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -13,7 +14,9 @@ import pytest
 from conftest import BINARY, REPOSITORY, Server
 
 CHAT = {"messages": [{"role": "user", "content": "What is token streaming?"}], "temperature": 0}
-LONG = {**CHAT, "stream": True, "ignore_eos": True, "max_tokens": 1500}
+LONG = {**CHAT, "stream": True, "ignore_eos": True, "max_tokens": 5000}
+# A simulated engine of this pace is still busy with LONG when the tests look.
+PACED = ("--simulate", "100")
 
 
 def until(condition, seconds=10):
@@ -22,6 +25,17 @@ def until(condition, seconds=10):
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def streaming(server, body):
+    """A stream of which the first bytes have come; leaving the block leaves the server."""
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        with http.stream("POST", "/v1/chat/completions", json=body) as response:
+            assert response.status_code == 200
+            pieces = response.iter_bytes()
+            assert next(pieces).startswith(b": admitted")
+            yield pieces
 
 
 def sse(http, body):
@@ -157,9 +171,8 @@ def test_pages_of_other_origins_are_kept_out(start, http, server):
 
 
 def test_a_client_that_leaves_frees_the_engine(start):
-    server = start()
-    with httpx.Client(base_url=server.url) as http, http.stream("POST", "/v1/chat/completions", json=LONG) as response:
-        next(response.iter_bytes())
+    server = start(*PACED)
+    with streaming(server, LONG):
         until(lambda: server.metric("num_requests_running") == 1)
     until(lambda: server.metric("num_requests_running") == 0, 1)
     assert server.metric('request_success_total{finished_reason="abort"}') == 1
@@ -167,7 +180,7 @@ def test_a_client_that_leaves_frees_the_engine(start):
 
 
 def test_a_client_that_leaves_without_streaming_is_noticed_too(start):
-    server = start()
+    server = start(*PACED)
     address = urlparse(server.url)
     body = json.dumps({**LONG, "stream": False}).encode()
     with socket.create_connection((address.hostname, address.port)) as raw:
@@ -178,11 +191,11 @@ def test_a_client_that_leaves_without_streaming_is_noticed_too(start):
 
 
 def test_sigterm_lets_streams_end_and_refuses_new_work(start):
-    server = start()
+    server = start(*PACED)
     results = []
 
     def read():
-        response = httpx.post(f"{server.url}/v1/chat/completions", json={**LONG, "max_tokens": 300}, timeout=60)
+        response = httpx.post(f"{server.url}/v1/chat/completions", json={**LONG, "max_tokens": 200}, timeout=60)
         results.append(response.text)
 
     reader = threading.Thread(target=read)
@@ -195,25 +208,16 @@ def test_sigterm_lets_streams_end_and_refuses_new_work(start):
 
 
 def test_a_stream_that_outlives_the_drain_limit_is_broken_not_ended(start):
-    server = start("--drain-timeout-s", "0")
-    received = []
-
-    def read():
-        try:
-            with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=LONG, timeout=60) as response:
-                received.extend(response.iter_text())
-            received.append("clean end")
-        except httpx.HTTPError:
-            received.append("broken")
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    until(lambda: server.metric("num_requests_running") == 1)
-    server.terminate()
-    reader.join(60)
-    server.process.wait(20)
-    assert received[-1] == "broken"
-    assert "[DONE]" not in "".join(received)
+    server = start(*PACED, "--drain-timeout-s", "0")
+    with streaming(server, LONG) as pieces:
+        until(lambda: server.metric("num_requests_running") == 1)
+        server.terminate()
+        received = b""
+        with pytest.raises(httpx.RemoteProtocolError):
+            for piece in pieces:
+                received += piece
+    assert b"[DONE]" not in received
+    assert server.process.wait(20) == 0
 
 
 @pytest.mark.parametrize(
@@ -251,3 +255,66 @@ def test_keep_alive_connections_are_not_closed_under_the_client(http):
     for _ in range(50):
         response = http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 1})
         assert response.status_code == 200
+
+
+def test_a_queued_client_gets_headers_at_once_and_its_leaving_is_noticed(start):
+    server = start(*PACED, "--max-batch-size", "1")
+    with streaming(server, LONG):
+        until(lambda: server.metric("num_requests_running") == 1)
+        with streaming(server, LONG):
+            until(lambda: server.metric("num_requests_waiting") == 1)
+        until(lambda: server.metric("num_requests_waiting") == 0, 1)
+        assert server.metric("num_requests_running") == 1
+
+
+def test_beyond_the_bound_requests_get_429_with_retry_after(start):
+    server = start(*PACED, "--max-inflight-requests", "2")
+
+    def post():
+        return httpx.post(f"{server.url}/v1/chat/completions", json={**CHAT, "max_tokens": 1})
+
+    with streaming(server, {**LONG, "n": 2}):
+        refused = post()
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+    until(lambda: post().status_code == 200)
+
+
+def test_who_waits_too_long_is_told_so(start):
+    server = start(*PACED, "--max-batch-size", "1", "--queue-timeout", "0.2")
+    with streaming(server, LONG):
+        until(lambda: server.metric("num_requests_running") == 1)
+        waited = httpx.post(f"{server.url}/v1/chat/completions", json=CHAT)
+        assert waited.status_code == 429 and "queue" in waited.json()["error"]["message"]
+
+
+def test_a_reader_that_stops_loses_its_own_stream_only(start):
+    server = start("--simulate", "inf", "--stream-buffer-bytes", "4096", "--slow-reader-timeout-s", "1",
+                   "--context", "500000", "--kv-cells", "1000000")
+    address = urlparse(server.url)
+    body = json.dumps({**LONG, "max_tokens": 400_000}).encode()
+    with socket.create_connection((address.hostname, address.port)) as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        stuck.sendall(head.encode() + body)
+        until(lambda: server.metric("stream_pauses_total") == 1, 60)
+        other = httpx.post(f"{server.url}/v1/chat/completions", json={**CHAT, "max_tokens": 50})
+        assert other.status_code == 200, "the others go on"
+        until(lambda: server.metric('request_success_total{finished_reason="error"}') == 1
+              or server.metric("num_requests_running") == 0, 30)
+        # Whatever had been sent can still be read; then the connection is torn, not ended.
+        received = b""
+        with pytest.raises(ConnectionError):
+            while data := stuck.recv(65536):
+                received += data
+            assert received.endswith(b"0\r\n\r\n"), "a clean end would be taken for a complete answer"
+            raise ConnectionError
+        assert b"[DONE]" not in received
+
+
+def test_an_engine_that_fails_on_one_request_serves_the_others(http):
+    # Forbidding every token leaves nothing to choose: that completion fails, alone.
+    bias = {str(token): -100 for token in range(2048)}
+    assert http.post("/v1/chat/completions", json={**CHAT, "logit_bias": bias}).status_code in (200, 500)
+    assert http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 2}).status_code == 200

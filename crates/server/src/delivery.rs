@@ -50,7 +50,11 @@ pub struct Opening {
 enum Control {
     Open(Open),
     Close(Vec<Tag>),
+    Stop,
 }
+
+/// What streams that outlive the server are told.
+const SHUTDOWN: &str = "the server is shutting down";
 
 /// The delivery side's end of a request.
 #[derive(Debug, Clone)]
@@ -106,6 +110,11 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// Breaks off all streams with an error, and lets the engine stop.
+    pub fn stop(&self) {
+        let _ = self.control.send(Control::Stop);
+    }
+
     /// Starts a request's completions; their flushes come out of the returned inlet.
     pub fn open(&self, openings: Vec<Opening>) -> Inlet {
         let (flush_sender, flushes) = mpsc::unbounded_channel();
@@ -179,8 +188,9 @@ pub fn start(
                     None => return delivery.fail_all("the engine has stopped"),
                 },
                 control = inbox.recv() => match control {
-                    Some(control) => delivery.handle_control(control),
-                    None => return,
+                    Some(Control::Stop) | None => return delivery.fail_all(SHUTDOWN),
+                    Some(Control::Open(open)) => delivery.open(open),
+                    Some(Control::Close(tags)) => delivery.close(tags),
                 },
                 _ = tick.tick(), if !delivery.watched.is_empty() => delivery.handle_tick(),
             }
@@ -190,15 +200,11 @@ pub fn start(
 }
 
 impl Delivery {
-    fn handle_control(&mut self, control: Control) {
-        match control {
-            Control::Open(open) => self.open(open),
-            Control::Close(tags) => {
-                for tag in tags {
-                    if self.remove(tag).is_some() {
-                        self.send(Command::Cancel(tag));
-                    }
-                }
+    /// The client is gone. Streams that have ended already are unknown by now.
+    fn close(&mut self, tags: Vec<Tag>) {
+        for tag in tags {
+            if self.remove(tag).is_some() {
+                self.send(Command::Cancel(tag));
             }
         }
     }

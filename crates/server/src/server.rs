@@ -34,6 +34,8 @@ use crate::ticket::Gate;
 
 /// A client must have sent its request's head by then.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long broken streams may take to tell their clients why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Bytes that the HTTP side buffers per connection: a slow reader's tokens should wait
 /// where they can still be merged.
 const CONNECTION_BUFFER_BYTES: usize = 16 * 1024;
@@ -105,7 +107,7 @@ pub async fn run(
         () = &mut shutdown => {}
     }
     drop(listener);
-    drain(app, connections, options.drain_limit).await;
+    drain(&app, connections, options.drain_limit).await;
     tokio::task::spawn_blocking(|| engine.join()).await?.ok();
     Ok(())
 }
@@ -136,21 +138,18 @@ fn open(app: &App, options: &Options, loaded: Loaded) -> io::Result<JoinHandle<(
     Ok(engine.thread)
 }
 
-/// Refuses new work and waits for the running streams, at most `limit`.
-async fn drain(app: Arc<App>, connections: Connections, limit: Duration) {
+/// Refuses new work, waits for the running streams, at most `limit`, and breaks off the rest.
+async fn drain(app: &App, connections: Connections, limit: Duration) {
     let Ok(service) = app.service() else { return };
     service.draining.store(true, Ordering::Relaxed);
-    let inflight = service.gate.inflight();
-    tracing::info!(inflight, "draining");
-    if tokio::time::timeout(limit, connections.graceful.shutdown())
-        .await
-        .is_err()
-    {
-        tracing::warn!(
-            inflight = service.gate.inflight(),
-            "the drain limit is over"
-        );
+    tracing::info!(inflight = service.gate.inflight(), "draining");
+    let mut ended = std::pin::pin!(connections.graceful.shutdown());
+    if tokio::time::timeout(limit, &mut ended).await.is_err() {
+        tracing::warn!(inflight = service.gate.inflight(), "the drain limit is over");
+        service.delivery.stop();
+        let _ = tokio::time::timeout(LAST_WORDS, ended).await;
     }
+    service.delivery.stop();
 }
 
 struct Connections {
