@@ -78,7 +78,7 @@ pub struct SenderConfig {
     pub burst_memory: Micros,
     /// What counts as a burst. Default 60 ms or 4 packets.
     pub burst: Burst,
-    /// Bytes per second for packets without new text. Default 3000.
+    /// Bytes per second for packets without new text. Default 2800.
     pub bucket_bytes_per_s: u64,
     /// Bytes of such packets at once. Default 3000.
     pub bucket_depth_bytes: u64,
@@ -117,7 +117,7 @@ impl Default for SenderConfig {
                 span: ms(60),
                 packets: 4,
             },
-            bucket_bytes_per_s: 3_000,
+            bucket_bytes_per_s: 2_800,
             bucket_depth_bytes: 3_000,
             lazy_margin: ms(500),
             lazy_gap: [ms(200), ms(1_000)],
