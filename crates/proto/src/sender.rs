@@ -301,6 +301,26 @@ impl Sender {
         &self.path.rtt
     }
 
+    /// Whether delivery has caught up with generation: what a
+    /// [`Coalescer`](crate::Coalescer) asks before it flushes on `auto`. A hidden page and a
+    /// reader that holds enough are backlogs too.
+    pub fn is_clear(&self) -> bool {
+        let lazy = self
+            .last_new_text
+            .and_then(|last| self.lazy_at(last))
+            .is_some();
+        self.state == SenderState::Active && self.unsent_since.is_none() && !lazy
+    }
+
+    /// Another transport, over which this sender does not deliver, has brought the reader
+    /// everything below `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OffsetUnavailable`] if the log does not reach that far.
+    pub fn acknowledge(&mut self, offset: u64) -> Result<(), Error> {
+        self.advance(offset)
+    }
+
     /// The path takes larger or smaller datagrams from now on.
     pub fn set_max_datagram_bytes(&mut self, bytes: usize) {
         self.config.max_datagram_bytes = bytes;
