@@ -11,10 +11,6 @@ use crate::frame::{ACK_WINDOW, Ack};
 /// Packets remembered: those that an acknowledgement can name.
 const REMEMBERED: usize = ACK_WINDOW as usize + 11;
 
-/// How long a minimum round trip stays valid (twice this at most): a queue that never
-/// drains for longer is taken for the path itself, as a new route would be.
-const MIN_RTT_WINDOW: Micros = Micros::from_ms(10_000);
-
 /// Packets this far below the largest acknowledged may still be in flight (reordering,
 /// RFC 9002 §6.1.1).
 const REORDER_PACKETS: u64 = 3;
@@ -25,8 +21,7 @@ pub struct Rtt {
     smoothed: Micros,
     variance: Micros,
     latest: Micros,
-    min: [Micros; 2],
-    min_since: Micros,
+    min: Micros,
     sampled: bool,
 }
 
@@ -36,17 +31,15 @@ impl Rtt {
             smoothed: initial,
             variance: Micros(initial.0 / 4),
             latest: initial,
-            min: [initial, Micros::MAX],
-            min_since: Micros::ZERO,
+            min: initial,
             sampled: false,
         }
     }
 
-    fn sample(&mut self, now: Micros, rtt: Micros) {
+    fn sample(&mut self, rtt: Micros) {
         if !self.sampled {
             *self = Self {
                 sampled: true,
-                min_since: now,
                 ..Self::new(rtt)
             };
             return;
@@ -55,11 +48,12 @@ impl Rtt {
         self.variance = Micros((3 * self.variance.0 + difference) / 4);
         self.smoothed = Micros((7 * self.smoothed.0 + rtt.0) / 8);
         self.latest = rtt;
-        if now.since(self.min_since) > MIN_RTT_WINDOW {
-            self.min = [rtt, self.min[0]];
-            self.min_since = now;
-        }
-        self.min[0] = self.min[0].min(rtt);
+        self.min = self.min.min(rtt);
+    }
+
+    /// The path itself has become longer: what looked like a queue is not one.
+    pub fn forget_min(&mut self) {
+        self.min = self.latest;
     }
 
     /// Smoothed round-trip time.
@@ -72,9 +66,10 @@ impl Rtt {
         self.smoothed + self.variance.times(4).max(Micros::from_ms(10))
     }
 
-    /// Delay of the standing queue: the latest round trip over the least of 10 to 20 s.
+    /// Delay of the queue: the latest round trip less the least. The least is not forgotten
+    /// with time, or a queue that never drains would hide itself.
     pub fn queue(&self) -> Micros {
-        self.latest.since(self.min[0].min(self.min[1]))
+        self.latest.since(self.min)
     }
 }
 
@@ -136,7 +131,7 @@ impl Path {
         self.largest_acked = Some(largest);
         let packet = self.sent.iter().find(|packet| packet.number == largest);
         let rtt = packet.map(|packet| now.since(packet.at).since(ack.hold));
-        rtt.inspect(|rtt| self.rtt.sample(now, *rtt)).is_some()
+        rtt.inspect(|rtt| self.rtt.sample(*rtt)).is_some()
     }
 
     /// When the last loss run ended that was long enough to be a burst.
