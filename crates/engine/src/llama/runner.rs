@@ -15,12 +15,14 @@ use super::{LoadError, MAX_SLOTS, Model, sys};
 /// When the fused attention kernel is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlashAttention {
-    /// Where the back end has it for this model.
+    /// Where the back end has it for this model, except for [`KvType::F32`]: it would
+    /// round such a cache to 16 bits, and its kernels for few and for many tokens differ
+    /// by some 1e-3 in the logits, so that greedy text may depend on the company.
     #[default]
     Auto,
     /// Always.
     On,
-    /// Never.
+    /// Never. A sequence with NaN then breaks the others of a unified cache.
     Off,
 }
 
@@ -333,6 +335,9 @@ fn params(options: &RunnerOptions, threads: NonZeroU16) -> sys::llama_context_pa
     params.kv_unified = options.kv_unified;
     params.no_perf = true;
     params.flash_attn_type = match options.flash_attention {
+        FlashAttention::Auto if options.kv_type == KvType::F32 => {
+            sys::LLAMA_FLASH_ATTN_TYPE_DISABLED
+        }
         FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
         FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
         FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,

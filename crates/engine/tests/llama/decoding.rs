@@ -1,4 +1,7 @@
 //! Batches: the same tokens alone and in company, shared and cut pasts, bad rows, full caches.
+//!
+//! With F32 KV, where llama.cpp's kernels for one and for many tokens agree to 2e-6 in the
+//! logits of the random model; its least margin between the best two is 1e-3.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -13,11 +16,15 @@ use crate::random_model::Defect;
 const STEPS: usize = 24;
 
 fn runner(model: Arc<Model>, slots: u16, kv_cells: u32) -> LlamaRunner {
+    runner_with(KvType::F32, model, slots, kv_cells)
+}
+
+fn runner_with(kv_type: KvType, model: Arc<Model>, slots: u16, kv_cells: u32) -> LlamaRunner {
     let options = RunnerOptions {
         slots,
         kv_cells,
         batch_tokens: 2048,
-        kv_type: KvType::F32,
+        kv_type,
         // Compute threads wait for each other spinning: with one, tests run side by side.
         threads: NonZeroU16::new(1),
         ..RunnerOptions::default()
@@ -210,10 +217,14 @@ fn a_broken_sequence_fails_alone() {
     let model = crate::load_random(Defect::NanToken(b'Z'.into()));
     let mut prompts = prompts(&model);
     prompts.truncate(4);
-    let expected: Vec<_> = prompts
-        .iter()
-        .map(|prompt| alone(&model, prompt, 8))
-        .collect();
+    // F16, since without flash attention nothing keeps sequences apart.
+    let f16 = |model: &Arc<Model>, slots| runner_with(KvType::F16, model.clone(), slots, 1024);
+    let alone = |prompt| {
+        Session::new(f16(&model, 1), &[prompt])
+            .generate(8)
+            .remove(0)
+    };
+    let expected: Vec<_> = prompts.iter().cloned().map(alone).collect();
     let mut broken = prompts[1].clone();
     broken[3] = b'Z'.into();
     let sequences = [
@@ -222,7 +233,7 @@ fn a_broken_sequence_fails_alone() {
         prompts[2].clone(),
         prompts[3].clone(),
     ];
-    let mut session = Session::new(runner(model, 4, 1024), &sequences);
+    let mut session = Session::new(f16(&model, 4), &sequences);
     let sampled = session.step();
     assert_eq!(sampled[1].outcome, Err(RowError::NonFiniteLogits));
     assert!(
