@@ -24,7 +24,8 @@ const REORDER_PACKETS: u64 = 3;
 pub struct Rtt {
     smoothed: Micros,
     variance: Micros,
-    latest: Micros,
+    /// The latest round trips, newest first: jitter is not in all of them, a queue is.
+    recent: [Micros; 2],
     min: [Micros; 2],
     min_since: Micros,
     sampled: bool,
@@ -35,7 +36,7 @@ impl Rtt {
         Self {
             smoothed: initial,
             variance: Micros(initial.0 / 4),
-            latest: initial,
+            recent: [initial; 2],
             min: [initial, Micros::MAX],
             min_since: Micros::ZERO,
             sampled: false,
@@ -54,7 +55,8 @@ impl Rtt {
         let difference = self.smoothed.0.abs_diff(rtt.0);
         self.variance = Micros((3 * self.variance.0 + difference) / 4);
         self.smoothed = Micros((7 * self.smoothed.0 + rtt.0) / 8);
-        self.latest = rtt;
+        self.recent.rotate_right(1);
+        self.recent[0] = rtt;
         if now.since(self.min_since) > MIN_RTT_WINDOW {
             self.min = [rtt, self.min[0]];
             self.min_since = now;
@@ -72,9 +74,12 @@ impl Rtt {
         self.smoothed + self.variance.times(4).max(Micros::from_ms(10))
     }
 
-    /// Delay of the standing queue: the latest round trip over the least of 10 to 20 s.
+    /// Delay of the standing queue: the least of the latest round trips over the least of
+    /// 10 to 20 s.
     pub fn queue(&self) -> Micros {
-        self.latest.since(self.min[0].min(self.min[1]))
+        let [first, rest @ ..] = self.recent;
+        let standing = rest.into_iter().fold(first, Micros::min);
+        standing.since(self.min[0].min(self.min[1]))
     }
 }
 
