@@ -78,7 +78,7 @@ pub struct SenderConfig {
     pub burst_memory: Micros,
     /// What counts as a burst. Default 60 ms or 4 packets.
     pub burst: Burst,
-    /// Bytes per second for packets without new text. Default 3000.
+    /// Bytes per second for packets without new text. Default 2800.
     pub bucket_bytes_per_s: u64,
     /// Bytes of such packets at once. Default 3000.
     pub bucket_depth_bytes: u64,
@@ -117,7 +117,7 @@ impl Default for SenderConfig {
                 span: ms(60),
                 packets: 4,
             },
-            bucket_bytes_per_s: 3_000,
+            bucket_bytes_per_s: 2_800,
             bucket_depth_bytes: 3_000,
             lazy_margin: ms(500),
             lazy_gap: [ms(200), ms(1_000)],
@@ -299,6 +299,26 @@ impl Sender {
     /// Round-trip estimates of the path in use.
     pub const fn rtt(&self) -> &Rtt {
         &self.path.rtt
+    }
+
+    /// Whether delivery has caught up with generation: what a
+    /// [`Coalescer`](crate::Coalescer) asks before it flushes on `auto`. A hidden page and a
+    /// reader that holds enough are backlogs too.
+    pub fn is_clear(&self) -> bool {
+        let lazy = self
+            .last_new_text
+            .and_then(|last| self.lazy_at(last))
+            .is_some();
+        self.state == SenderState::Active && self.unsent_since.is_none() && !lazy
+    }
+
+    /// Another transport, over which this sender does not deliver, has brought the reader
+    /// everything below `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OffsetUnavailable`] if the log does not reach that far.
+    pub fn acknowledge(&mut self, offset: u64) -> Result<(), Error> {
+        self.advance(offset)
     }
 
     /// The path takes larger or smaller datagrams from now on.

@@ -3,7 +3,8 @@
 mod pair;
 
 use loquent_proto::{
-    AssemblerLimits, Delta, Micros, Pace, ReceiverConfig, SenderConfig, SenderEvent, SenderState,
+    AssemblerLimits, Delta, Error, Micros, Pace, ReceiverConfig, SenderConfig, SenderEvent,
+    SenderState,
 };
 use pair::{LinkConfig, Markov, Pair, Rng, stall_ratio};
 
@@ -352,6 +353,39 @@ fn more_than_a_receiver_can_hold_waits_its_turn() {
         _ => None,
     });
     assert_eq!(shown.collect::<String>(), text);
+}
+
+#[test]
+fn another_transport_takes_over_and_gives_back() {
+    let mut pair = pair([LinkConfig::clean(50), LinkConfig::clean(50)], 2);
+    pair.push(&opening());
+    pair.run_until(ms(200));
+    assert!(pair.sender.is_clear());
+    pair.sender.suspend();
+    let packets = pair.down.packets;
+    for i in 0..50 {
+        pair.push(&token(i));
+        pair.run_until(pair.now + ms(20));
+        assert!(!pair.sender.is_clear());
+    }
+    assert_eq!(
+        pair.down.packets, packets,
+        "nothing leaves while another delivers"
+    );
+    let head = pair.sender.log().head();
+    assert_eq!(
+        pair.sender.acknowledge(head + 1),
+        Err(Error::OffsetUnavailable)
+    );
+    pair.sender.acknowledge(head).expect("in the log");
+    pair.push(&token(50));
+    pair.restart_at(head, ReceiverConfig::default());
+    pair.run_until(pair.now + ms(200));
+    assert_eq!(
+        pair.shown,
+        [opening(), token(50)],
+        "datagrams brought only what was left"
+    );
 }
 
 #[test]

@@ -366,21 +366,20 @@ impl Pair {
 
     /// The receiver is restarted and knows nothing at all.
     pub fn reload(&mut self, config: ReceiverConfig) {
-        self.path += 1;
-        self.receiver = Receiver::new(self.now, self.path, 0, config);
-        self.sender
-            .resume(self.now, self.path, 0)
-            .expect("in the log");
-        self.drive();
+        self.restart_at(0, config);
     }
 
     /// The receiver is restarted and knows only what was shown.
     pub fn restart(&mut self, config: ReceiverConfig) {
+        self.restart_at(self.receiver.shown(), config);
+    }
+
+    /// A new receiver goes on from `offset` on a new connection.
+    pub fn restart_at(&mut self, offset: u64, config: ReceiverConfig) {
         self.path += 1;
-        let shown = self.receiver.shown();
-        self.receiver = Receiver::new(self.now, self.path, shown, config);
+        self.receiver = Receiver::new(self.now, self.path, offset, config);
         self.sender
-            .resume(self.now, self.path, shown)
+            .resume(self.now, self.path, offset)
             .expect("in the log");
         self.drive();
     }
