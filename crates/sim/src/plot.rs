@@ -80,6 +80,12 @@ fn style(plan: &Plan, scheme: usize) -> (&'static str, &'static str) {
     (shades[before % shades.len()], dash)
 }
 
+/// The bound has no cost to be drawn.
+fn has(plan: &Plan, scheme: usize, metric: Metric) -> bool {
+    let cost = matches!(metric, Metric::WireKb | Metric::AckKb | Metric::Redundancy);
+    !(cost && matches!(plan.scheme[scheme].send, Scheme::Oracle { .. }))
+}
+
 fn heading(svg: &mut Svg, plan: &Plan) {
     let style = format!(r#"fill="{INK}" font-size="16" font-weight="600""#);
     svg.text((20.0, 30.0), Anchor::Start, &style, &plan.title);
@@ -135,7 +141,7 @@ fn extent(panels: usize) -> (f64, f64) {
     let columns = panels.clamp(1, 2) as f64;
     let rows = panels.div_ceil(2).max(1) as f64;
     (
-        LEFT + columns * PANEL_WIDTH + (columns - 1.0) * GUTTER + 24.0,
+        LEFT + columns * PANEL_WIDTH + (columns - 1.0) * GUTTER + 30.0,
         TOP + rows * (PANEL_HEIGHT + BELOW + 44.0) - 44.0,
     )
 }
@@ -190,7 +196,8 @@ fn scatter(
                 let (x, y) = point(scheme);
                 Some((panel.at(x, y), colour(scheme)))
             });
-            let (points, colours): (Vec<_>, Vec<_>) = joined.unzip();
+            let (mut points, colours): (Vec<_>, Vec<_>) = joined.unzip();
+            points.sort_by(|a: &(f64, f64), b| a.0.total_cmp(&b.0));
             svg.polyline(&points, colours.first().unwrap_or(&INK), 1.5, "2 3");
         }
         for scheme in 0..plan.scheme.len() {
@@ -221,7 +228,7 @@ fn bars(plan: &Plan, study: &Study, metrics: &[Metric]) -> String {
     heading(&mut svg, plan);
     let (cases, schemes) = (plan.case.len(), plan.scheme.len());
     let width = (LEFT + 90.0 * cases as f64).max(860.0);
-    let row = PANEL_HEIGHT + 70.0;
+    let row = PANEL_HEIGHT + 62.0;
     for (place, &metric) in metrics.iter().enumerate() {
         let highest = (0..cases)
             .flat_map(|case| (0..schemes).map(move |scheme| (case, scheme)))
@@ -241,7 +248,7 @@ fn bars(plan: &Plan, study: &Study, metrics: &[Metric]) -> String {
         panel.draw(&mut svg, "", "", metric.axis());
         let thick = panel.width / cases as f64 * 0.8 / schemes as f64;
         for (case, what) in plan.case.iter().enumerate() {
-            for scheme in 0..schemes {
+            for scheme in (0..schemes).filter(|&scheme| has(plan, scheme, metric)) {
                 let (mean, half) = study.mean(case, scheme, metric);
                 let left = case as f64 + 0.1 + 0.8 * scheme as f64 / schemes as f64;
                 let (x, y) = panel.at(left, mean);
@@ -299,7 +306,7 @@ fn lines(plan: &Plan, study: &Study, (label, log_x): (&str, bool), metrics: &[Me
             Axis::from_zero(highest),
         );
         panel.draw(&mut svg, "", label, metric.axis());
-        for scheme in 0..plan.scheme.len() {
+        for scheme in (0..plan.scheme.len()).filter(|&scheme| has(plan, scheme, metric)) {
             let (colour, dash) = style(plan, scheme);
             let points: Vec<_> = placed
                 .iter()

@@ -13,6 +13,8 @@ use super::{Progress, Receiver, Sender, Volume};
 /// Datagrams are admitted in units of a full packet, as quinn does.
 const MTU_BYTES: f64 = 1_200.0;
 const MAX_ACK_DELAY_US: u64 = 25_000;
+/// QUIC backs off without end and closes an idle connection; a client would then dial anew.
+const MAX_PROBE_WAIT_US: f64 = 5e6;
 const PACKET_THRESHOLD: u32 = 3;
 /// Bytes of the QUIC ACK that goes before the payload: largest number and a bitmap.
 const ACK_BYTES: usize = 12;
@@ -161,7 +163,8 @@ impl CongestedSender {
     }
 
     fn probe_at(&self) -> Option<u64> {
-        let wait_us = self.probe_timeout_us() * f64::from(1u32 << self.probes.min(10));
+        let backed_off_us = self.probe_timeout_us() * f64::from(1u32 << self.probes.min(10));
+        let wait_us = backed_off_us.min(MAX_PROBE_WAIT_US);
         (!self.in_flight.is_empty()).then(|| self.last_sent_us + wait_us as u64)
     }
 

@@ -163,9 +163,12 @@ impl Sender for TcpSender {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        (self.progress() == Progress::Active)
-            .then(|| self.unacked.values().map(|s| self.deadline_us(s)).min())
-            .flatten()
+        if self.progress() != Progress::Active {
+            return None;
+        }
+        let resend = self.unacked.values().map(|s| self.deadline_us(s)).min()?;
+        let give_up = self.ended_us.map(|end_us| end_us + GIVE_UP_US + 1);
+        Some(give_up.map_or(resend, |give_up| resend.min(give_up)))
     }
 
     fn progress(&self) -> Progress {
