@@ -3,3 +3,5 @@
 pub mod gguf;
 #[cfg(feature = "llama")]
 pub mod llama;
+pub mod sim;
+pub mod template;

@@ -3,13 +3,29 @@
 //! A [`Sampler`] is rebuilt from its parameters and the tokens so far: the random
 //! number of the i-th completion token is a function of `(seed, i)` alone, so that a
 //! sequence that was preempted and recomputed goes on exactly as it would have.
+//!
+//! Order of steps: log-probabilities of the unmodified logits; repetition, presence and
+//! frequency penalties; logit bias; forbidden tokens; temperature; min-p; top-k; top-p
+//! over what they left; draw. Equals are ranked by token, lowest first.
+
+mod random;
+mod row;
+mod select;
+
+use std::collections::HashMap;
 
 use crate::runner::{RowError, TokenId};
+use select::{Candidate, Row};
+
+/// Temperatures below this are greedy: their weights would overflow.
+const GREEDY_BELOW: f32 = 1e-5;
+/// A bias of this or less forbids the token.
+const FORBIDDING_BIAS: f32 = -100.0;
 
 /// How a request samples. Validated by whoever builds it: see the field bounds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// 0 is greedy; finite, `0.0..=100.0`.
+    /// 0 is greedy (as is all below 1e-5); finite, `0.0..=100.0`.
     pub temperature: f32,
     /// Keep the k most probable tokens; 0 keeps all.
     pub top_k: u32,
@@ -33,6 +49,33 @@ pub struct Sampling {
     pub forbidden: Vec<TokenId>,
 }
 
+impl Default for Sampling {
+    /// Greedy, without penalties, bias or log-probabilities.
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            seed: 0,
+            logit_bias: Vec::new(),
+            logprobs: None,
+            forbidden: Vec::new(),
+        }
+    }
+}
+
+impl Sampling {
+    fn has_penalties(&self) -> bool {
+        self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
+            || self.repetition_penalty != 1.0
+    }
+}
+
 /// Log-probabilities of one generated token, from the unmodified logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
@@ -51,35 +94,270 @@ pub struct Choice {
     pub logprobs: Option<Box<Logprobs>>,
 }
 
-/// Memory that sampling reuses from row to row; one per thread that samples.
+/// Memory that sampling reuses from row to row; one per thread that samples. Grows to
+/// some 16 bytes per vocabulary entry when probabilities are flat, else stays small.
 #[derive(Debug, Clone, Default)]
-pub struct Scratch {}
+pub struct Scratch {
+    maxima: Vec<f32>,
+    order: Vec<f32>,
+    sums: Vec<f64>,
+    candidates: Vec<Candidate>,
+    ranked: Vec<Candidate>,
+    /// Tokens whose logits were changed, with what they were.
+    touched: Vec<(TokenId, f32)>,
+}
 
 /// The sampling state of one sequence.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
+    /// Completion tokens so far: the index of the next random number.
+    generated: u64,
+    /// Occurrences in the completion of every token seen in prompt or completion; kept
+    /// only where a penalty needs it.
+    seen: HashMap<TokenId, u32>,
 }
 
 impl Sampler {
     /// The sampler of a sequence that has `prompt` and has generated `generated`.
     pub fn new(sampling: Sampling, prompt: &[TokenId], generated: &[TokenId]) -> Self {
-        let _ = (prompt, generated);
-        Self { sampling }
+        let mut sampler = Self {
+            sampling,
+            generated: 0,
+            seen: HashMap::new(),
+        };
+        if sampler.sampling.has_penalties() {
+            sampler.seen.extend(prompt.iter().map(|&token| (token, 0)));
+        }
+        generated.iter().for_each(|&token| sampler.remember(token));
+        sampler
+    }
+
+    /// Completion tokens so far.
+    pub fn generated(&self) -> u64 {
+        self.generated
     }
 
     /// Chooses a token from `logits` (one per vocabulary entry, overwritten) and remembers it.
+    ///
+    /// # Errors
+    /// [`RowError`]; the sampler then stays as it was.
     pub fn sample(
         &mut self,
         logits: &mut [f32],
-        _scratch: &mut Scratch,
+        scratch: &mut Scratch,
     ) -> Result<Choice, RowError> {
-        let _ = &self.sampling;
-        let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
-        let token = best.ok_or(RowError::NothingAllowed)?.0 as TokenId;
-        Ok(Choice {
-            token,
-            logprobs: None,
-        })
+        let summary = match self.sampling.logprobs {
+            Some(top) => Some(Summary::of(logits, top, scratch)?),
+            None => None,
+        };
+        self.modify(logits, scratch);
+        let max = row::scan(logits, &mut scratch.maxima)?;
+        check_touched(max, &scratch.touched)?;
+        let token = self.choose(logits, max, scratch);
+        let logprobs = summary.map(|summary| {
+            let touched = scratch.touched.iter().find(|(t, _)| *t == token);
+            let logit = touched.map_or(logits[token as usize], |(_, logit)| *logit);
+            Box::new(Logprobs {
+                chosen: logit - summary.log_mass,
+                top: summary.top,
+            })
+        });
+        self.remember(token);
+        Ok(Choice { token, logprobs })
+    }
+
+    fn remember(&mut self, token: TokenId) {
+        self.generated += 1;
+        if self.sampling.has_penalties() {
+            *self.seen.entry(token).or_default() += 1;
+        }
+    }
+
+    /// Applies penalties, bias and forbidden tokens to the few logits they concern.
+    fn modify(&self, logits: &mut [f32], scratch: &mut Scratch) {
+        let Sampling {
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
+            ..
+        } = self.sampling;
+        let touched = &mut scratch.touched;
+        touched.clear();
+        for (&token, &count) in &self.seen {
+            change(logits, touched, token, |logit| {
+                let repeated = if logit > 0.0 {
+                    logit / repetition_penalty
+                } else {
+                    logit * repetition_penalty
+                };
+                let presence = if count > 0 { presence_penalty } else { 0.0 };
+                repeated - presence - frequency_penalty * count as f32
+            });
+        }
+        for &(token, bias) in &self.sampling.logit_bias {
+            let forbids = bias <= FORBIDDING_BIAS;
+            let biased = |logit| {
+                if forbids {
+                    f32::NEG_INFINITY
+                } else {
+                    logit + bias
+                }
+            };
+            change(logits, touched, token, biased);
+        }
+        for &token in &self.sampling.forbidden {
+            change(logits, touched, token, |_| f32::NEG_INFINITY);
+        }
+    }
+
+    /// Chooses from scanned logits with a finite maximum.
+    fn choose(&self, logits: &[f32], max: f32, scratch: &mut Scratch) -> TokenId {
+        let Sampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            seed,
+            ..
+        } = self.sampling;
+        let Scratch {
+            maxima,
+            order,
+            sums,
+            candidates,
+            ranked,
+            ..
+        } = scratch;
+        if temperature < GREEDY_BELOW {
+            return row::first_at(logits, maxima, max) as TokenId;
+        }
+        let row = Row {
+            logits,
+            maxima,
+            max,
+            scale: 1.0 / temperature,
+        };
+        let u = random::uniform(seed, self.generated);
+        // ln 0 is negative infinity: no floor.
+        let floor = max + temperature * min_p.ln();
+        let mass = if top_k > 0 && (top_k as usize) < logits.len() {
+            row.best(top_k as usize, floor, candidates, order);
+            candidates.sort_unstable_by_key(|candidate| candidate.token);
+            select::mass(candidates)
+        } else if min_p > 0.0 {
+            row.collect(floor, candidates);
+            select::mass(candidates)
+        } else if top_p < 1.0 {
+            let mass = row.mass();
+            row.collect(row.floor_of_mass(mass, top_p), candidates);
+            mass
+        } else {
+            return draw_from_row(&row, u, sums);
+        };
+        if top_p < 1.0 {
+            select::keep_mass(candidates, mass * f64::from(top_p), ranked);
+        }
+        let target = u * select::mass(candidates);
+        draw(
+            candidates.iter().map(|c| (c.token, c.weight.into())),
+            target,
+        )
     }
 }
+
+/// Changes one logit and notes what it was; tokens outside the vocabulary are ignored.
+fn change(
+    logits: &mut [f32],
+    touched: &mut Vec<(TokenId, f32)>,
+    token: TokenId,
+    to: impl Fn(f32) -> f32,
+) {
+    if let Some(logit) = logits.get_mut(token as usize) {
+        touched.push((token, *logit));
+        *logit = to(*logit);
+    }
+}
+
+/// Tells broken logits from forbidden ones: both may leave no finite maximum.
+fn check_touched(max: f32, touched: &[(TokenId, f32)]) -> Result<(), RowError> {
+    if touched
+        .iter()
+        .any(|(_, logit)| logit.is_nan() || *logit == f32::INFINITY)
+    {
+        return Err(RowError::NonFiniteLogits);
+    }
+    match max.is_finite() {
+        true => Ok(()),
+        false if touched.iter().any(|(_, logit)| logit.is_finite()) => {
+            Err(RowError::NothingAllowed)
+        }
+        false => Err(RowError::NonFiniteLogits),
+    }
+}
+
+/// Draws from all tokens: sums per chunk first, then inside the chunk that was hit.
+fn draw_from_row(row: &Row<'_>, u: f64, sums: &mut Vec<f64>) -> TokenId {
+    let chunks = || row.logits.chunks(row::CHUNK);
+    sums.clear();
+    sums.extend(chunks().map(|chunk| row::sum_exp(chunk, row.max, row.scale)));
+    let mut target = u * sums.iter().sum::<f64>();
+    let chunk_sums = sums.iter().enumerate();
+    let hit = draw(chunk_sums.map(|(i, &sum)| (i as TokenId, sum)), target) as usize;
+    target -= sums[..hit].iter().sum::<f64>();
+    let start = hit * row::CHUNK;
+    let chunk = &row.logits[start..row.logits.len().min(start + row::CHUNK)];
+    let weights = chunk
+        .iter()
+        .map(|&logit| row::exp((logit - row.max) * row.scale).into());
+    draw(
+        weights
+            .enumerate()
+            .map(|(i, w)| ((start + i) as TokenId, w)),
+        target,
+    )
+}
+
+/// The first item at which the running sum of weights exceeds `target`; the last with a
+/// weight where rounding leaves the sum below.
+fn draw(items: impl Iterator<Item = (TokenId, f64)>, target: f64) -> TokenId {
+    let (mut sum, mut last) = (0.0, 0);
+    for (token, weight) in items.filter(|(_, weight)| *weight > 0.0) {
+        sum += weight;
+        last = token;
+        if sum > target {
+            break;
+        }
+    }
+    last
+}
+
+/// What log-probabilities need of a row before it is modified.
+struct Summary {
+    /// Logarithm of the sum of all `exp(logit)`.
+    log_mass: f32,
+    top: Vec<(TokenId, f32)>,
+}
+
+impl Summary {
+    fn of(logits: &[f32], top: u8, scratch: &mut Scratch) -> Result<Self, RowError> {
+        let max = row::scan(logits, &mut scratch.maxima)?;
+        if max == f32::NEG_INFINITY {
+            return Err(RowError::NonFiniteLogits);
+        }
+        let row = Row {
+            logits,
+            maxima: &scratch.maxima,
+            max,
+            scale: 1.0,
+        };
+        let log_mass = (f64::from(max) + row.mass().ln()) as f32;
+        let best = &mut scratch.candidates;
+        row.best(top.into(), f32::NEG_INFINITY, best, &mut scratch.order);
+        let top = best.iter().map(|c| (c.token, c.logit - log_mass)).collect();
+        Ok(Self { log_mass, top })
+    }
+}
+
+#[cfg(test)]
+mod tests;

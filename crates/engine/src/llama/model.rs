@@ -19,6 +19,8 @@ pub struct LoadOptions {
     pub gpu_layers: Option<u32>,
     /// Map the file instead of reading it: faster to start, shared between processes.
     pub mmap: bool,
+    /// Only the vocabulary, for tokenizing: such a model has no weights.
+    pub vocab_only: bool,
     /// KV cells that will be wanted; only for the memory check.
     pub kv_cells: u32,
     /// Their type; only for the memory check.
@@ -32,6 +34,7 @@ impl Default for LoadOptions {
         Self {
             gpu_layers: None,
             mmap: true,
+            vocab_only: false,
             kv_cells: 0,
             kv_type: KvType::default(),
             memory_bytes: None,
@@ -132,6 +135,7 @@ pub struct Model {
     handle: NonNull<sys::llama_model>,
     info: ModelInfo,
     header: Header,
+    has_weights: bool,
 }
 
 // SAFETY: llama.cpp does not change a model after loading; contexts and the tokenizer
@@ -172,11 +176,15 @@ impl Model {
             go_on
         };
         match load_native(path, options, &mut report) {
-            Some(handle) => Ok(Arc::new(Self {
-                handle,
-                info: describe(handle),
-                header,
-            })),
+            Some(handle) => {
+                let (info, has_weights) = (describe(handle), !options.vocab_only);
+                Ok(Arc::new(Self {
+                    handle,
+                    info,
+                    header,
+                    has_weights,
+                }))
+            }
             None if cancelled => Err(LoadError::Cancelled),
             None => Err(refusal(&header)),
         }
@@ -185,6 +193,11 @@ impl Model {
     /// What the model says of itself.
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// Whether it was loaded with its weights.
+    pub fn has_weights(&self) -> bool {
+        self.has_weights
     }
 
     /// Its GGUF header, without arrays.
@@ -297,6 +310,7 @@ fn load_native(
     };
     params.progress_callback = Some(handle_progress);
     params.progress_callback_user_data = (&raw mut report).cast::<c_void>();
+    params.vocab_only = options.vocab_only;
     log::clear_errors();
     // SAFETY: `path` is NUL-terminated; `params` and `report`, to which it points,
     // live through the call, and the callback is used during it only.

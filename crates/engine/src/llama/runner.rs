@@ -210,6 +210,9 @@ impl Runner for LlamaRunner {
 
 fn check(model: &Model, options: &RunnerOptions) -> Result<(), LoadError> {
     let refuse = |what: &str| Err(LoadError::Backend(what.to_owned()));
+    if !model.has_weights() {
+        return refuse("the model was loaded without weights");
+    }
     if options.slots == 0 || options.slots > MAX_SLOTS {
         return refuse(&format!(
             "{} slots: 1 to {MAX_SLOTS} are possible",

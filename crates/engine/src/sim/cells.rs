@@ -1,0 +1,85 @@
+//! KV cells, each held by the slots that share it.
+
+use loquent_infer::runner::TokenId;
+
+/// Index of a cell.
+type Cell = u32;
+
+/// What a slot holds: a token and its cell per position.
+#[derive(Debug, Clone, Default)]
+struct Held {
+    tokens: Vec<TokenId>,
+    cells: Vec<Cell>,
+}
+
+/// All cells of a cache and the slots that hold them.
+#[derive(Debug)]
+pub(super) struct Cells {
+    free: Vec<Cell>,
+    /// Holders of each cell.
+    holders: Vec<u16>,
+    slots: Vec<Held>,
+}
+
+impl Cells {
+    pub(super) fn new(cells: u32, slots: u16) -> Self {
+        Self {
+            free: (0..cells).rev().collect(),
+            holders: vec![0; cells as usize],
+            slots: vec![Held::default(); slots.into()],
+        }
+    }
+
+    /// Cells that nobody holds.
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The tokens of `slot`.
+    pub(super) fn tokens(&self, slot: usize) -> &[TokenId] {
+        &self.slots[slot].tokens
+    }
+
+    /// Appends tokens to `slot`; there must be cells for them.
+    pub(super) fn append(&mut self, slot: usize, tokens: &[TokenId]) {
+        for &token in tokens {
+            let cell = self.free.pop().expect("the caller counted the free cells");
+            self.holders[cell as usize] = 1;
+            self.slots[slot].tokens.push(token);
+            self.slots[slot].cells.push(cell);
+        }
+    }
+
+    /// Lets the empty slot `to` share the first `len` positions of `from`.
+    pub(super) fn share(&mut self, from: usize, to: usize, len: usize) {
+        assert!(
+            self.slots[to].tokens.is_empty(),
+            "fork into slot {to}, which is not empty"
+        );
+        let have = self.slots[from].tokens.len();
+        assert!(
+            len <= have,
+            "fork of {len} positions from slot {from}, which has {have}"
+        );
+        let tokens = self.slots[from].tokens[..len].to_vec();
+        let cells = self.slots[from].cells[..len].to_vec();
+        cells
+            .iter()
+            .for_each(|&cell| self.holders[cell as usize] += 1);
+        self.slots[to] = Held { tokens, cells };
+    }
+
+    /// Drops the positions of `slot` from `len` on.
+    pub(super) fn cut(&mut self, slot: usize, len: usize) {
+        let held = &mut self.slots[slot];
+        held.tokens.truncate(len);
+        let from = len.min(held.cells.len());
+        for cell in held.cells.drain(from..) {
+            let holders = &mut self.holders[cell as usize];
+            *holders -= 1;
+            if *holders == 0 {
+                self.free.push(cell);
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! A simulated engine: text without a model, at a set pace, with faults on request.
+//!
+//! The text is a function of the prompt alone. A request's i-th token is computed from
+//! (hash of its prompt tokens, i), so that equal requests get equal text, whatever else
+//! runs, whether or not a prefix was shared or a sequence recomputed. It is English
+//! words, punctuation and, now and then, an emoji spread over four tokens of one byte
+//! each, because half characters are what breaks streaming code.
+//!
+//! An answer ends after [`DEFAULT_LENGTH`] tokens, or after N where the prompt contains
+//! `tokens=N` (the last one counts), unless end tokens are forbidden.
+//!
+//! It keeps account of KV cells as llama.cpp's unified cache does, shared ones once, and
+//! panics where a scheduler breaks the rules of [`loquent_infer::runner::Runner`].
+
+mod cells;
+mod pace;
+mod runner;
+mod text;
+mod vocab;
+
+pub use pace::Pace;
+pub use runner::{Fault, SimOptions, SimRunner};
+pub use vocab::SimVocab;
+
+/// Tokens of an answer whose prompt does not say `tokens=N`.
+pub const DEFAULT_LENGTH: u64 = 10_000;

@@ -1,0 +1,98 @@
+//! How long a simulated step takes.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The pace of a [`super::SimRunner`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pace {
+    /// As fast as the processor can.
+    None,
+    /// Every step takes the same time.
+    Fixed {
+        /// The time.
+        step: Duration,
+    },
+    /// Steps take the recorded times, over and over; none recorded is [`Pace::None`].
+    Recorded(Vec<Duration>),
+}
+
+impl Pace {
+    fn step(&self, index: u64) -> Option<Duration> {
+        match self {
+            Pace::None => None,
+            Pace::Fixed { step } => Some(*step),
+            Pace::Recorded(steps) if steps.is_empty() => None,
+            Pace::Recorded(steps) => Some(steps[(index % steps.len() as u64) as usize]),
+        }
+    }
+}
+
+/// Sleeps at the end of each step until its deadline. Deadlines follow each other, so
+/// that a late wake-up or the scheduler's own work does not lower the rate.
+#[derive(Debug)]
+pub(super) struct Pacer {
+    pace: Pace,
+    deadline: Option<Instant>,
+}
+
+impl Pacer {
+    pub(super) fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            deadline: None,
+        }
+    }
+
+    /// Waits for the end of step `index`.
+    pub(super) fn wait(&mut self, index: u64) {
+        let Some(step) = self.pace.step(index) else {
+            return;
+        };
+        let now = Instant::now();
+        let deadline = next_deadline(self.deadline, now, step);
+        self.deadline = Some(deadline);
+        thread::sleep(deadline.saturating_duration_since(now));
+    }
+}
+
+/// One step after the last deadline; one step from now after a pause of half a step.
+fn next_deadline(last: Option<Instant>, now: Instant, step: Duration) -> Instant {
+    match last {
+        Some(last) if now.saturating_duration_since(last) < step / 2 => last + step,
+        _ => now + step,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Deadlines neither drift nor catch up after a pause.
+    use super::*;
+
+    #[test]
+    fn deadlines_follow_each_other() {
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        assert_eq!(next_deadline(None, start, ms(10)), start + ms(10));
+        let last = start + ms(10);
+        assert_eq!(
+            next_deadline(Some(last), start + ms(12), ms(10)),
+            start + ms(20)
+        );
+        assert_eq!(
+            next_deadline(Some(last), start + ms(9), ms(10)),
+            start + ms(20)
+        );
+        assert_eq!(
+            next_deadline(Some(last), start + ms(500), ms(10)),
+            start + ms(510)
+        );
+    }
+
+    #[test]
+    fn recorded_steps_repeat() {
+        let pace = Pace::Recorded(vec![Duration::from_millis(1), Duration::from_millis(2)]);
+        assert_eq!(pace.step(3), Some(Duration::from_millis(2)));
+        assert_eq!(Pace::Recorded(Vec::new()).step(3), None);
+        assert_eq!(Pace::None.step(0), None);
+    }
+}

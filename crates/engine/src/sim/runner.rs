@@ -1,0 +1,256 @@
+//! The [`Runner`] that computes nothing.
+
+use loquent_infer::runner::{Batch, Capacity, RowError, RunError, Runner, Sampled, Slot, Span};
+use loquent_infer::sampling::{Sampler, Scratch};
+
+use super::cells::Cells;
+use super::pace::{Pace, Pacer};
+use super::text::Answer;
+use super::vocab::{SIZE, TURN_END};
+
+/// Logit of the token that the text wants. The others' is 0: even at temperature 1 the
+/// text comes as written (but for one token in 10^14).
+const WANTED: f32 = 40.0;
+/// Logit of the end token when the text is over: the word after it is second.
+const OVER: f32 = 80.0;
+
+/// Something that goes wrong, once. Steps are the calls of [`Runner::run`], from 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// The row of one sequence fails (if it samples at that step).
+    Row {
+        /// The sequence.
+        slot: Slot,
+        /// When.
+        step: u64,
+        /// How.
+        error: RowError,
+    },
+    /// A whole batch fails.
+    Batch {
+        /// When.
+        step: u64,
+        /// How.
+        error: RunError,
+    },
+}
+
+/// What a [`SimRunner`] simulates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SimOptions {
+    /// Its sizes; `shares_prefix` false makes [`Runner::fork`] panic.
+    pub capacity: Capacity,
+    /// Its pace.
+    pub pace: Pace,
+    /// Its faults.
+    pub faults: Vec<Fault>,
+}
+
+impl Default for SimOptions {
+    /// 16 slots, 65,536 cells, contexts of 16,384, batches of 2,048; no pace, no faults.
+    fn default() -> Self {
+        let capacity = Capacity {
+            slots: 16,
+            kv_cells: 65_536,
+            context_tokens: 16_384,
+            batch_tokens: 2_048,
+            shares_prefix: true,
+        };
+        Self {
+            capacity,
+            pace: Pace::None,
+            faults: Vec::new(),
+        }
+    }
+}
+
+/// The simulated engine.
+///
+/// # Panics
+/// Its methods panic when they are called against the rules: a span that does not
+/// continue its slot, a slot twice in a batch, sizes beyond the capacity, sampling
+/// without a sampler, a fork into a slot in use.
+#[derive(Debug)]
+pub struct SimRunner {
+    capacity: Capacity,
+    faults: Vec<Fault>,
+    pacer: Pacer,
+    cells: Cells,
+    samplers: Vec<Option<Sampler>>,
+    /// The answer being given in each slot, once it is known.
+    answers: Vec<Option<Answer>>,
+    logits: Vec<f32>,
+    scratch: Scratch,
+    steps: u64,
+}
+
+impl SimRunner {
+    /// An engine with nothing in it.
+    pub fn new(options: SimOptions) -> Self {
+        let SimOptions {
+            capacity,
+            pace,
+            faults,
+        } = options;
+        Self {
+            capacity,
+            faults,
+            pacer: Pacer::new(pace),
+            cells: Cells::new(capacity.kv_cells, capacity.slots),
+            samplers: vec![None; capacity.slots.into()],
+            answers: vec![None; capacity.slots.into()],
+            logits: Vec::with_capacity(SIZE),
+            scratch: Scratch::default(),
+            steps: 0,
+        }
+    }
+
+    /// KV cells that nobody holds.
+    pub fn free_cells(&self) -> usize {
+        self.cells.free()
+    }
+
+    /// Calls of [`Runner::run`] so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn check_batch(&self, batch: &Batch) {
+        let most = self.capacity.batch_tokens as usize;
+        assert!(
+            !batch.is_empty() && batch.tokens.len() <= most,
+            "a batch of 1 to {most} tokens"
+        );
+        let mut slots = vec![false; self.capacity.slots.into()];
+        let mut covered = 0;
+        for Span {
+            slot,
+            start,
+            tokens,
+            ..
+        } in &batch.spans
+        {
+            assert!(
+                !std::mem::replace(&mut slots[slot.index()], true),
+                "{slot:?} occurs twice"
+            );
+            let have = self.cells.tokens(slot.index()).len();
+            assert_eq!(
+                *start as usize, have,
+                "{slot:?} does not go on where it ended"
+            );
+            let end = have + tokens.len();
+            assert!(
+                end <= self.capacity.context_tokens as usize,
+                "{slot:?} beyond the context"
+            );
+            assert!(
+                tokens.start == covered && !tokens.is_empty(),
+                "spans cover the tokens"
+            );
+            covered = tokens.end;
+        }
+        assert_eq!(covered, batch.tokens.len(), "spans cover the tokens");
+    }
+
+    fn batch_fault(&mut self, step: u64) -> Option<RunError> {
+        self.faults.iter().find_map(|fault| match fault {
+            Fault::Batch { step: at, error } if *at == step => Some(error.clone()),
+            _ => None,
+        })
+    }
+
+    fn row_fault(&self, slot: Slot, step: u64) -> Option<RowError> {
+        self.faults.iter().find_map(|fault| match fault {
+            Fault::Row {
+                slot: of,
+                step: at,
+                error,
+            } if *of == slot && *at == step => Some(error.clone()),
+            _ => None,
+        })
+    }
+
+    fn sample(&mut self, slot: Slot, step: u64) -> Sampled {
+        if let Some(error) = self.row_fault(slot, step) {
+            return Sampled {
+                slot,
+                outcome: Err(error),
+            };
+        }
+        let sampler = self.samplers[slot.index()]
+            .as_mut()
+            .expect("a sampler was assigned");
+        let tokens = self.cells.tokens(slot.index());
+        let i = sampler.generated();
+        let prompt = &tokens[..tokens.len() - i as usize];
+        let answer = *self.answers[slot.index()].get_or_insert_with(|| Answer::to(prompt));
+        self.logits.clear();
+        self.logits.resize(SIZE, 0.0);
+        self.logits[answer.token(i) as usize] = WANTED;
+        if i >= answer.length {
+            self.logits[TURN_END as usize] = OVER;
+        }
+        Sampled {
+            slot,
+            outcome: sampler.sample(&mut self.logits, &mut self.scratch),
+        }
+    }
+}
+
+impl Runner for SimRunner {
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn assign(&mut self, slot: Slot, sampler: Sampler) {
+        self.samplers[slot.index()] = Some(sampler);
+        self.answers[slot.index()] = None;
+    }
+
+    fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
+        self.check_batch(batch);
+        let step = self.steps;
+        self.steps += 1;
+        if let Some(error) = self.batch_fault(step) {
+            return Err(error);
+        }
+        if batch.tokens.len() > self.cells.free() {
+            return Err(RunError::CacheFull);
+        }
+        for span in &batch.spans {
+            self.cells
+                .append(span.slot.index(), &batch.tokens[span.tokens.clone()]);
+        }
+        for span in batch.spans.iter().filter(|span| span.sample) {
+            let row = self.sample(span.slot, step);
+            sampled.push(row);
+        }
+        self.pacer.wait(step);
+        Ok(())
+    }
+
+    fn fork(&mut self, from: Slot, to: Slot, len: u32) {
+        assert!(
+            self.capacity.shares_prefix,
+            "this engine was set to share no prefixes"
+        );
+        self.cells.share(from.index(), to.index(), len as usize);
+    }
+
+    fn truncate(&mut self, slot: Slot, len: u32) {
+        let partial = len > 0 && (len as usize) < self.cells.tokens(slot.index()).len();
+        assert!(
+            self.capacity.shares_prefix || !partial,
+            "set to share no prefixes: no cuts"
+        );
+        self.cells.cut(slot.index(), len as usize);
+        if len == 0 {
+            self.samplers[slot.index()] = None;
+            self.answers[slot.index()] = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! What the simulated engine says: a pure function of prompt and index.
+
+use loquent_infer::runner::TokenId;
+use loquent_infer::vocab::Vocab;
+
+use super::DEFAULT_LENGTH;
+use super::vocab::{FIRST_WORD, SimVocab, WORDS};
+
+/// Tokens per sentence: words, a punctuation mark, then words or an emoji's four bytes.
+const SENTENCE: u64 = 16;
+/// Where in a sentence the mark stands.
+const MARK_AT: u64 = 11;
+
+const MARKS: [u8; 4] = *b".,;.";
+const EMOJI: [[u8; 4]; 4] = [
+    *b"\xf0\x9f\x8c\x8a",
+    *b"\xf0\x9f\x9a\x80",
+    *b"\xf0\x9f\x93\xa1",
+    *b"\xf0\x9f\x8e\xb5",
+];
+
+/// What the answer to one prompt is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answer {
+    seed: u64,
+    /// Tokens before the end token.
+    pub(super) length: u64,
+}
+
+impl Answer {
+    /// The answer to `prompt`.
+    pub(super) fn to(prompt: &[TokenId]) -> Self {
+        // FNV-1a, then mixed by every use.
+        let seed = prompt
+            .iter()
+            .flat_map(|token| token.to_le_bytes())
+            .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+            });
+        Self {
+            seed,
+            length: asked_length(prompt).unwrap_or(DEFAULT_LENGTH),
+        }
+    }
+
+    /// Its `i`-th token.
+    pub(super) fn token(&self, i: u64) -> TokenId {
+        let (sentence, place) = (i / SENTENCE, i % SENTENCE);
+        let dice = mix(self.seed ^ mix(sentence));
+        match place {
+            MARK_AT => MARKS[(dice % 4) as usize].into(),
+            12..SENTENCE if dice.is_multiple_of(8) => {
+                let emoji = EMOJI[(dice >> 8) as usize % EMOJI.len()];
+                emoji[(place - 12) as usize].into()
+            }
+            _ => FIRST_WORD + (mix(dice ^ place) % WORDS.len() as u64) as TokenId,
+        }
+    }
+}
+
+/// The N of the last `tokens=N` in the prompt's text.
+fn asked_length(prompt: &[TokenId]) -> Option<u64> {
+    let text: Vec<u8> = prompt
+        .iter()
+        .flat_map(|&token| SimVocab.piece(token))
+        .copied()
+        .collect();
+    let text = String::from_utf8_lossy(&text);
+    let (_, after) = text.rsplit_once("tokens=")?;
+    let digits = after
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(after.len());
+    after[..digits].parse().ok()
+}
+
+/// A bijection that spreads bits (the finisher of MurmurHash3).
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+    x = (x ^ (x >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+    x ^ (x >> 33)
+}
+
+#[cfg(test)]
+mod tests {
+    //! Answers are text, differ by prompt, and are as long as asked.
+    use loquent_infer::vocab::Encode;
+
+    use super::*;
+
+    fn prompt(text: &str) -> Vec<TokenId> {
+        SimVocab
+            .encode(
+                text,
+                Encode {
+                    add_bos: false,
+                    parse_special: false,
+                },
+            )
+            .unwrap()
+    }
+
+    #[test]
+    fn answers_are_utf8_with_split_characters() {
+        let answer = Answer::to(&prompt("hello"));
+        let tokens: Vec<TokenId> = (0..3200).map(|i| answer.token(i)).collect();
+        let text: Vec<u8> = tokens
+            .iter()
+            .flat_map(|&t| SimVocab.piece(t))
+            .copied()
+            .collect();
+        let text = String::from_utf8(text).expect("whole sentences are UTF-8");
+        assert!(
+            text.chars().any(|c| c.len_utf8() == 4),
+            "no emoji in {text}"
+        );
+        assert_ne!(answer, Answer::to(&prompt("hallo")));
+    }
+
+    #[test]
+    fn length_is_as_asked() {
+        for (text, length) in [
+            ("say tokens=7, please", 7),
+            ("tokens=1 tokens=20", 20),
+            ("tokens=", 10_000),
+            ("", 10_000),
+        ] {
+            assert_eq!(Answer::to(&prompt(text)).length, length, "{text}");
+        }
+    }
+}

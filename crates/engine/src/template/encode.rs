@@ -1,0 +1,68 @@
+//! Segments of a prompt to tokens.
+
+use loquent_infer::runner::TokenId;
+use loquent_infer::vocab::{Encode, EncodeError, Vocab};
+
+use super::{ChatTemplate, Conversation, Segment, TemplateError};
+
+/// Whether tokenizing `text` with special tokens parsed gives a control token.
+pub fn has_special(vocab: &dyn Vocab, text: &str) -> bool {
+    let how = Encode {
+        add_bos: false,
+        parse_special: true,
+    };
+    match vocab.encode(text, how) {
+        Ok(tokens) => tokens.iter().any(|&token| is_control(vocab, token)),
+        // What cannot be encoded is no matter for trust; encoding it later gives the error.
+        Err(_) => true,
+    }
+}
+
+/// Control tokens have a name and add nothing to a text.
+fn is_control(vocab: &dyn Vocab, token: TokenId) -> bool {
+    vocab.piece(token).is_empty() && !vocab.name(token).is_empty()
+}
+
+/// Tokenizes a prompt, each segment by its own rule, with the begin-of-sequence token
+/// first where the model wants one and the template has not written it.
+///
+/// # Errors
+/// [`EncodeError`].
+pub fn encode_segments(
+    vocab: &dyn Vocab,
+    segments: &[Segment],
+) -> Result<Vec<TokenId>, EncodeError> {
+    let mut tokens = vocab.encode(
+        "",
+        Encode {
+            add_bos: true,
+            parse_special: false,
+        },
+    )?;
+    let begin = tokens.clone();
+    for (i, segment) in segments.iter().enumerate() {
+        let how = Encode {
+            add_bos: false,
+            parse_special: segment.special,
+        };
+        let part = vocab.encode(&segment.text, how)?;
+        if i == 0 && !begin.is_empty() && part.starts_with(&begin) {
+            tokens.clear();
+        }
+        tokens.extend(part);
+    }
+    Ok(tokens)
+}
+
+/// Renders and tokenizes a conversation.
+///
+/// # Errors
+/// See [`TemplateError`].
+pub fn encode_chat(
+    template: &ChatTemplate,
+    vocab: &dyn Vocab,
+    conversation: &Conversation<'_>,
+) -> Result<Vec<TokenId>, TemplateError> {
+    let segments = template.render(conversation, &|text| has_special(vocab, text))?;
+    Ok(encode_segments(vocab, &segments)?)
+}

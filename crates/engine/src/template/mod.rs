@@ -1,0 +1,229 @@
+//! Chat templates: messages to prompt text to tokens.
+//!
+//! Templates are the Jinja sources that come with models, rendered by `minijinja` with
+//! the settings and extras that `transformers` gives them. Rendering is bounded in
+//! instructions, recursion and output, since a template is part of a downloaded file;
+//! what one expression may allocate is bounded by minijinja for repetitions only.
+//!
+//! **Text that users wrote never becomes special tokens.** A template writes special
+//! tokens as text (`<|im_end|>`), so its output must be tokenized with special tokens
+//! parsed, and a user who writes the same text would end their turn. Therefore strings
+//! that contain special tokens ([`ChatTemplate::render`]'s `is_special` says so, exactly)
+//! are replaced by markers before rendering and put back afterwards, as [`Segment`]s that
+//! are tokenized as plain text. Strings without special tokens, nearly all, are
+//! rendered as they are: tokens may then merge across their borders, as in training.
+//! Where a template changes a marked string beyond trimming or JSON quoting, so that it
+//! cannot be put back exactly as the template would have written it, the request is
+//! refused ([`TemplateError::SpecialText`]) rather than let through.
+
+mod clock;
+mod encode;
+mod jinja;
+mod splice;
+
+pub use encode::{encode_chat, encode_segments, has_special};
+
+use serde_json::{Map, Value, json};
+
+/// Longest prompt text that a template may write, in bytes.
+const MAX_OUTPUT_BYTES: usize = 16 << 20;
+
+/// The fallback where a model has no template: ChatML.
+pub const CHATML: &str = "{% for message in messages %}\
+<|im_start|>{{ message.role }}\n{{ message.content or '' }}<|im_end|>\n\
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// Why messages could not be made a prompt.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// The template is not valid Jinja.
+    #[error("the chat template is invalid: {0}")]
+    Syntax(String),
+    /// The template refused the messages (`raise_exception`): the request's fault.
+    #[error("the model's chat template refuses these messages: {0}")]
+    Refused(String),
+    /// The template failed on these messages.
+    #[error("the chat template failed: {0}")]
+    Failed(String),
+    /// The template took too many steps or wrote too much.
+    #[error("the chat template exceeds the limit on {0}")]
+    Limit(&'static str),
+    /// Text of special tokens in a place where it cannot be kept apart.
+    #[error(
+        "a message contains text that the model reads as a control token, where the chat \
+             template does not allow it to be kept apart"
+    )]
+    SpecialText,
+    /// The text could not be tokenized.
+    #[error(transparent)]
+    Encode(#[from] loquent_infer::vocab::EncodeError),
+}
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Message {
+    /// `system`, `user`, `assistant`, `tool` or what else the template knows.
+    pub role: String,
+    /// Its text; `None` is null, as beside tool calls.
+    pub content: Option<String>,
+    /// The author's name.
+    pub name: Option<String>,
+    /// Calls an assistant made, in OpenAI's shape; arguments may be a string of JSON or
+    /// an object and are given to the template as an object.
+    pub tool_calls: Vec<Value>,
+    /// The call that a `tool` message answers.
+    pub tool_call_id: Option<String>,
+}
+
+impl Message {
+    /// A message of `role` that says `content`.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        let (role, content) = (role.into(), Some(content.into()));
+        Self {
+            role,
+            content,
+            ..Self::default()
+        }
+    }
+
+    /// A message whose content came in several text parts; they become lines.
+    pub fn from_parts<'a>(
+        role: impl Into<String>,
+        parts: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        Self::new(role, parts.into_iter().collect::<Vec<_>>().join("\n"))
+    }
+
+    fn to_json(&self) -> Value {
+        let mut fields = Map::new();
+        fields.insert("role".into(), json!(self.role));
+        fields.insert("content".into(), json!(self.content));
+        if let Some(name) = &self.name {
+            fields.insert("name".into(), json!(name));
+        }
+        if !self.tool_calls.is_empty() {
+            let calls = self.tool_calls.iter().cloned().map(with_parsed_arguments);
+            fields.insert("tool_calls".into(), calls.collect());
+        }
+        if let Some(id) = &self.tool_call_id {
+            fields.insert("tool_call_id".into(), json!(id));
+        }
+        Value::Object(fields)
+    }
+}
+
+/// OpenAI sends arguments as a string of JSON; templates written for `transformers`
+/// expect the object.
+fn with_parsed_arguments(mut call: Value) -> Value {
+    if let Some(arguments) = call.pointer_mut("/function/arguments")
+        && let Some(parsed) = arguments
+            .as_str()
+            .and_then(|text| serde_json::from_str(text).ok())
+        && let Value::Object(_) = parsed
+    {
+        *arguments = parsed;
+    }
+    call
+}
+
+/// Everything a template may ask for.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversation<'a> {
+    /// The messages, oldest first.
+    pub messages: &'a [Message],
+    /// Tool definitions in OpenAI's shape.
+    pub tools: &'a [Value],
+    /// End with the beginning of the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// Text of the begin-of-sequence token, empty if there is none.
+    pub bos_token: &'a str,
+    /// Text of the end-of-sequence token, empty if there is none.
+    pub eos_token: &'a str,
+    /// The time that `strftime_now` tells, in seconds since 1970 (UTC).
+    pub now_unix_s: i64,
+    /// A random number that whoever wrote the messages cannot know: names the markers.
+    pub nonce: u128,
+    /// Further variables (`chat_template_kwargs`), for example `enable_thinking`.
+    pub extra: &'a [(String, Value)],
+}
+
+/// A part of a prompt's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// The text.
+    pub text: String,
+    /// Whether special tokens written in it are meant as such.
+    pub special: bool,
+}
+
+/// A compiled chat template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: minijinja::Environment<'static>,
+}
+
+impl ChatTemplate {
+    /// Compiles `source`.
+    ///
+    /// # Errors
+    /// [`TemplateError::Syntax`].
+    pub fn new(source: &str) -> Result<Self, TemplateError> {
+        jinja::compile(source).map(|environment| Self { environment })
+    }
+
+    /// Renders a conversation. `is_special` says whether tokenizing a text with special
+    /// tokens parsed would give one.
+    ///
+    /// # Errors
+    /// See [`TemplateError`].
+    pub fn render(
+        &self,
+        conversation: &Conversation<'_>,
+        is_special: &dyn Fn(&str) -> bool,
+    ) -> Result<Vec<Segment>, TemplateError> {
+        let plain = variables(conversation);
+        let text = self.render_text(conversation, &plain)?;
+        let (marked, strings) = splice::mark(&plain, conversation.nonce, is_special);
+        if strings.is_empty() {
+            return Ok(vec![Segment {
+                text,
+                special: true,
+            }]);
+        }
+        let marked_text = self.render_text(conversation, &marked)?;
+        splice::segments(&text, &marked_text, &strings, conversation.nonce)
+            .ok_or(TemplateError::SpecialText)
+    }
+
+    fn render_text(
+        &self,
+        conversation: &Conversation<'_>,
+        variables: &Map<String, Value>,
+    ) -> Result<String, TemplateError> {
+        jinja::render(
+            &self.environment,
+            variables,
+            conversation.now_unix_s,
+            MAX_OUTPUT_BYTES,
+        )
+    }
+}
+
+fn variables(conversation: &Conversation<'_>) -> Map<String, Value> {
+    let mut variables: Map<String, Value> = conversation.extra.iter().cloned().collect();
+    let messages: Vec<Value> = conversation.messages.iter().map(Message::to_json).collect();
+    variables.insert("messages".into(), messages.into());
+    // Templates test `tools is not none` as often as `if tools`.
+    let tools = (!conversation.tools.is_empty()).then(|| conversation.tools.to_vec());
+    variables.insert("tools".into(), json!(tools));
+    variables.insert(
+        "add_generation_prompt".into(),
+        conversation.add_generation_prompt.into(),
+    );
+    variables.insert("bos_token".into(), conversation.bos_token.into());
+    variables.insert("eos_token".into(), conversation.eos_token.into());
+    variables
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! Markers for strings that must not be read as special tokens: put in before
+//! rendering, and the strings put back after it.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::Segment;
+
+/// The variables that hold what users wrote.
+const USER_VARIABLES: [&str; 2] = ["messages", "tools"];
+
+/// Replaces every string under `messages` and `tools` for which `is_special` holds, keys
+/// and roles apart, by a marker. Returns the new variables and the strings by number.
+pub(super) fn mark(
+    variables: &Map<String, Value>,
+    nonce: u128,
+    is_special: &dyn Fn(&str) -> bool,
+) -> (Map<String, Value>, Vec<String>) {
+    let mut marked = variables.clone();
+    let mut strings = Strings {
+        nonce,
+        is_special,
+        numbers: HashMap::new(),
+        texts: Vec::new(),
+    };
+    for name in USER_VARIABLES {
+        if let Some(value) = marked.get_mut(name) {
+            strings.replace(value);
+        }
+    }
+    (marked, strings.texts)
+}
+
+struct Strings<'a> {
+    nonce: u128,
+    is_special: &'a dyn Fn(&str) -> bool,
+    /// Equal strings get one marker, so that a template's comparisons hold.
+    numbers: HashMap<String, usize>,
+    texts: Vec<String>,
+}
+
+impl Strings<'_> {
+    fn replace(&mut self, value: &mut Value) {
+        match value {
+            Value::String(text) if (self.is_special)(text) => {
+                let next = self.texts.len();
+                let number = *self.numbers.entry(text.clone()).or_insert(next);
+                if number == next {
+                    self.texts.push(text.clone());
+                }
+                *text = marker(self.nonce, number);
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.replace(item)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| self.replace(field)),
+            _ => {}
+        }
+    }
+}
+
+/// Letters and digits only: no template trims, splits or quotes them.
+fn marker(nonce: u128, number: usize) -> String {
+    format!("{}{number:08}z", prefix(nonce))
+}
+
+fn prefix(nonce: u128) -> String {
+    format!("m{nonce:032x}x")
+}
+
+/// Splits `text`, the true rendering, at the strings that stand in it where
+/// `marked_text` has their markers. `None` where the two do not correspond.
+pub(super) fn segments(
+    text: &str,
+    marked_text: &str,
+    strings: &[String],
+    nonce: u128,
+) -> Option<Vec<Segment>> {
+    let prefix = prefix(nonce);
+    let mut pieces = marked_text.split(prefix.as_str());
+    let mut segments = Vec::new();
+    let mut rest = text.strip_prefix(pieces.next()?)?;
+    push(&mut segments, &text[..text.len() - rest.len()], true);
+    for piece in pieces {
+        let (number, literal) = piece.split_once('z')?;
+        let string = strings.get(number.parse::<usize>().ok()?)?;
+        let (written, after) = written(string, literal, rest)?;
+        push(&mut segments, written, false);
+        push(&mut segments, literal, true);
+        rest = after;
+    }
+    rest.is_empty().then_some(segments)
+}
+
+fn push(segments: &mut Vec<Segment>, text: &str, special: bool) {
+    if !text.is_empty() {
+        segments.push(Segment {
+            text: text.to_owned(),
+            special,
+        });
+    }
+}
+
+/// In which form `string`, followed by `literal`, begins `text`: as it is, trimmed, or
+/// inside JSON. Gives that form and what follows the literal.
+fn written<'a>(string: &str, literal: &str, text: &'a str) -> Option<(&'a str, &'a str)> {
+    let quoted = serde_json::to_string(string).ok()?;
+    let quoted = quoted.trim_matches('"');
+    let forms = [
+        string,
+        string.trim(),
+        string.trim_start(),
+        string.trim_end(),
+        quoted,
+    ];
+    forms.into_iter().find_map(|form| {
+        let after = text.strip_prefix(form)?.strip_prefix(literal)?;
+        Some((&text[..form.len()], after))
+    })
+}

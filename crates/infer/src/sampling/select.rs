@@ -1,0 +1,139 @@
+//! Which tokens stay: min-p, top-k and top-p without sorting the vocabulary.
+
+use std::cmp::Ordering;
+
+use super::row::{CHUNK, exp, sum_exp};
+use crate::runner::TokenId;
+
+/// A token that may be chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Candidate {
+    pub(super) token: TokenId,
+    pub(super) logit: f32,
+    /// Its probability up to a common factor; the most probable token has 1.
+    pub(super) weight: f32,
+}
+
+impl Candidate {
+    /// Most probable first; of equals, the lowest token.
+    fn rank(&self, other: &Self) -> Ordering {
+        other
+            .logit
+            .total_cmp(&self.logit)
+            .then(self.token.cmp(&other.token))
+    }
+}
+
+/// A row that has been scanned.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) logits: &'a [f32],
+    /// Maximum per chunk.
+    pub(super) maxima: &'a [f32],
+    /// Maximum of all, finite.
+    pub(super) max: f32,
+    /// 1 / temperature.
+    pub(super) scale: f32,
+}
+
+impl Row<'_> {
+    /// Chunks that have a logit of at least `floor`: first token and logits.
+    fn chunks(&self, floor: f32) -> impl Iterator<Item = (usize, &[f32])> {
+        let chunks = self.logits.chunks(CHUNK).enumerate();
+        let chunks = chunks.filter(move |(i, _)| self.maxima[*i] >= floor);
+        chunks.map(|(i, chunk)| (i * CHUNK, chunk))
+    }
+
+    /// The finite logits of at least `floor`, in token order.
+    pub(super) fn collect(&self, floor: f32, into: &mut Vec<Candidate>) {
+        into.clear();
+        for (start, chunk) in self.chunks(floor) {
+            for (i, &logit) in chunk.iter().enumerate() {
+                if logit >= floor && logit > f32::NEG_INFINITY {
+                    let weight = exp((logit - self.max) * self.scale);
+                    into.push(Candidate {
+                        token: (start + i) as TokenId,
+                        logit,
+                        weight,
+                    });
+                }
+            }
+        }
+    }
+
+    /// A logit that the `k` best tokens reach: the k-th greatest of the chunks' maxima,
+    /// since each of those is a token's logit.
+    pub(super) fn floor_of_best(&self, k: usize, order: &mut Vec<f32>) -> f32 {
+        if k == 0 || k > self.maxima.len() {
+            return f32::NEG_INFINITY;
+        }
+        order.clear();
+        order.extend_from_slice(self.maxima);
+        *order.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
+    }
+
+    /// The `k` best of the tokens with at least `floor`, best first.
+    pub(super) fn best(
+        &self,
+        k: usize,
+        floor: f32,
+        into: &mut Vec<Candidate>,
+        order: &mut Vec<f32>,
+    ) {
+        self.collect(floor.max(self.floor_of_best(k, order)), into);
+        if into.len() > k && k > 0 {
+            into.select_nth_unstable_by(k - 1, Candidate::rank);
+        }
+        into.truncate(k);
+        into.sort_unstable_by(Candidate::rank);
+    }
+
+    /// Sum of the weights of all tokens.
+    pub(super) fn mass(&self) -> f64 {
+        self.logits
+            .chunks(CHUNK)
+            .map(|chunk| sum_exp(chunk, self.max, self.scale))
+            .sum()
+    }
+
+    /// A logit that every token of the top-p set reaches, where all tokens weigh `mass`:
+    /// those that weigh less than (1 - p) of the average weigh together less than 1 - p
+    /// of all, so that those above reach p without them.
+    pub(super) fn floor_of_mass(&self, mass: f64, p: f32) -> f32 {
+        let least = (1.0 - f64::from(p)) * mass / self.logits.len() as f64;
+        // A hundredth less, for the rounding of weights and logarithm.
+        (f64::from(self.max) + (least * 0.99).ln() / f64::from(self.scale)) as f32
+    }
+}
+
+/// Keeps of `candidates` the fewest most probable ones that together weigh at least
+/// `enough`, and at least one. Halves instead of sorting: linear time.
+pub(super) fn keep_mass(candidates: &mut Vec<Candidate>, enough: f64, order: &mut Vec<Candidate>) {
+    order.clear();
+    order.extend_from_slice(candidates);
+    let mut missing = enough;
+    let mut rest = order.as_mut_slice();
+    while rest.len() > 1 {
+        let middle = rest.len() / 2;
+        rest.select_nth_unstable_by(middle, Candidate::rank);
+        let (upper, lower) = rest.split_at_mut(middle);
+        let upper_mass = mass(upper);
+        rest = if upper_mass >= missing {
+            upper
+        } else {
+            missing -= upper_mass;
+            lower
+        };
+    }
+    if let Some(&last) = rest.first() {
+        candidates.retain(|candidate| candidate.rank(&last).is_le());
+    }
+}
+
+/// Sum of the weights.
+pub(super) fn mass(candidates: &[Candidate]) -> f64 {
+    candidates
+        .iter()
+        .map(|candidate| f64::from(candidate.weight))
+        .sum()
+}
