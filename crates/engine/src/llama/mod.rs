@@ -13,12 +13,14 @@ mod isolate;
 mod log;
 mod memory;
 mod model;
+mod quantize;
 mod runner;
 mod threads;
 mod vocab;
 
 pub use memory::KvType;
 pub use model::{LoadError, LoadOptions, Model, ModelInfo};
+pub use quantize::{Quant, QuantizeError, quantize};
 pub use runner::{FlashAttention, LlamaRunner, RunnerOptions};
 pub use threads::physical_cores;
 pub use vocab::LlamaVocab;

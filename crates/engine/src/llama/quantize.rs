@@ -1,0 +1,134 @@
+//! llama.cpp's quantiser: one GGUF in, another out.
+
+use std::ffi::CString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::{log, start, sys};
+
+/// How a quantised file stores its matrices (llama.cpp's "file type"); those that need no
+/// importance matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quant {
+    /// 16-bit floats.
+    F16,
+    /// 8.5 bits a weight.
+    Q8_0,
+    /// 6.6 bits.
+    Q6K,
+    /// About 5.7 bits.
+    Q5KM,
+    /// About 4.8 bits, the usual choice.
+    Q4KM,
+    /// About 4.6 bits.
+    Q4KS,
+    /// 4.5 bits, the simplest kernel.
+    Q4_0,
+    /// About 3.9 bits.
+    Q3KM,
+    /// About 3.0 bits.
+    Q2K,
+}
+
+/// Each with its usual name and llama.cpp's number.
+const QUANTS: [(Quant, &str, sys::llama_ftype); 9] = [
+    (Quant::F16, "F16", sys::LLAMA_FTYPE_MOSTLY_F16),
+    (Quant::Q8_0, "Q8_0", sys::LLAMA_FTYPE_MOSTLY_Q8_0),
+    (Quant::Q6K, "Q6_K", sys::LLAMA_FTYPE_MOSTLY_Q6_K),
+    (Quant::Q5KM, "Q5_K_M", sys::LLAMA_FTYPE_MOSTLY_Q5_K_M),
+    (Quant::Q4KM, "Q4_K_M", sys::LLAMA_FTYPE_MOSTLY_Q4_K_M),
+    (Quant::Q4KS, "Q4_K_S", sys::LLAMA_FTYPE_MOSTLY_Q4_K_S),
+    (Quant::Q4_0, "Q4_0", sys::LLAMA_FTYPE_MOSTLY_Q4_0),
+    (Quant::Q3KM, "Q3_K_M", sys::LLAMA_FTYPE_MOSTLY_Q3_K_M),
+    (Quant::Q2K, "Q2_K", sys::LLAMA_FTYPE_MOSTLY_Q2_K),
+];
+
+/// Why a file was not quantised.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QuantizeError {
+    /// No [`Quant`] has this name.
+    #[error("no quantisation is called {0}; there are F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, Q3_K_M and Q2_K")]
+    Unknown(String),
+    /// A path that C cannot express: it is not UTF-8 or holds a zero byte.
+    #[error("the path {} cannot be passed to llama.cpp", .0.display())]
+    Path(PathBuf),
+    /// llama.cpp failed.
+    #[error("llama.cpp could not quantise the file: {0}")]
+    Backend(String),
+}
+
+impl Quant {
+    fn row(self) -> &'static (Quant, &'static str, sys::llama_ftype) {
+        let row = QUANTS.iter().find(|(quant, ..)| *quant == self);
+        row.expect("the table has every variant")
+    }
+}
+
+impl fmt::Display for Quant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.row().1)
+    }
+}
+
+impl FromStr for Quant {
+    type Err = QuantizeError;
+
+    /// Reads the usual name, in any case.
+    fn from_str(name: &str) -> Result<Self, QuantizeError> {
+        let row = QUANTS.iter().find(|(_, known, _)| known.eq_ignore_ascii_case(name));
+        row.map(|(quant, ..)| *quant).ok_or_else(|| QuantizeError::Unknown(name.to_owned()))
+    }
+}
+
+/// Writes to `to` the model at `from`, whose matrices are floats, stored as `quant` with
+/// `threads` threads (0 for one per core). An existing file at `to` is replaced; after an error
+/// it is of no use. Matrices whose rows do not fit the type's blocks get a near type.
+///
+/// # Errors
+/// See [`QuantizeError`].
+pub fn quantize(from: &Path, to: &Path, quant: Quant, threads: u32) -> Result<(), QuantizeError> {
+    start();
+    let (source, target) = (c_path(from)?, c_path(to)?);
+    // SAFETY: takes nothing, gives a plain struct whose pointers are null.
+    let mut params = unsafe { sys::llama_model_quantize_default_params() };
+    params.nthread = i32::try_from(threads).unwrap_or(i32::MAX);
+    params.ftype = quant.row().2;
+    log::clear_errors();
+    // SAFETY: both strings end in NUL and they and `params` outlive the call, which keeps none of
+    // them and turns every C++ exception into its status.
+    let status =
+        unsafe { sys::llama_model_quantize(source.as_ptr(), target.as_ptr(), &raw const params) };
+    if status == 0 { Ok(()) } else { Err(QuantizeError::Backend(log::take_reason())) }
+}
+
+fn c_path(path: &Path) -> Result<CString, QuantizeError> {
+    let text = path.to_str().and_then(|text| CString::new(text).ok());
+    text.ok_or_else(|| QuantizeError::Path(path.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for (quant, name, _) in QUANTS {
+            assert_eq!(quant.to_string(), name);
+            assert_eq!(name.to_lowercase().parse(), Ok(quant));
+        }
+        assert!(matches!("Q9".parse::<Quant>(), Err(QuantizeError::Unknown(_))));
+    }
+
+    #[test]
+    fn what_is_no_model_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("a.gguf"), folder.path().join("b.gguf"));
+        let quantised = || quantize(&from, &to, Quant::Q8_0, 1);
+        assert!(matches!(quantised(), Err(QuantizeError::Backend(_))));
+        std::fs::write(&from, b"GGUF but no more").unwrap();
+        assert!(matches!(quantised(), Err(QuantizeError::Backend(_))));
+        let zero = Path::new("a\0b");
+        assert!(matches!(quantize(zero, &to, Quant::Q8_0, 1), Err(QuantizeError::Path(_))));
+    }
+}

@@ -1,0 +1,162 @@
+//! `shape-model`: writes a GGUF of a real model's shape with random weights.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use loquent_engine::llama::Quant;
+use shape_model::{Architecture, Order, SHAPES, Shape, Stage, build, trial, vocab};
+
+/// Tokens that `--check` decodes.
+const CHECKED_TOKENS: usize = 64;
+
+/// Writes a GGUF of a real model's shape with random weights, quantised by llama.cpp: as fast and
+/// as large as the model it stands for, without a download. What it says is noise.
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = "Examples:
+  shape-model --list
+  shape-model qwen3-0.6b --out model.gguf
+  shape-model gpt2 --quant Q8_0 --vocab ggml-vocab-gpt-2.gguf --out gpt2.gguf
+  shape-model tiny --layers 2 --vocab-size 2000 --quant F16 --out small.gguf
+
+Without --vocab the vocabulary is synthetic: 256 bytes, merges of frequent characters, three
+control tokens. It writes any text, in shorter tokens than a trained one."
+)]
+struct Arguments {
+    /// One of the shapes of --list
+    #[arg(required_unless_present = "list")]
+    shape: Option<String>,
+    /// The file to write
+    #[arg(long, short, value_name = "FILE", required_unless_present = "list")]
+    out: Option<PathBuf>,
+    /// How the weights are stored: F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, Q3_K_M or Q2_K
+    #[arg(long, short, value_name = "TYPE", default_value = "Q4_K_M")]
+    quant: Quant,
+    /// Copy the tokenizer of this GGUF; its size becomes the vocabulary's
+    #[arg(long, value_name = "FILE", conflicts_with = "vocab_size")]
+    vocab: Option<PathBuf>,
+    /// Tokens of the synthetic vocabulary [default: the shape's]
+    #[arg(long, value_name = "N")]
+    vocab_size: Option<u32>,
+    /// Blocks [default: the shape's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    layers: Option<u32>,
+    /// Seed of the weights
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Threads of the quantiser; 0 for one per core
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: u32,
+    /// Load the file afterwards and decode some tokens with it
+    #[arg(long)]
+    check: bool,
+    /// List the shapes
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    if arguments.list {
+        list();
+        return Ok(());
+    }
+    let check = arguments.check;
+    let order = order(arguments)?;
+    let bar = if std::io::stderr().is_terminal() {
+        ProgressBar::new(0)
+    } else {
+        ProgressBar::hidden()
+    };
+    build(&order, &mut |stage| show(&bar, stage))?;
+    bar.finish_and_clear();
+    let size_bytes = std::fs::metadata(&order.out)?.len();
+    println!(
+        "{}: {} of {:.1} million random weights as {}, {} tokens, {}",
+        order.out.display(),
+        order.shape.name,
+        order.shape.parameters() as f64 / 1e6,
+        order.quant,
+        order.vocabulary.len,
+        HumanBytes(size_bytes)
+    );
+    if check {
+        let trial = trial(&order.out, CHECKED_TOKENS)?;
+        let rate = (CHECKED_TOKENS - 1) as f64 / trial.decoding.as_secs_f64();
+        println!(
+            "It works: {}, {CHECKED_TOKENS} tokens ({} different) at {rate:.1} tokens/s alone",
+            trial.description,
+            trial.distinct()
+        );
+    }
+    Ok(())
+}
+
+/// What was typed, resolved.
+fn order(arguments: Arguments) -> anyhow::Result<Order> {
+    let name = arguments.shape.context("no shape was named")?;
+    let Some(mut shape) = Shape::named(&name) else {
+        let names = SHAPES.map(|shape| shape.name).join(", ");
+        bail!("there is no shape `{name}`; there are {names}");
+    };
+    let pre = match shape.architecture {
+        Architecture::Qwen3 => "qwen2",
+        Architecture::Gpt2 => "gpt-2",
+    };
+    let vocabulary = match &arguments.vocab {
+        Some(file) => vocab::copied(file)?,
+        None => vocab::synthetic(arguments.vocab_size.unwrap_or(shape.vocab), pre)?,
+    };
+    shape.vocab = vocabulary.len;
+    shape.layers = arguments.layers.unwrap_or(shape.layers);
+    Ok(Order {
+        shape,
+        vocabulary,
+        seed: arguments.seed,
+        quant: arguments.quant,
+        threads: arguments.threads,
+        out: arguments.out.context("no file was named")?,
+    })
+}
+
+fn list() {
+    println!(
+        "{:12} {:>9} {:>6} {:>6} {:>6} {:>8} {:>8}  architecture",
+        "shape", "weights", "layers", "width", "ffn", "tokens", "context"
+    );
+    for shape in SHAPES {
+        println!(
+            "{:12} {:>8.1}M {:>6} {:>6} {:>6} {:>8} {:>8}  {}",
+            shape.name,
+            shape.parameters() as f64 / 1e6,
+            shape.layers,
+            shape.width,
+            shape.ffn,
+            shape.vocab,
+            shape.context,
+            shape.architecture.name()
+        );
+    }
+}
+
+fn show(bar: &ProgressBar, stage: Stage) {
+    match stage {
+        Stage::Drawing { done, all } => {
+            if bar.length() != Some(all) {
+                let template = "drawing weights {wide_bar} {human_pos}/{human_len}";
+                bar.set_style(ProgressStyle::with_template(template).expect("well-formed"));
+                bar.set_length(all);
+            }
+            bar.set_position(done);
+        }
+        Stage::Quantising => {
+            let template = "quantising {spinner} {elapsed}";
+            bar.set_style(ProgressStyle::with_template(template).expect("well-formed"));
+            bar.enable_steady_tick(std::time::Duration::from_millis(200));
+        }
+    }
+}

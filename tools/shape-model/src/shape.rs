@@ -1,0 +1,270 @@
+//! Model shapes: sizes, metadata and tensors, with llama.cpp's names for them.
+
+use loquent_engine::gguf::{TensorSpec, TensorType, Value};
+
+use crate::weights::Fill;
+
+/// Standard deviation of embeddings and biases (GPT-2's at initialisation, and most models' since).
+const STD: f32 = 0.02;
+
+/// Which family of tensors and metadata a shape has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Architecture {
+    /// RMS norms, rotary positions, grouped queries with normed heads, gated feed-forward, no
+    /// biases, the head tied to the embeddings.
+    Qwen3,
+    /// Layer norms, learned positions, biases, the head tied to the embeddings.
+    Gpt2,
+}
+
+impl Architecture {
+    /// llama.cpp's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Architecture::Qwen3 => "qwen3",
+            Architecture::Gpt2 => "gpt2",
+        }
+    }
+}
+
+/// The sizes of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// Family.
+    pub architecture: Architecture,
+    /// Blocks.
+    pub layers: u32,
+    /// Size of the residual stream.
+    pub width: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads.
+    pub kv_heads: u32,
+    /// Size of one head.
+    pub head_dim: u32,
+    /// Size of the feed-forward's hidden layer.
+    pub ffn: u32,
+    /// Tokens of the vocabulary.
+    pub vocab: u32,
+    /// Longest context in tokens.
+    pub context: u32,
+}
+
+/// The shapes there are.
+pub const SHAPES: [Shape; 3] = [
+    Shape {
+        name: "qwen3-0.6b",
+        architecture: Architecture::Qwen3,
+        layers: 28,
+        width: 1024,
+        heads: 16,
+        kv_heads: 8,
+        head_dim: 128,
+        ffn: 3072,
+        vocab: 151_936,
+        context: 40_960,
+    },
+    Shape {
+        name: "gpt2",
+        architecture: Architecture::Gpt2,
+        layers: 12,
+        width: 768,
+        heads: 12,
+        kv_heads: 12,
+        head_dim: 64,
+        ffn: 3072,
+        vocab: 50_257,
+        context: 1024,
+    },
+    Shape {
+        name: "tiny",
+        architecture: Architecture::Qwen3,
+        layers: 4,
+        width: 256,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        ffn: 768,
+        vocab: 151_936,
+        context: 40_960,
+    },
+];
+
+/// A tensor and how its numbers are drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tensor {
+    /// Name, sizes and type.
+    pub spec: TensorSpec,
+    /// Its numbers.
+    pub fill: Fill,
+}
+
+impl Tensor {
+    /// Embeddings, in 16-bit floats, which the quantiser reads.
+    fn embeddings(name: &str, width: u32, rows: u32) -> Tensor {
+        let dims = [width, rows].map(u64::from).to_vec();
+        let spec = TensorSpec {
+            name: name.to_owned(),
+            dims,
+            kind: TensorType::F16,
+        };
+        Tensor {
+            spec,
+            fill: Fill::Normal { std: STD },
+        }
+    }
+
+    /// A matrix from `inputs` to `outputs` that keeps the size of what goes through it (LeCun's
+    /// initialisation). With GPT-2's 0.02 a narrow model would add too little to the residual
+    /// stream, and the tied head would repeat the last token for ever.
+    fn matrix(name: String, inputs: u32, outputs: u32) -> Tensor {
+        let dims = [inputs, outputs].map(u64::from).to_vec();
+        let std = (inputs as f32).sqrt().recip();
+        Tensor {
+            spec: TensorSpec {
+                name,
+                dims,
+                kind: TensorType::F16,
+            },
+            fill: Fill::Normal { std },
+        }
+    }
+
+    /// Weights of a norm, all 1, which stay 32-bit floats.
+    fn ones(name: String, len: u32) -> Tensor {
+        Tensor {
+            spec: TensorSpec::f32(name, &[len.into()]),
+            fill: Fill::Ones,
+        }
+    }
+
+    /// A bias, which stays 32-bit floats.
+    fn bias(name: String, len: u32) -> Tensor {
+        Tensor {
+            spec: TensorSpec::f32(name, &[len.into()]),
+            fill: Fill::Normal { std: STD },
+        }
+    }
+}
+
+impl Shape {
+    /// The shape of that name.
+    pub fn named(name: &str) -> Option<Shape> {
+        SHAPES.into_iter().find(|shape| shape.name == name)
+    }
+
+    /// Number of weights.
+    pub fn parameters(&self) -> u64 {
+        self.tensors()
+            .iter()
+            .map(|tensor| tensor.spec.dims.iter().product::<u64>())
+            .sum()
+    }
+
+    /// Metadata other than the tokenizer's.
+    pub fn metadata(&self) -> Vec<(String, Value)> {
+        let arch = self.architecture.name();
+        let name = format!("{} shape, random weights", self.name);
+        let mut metadata = vec![
+            ("general.architecture".to_owned(), Value::string(arch)),
+            ("general.name".to_owned(), Value::string(name)),
+            // 1 says "mostly 16-bit floats"; the quantiser puts its own number here.
+            ("general.file_type".to_owned(), Value::u32(1)),
+        ];
+        let mut put = |key: &str, value| metadata.push((format!("{arch}.{key}"), value));
+        put("block_count", Value::u32(self.layers));
+        put("context_length", Value::u32(self.context));
+        put("embedding_length", Value::u32(self.width));
+        put("feed_forward_length", Value::u32(self.ffn));
+        put("attention.head_count", Value::u32(self.heads));
+        match self.architecture {
+            Architecture::Qwen3 => {
+                put("attention.head_count_kv", Value::u32(self.kv_heads));
+                put("attention.key_length", Value::u32(self.head_dim));
+                put("attention.value_length", Value::u32(self.head_dim));
+                put("attention.layer_norm_rms_epsilon", Value::F32(1e-6));
+                put("rope.freq_base", Value::F32(1e6));
+            }
+            Architecture::Gpt2 => put("attention.layer_norm_epsilon", Value::F32(1e-5)),
+        }
+        metadata
+    }
+
+    /// All tensors, in file order.
+    pub fn tensors(&self) -> Vec<Tensor> {
+        let mut tensors = vec![Tensor::embeddings(
+            "token_embd.weight",
+            self.width,
+            self.vocab,
+        )];
+        if self.architecture == Architecture::Gpt2 {
+            tensors.push(Tensor::embeddings(
+                "position_embd.weight",
+                self.width,
+                self.context,
+            ));
+        }
+        for layer in 0..self.layers {
+            match self.architecture {
+                Architecture::Qwen3 => self.push_qwen3_block(layer, &mut tensors),
+                Architecture::Gpt2 => self.push_gpt2_block(layer, &mut tensors),
+            }
+        }
+        tensors.push(Tensor::ones("output_norm.weight".to_owned(), self.width));
+        if self.architecture == Architecture::Gpt2 {
+            tensors.push(Tensor::bias("output_norm.bias".to_owned(), self.width));
+        }
+        tensors
+    }
+
+    fn push_qwen3_block(&self, layer: u32, tensors: &mut Vec<Tensor>) {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        tensors.extend([
+            Tensor::ones(name("attn_norm"), self.width),
+            Tensor::matrix(name("attn_q"), self.width, queries),
+            Tensor::matrix(name("attn_k"), self.width, keys),
+            Tensor::matrix(name("attn_v"), self.width, keys),
+            Tensor::ones(name("attn_q_norm"), self.head_dim),
+            Tensor::ones(name("attn_k_norm"), self.head_dim),
+            Tensor::matrix(name("attn_output"), queries, self.width),
+            Tensor::ones(name("ffn_norm"), self.width),
+            Tensor::matrix(name("ffn_gate"), self.width, self.ffn),
+            Tensor::matrix(name("ffn_up"), self.width, self.ffn),
+            Tensor::matrix(name("ffn_down"), self.ffn, self.width),
+        ]);
+    }
+
+    fn push_gpt2_block(&self, layer: u32, tensors: &mut Vec<Tensor>) {
+        let name = |part: &str, kind: &str| format!("blk.{layer}.{part}.{kind}");
+        for norm in ["attn_norm", "ffn_norm"] {
+            tensors.push(Tensor::ones(name(norm, "weight"), self.width));
+            tensors.push(Tensor::bias(name(norm, "bias"), self.width));
+        }
+        let linears = [
+            ("attn_qkv", self.width, 3 * self.width),
+            ("attn_output", self.width, self.width),
+            ("ffn_up", self.width, self.ffn),
+            ("ffn_down", self.ffn, self.width),
+        ];
+        for (part, inputs, outputs) in linears {
+            tensors.push(Tensor::matrix(name(part, "weight"), inputs, outputs));
+            tensors.push(Tensor::bias(name(part, "bias"), outputs));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shapes_have_their_models_numbers_of_weights() {
+        let millions = |name| Shape::named(name).unwrap().parameters() / 1_000_000;
+        // The published counts: Qwen3-0.6B 596 million with tied embeddings, GPT-2 124 million.
+        assert_eq!((millions("qwen3-0.6b"), millions("gpt2")), (596, 124));
+        assert!(Shape::named("gpt-5").is_none());
+    }
+}

@@ -1,0 +1,90 @@
+//! Proof that a file works: llama.cpp loads it, tokenizes with it and decodes.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use loquent_engine::llama::{LlamaRunner, LlamaVocab, LoadOptions, Model, RunnerOptions};
+use loquent_infer::runner::{Batch, Runner, Sampled, Slot, TokenId};
+use loquent_infer::sampling::{Sampler, Sampling};
+use loquent_infer::vocab::{Encode, Vocab};
+
+/// A text with what tokenizers stumble over: scripts, an emoji, control characters, runs of spaces.
+const TEXT: &str = "The quick brown fox, 12 grüße — 世界 🦀\n\tfn main() {}   \u{1}";
+const KV_CELLS: u32 = 1024;
+
+/// What a trial showed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trial {
+    /// llama.cpp's words for the model's kind, size and quantisation.
+    pub description: String,
+    /// Tokens that [`TEXT`] makes.
+    pub prompt_tokens: usize,
+    /// Tokens decoded after it, greedily.
+    pub tokens: Vec<TokenId>,
+    /// Time that decoding took, prefill not counted.
+    pub decoding: Duration,
+}
+
+impl Trial {
+    /// Different tokens among those decoded.
+    pub fn distinct(&self) -> usize {
+        self.tokens.iter().collect::<HashSet<_>>().len()
+    }
+}
+
+/// Loads the model at `path` and decodes `count` tokens.
+///
+/// # Errors
+/// A file that does not load, a text that does not come back from its tokens, logits that are no
+/// numbers.
+pub fn trial(path: &Path, count: usize) -> anyhow::Result<Trial> {
+    let model = Model::load(path, &LoadOptions::default(), |_| true)?;
+    let vocab = LlamaVocab::new(model.clone());
+    let prompt = vocab.encode(
+        TEXT,
+        Encode {
+            add_bos: false,
+            parse_special: false,
+        },
+    )?;
+    let back: Vec<u8> = prompt
+        .iter()
+        .flat_map(|token| vocab.piece(*token))
+        .copied()
+        .collect();
+    ensure!(
+        back == TEXT.as_bytes(),
+        "the tokens spell {:?}",
+        String::from_utf8_lossy(&back)
+    );
+    let options = RunnerOptions {
+        slots: 1,
+        kv_cells: KV_CELLS,
+        ..RunnerOptions::default()
+    };
+    let mut runner = LlamaRunner::new(model.clone(), &options)?;
+    runner.assign(Slot(0), Sampler::new(Sampling::default(), &prompt, &[]));
+    let mut tokens = vec![step(&mut runner, 0, &prompt)?];
+    let started = Instant::now();
+    for at in (prompt.len() as u32..).take(count - 1) {
+        tokens.push(step(&mut runner, at, &tokens[tokens.len() - 1..])?);
+    }
+    let description = model.info().description.clone();
+    Ok(Trial {
+        description,
+        prompt_tokens: prompt.len(),
+        tokens,
+        decoding: started.elapsed(),
+    })
+}
+
+/// Decodes `tokens` from position `start` and samples the one after them.
+fn step(runner: &mut LlamaRunner, start: u32, tokens: &[TokenId]) -> anyhow::Result<TokenId> {
+    let (mut batch, mut sampled) = (Batch::default(), Vec::<Sampled>::new());
+    batch.push(Slot(0), start, tokens, true);
+    runner.run(&batch, &mut sampled)?;
+    let row = sampled.pop().context("nothing was sampled")?;
+    Ok(row.outcome?.token)
+}
