@@ -20,10 +20,8 @@ const REORDER_PACKETS: u64 = 3;
 pub struct Rtt {
     smoothed: Micros,
     variance: Micros,
-    /// The latest round trips, newest first: jitter is not in all of them, a queue is.
-    recent: [Micros; 2],
-    min: [Micros; 2],
-    min_since: Micros,
+    latest: Micros,
+    min: Micros,
     sampled: bool,
 }
 
@@ -32,9 +30,8 @@ impl Rtt {
         Self {
             smoothed: initial,
             variance: Micros(initial.0 / 4),
-            recent: [initial; 2],
-            min: [initial, Micros::MAX],
-            min_since: Micros::ZERO,
+            latest: initial,
+            min: initial,
             sampled: false,
         }
     }
@@ -50,13 +47,13 @@ impl Rtt {
         let difference = self.smoothed.0.abs_diff(rtt.0);
         self.variance = Micros((3 * self.variance.0 + difference) / 4);
         self.smoothed = Micros((7 * self.smoothed.0 + rtt.0) / 8);
-        self.recent.rotate_right(1);
-        self.recent[0] = rtt;
-        if now.since(self.min_since) > MIN_RTT_WINDOW {
-            self.min = [rtt, self.min[0]];
-            self.min_since = now;
-        }
-        self.min[0] = self.min[0].min(rtt);
+        self.latest = rtt;
+        self.min = self.min.min(rtt);
+    }
+
+    /// The path itself has become longer: what looked like a queue is not one.
+    pub fn forget_min(&mut self) {
+        self.min = self.latest;
     }
 
     /// Smoothed round-trip time.
@@ -69,12 +66,10 @@ impl Rtt {
         self.smoothed + self.variance.times(4).max(Micros::from_ms(10))
     }
 
-    /// Delay of the standing queue: the least of the latest round trips over the least of
-    /// 10 to 20 s.
+    /// Delay of the queue: the latest round trip less the least. The least is not forgotten
+    /// with time, or a queue that never drains would hide itself.
     pub fn queue(&self) -> Micros {
-        let [first, rest @ ..] = self.recent;
-        let standing = rest.into_iter().fold(first, Micros::min);
-        standing.since(self.min[0].min(self.min[1]))
+        self.latest.since(self.min)
     }
 }
 
