@@ -48,7 +48,7 @@ struct Arguments {
     /// Seed of the weights
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Threads of the quantiser; 0 for one per core
+    /// Threads of the quantiser and of --check; 0 for one per core
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: u32,
     /// Load the file afterwards and decode some tokens with it
@@ -85,7 +85,7 @@ fn main() -> anyhow::Result<()> {
         HumanBytes(size_bytes)
     );
     if check {
-        let trial = trial(&order.out, CHECKED_TOKENS)?;
+        let trial = trial(&order.out, CHECKED_TOKENS, order.threads)?;
         let rate = (CHECKED_TOKENS - 1) as f64 / trial.decoding.as_secs_f64();
         println!(
             "It works: {}, {CHECKED_TOKENS} tokens ({} different) at {rate:.1} tokens/s alone",

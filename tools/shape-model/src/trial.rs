@@ -1,6 +1,7 @@
 //! Proof that a file works: llama.cpp loads it, tokenizes with it and decodes.
 
 use std::collections::HashSet;
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -34,12 +35,13 @@ impl Trial {
     }
 }
 
-/// Loads the model at `path` and decodes `count` tokens.
+/// Loads the model at `path` and decodes `count` tokens with `threads` threads (0 for one per
+/// physical core).
 ///
 /// # Errors
 /// A file that does not load, a text that does not come back from its tokens, logits that are no
 /// numbers.
-pub fn trial(path: &Path, count: usize) -> anyhow::Result<Trial> {
+pub fn trial(path: &Path, count: usize, threads: u32) -> anyhow::Result<Trial> {
     let model = Model::load(path, &LoadOptions::default(), |_| true)?;
     let vocab = LlamaVocab::new(model.clone());
     let prompt = vocab.encode(
@@ -59,9 +61,11 @@ pub fn trial(path: &Path, count: usize) -> anyhow::Result<Trial> {
         "the tokens spell {:?}",
         String::from_utf8_lossy(&back)
     );
+    let threads = NonZeroU16::new(u16::try_from(threads)?);
     let options = RunnerOptions {
         slots: 1,
         kv_cells: KV_CELLS,
+        threads,
         ..RunnerOptions::default()
     };
     let mut runner = LlamaRunner::new(model.clone(), &options)?;

@@ -46,7 +46,7 @@ fn every_shape_loads_and_decodes() {
     for (name, quant) in cases {
         let shape = shrunken(name);
         build(&order(shape, quant, &file), &mut |_| {}).unwrap();
-        let trial = trial(&file, 24).unwrap_or_else(|error| panic!("{name} {quant}: {error}"));
+        let trial = trial(&file, 24, 1).unwrap_or_else(|error| panic!("{name} {quant}: {error}"));
         assert_eq!(trial.tokens.len(), 24);
         assert!(
             trial.distinct() > 3,
@@ -158,6 +158,8 @@ fn the_command_explains_itself_and_its_errors() {
         "300",
         "--quant",
         "q8_0",
+        "--threads",
+        "1",
         "--check",
     ];
     let (ok, told, error) = run(&[&small[..], &["--out", &file]].concat());
