@@ -11,8 +11,8 @@ use crate::Micros;
 pub struct Governor {
     gap: Micros,
     changed: Micros,
-    /// Since when the gap is the longest.
-    slow_since: Option<Micros>,
+    /// Since when the gap is the longest, and the queue then.
+    slow_since: Option<(Micros, Micros)>,
     queue_max: Micros,
 }
 
@@ -21,7 +21,7 @@ impl Governor {
     pub const MOST: Micros = Micros::from_ms(400);
     /// Never faster.
     pub const LEAST: Micros = Micros::from_ms(5);
-    /// How long a queue may take to drain at the longest gap.
+    /// How long a queue may stay as it is at the longest gap.
     pub const PATIENCE: Micros = Micros::from_ms(10_000);
     /// Before anything is known.
     pub const START: Micros = Micros::from_ms(50);
@@ -45,20 +45,26 @@ impl Governor {
         if self.is_standing(queue) {
             self.gap = Micros(self.gap.0 * 3 / 2).min(Self::MOST);
         } else if !self.is_standing(queue.times(2)) {
-            self.gap = Micros(self.gap.0 * 7 / 10).max(Self::LEAST);
+            self.gap = Micros(self.gap.0 * 85 / 100).max(Self::LEAST);
         } else {
             return;
         }
         self.changed = now;
         let slow = self.gap == Self::MOST;
-        self.slow_since = slow.then(|| self.slow_since.unwrap_or(now));
+        self.slow_since = slow.then(|| self.slow_since.unwrap_or((now, queue)));
     }
 
-    /// Whether the queue has outlasted so long a time of least sending that it cannot be
-    /// this stream's: the path itself has become longer.
-    pub fn is_mistaken(&self, now: Micros) -> bool {
-        self.slow_since
-            .is_some_and(|since| now.since(since) > Self::PATIENCE)
+    /// Whether the queue did not shrink in so long a time of least sending that it cannot
+    /// be this stream's: the path itself has become longer.
+    pub fn is_mistaken(&mut self, now: Micros, queue: Micros) -> bool {
+        let Some((since, before)) = self.slow_since else {
+            return false;
+        };
+        if now.since(since) < Self::PATIENCE {
+            return false;
+        }
+        self.slow_since = Some((now, queue));
+        queue.0 >= before.0 / 10 * 9
     }
 
     /// Whether a queue of this length does not drain from one packet to the next. On a

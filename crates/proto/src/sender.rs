@@ -406,7 +406,8 @@ impl Sender {
             self.activate();
         }
         self.advance(ack.cum)?;
-        if silence > self.config.silence && self.log.head() - self.cum > self.budget() {
+        let piled_up = self.log.head() - self.cum > self.budget();
+        if silence > self.config.silence && piled_up && !self.is_queueing() {
             self.forget_sent(now);
         }
         Ok(())
@@ -416,7 +417,7 @@ impl Sender {
         let rtt = &mut self.path.rtt;
         self.governor
             .on_round_trip(now, rtt.smoothed(), rtt.queue());
-        if self.governor.is_mistaken(now) {
+        if self.governor.is_mistaken(now, rtt.queue()) {
             rtt.forget_min();
             self.governor = Governor::new(now, self.config.alarm_queue_max);
         }
