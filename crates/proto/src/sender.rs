@@ -565,7 +565,12 @@ impl Sender {
             .bucket
             .level(now)
             .saturating_sub(self.cost(Data::OVERHEAD_BYTES));
-        let budget = self.budget().min(SPARE_BYTES_MIN.max(affordable / 2));
+        let generous = if self.is_queueing() {
+            0
+        } else {
+            affordable / 2
+        };
+        let budget = self.budget().min(SPARE_BYTES_MIN.max(generous));
         if head - self.cum <= budget {
             self.cum..head
         } else if budget < self.budget() {
@@ -654,9 +659,8 @@ impl Sender {
             self.config.new_text_gap
         };
         let at = since.max(last + gap.max(self.governor.gap()));
-        let down = self
-            .overdue_at()
-            .is_some_and(|overdue| at > overdue + self.config.silence);
+        let overdue = self.overdue_at().filter(|_| !self.is_queueing());
+        let down = overdue.is_some_and(|overdue| at > overdue + self.config.silence);
         (!down).then_some(at)
     }
 
@@ -669,7 +673,7 @@ impl Sender {
         if let Some(lazy) = self.lazy_at(last) {
             return Some(lazy.max(last + self.path.rtt.overdue_after()));
         }
-        let tick = last + self.config.tick;
+        let tick = last + self.config.tick.max(self.governor.gap());
         let copy = self.copy_at(last).unwrap_or(Micros::MAX);
         let alarm = self.alarm_at(last).unwrap_or(Micros::MAX);
         Some(tick.min(copy).min(alarm))
