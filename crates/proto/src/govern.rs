@@ -11,6 +11,8 @@ use crate::Micros;
 pub struct Governor {
     gap: Micros,
     changed: Micros,
+    /// Since when the gap is the longest.
+    slow_since: Option<Micros>,
     queue_max: Micros,
 }
 
@@ -19,6 +21,8 @@ impl Governor {
     pub const MOST: Micros = Micros::from_ms(400);
     /// Never faster.
     pub const LEAST: Micros = Micros::from_ms(5);
+    /// How long a queue may take to drain at the longest gap.
+    pub const PATIENCE: Micros = Micros::from_ms(10_000);
     /// Before anything is known.
     pub const START: Micros = Micros::from_ms(50);
 
@@ -28,6 +32,7 @@ impl Governor {
         Self {
             gap: Self::START,
             changed: now,
+            slow_since: None,
             queue_max,
         }
     }
@@ -45,6 +50,15 @@ impl Governor {
             return;
         }
         self.changed = now;
+        let slow = self.gap == Self::MOST;
+        self.slow_since = slow.then(|| self.slow_since.unwrap_or(now));
+    }
+
+    /// Whether the queue has outlasted so long a time of least sending that it cannot be
+    /// this stream's: the path itself has become longer.
+    pub fn is_mistaken(&self, now: Micros) -> bool {
+        self.slow_since
+            .is_some_and(|since| now.since(since) > Self::PATIENCE)
     }
 
     /// Whether a queue of this length does not drain from one packet to the next. On a

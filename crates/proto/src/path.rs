@@ -11,10 +11,6 @@ use crate::frame::{ACK_WINDOW, Ack};
 /// Packets remembered: those that an acknowledgement can name.
 const REMEMBERED: usize = ACK_WINDOW as usize + 11;
 
-/// How long a minimum round trip stays valid (twice this at most): a queue that never
-/// drains for longer is taken for the path itself, as a new route would be.
-const MIN_RTT_WINDOW: Micros = Micros::from_ms(10_000);
-
 /// Packets this far below the largest acknowledged may still be in flight (reordering,
 /// RFC 9002 §6.1.1).
 const REORDER_PACKETS: u64 = 3;
@@ -24,10 +20,10 @@ const REORDER_PACKETS: u64 = 3;
 pub struct Rtt {
     smoothed: Micros,
     variance: Micros,
-    /// The latest round trips, newest first: jitter is not in all of them, a queue is.
-    recent: [Micros; 2],
-    min: [Micros; 2],
-    min_since: Micros,
+    latest: Micros,
+    /// The round trip before the latest: jitter is seldom in both, a queue is.
+    previous: Micros,
+    min: Micros,
     sampled: bool,
 }
 
@@ -36,18 +32,17 @@ impl Rtt {
         Self {
             smoothed: initial,
             variance: Micros(initial.0 / 4),
-            recent: [initial; 2],
-            min: [initial, Micros::MAX],
-            min_since: Micros::ZERO,
+            latest: initial,
+            previous: initial,
+            min: initial,
             sampled: false,
         }
     }
 
-    fn sample(&mut self, now: Micros, rtt: Micros) {
+    fn sample(&mut self, rtt: Micros) {
         if !self.sampled {
             *self = Self {
                 sampled: true,
-                min_since: now,
                 ..Self::new(rtt)
             };
             return;
@@ -55,13 +50,14 @@ impl Rtt {
         let difference = self.smoothed.0.abs_diff(rtt.0);
         self.variance = Micros((3 * self.variance.0 + difference) / 4);
         self.smoothed = Micros((7 * self.smoothed.0 + rtt.0) / 8);
-        self.recent.rotate_right(1);
-        self.recent[0] = rtt;
-        if now.since(self.min_since) > MIN_RTT_WINDOW {
-            self.min = [rtt, self.min[0]];
-            self.min_since = now;
-        }
-        self.min[0] = self.min[0].min(rtt);
+        self.previous = self.latest;
+        self.latest = rtt;
+        self.min = self.min.min(rtt);
+    }
+
+    /// The path itself has become longer: what looked like a queue is not one.
+    pub fn forget_min(&mut self) {
+        self.min = self.latest;
     }
 
     /// Smoothed round-trip time.
@@ -74,12 +70,10 @@ impl Rtt {
         self.smoothed + self.variance.times(4).max(Micros::from_ms(10))
     }
 
-    /// Delay of the standing queue: the least of the latest round trips over the least of
-    /// 10 to 20 s.
+    /// Delay of the queue: the lesser of the two latest round trips less the least. The least is not forgotten
+    /// with time, or a queue that never drains would hide itself.
     pub fn queue(&self) -> Micros {
-        let [first, rest @ ..] = self.recent;
-        let standing = rest.into_iter().fold(first, Micros::min);
-        standing.since(self.min[0].min(self.min[1]))
+        self.latest.min(self.previous).since(self.min)
     }
 }
 
@@ -141,7 +135,7 @@ impl Path {
         self.largest_acked = Some(largest);
         let packet = self.sent.iter().find(|packet| packet.number == largest);
         let rtt = packet.map(|packet| now.since(packet.at).since(ack.hold));
-        rtt.inspect(|rtt| self.rtt.sample(now, *rtt)).is_some()
+        rtt.inspect(|rtt| self.rtt.sample(*rtt)).is_some()
     }
 
     /// When the last loss run ended that was long enough to be a burst.

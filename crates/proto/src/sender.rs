@@ -392,9 +392,7 @@ impl Sender {
         let silence = now.since(self.last_heard);
         self.last_heard = now;
         if self.path.on_ack(now, ack, &self.config.burst) {
-            let rtt = &self.path.rtt;
-            self.governor
-                .on_round_trip(now, rtt.smoothed(), rtt.queue());
+            self.govern(now);
         }
         if self.newest_ack.is_none_or(|newest| ack.number > newest) {
             self.newest_ack = Some(ack.number);
@@ -412,6 +410,16 @@ impl Sender {
             self.forget_sent(now);
         }
         Ok(())
+    }
+
+    fn govern(&mut self, now: Micros) {
+        let rtt = &mut self.path.rtt;
+        self.governor
+            .on_round_trip(now, rtt.smoothed(), rtt.queue());
+        if self.governor.is_mistaken(now) {
+            rtt.forget_min();
+            self.governor = Governor::new(now, self.config.alarm_queue_max);
+        }
     }
 
     /// The path is back: what piled up and got no answer counts as never sent, so that

@@ -136,27 +136,23 @@ impl Link {
         self.states.get(slot).copied().unwrap_or(false)
     }
 
+    /// Whether a packet that leaves the queue at `at` is lost.
+    fn loses(&mut self, at: Micros) -> bool {
+        let lossy = self.config.markov.filter(|_| self.is_lossy(at));
+        let chance = lossy.map_or(self.config.loss, |markov| markov.loss);
+        let outage = self
+            .config
+            .outages
+            .iter()
+            .any(|(from, to)| at >= *from && at < *to);
+        self.rng.unit() < chance || outage
+    }
+
     /// When copies of a packet sent at `at` arrive, each intact or corrupted.
     pub fn carry(&mut self, at: Micros, len: usize) -> Vec<(Micros, bool)> {
         self.packets += 1;
         let wire = len as u64 + OVERHEAD_BYTES;
         self.wire_bytes += wire;
-        let lossy = self.is_lossy(at);
-        let loss = if lossy {
-            self.config.markov.map_or(0.0, |m| m.loss)
-        } else {
-            self.config.loss
-        };
-        let lost = self.rng.unit() < loss;
-        if lost
-            || self
-                .config
-                .outages
-                .iter()
-                .any(|(from, to)| at >= *from && at < *to)
-        {
-            return Vec::new();
-        }
         let mut leaves = at;
         if let Some(rate) = self.config.rate_bytes_per_s {
             let start = self.busy_until.max(at);
@@ -165,6 +161,9 @@ impl Link {
             }
             leaves = start + Micros(wire * 1_000_000 / rate);
             self.busy_until = leaves;
+        }
+        if self.loses(leaves) {
+            return Vec::new();
         }
         let copies = 1 + u64::from(self.rng.unit() < self.config.duplicate);
         (0..copies)
