@@ -28,7 +28,7 @@ fn draw_link(stream: &mut Stream) -> Link {
         link.acks = AckPath::Clean;
     }
     if stream.chance(0.25) {
-        link.rate_kbps = Some(log_range(stream, 12.0, 500.0));
+        link.rate_kbps = Some(log_range(stream, 24.0, 500.0));
         link.queue_bytes = log_range(stream, 2_000.0, 64_000.0) as u64;
     }
     if stream.chance(0.4) {
@@ -56,18 +56,18 @@ fn draw_channel(stream: &mut Stream) -> Channel {
             state_ms: log_range(stream, 10.0, 500.0),
         },
         2 => Channel::Bursts {
-            good_ms: log_range(stream, 50.0, 5_000.0),
-            burst_ms: log_range(stream, 10.0, 1_500.0),
+            good_ms: log_range(stream, 150.0, 5_000.0),
+            burst_ms: log_range(stream, 10.0, 600.0),
             loss: stream.range(0.5, 1.0),
             residual_loss: stream.range(0.0, 0.1),
         },
         3 => Channel::Random {
-            loss: stream.range(0.0, 0.6),
+            loss: stream.range(0.0, 0.5),
         },
         _ => Channel::Outages {
-            every_ms: log_range(stream, 1_000.0, 20_000.0),
+            every_ms: log_range(stream, 2_000.0, 20_000.0),
             min_ms: 500.0,
-            max_ms: log_range(stream, 600.0, 20_000.0),
+            max_ms: log_range(stream, 600.0, 10_000.0),
             residual_loss: stream.range(0.0, 0.1),
         },
     }
