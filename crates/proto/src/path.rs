@@ -21,8 +21,6 @@ pub struct Rtt {
     smoothed: Micros,
     variance: Micros,
     latest: Micros,
-    /// The round trip before the latest: jitter is seldom in both, a queue is.
-    previous: Micros,
     min: Micros,
     sampled: bool,
 }
@@ -33,7 +31,6 @@ impl Rtt {
             smoothed: initial,
             variance: Micros(initial.0 / 4),
             latest: initial,
-            previous: initial,
             min: initial,
             sampled: false,
         }
@@ -50,7 +47,6 @@ impl Rtt {
         let difference = self.smoothed.0.abs_diff(rtt.0);
         self.variance = Micros((3 * self.variance.0 + difference) / 4);
         self.smoothed = Micros((7 * self.smoothed.0 + rtt.0) / 8);
-        self.previous = self.latest;
         self.latest = rtt;
         self.min = self.min.min(rtt);
     }
@@ -70,10 +66,10 @@ impl Rtt {
         self.smoothed + self.variance.times(4).max(Micros::from_ms(10))
     }
 
-    /// Delay of the queue: the lesser of the two latest round trips less the least. The least is not forgotten
+    /// Delay of the queue: the latest round trip less the least. The least is not forgotten
     /// with time, or a queue that never drains would hide itself.
     pub fn queue(&self) -> Micros {
-        self.latest.min(self.previous).since(self.min)
+        self.latest.since(self.min)
     }
 }
 

@@ -20,6 +20,7 @@ mod vocab;
 
 pub use memory::KvType;
 pub use model::{LoadError, LoadOptions, Model, ModelInfo};
+pub use quantize::{Quant, QuantizeError, quantize};
 pub use runner::{FlashAttention, LlamaRunner, RunnerOptions, SMALL_MODEL_BYTES};
 pub use threads::physical_cores;
 pub use vocab::LlamaVocab;
