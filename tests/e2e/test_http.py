@@ -295,22 +295,19 @@ def test_a_reader_that_stops_loses_its_own_stream_only(start):
     address = urlparse(server.url)
     body = json.dumps({**LONG, "max_tokens": 400_000}).encode()
     with socket.create_connection((address.hostname, address.port)) as stuck:
-        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         stuck.sendall(head.encode() + body)
-        until(lambda: server.metric("stream_pauses_total") == 1, 60)
+        until(lambda: server.metric("stream_pauses_total") >= 1, 60)
         other = httpx.post(f"{server.url}/v1/chat/completions", json={**CHAT, "max_tokens": 50})
         assert other.status_code == 200, "the others go on"
-        until(lambda: server.metric('request_success_total{finished_reason="error"}') == 1
-              or server.metric("num_requests_running") == 0, 30)
-        # Whatever had been sent can still be read; then the connection is torn, not ended.
+        until(lambda: server.metric("num_requests_running") == 0, 30)
         received = b""
-        with pytest.raises(ConnectionError):
-            while data := stuck.recv(65536):
+        with contextlib.suppress(ConnectionResetError):
+            while data := stuck.recv(1 << 20):
                 received += data
-            assert received.endswith(b"0\r\n\r\n"), "a clean end would be taken for a complete answer"
-            raise ConnectionError
+        assert b"stopped reading" in received[-1000:], "what had been sent is read, then why it ended"
         assert b"[DONE]" not in received
+        assert not received.endswith(b"0\r\n\r\n"), "a clean end would be taken for a complete answer"
 
 
 def test_an_engine_that_fails_on_one_request_serves_the_others(http):

@@ -13,6 +13,8 @@ pub struct Governor {
     changed: Micros,
     /// Since when the gap is the longest, and the queue then.
     slow_since: Option<(Micros, Micros)>,
+    /// A queue was seen: this path can be buried, so care is taken.
+    has_queued: bool,
     queue_max: Micros,
 }
 
@@ -33,6 +35,7 @@ impl Governor {
             gap: Self::START,
             changed: now,
             slow_since: None,
+            has_queued: false,
             queue_max,
         }
     }
@@ -44,8 +47,10 @@ impl Governor {
         }
         if self.is_standing(queue) {
             self.gap = Micros(self.gap.0 * 3 / 2).min(Self::MOST);
+            self.has_queued = true;
         } else if !self.is_standing(queue.times(2)) {
-            self.gap = Micros(self.gap.0 * 85 / 100).max(Self::LEAST);
+            let percent = if self.has_queued { 85 } else { 70 };
+            self.gap = Micros(self.gap.0 * percent / 100).max(Self::LEAST);
         } else {
             return;
         }

@@ -11,6 +11,9 @@ use crate::frame::{ACK_WINDOW, Ack};
 /// Packets remembered: those that an acknowledgement can name.
 const REMEMBERED: usize = ACK_WINDOW as usize + 11;
 
+/// Round trips that tell a standing queue from jitter.
+const RECENT: usize = 2;
+
 /// Packets this far below the largest acknowledged may still be in flight (reordering,
 /// RFC 9002 §6.1.1).
 const REORDER_PACKETS: u64 = 3;
@@ -20,7 +23,8 @@ const REORDER_PACKETS: u64 = 3;
 pub struct Rtt {
     smoothed: Micros,
     variance: Micros,
-    latest: Micros,
+    /// The latest, newest first.
+    recent: [Micros; RECENT],
     min: Micros,
     sampled: bool,
 }
@@ -30,7 +34,7 @@ impl Rtt {
         Self {
             smoothed: initial,
             variance: Micros(initial.0 / 4),
-            latest: initial,
+            recent: [initial; RECENT],
             min: initial,
             sampled: false,
         }
@@ -47,13 +51,14 @@ impl Rtt {
         let difference = self.smoothed.0.abs_diff(rtt.0);
         self.variance = Micros((3 * self.variance.0 + difference) / 4);
         self.smoothed = Micros((7 * self.smoothed.0 + rtt.0) / 8);
-        self.latest = rtt;
+        self.recent.rotate_right(1);
+        self.recent[0] = rtt;
         self.min = self.min.min(rtt);
     }
 
     /// The path itself has become longer: what looked like a queue is not one.
     pub fn forget_min(&mut self) {
-        self.min = self.latest;
+        self.min = self.least_recent();
     }
 
     /// Smoothed round-trip time.
@@ -66,10 +71,15 @@ impl Rtt {
         self.smoothed + self.variance.times(4).max(Micros::from_ms(10))
     }
 
-    /// Delay of the queue: the latest round trip less the least. The least is not forgotten
-    /// with time, or a queue that never drains would hide itself.
+    /// Delay of the queue: the least of the latest round trips over the least of all. Of
+    /// several, since jitter delays some packets and a standing queue all of them. The
+    /// least is not forgotten with time, or a queue that never drains would hide itself.
     pub fn queue(&self) -> Micros {
-        self.latest.since(self.min)
+        self.least_recent().since(self.min)
+    }
+
+    fn least_recent(&self) -> Micros {
+        self.recent.into_iter().fold(Micros::MAX, Micros::min)
     }
 }
 

@@ -201,6 +201,14 @@ fn harsh_session(seed: u64) {
         }
     }
     generated.extend(finish(&mut pair));
+    // What a driver does when it hears nothing: it connects anew.
+    pair.run_until(pair.now + ms(60_000));
+    for _ in 0..3 {
+        if !pair.complete {
+            pair.migrate();
+            pair.run_until(pair.now + ms(60_000));
+        }
+    }
     assert_shown(&mut pair, &generated, &format!("seed {seed}"));
     assert_within_bucket(&pair, &sender);
 }

@@ -77,7 +77,7 @@ mod llama {
     use loquent_engine::gguf::Value;
     use loquent_engine::llama::{
         KvType, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS, Model as Weights, RunnerOptions,
-        physical_cores,
+        SMALL_MODEL_BYTES, physical_cores,
     };
     use loquent_infer::runner::TokenId;
     use loquent_infer::vocab::Vocab;
@@ -88,9 +88,6 @@ mod llama {
     /// Most tokens of a sequence unless `--context` says otherwise: a model trained for more
     /// would reserve memory that few chats use.
     const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
-    /// Weights up to this size are computed by one thread: a step is over before a second
-    /// thread has met the first at a barrier.
-    const ONE_THREAD_BYTES: u64 = 32 << 20;
 
     /// A GGUF file in llama.cpp.
     pub(super) fn real(args: &ServeArgs) -> anyhow::Result<(Loaded, String)> {
@@ -114,7 +111,7 @@ mod llama {
     }
 
     fn threads_for(weights: &Weights) -> NonZeroU16 {
-        let small = weights.info().size_bytes <= ONE_THREAD_BYTES;
+        let small = weights.info().size_bytes < SMALL_MODEL_BYTES;
         if small { NonZeroU16::MIN } else { physical_cores() }
     }
 
