@@ -53,22 +53,18 @@ impl Pacing {
         match self {
             Pacing::Burst | Pacing::Relative { .. } => None,
             Pacing::Absolute { interval_s } => Some(constant(count, interval_s)),
-            Pacing::Open {
-                rate_per_s,
-                spacing: Spacing::Constant,
-            } => Some(constant(count, 1.0 / rate_per_s)),
-            Pacing::Open {
-                rate_per_s,
-                spacing: Spacing::Gamma { shape },
-            } => Some(gamma(count, rate_per_s, shape, seed)),
+            Pacing::Open { rate_per_s, spacing: Spacing::Constant } => {
+                Some(constant(count, 1.0 / rate_per_s))
+            }
+            Pacing::Open { rate_per_s, spacing: Spacing::Gamma { shape } } => {
+                Some(gamma(count, rate_per_s, shape, seed))
+            }
         }
     }
 }
 
 fn constant(count: usize, gap_s: f64) -> Vec<Duration> {
-    (0..count)
-        .map(|i| Duration::from_secs_f64(i as f64 * gap_s))
-        .collect()
+    (0..count).map(|i| Duration::from_secs_f64(i as f64 * gap_s)).collect()
 }
 
 /// The first request leaves at 0; gaps have the mean 1/rate and are scaled so that the
@@ -78,11 +74,7 @@ fn gamma(count: usize, rate_per_s: f64, shape: f64, seed: u64) -> Vec<Duration> 
     let mut rng = SmallRng::seed_from_u64(seed);
     let drawn: Vec<f64> = (1..count).map(|_| gaps.sample(&mut rng)).collect();
     let total: f64 = drawn.iter().sum();
-    let scale = if total > 0.0 {
-        drawn.len() as f64 / rate_per_s / total
-    } else {
-        0.0
-    };
+    let scale = if total > 0.0 { drawn.len() as f64 / rate_per_s / total } else { 0.0 };
     let mut at_s = 0.0;
     let mut offsets = vec![Duration::ZERO; count.min(1)];
     for gap in drawn {
@@ -97,17 +89,12 @@ mod tests {
     use super::*;
 
     fn open(shape: f64) -> Pacing {
-        Pacing::Open {
-            rate_per_s: 50.0,
-            spacing: Spacing::Gamma { shape },
-        }
+        Pacing::Open { rate_per_s: 50.0, spacing: Spacing::Gamma { shape } }
     }
 
     fn squared_variation(offsets: &[Duration]) -> f64 {
-        let gaps: Vec<f64> = offsets
-            .windows(2)
-            .map(|pair| (pair[1] - pair[0]).as_secs_f64())
-            .collect();
+        let gaps: Vec<f64> =
+            offsets.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         variance / (mean * mean)
@@ -115,9 +102,7 @@ mod tests {
 
     #[test]
     fn absolute_times_are_multiples() {
-        let offsets = Pacing::Absolute { interval_s: 0.02 }
-            .offsets(64, 0)
-            .unwrap();
+        let offsets = Pacing::Absolute { interval_s: 0.02 }.offsets(64, 0).unwrap();
         assert_eq!(offsets.len(), 64);
         assert!(offsets[63].abs_diff(Duration::from_millis(1260)) < Duration::from_micros(1));
     }
@@ -140,10 +125,7 @@ mod tests {
         // The squared coefficient of variation of a gamma distribution is 1/shape.
         for (shape, expected) in [(0.25, 4.0), (1.0, 1.0), (4.0, 0.25)] {
             let seen = squared_variation(&open(shape).offsets(20_001, 3).unwrap());
-            assert!(
-                (seen / expected - 1.0).abs() < 0.15,
-                "shape {shape}: {seen}"
-            );
+            assert!((seen / expected - 1.0).abs() < 0.15, "shape {shape}: {seen}");
         }
     }
 

@@ -79,12 +79,7 @@ pub struct BenchArgs {
     endpoint: Option<EndpointKind>,
 
     /// Requests per run [default: 64]
-    #[arg(
-        long,
-        short = 'n',
-        visible_alias = "num-requests",
-        help_heading = "Load"
-    )]
+    #[arg(long, short = 'n', visible_alias = "num-requests", help_heading = "Load")]
     requests: Option<usize>,
     /// Most requests in flight; a list compares them [default: no limit]
     #[arg(long, short = 'c', value_delimiter = ',', help_heading = "Load")]
@@ -111,12 +106,7 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Load")]
     warmup_runs: Option<usize>,
     /// Runs that count, of each case and server in turn
-    #[arg(
-        long,
-        visible_alias = "repeat",
-        default_value_t = 1,
-        help_heading = "Load"
-    )]
+    #[arg(long, visible_alias = "repeat", default_value_t = 1, help_heading = "Load")]
     repeat_runs: usize,
     /// Time limit of one request in seconds
     #[arg(long, default_value_t = 300.0, help_heading = "Load")]
@@ -161,74 +151,34 @@ pub struct BenchArgs {
     no_server_timings: bool,
 
     /// Add N readers that stop reading until the measured requests are through
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        help_heading = "Disturbances"
-    )]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Disturbances")]
     slow_readers: usize,
     /// They stop after this many chunks
-    #[arg(
-        long,
-        value_name = "CHUNKS",
-        default_value_t = 4,
-        help_heading = "Disturbances"
-    )]
+    #[arg(long, value_name = "CHUNKS", default_value_t = 4, help_heading = "Disturbances")]
     slow_reader_after: usize,
     /// Most tokens of their answers [default: as --max-tokens]
     #[arg(long, value_name = "TOKENS", help_heading = "Disturbances")]
     slow_reader_max_tokens: Option<u32>,
     /// Add N readers that disconnect in the middle
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        help_heading = "Disturbances"
-    )]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Disturbances")]
     disconnects: usize,
     /// They leave after this many chunks
-    #[arg(
-        long,
-        value_name = "CHUNKS",
-        default_value_t = 4,
-        help_heading = "Disturbances"
-    )]
+    #[arg(long, value_name = "CHUNKS", default_value_t = 4, help_heading = "Disturbances")]
     disconnect_after: usize,
     /// Inject prompts of this many tokens among the measured requests
     #[arg(long, value_name = "TOKENS", help_heading = "Disturbances")]
     inject_prompt_tokens: Option<usize>,
     /// When the first is sent, in milliseconds after the start
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value_t = 1000.0,
-        help_heading = "Disturbances"
-    )]
+    #[arg(long, value_name = "MS", default_value_t = 1000.0, help_heading = "Disturbances")]
     inject_at_ms: f64,
     /// How many are injected
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        help_heading = "Disturbances"
-    )]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Disturbances")]
     inject_count: usize,
     /// Milliseconds between them
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value_t = 1000.0,
-        help_heading = "Disturbances"
-    )]
+    #[arg(long, value_name = "MS", default_value_t = 1000.0, help_heading = "Disturbances")]
     inject_every_ms: f64,
     /// Most tokens of their answers
-    #[arg(
-        long,
-        value_name = "TOKENS",
-        default_value_t = 8,
-        help_heading = "Disturbances"
-    )]
+    #[arg(long, value_name = "TOKENS", default_value_t = 8, help_heading = "Disturbances")]
     inject_max_tokens: u32,
     /// Also run each case without its disturbances, alternating, and compare
     #[arg(long, help_heading = "Disturbances")]
@@ -265,16 +215,12 @@ impl BenchArgs {
     pub async fn run(self, in_process: Option<Arc<dyn Target>>) -> anyhow::Result<ExitCode> {
         raise_open_files_limit();
         let plan = self.resolve(in_process)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (done, verdict) = tokio::sync::oneshot::channel();
-        std::thread::Builder::new()
-            .name("bench".into())
-            .spawn(move || {
-                // A caller that has gone away needs no verdict.
-                let _ = done.send(runtime.block_on(experiment::run(&plan)));
-            })?;
+        std::thread::Builder::new().name("bench".into()).spawn(move || {
+            // A caller that has gone away needs no verdict.
+            let _ = done.send(runtime.block_on(experiment::run(&plan)));
+        })?;
         Ok(ExitCode::from(verdict.await??.exit_code()))
     }
 
@@ -311,10 +257,7 @@ impl BenchArgs {
     fn title(&self) -> String {
         let preset = self.preset.and_then(|preset| preset.to_possible_value());
         let name = preset.map(|value| value.get_name().to_owned());
-        self.title
-            .clone()
-            .or(name)
-            .unwrap_or_else(|| "Load test".into())
+        self.title.clone().or(name).unwrap_or_else(|| "Load test".into())
     }
 
     fn targets(&self, in_process: Option<Arc<dyn Target>>) -> Result<Vec<TargetPlan>, BenchError> {
@@ -323,10 +266,7 @@ impl BenchArgs {
             let Some(target) = in_process else {
                 return refuse("--in-process needs an engine, which this program does not have");
             };
-            targets.push(TargetPlan {
-                target,
-                pid: Some(std::process::id()),
-            });
+            targets.push(TargetPlan { target, pid: Some(std::process::id()) });
         }
         check(
             self.server_pid.is_empty() || self.server_pid.len() == self.url.len(),
@@ -342,41 +282,25 @@ impl BenchArgs {
             let client = HttpClient::new(base, self.api_key.as_deref())
                 .map_err(|error| BenchError::Options(error.to_string()))?;
             let pid = self.server_pid.get(index).copied();
-            targets.push(TargetPlan {
-                target: Arc::new(HttpTarget::new(name, client)),
-                pid,
-            });
+            targets.push(TargetPlan { target: Arc::new(HttpTarget::new(name, client)), pid });
         }
-        check(
-            !targets.is_empty(),
-            "nothing to measure: give --url (or --in-process)",
-        )?;
+        check(!targets.is_empty(), "nothing to measure: give --url (or --in-process)")?;
         Ok(targets)
     }
 
     fn settings(&self, preset: &PresetValues) -> Result<Settings, BenchError> {
         let pretok = self.pretok || preset.pretok;
-        let default = if pretok {
-            EndpointKind::Completions
-        } else {
-            EndpointKind::Chat
-        };
+        let default = if pretok { EndpointKind::Completions } else { EndpointKind::Chat };
         let endpoint = self.endpoint.or(preset.endpoint).unwrap_or(default);
         check(
             !pretok || endpoint == EndpointKind::Completions,
             "--pretok needs --endpoint completions: chat has no token ids",
         )?;
         let requests = self.requests.or(preset.requests).unwrap_or(64);
-        check(
-            (1..=1_000_000).contains(&requests),
-            "--requests must be 1 to 1000000",
-        )?;
+        check((1..=1_000_000).contains(&requests), "--requests must be 1 to 1000000")?;
         let max_tokens = self.max_tokens.or(preset.max_tokens).unwrap_or(128);
         check(max_tokens > 0, "--max-tokens must be at least 1")?;
-        check(
-            self.timeout_s > 0.0 && self.timeout_s < 1e6,
-            "--timeout-s must be above 0",
-        )?;
+        check(self.timeout_s > 0.0 && self.timeout_s < 1e6, "--timeout-s must be above 0")?;
         let mut extra = preset.extra.clone();
         extra.extend(self.extra_body()?);
         Ok(Settings {
@@ -420,43 +344,22 @@ impl BenchArgs {
             check(limit > 0, "--prompt-limit must be at least 1")?;
             texts.truncate(limit);
         }
-        Ok(PromptSource {
-            texts,
-            repeats: self.prompt_repeats,
-            unique: self.unique_prompts,
-        })
+        Ok(PromptSource { texts, repeats: self.prompt_repeats, unique: self.unique_prompts })
     }
 
     fn pacing(&self, preset: &PresetValues) -> Result<Pacing, BenchError> {
         if let Some(rate_per_s) = self.request_rate {
-            check(
-                rate_per_s > 0.0 && rate_per_s <= 1e6,
-                "--request-rate must be above 0",
-            )?;
-            check(
-                (0.01..=1e6).contains(&self.burstiness),
-                "--burstiness must be 0.01 or more",
-            )?;
+            check(rate_per_s > 0.0 && rate_per_s <= 1e6, "--request-rate must be above 0")?;
+            check((0.01..=1e6).contains(&self.burstiness), "--burstiness must be 0.01 or more")?;
             let spacing = match self.arrival {
                 ArrivalKind::Constant => Spacing::Constant,
                 ArrivalKind::Poisson => Spacing::Gamma { shape: 1.0 },
-                ArrivalKind::Gamma => Spacing::Gamma {
-                    shape: self.burstiness,
-                },
+                ArrivalKind::Gamma => Spacing::Gamma { shape: self.burstiness },
             };
-            return Ok(Pacing::Open {
-                rate_per_s,
-                spacing,
-            });
+            return Ok(Pacing::Open { rate_per_s, spacing });
         }
-        let interval_ms = self
-            .submit_interval_ms
-            .or(preset.submit_interval_ms)
-            .unwrap_or(0.0);
-        check(
-            (0.0..=1e9).contains(&interval_ms),
-            "--submit-interval-ms must be 0 or more",
-        )?;
+        let interval_ms = self.submit_interval_ms.or(preset.submit_interval_ms).unwrap_or(0.0);
+        check((0.0..=1e9).contains(&interval_ms), "--submit-interval-ms must be 0 or more")?;
         let interval_s = interval_ms / 1e3;
         Ok(match self.submit_schedule {
             _ if interval_s == 0.0 => Pacing::Burst,
@@ -466,32 +369,21 @@ impl BenchArgs {
     }
 
     fn cases(&self, preset: &PresetValues, settings: &Settings) -> Result<Vec<Case>, BenchError> {
-        let listed = if self.concurrency.is_empty() {
-            &preset.concurrency
-        } else {
-            &self.concurrency
-        };
+        let listed =
+            if self.concurrency.is_empty() { &preset.concurrency } else { &self.concurrency };
         check(!listed.contains(&0), "--concurrency must be at least 1")?;
         let intervals = self.intervals(preset)?;
         let extras = self.extras(settings)?;
         let mut disturbed = vec![extras];
         if self.control {
-            check(
-                extras != Extras::default(),
-                "--control needs a disturbance to leave out",
-            )?;
+            check(extras != Extras::default(), "--control needs a disturbance to leave out")?;
             disturbed.insert(0, Extras::default());
         }
         let mut cases = Vec::new();
         for concurrency in one_or_all(listed) {
             for &stream_interval in &intervals {
                 for &extras in &disturbed {
-                    cases.push(Case {
-                        label: String::new(),
-                        concurrency,
-                        stream_interval,
-                        extras,
-                    });
+                    cases.push(Case { label: String::new(), concurrency, stream_interval, extras });
                 }
             }
         }
@@ -522,10 +414,7 @@ impl BenchArgs {
             self.inject_every_ms >= 0.0 && self.inject_every_ms < 1e9,
             "--inject-every-ms is out of range",
         )?;
-        check(
-            self.inject_max_tokens > 0,
-            "--inject-max-tokens must be at least 1",
-        )?;
+        check(self.inject_max_tokens > 0, "--inject-max-tokens must be at least 1")?;
         let inject = self.inject_prompt_tokens.map(|prompt_tokens| Inject {
             prompt_tokens,
             at_s: self.inject_at_ms / 1e3,
@@ -578,14 +467,7 @@ fn label(cases: &mut [Case]) {
         }
         if by_extras {
             let undisturbed = case.extras == Extras::default();
-            parts.push(
-                if undisturbed {
-                    "undisturbed"
-                } else {
-                    "disturbed"
-                }
-                .into(),
-            );
+            parts.push(if undisturbed { "undisturbed" } else { "disturbed" }.into());
         }
         case.label = parts.join(", ");
     }
@@ -611,9 +493,7 @@ mod tests {
     }
 
     fn resolve(args: &[&str]) -> Result<Plan, String> {
-        let full = ["bench", "--quiet", "--url", "a=http://127.0.0.1:1"]
-            .iter()
-            .chain(args);
+        let full = ["bench", "--quiet", "--url", "a=http://127.0.0.1:1"].iter().chain(args);
         let cli = Cli::try_parse_from(full).map_err(|error| error.to_string())?;
         cli.bench.resolve(None).map_err(|error| error.to_string())
     }
@@ -630,15 +510,8 @@ mod tests {
 
     #[test]
     fn options_win_over_the_preset() {
-        let plan = resolve(&[
-            "--preset",
-            "rose-052",
-            "-n",
-            "3",
-            "--stream-interval",
-            "2,auto",
-        ])
-        .unwrap();
+        let plan =
+            resolve(&["--preset", "rose-052", "-n", "3", "--stream-interval", "2,auto"]).unwrap();
         assert_eq!(plan.settings.requests, 3);
         assert_eq!(plan.settings.pacing, Pacing::Absolute { interval_s: 0.02 });
         assert_eq!(plan.cases[1].stream_interval, Some(StreamInterval::Auto));
@@ -674,9 +547,7 @@ mod tests {
             (&["--in-process"], "--in-process"),
             (&["--extra-body", "[]"], "--extra-body"),
         ] {
-            let refused = resolve(args)
-                .err()
-                .unwrap_or_else(|| panic!("{args:?} was accepted"));
+            let refused = resolve(args).err().unwrap_or_else(|| panic!("{args:?} was accepted"));
             assert!(refused.contains(word), "{args:?}: {refused}");
         }
     }
@@ -686,19 +557,10 @@ mod tests {
         let plan = resolve(&["--request-rate", "5", "--arrival", "constant"]).unwrap();
         assert_eq!(
             plan.settings.pacing,
-            Pacing::Open {
-                rate_per_s: 5.0,
-                spacing: Spacing::Constant
-            }
+            Pacing::Open { rate_per_s: 5.0, spacing: Spacing::Constant }
         );
         let plan = resolve(&["--request-rate", "5", "--burstiness", "0.5"]).unwrap();
         let spacing = Spacing::Gamma { shape: 0.5 };
-        assert_eq!(
-            plan.settings.pacing,
-            Pacing::Open {
-                rate_per_s: 5.0,
-                spacing
-            }
-        );
+        assert_eq!(plan.settings.pacing, Pacing::Open { rate_per_s: 5.0, spacing });
     }
 }

@@ -118,13 +118,9 @@ pub async fn run(target: Arc<dyn Target>, plan: RunPlan, progress: Arc<Progress>
 
 async fn send_measured(shared: &Arc<Shared>, plan: RunPlan, tasks: &mut JoinSet<Record>) {
     let offsets = plan.pacing.offsets(plan.measured.len(), plan.seed);
-    let slots = plan
-        .concurrency
-        .map(|limit| Arc::new(Semaphore::new(limit)));
+    let slots = plan.concurrency.map(|limit| Arc::new(Semaphore::new(limit)));
     for (index, request) in plan.measured.into_iter().enumerate() {
-        let due = offsets
-            .as_ref()
-            .map(|offsets| shared.start + offsets[index]);
+        let due = offsets.as_ref().map(|offsets| shared.start + offsets[index]);
         if let Some(due) = due {
             sleep_exactly_until(due).await;
         }
@@ -173,9 +169,7 @@ async fn exchange(
     let deadline = submitted + shared.timeout;
     let recv_buffer_bytes =
         (request.role == Role::SlowReader).then_some(SLOW_READER_RECV_BUFFER_BYTES);
-    let submitting = shared
-        .target
-        .submit(request.generate, Transport { recv_buffer_bytes });
+    let submitting = shared.target.submit(request.generate, Transport { recv_buffer_bytes });
     let outcome = match timeout_at(deadline, submitting).await {
         Err(_) => Err(timed_out(shared)),
         Ok(Err(failure)) => Err(failure),
@@ -221,10 +215,7 @@ fn blank_record(
 }
 
 fn timed_out(shared: &Shared) -> Failure {
-    Failure::new(
-        FailureKind::Timeout,
-        format!("not complete within {:?}", shared.timeout),
-    )
+    Failure::new(FailureKind::Timeout, format!("not complete within {:?}", shared.timeout))
 }
 
 async fn receive(
@@ -256,10 +247,7 @@ async fn receive(
 async fn stop_reading(shared: &Shared, deadline: Instant) -> Result<(), Failure> {
     let mut done = shared.measured_done.subscribe();
     let waiting = done.wait_for(|&done| done);
-    timeout_at(deadline, waiting)
-        .await
-        .map_err(|_| timed_out(shared))?
-        .ok();
+    timeout_at(deadline, waiting).await.map_err(|_| timed_out(shared))?.ok();
     Ok(())
 }
 
@@ -270,17 +258,12 @@ fn take(shared: &Shared, record: &mut Record, arrival: Arrival) -> Result<(), Fa
     if !delta.text.is_empty() {
         let limit = MAX_TEXT_BYTES_PER_TOKEN * record.max_tokens as usize + 65_536;
         if record.text.len() + delta.text.len() > limit {
-            let message = format!(
-                "more than {limit} bytes of text for {} tokens",
-                record.max_tokens
-            );
+            let message =
+                format!("more than {limit} bytes of text for {} tokens", record.max_tokens);
             return Err(Failure::new(FailureKind::TooLarge, message));
         }
         let text_bytes = delta.text.len() as u32;
-        record.chunks.push(ChunkMark {
-            at_us: record.ended_us,
-            text_bytes,
-        });
+        record.chunks.push(ChunkMark { at_us: record.ended_us, text_bytes });
         record.text.push_str(&delta.text);
         shared.progress.chunks.fetch_add(1, Ordering::Relaxed);
     }

@@ -96,11 +96,7 @@ pub async fn measure(plan: &Plan) -> Result<Report, BenchError> {
             }
         }
     }
-    Ok(Report {
-        title: plan.title.clone(),
-        config,
-        groups,
-    })
+    Ok(Report { title: plan.title.clone(), config, groups })
 }
 
 fn group_name(plan: &Plan, target: &str, case: &str) -> String {
@@ -117,11 +113,7 @@ fn progress_bar(plan: &Plan, group: &str, round: usize, rounds: usize) -> Progre
     }
     let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg} {elapsed}")
         .expect("the template is a constant");
-    let kind = if round < plan.warmup_runs {
-        "warm-up"
-    } else {
-        "run"
-    };
+    let kind = if round < plan.warmup_runs { "warm-up" } else { "run" };
     ProgressBar::new(0)
         .with_style(style)
         .with_prefix(format!("{group} [{kind} {}/{rounds}]", round + 1))
@@ -141,45 +133,25 @@ struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     async fn new(target: &'a TargetPlan, plan: &Plan) -> Result<Self, BenchError> {
         let name = target.target.name().to_owned();
-        let refuse = |reason: String| BenchError::Target {
-            target: name.clone(),
-            reason,
-        };
+        let refuse = |reason: String| BenchError::Target { target: name.clone(), reason };
         let model = match &plan.settings.model {
             Some(model) => model.clone(),
             None => {
                 let models = target.target.models().await;
                 let models = models.map_err(|failure| refuse(failure.message))?;
-                models
-                    .into_iter()
-                    .next()
-                    .ok_or_else(|| refuse("it offers no model".into()))?
+                models.into_iter().next().ok_or_else(|| refuse("it offers no model".into()))?
             }
         };
         let probe = target.target.tokenize(&model, "Hello", true).await;
         if let (true, Err(failure)) = (plan.settings.pretok, &probe) {
-            return Err(refuse(format!(
-                "--pretok needs its /tokenize: {}",
-                failure.message
-            )));
+            return Err(refuse(format!("--pretok needs its /tokenize: {}", failure.message)));
         }
         let process = target.pid.map(Process::open).transpose()?;
         // Where the server is this process, its time cannot be told from ours.
         let separate = target.pid != Some(std::process::id());
-        let own_process = if separate {
-            Process::open(std::process::id()).ok()
-        } else {
-            None
-        };
+        let own_process = if separate { Process::open(std::process::id()).ok() } else { None };
         let ids = HashMap::new();
-        Ok(Prepared {
-            plan: target,
-            model,
-            process,
-            own_process,
-            tokenizes: probe.is_ok(),
-            ids,
-        })
+        Ok(Prepared { plan: target, model, process, own_process, tokenizes: probe.is_ok(), ids })
     }
 
     async fn run(
@@ -211,12 +183,7 @@ impl<'a> Prepared<'a> {
         }
         let findings = verify(&records);
         let summary = summarize(&records, &resources);
-        Ok(RunResult {
-            summary,
-            findings,
-            records,
-            counters: grown,
-        })
+        Ok(RunResult { summary, findings, records, counters: grown })
     }
 
     async fn plan_run(
@@ -232,10 +199,9 @@ impl<'a> Prepared<'a> {
         }
         let mut beside = Vec::new();
         let extras = &case.extras;
-        for (role, count) in [
-            (Role::SlowReader, extras.slow_readers),
-            (Role::Leaver, extras.leavers),
-        ] {
+        for (role, count) in
+            [(Role::SlowReader, extras.slow_readers), (Role::Leaver, extras.leavers)]
+        {
             for index in 0..count {
                 let text = settings.prompts.prompt(round, settings.requests + index);
                 beside.push(self.request(settings, case, role, text).await?);
@@ -273,12 +239,7 @@ impl<'a> Prepared<'a> {
             Role::Measured | Role::Injected => (settings.max_tokens, 0),
         };
         let generate = self.generate(settings, case, prompt, max_tokens);
-        Ok(PlannedRequest {
-            role,
-            generate,
-            at: Duration::ZERO,
-            turn_after,
-        })
+        Ok(PlannedRequest { role, generate, at: Duration::ZERO, turn_after })
     }
 
     fn generate(
@@ -323,12 +284,7 @@ impl<'a> Prepared<'a> {
             };
             let generate = self.generate(settings, case, prompt, inject.max_tokens);
             let at = Duration::from_secs_f64(inject.at_s + index as f64 * inject.every_s);
-            planned.push(PlannedRequest {
-                role: Role::Injected,
-                generate,
-                at,
-                turn_after: 0,
-            });
+            planned.push(PlannedRequest { role: Role::Injected, generate, at, turn_after: 0 });
         }
         Ok(planned)
     }
@@ -338,39 +294,23 @@ impl<'a> Prepared<'a> {
             return Ok(ids.clone());
         }
         let target = &self.plan.target;
-        let ids = target
-            .tokenize(&self.model, &text, true)
-            .await
-            .map_err(|failure| BenchError::Target {
-                target: target.name().to_owned(),
-                reason: failure.message,
-            })?;
+        let ids = target.tokenize(&self.model, &text, true).await.map_err(|failure| {
+            BenchError::Target { target: target.name().to_owned(), reason: failure.message }
+        })?;
         self.ids.insert(text, ids.clone());
         Ok(ids)
     }
 
     async fn recount(&self, records: &mut [Record], limit: usize) {
-        for record in records
-            .iter_mut()
-            .filter(|record| record.finished())
-            .take(limit)
-        {
-            let ids = self
-                .plan
-                .target
-                .tokenize(&self.model, &record.text, false)
-                .await;
+        for record in records.iter_mut().filter(|record| record.finished()).take(limit) {
+            let ids = self.plan.target.tokenize(&self.model, &record.text, false).await;
             record.recounted_tokens = ids.ok().map(|ids| ids.len() as u64);
         }
     }
 }
 
 async fn counters(target: &dyn Target) -> scrape::Series {
-    target
-        .metrics()
-        .await
-        .map(|text| scrape::counters(&text))
-        .unwrap_or_default()
+    target.metrics().await.map(|text| scrape::counters(&text)).unwrap_or_default()
 }
 
 /// Moves the bar until it is aborted.

@@ -68,11 +68,7 @@ async fn read(reading: Reading) -> Option<(Result<Arrival, Failure>, Reading)> {
         Ok(Some(arrival)) => Some((Ok(arrival), Some(answer))),
         Ok(None) => {
             let at = answer.ended_at()?;
-            let last = Arrival {
-                at,
-                delta: Delta::default(),
-                wire: answer.wire(),
-            };
+            let last = Arrival { at, delta: Delta::default(), wire: answer.wire() };
             Some((Ok(last), None))
         }
         Err(error) => Some((Err(error.into()), None)),

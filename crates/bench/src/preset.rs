@@ -71,24 +71,17 @@ impl Preset {
     /// The preset's settings.
     pub fn values(self) -> PresetValues {
         match self {
-            Preset::Rose050 => PresetValues {
-                stream_intervals: vec![1, 8],
-                ..rose()
-            },
+            Preset::Rose050 => PresetValues { stream_intervals: vec![1, 8], ..rose() },
             Preset::Rose052 => PresetValues {
                 stream_intervals: vec![8],
                 submit_interval_ms: Some(20.0),
                 pretok: true,
                 ..rose()
             },
-            Preset::CllmStage15 => PresetValues {
-                prompts: vec![CLLM_PROMPT.into()],
-                ..cllm()
-            },
-            Preset::CllmConcurrent => PresetValues {
-                prompts: VARIED.lines().map(str::to_owned).collect(),
-                ..cllm()
-            },
+            Preset::CllmStage15 => PresetValues { prompts: vec![CLLM_PROMPT.into()], ..cllm() },
+            Preset::CllmConcurrent => {
+                PresetValues { prompts: VARIED.lines().map(str::to_owned).collect(), ..cllm() }
+            }
             Preset::SkippyChatCorpus => skippy(),
         }
     }
@@ -120,10 +113,7 @@ fn cllm() -> PresetValues {
 fn skippy() -> PresetValues {
     let corpus = crate::prompts::parse_corpus(CHAT).expect("the embedded corpus is tested");
     let mut extra = Map::new();
-    extra.insert(
-        "chat_template_kwargs".into(),
-        json!({ "enable_thinking": false }),
-    );
+    extra.insert("chat_template_kwargs".into(), json!({ "enable_thinking": false }));
     PresetValues {
         endpoint: Some(EndpointKind::Chat),
         requests: Some(8),
@@ -145,16 +135,10 @@ mod tests {
     fn presets_are_what_their_sources_state() {
         let rose = Preset::Rose050.values();
         assert_eq!((rose.requests, rose.max_tokens), (Some(64), Some(128)));
-        assert_eq!(
-            (rose.prompts, rose.stream_intervals),
-            (vec!["Hello".into()], vec![1, 8])
-        );
+        assert_eq!((rose.prompts, rose.stream_intervals), (vec!["Hello".into()], vec![1, 8]));
         assert!(rose.ignore_eos && !rose.pretok && rose.concurrency.is_empty());
         let rose = Preset::Rose052.values();
-        assert_eq!(
-            (rose.submit_interval_ms, rose.stream_intervals),
-            (Some(20.0), vec![8])
-        );
+        assert_eq!((rose.submit_interval_ms, rose.stream_intervals), (Some(20.0), vec![8]));
         assert!(rose.pretok && rose.ignore_eos);
         let cllm = Preset::CllmStage15.values();
         assert_eq!(

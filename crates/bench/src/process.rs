@@ -43,30 +43,20 @@ pub struct Usage {
 impl Process {
     /// The process `pid`, which must be readable.
     pub fn open(pid: u32) -> Result<Self, BenchError> {
-        let process = Process {
-            pid,
-            dir: PathBuf::from(format!("/proc/{pid}")),
-        };
+        let process = Process { pid, dir: PathBuf::from(format!("/proc/{pid}")) };
         process.read().map(|_| process)
     }
 
     /// Its counters now.
     pub fn read(&self) -> Result<Reading, BenchError> {
-        let refuse = |reason: String| BenchError::Process {
-            pid: self.pid,
-            reason,
-        };
+        let refuse = |reason: String| BenchError::Process { pid: self.pid, reason };
         let file = |name: &str| {
             std::fs::read_to_string(self.dir.join(name))
                 .map_err(|error| refuse(format!("cannot read /proc/{}/{name}: {error}", self.pid)))
         };
         let cpu_s = cpu_s(self.pid).map_err(|error| refuse(format!("no CPU clock: {error}")))?;
         let rss_bytes = field_kib(&file("status")?, "VmRSS:").unwrap_or(0) * 1024;
-        Ok(Reading {
-            cpu_s,
-            rss_bytes,
-            voluntary_switches: self.voluntary_switches(),
-        })
+        Ok(Reading { cpu_s, rss_bytes, voluntary_switches: self.voluntary_switches() })
     }
 
     /// Begins to measure; memory is sampled until [`Watch::stop`].
@@ -84,13 +74,7 @@ impl Process {
                 std::thread::park_timeout(SAMPLE_EVERY);
             }
         });
-        Ok(Watch {
-            process: self.clone(),
-            before,
-            peak,
-            stopped,
-            sampler,
-        })
+        Ok(Watch { process: self.clone(), before, peak, stopped, sampler })
     }
 
     /// Summed over the threads that live now.

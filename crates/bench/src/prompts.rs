@@ -27,30 +27,19 @@ pub struct CorpusPrompt {
 /// Reads a corpus (`.jsonl`) or one prompt per line (any other name). Blank lines are
 /// skipped.
 pub fn read_file(path: &Path) -> Result<Vec<String>, BenchError> {
-    let refuse = |reason: String| BenchError::Prompts {
-        path: path.to_owned(),
-        reason,
-    };
+    let refuse = |reason: String| BenchError::Prompts { path: path.to_owned(), reason };
     let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
-    let is_corpus = path
-        .extension()
-        .is_some_and(|extension| extension == "jsonl");
+    let is_corpus = path.extension().is_some_and(|extension| extension == "jsonl");
     let prompts = if is_corpus {
         parse_corpus(&text).map(|lines| lines.into_iter().map(|line| line.prompt).collect())
     } else {
-        Ok(text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .map(str::to_owned)
-            .collect())
+        Ok(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect())
     };
     let prompts: Vec<String> = prompts.map_err(refuse)?;
     match prompts.len() {
         0 => Err(refuse("it holds no prompt".into())),
         1..=MAX_PROMPTS => Ok(prompts),
-        count => Err(refuse(format!(
-            "{count} prompts are more than {MAX_PROMPTS}"
-        ))),
+        count => Err(refuse(format!("{count} prompts are more than {MAX_PROMPTS}"))),
     }
 }
 
@@ -58,19 +47,12 @@ pub fn read_file(path: &Path) -> Result<Vec<String>, BenchError> {
 pub fn parse_corpus(text: &str) -> Result<Vec<CorpusPrompt>, String> {
     let mut prompts: Vec<CorpusPrompt> = Vec::new();
     let mut seen = std::collections::HashSet::new();
-    for (number, line) in text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty())
-    {
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let refuse = |reason: String| format!("line {}: {reason}", number + 1);
         let prompt: CorpusPrompt =
             serde_json::from_str(line).map_err(|error| refuse(error.to_string()))?;
         if !seen.insert(prompt.prompt_id.clone()) {
-            return Err(refuse(format!(
-                "prompt_id {:?} occurs twice",
-                prompt.prompt_id
-            )));
+            return Err(refuse(format!("prompt_id {:?} occurs twice", prompt.prompt_id)));
         }
         if prompt.prompt.is_empty() {
             return Err(refuse("the prompt is empty".into()));
@@ -93,9 +75,7 @@ pub fn long_text(tokens: usize, run: usize, index: usize) -> String {
     let mut state = (run as u64) << 32 | index as u64 | 1;
     for _ in 0..tokens {
         // A linear congruential step (Knuth's MMIX constants): any mixing will do.
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         text.push(' ');
         text.push_str(WORDS[(state >> 60) as usize]);
     }
@@ -117,11 +97,7 @@ impl PromptSource {
     /// The prompt of request `index` in run `run`.
     pub fn prompt(&self, run: usize, index: usize) -> String {
         let text = self.texts[index % self.texts.len()].repeat(self.repeats);
-        if self.unique {
-            format!("[{run}.{index}] {text}")
-        } else {
-            text
-        }
+        if self.unique { format!("[{run}.{index}] {text}") } else { text }
     }
 }
 
@@ -137,11 +113,7 @@ mod tests {
         let corpus = parse_corpus(CHAT).unwrap();
         assert!(corpus.len() >= 40);
         let distinct = |of: fn(&CorpusPrompt) -> &str| {
-            corpus
-                .iter()
-                .map(of)
-                .collect::<std::collections::HashSet<_>>()
-                .len()
+            corpus.iter().map(of).collect::<std::collections::HashSet<_>>().len()
         };
         assert!(distinct(|prompt| &prompt.category) >= 6);
         assert_eq!(distinct(|prompt| &prompt.length_bucket), 4);
@@ -153,10 +125,7 @@ mod tests {
     fn corpus_errors_name_the_line() {
         let bad =
             "{\"prompt_id\":\"a\",\"prompt\":\"x\"}\n\n{\"prompt_id\":\"a\",\"prompt\":\"y\"}";
-        assert_eq!(
-            parse_corpus(bad).unwrap_err(),
-            "line 3: prompt_id \"a\" occurs twice"
-        );
+        assert_eq!(parse_corpus(bad).unwrap_err(), "line 3: prompt_id \"a\" occurs twice");
         assert!(parse_corpus("{").unwrap_err().starts_with("line 1: "));
     }
 
@@ -167,22 +136,14 @@ mod tests {
         std::fs::write(&lines, "one\n\n two\n").unwrap();
         assert_eq!(read_file(&lines).unwrap(), ["one", " two"]);
         std::fs::write(&lines, "\n").unwrap();
-        assert!(
-            read_file(&lines)
-                .unwrap_err()
-                .to_string()
-                .contains("no prompt")
-        );
+        assert!(read_file(&lines).unwrap_err().to_string().contains("no prompt"));
         assert!(read_file(&dir.path().join("none.jsonl")).is_err());
     }
 
     #[test]
     fn prompts_are_used_in_turn() {
-        let mut source = PromptSource {
-            texts: vec!["a".into(), "b".into()],
-            repeats: 2,
-            unique: false,
-        };
+        let mut source =
+            PromptSource { texts: vec!["a".into(), "b".into()], repeats: 2, unique: false };
         assert_eq!([source.prompt(0, 0), source.prompt(0, 3)], ["aa", "bb"]);
         source.unique = true;
         assert_eq!(source.prompt(4, 3), "[4.3] bb");

@@ -87,10 +87,7 @@ pub fn stall(from_ms: f64, shown_ms: impl IntoIterator<Item = f64>) -> Option<St
         last = shown;
     }
     let span = last - from_ms;
-    (span > 0.0).then(|| Stall {
-        full: full / span,
-        ex: ex / span,
-    })
+    (span > 0.0).then(|| Stall { full: full / span, ex: ex / span })
 }
 
 #[cfg(test)]
@@ -101,10 +98,7 @@ pub(crate) mod tests {
 
     /// A finished request, sent at 1 s, whose chunks arrived at `at_ms`.
     pub(crate) fn record(at_ms: &[u64], tokens: u64) -> Record {
-        let chunks = at_ms.iter().map(|at| ChunkMark {
-            at_us: at * 1000,
-            text_bytes: 1,
-        });
+        let chunks = at_ms.iter().map(|at| ChunkMark { at_us: at * 1000, text_bytes: 1 });
         Record {
             index: 0,
             role: Role::Measured,
@@ -118,10 +112,7 @@ pub(crate) mod tests {
             ignore_eos: true,
             text: "x".repeat(at_ms.len()),
             finish_reason: Some("length".into()),
-            usage: Some(Usage {
-                prompt_tokens: 1,
-                completion_tokens: tokens,
-            }),
+            usage: Some(Usage { prompt_tokens: 1, completion_tokens: tokens }),
             timings: None,
             recounted_tokens: None,
             wire: Default::default(),
@@ -141,12 +132,7 @@ pub(crate) mod tests {
         let mut record = record(&[1012, 1032, 1067], 4);
         record.timings = Some(Box::new(ServerTimings {
             emit_us: vec![9_000.0, 20_000.0, 30_000.0, 59_000.0],
-            flush_us: vec![
-                (1.0, 10_000.0),
-                (3.0, 30_000.0),
-                (4.0, 60_000.0),
-                (4.0, 61_000.0),
-            ],
+            flush_us: vec![(1.0, 10_000.0), (3.0, 30_000.0), (4.0, 60_000.0), (4.0, 61_000.0)],
             ..ServerTimings::default()
         }));
         let joined = reconcile(&record).unwrap();

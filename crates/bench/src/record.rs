@@ -95,16 +95,12 @@ impl Record {
     /// Completion tokens: the server's count, or else the recount; never guessed
     /// from the number of chunks.
     pub fn completion_tokens(&self) -> Option<u64> {
-        self.usage
-            .map(|usage| usage.completion_tokens)
-            .or(self.recounted_tokens)
+        self.usage.map(|usage| usage.completion_tokens).or(self.recounted_tokens)
     }
 
     /// Time to first token in milliseconds, from the scheduled send.
     pub fn ttft_ms(&self) -> Option<f64> {
-        self.chunks
-            .first()
-            .map(|chunk| ms(chunk.at_us.saturating_sub(self.scheduled_us)))
+        self.chunks.first().map(|chunk| ms(chunk.at_us.saturating_sub(self.scheduled_us)))
     }
 
     /// (last − first arrival) / (n − 1) in milliseconds, n being completion tokens.
@@ -116,9 +112,7 @@ impl Record {
 
     /// Gaps between consecutive chunks with text, in milliseconds.
     pub fn icl_ms(&self) -> impl Iterator<Item = f64> + '_ {
-        self.chunks
-            .windows(2)
-            .map(|pair| ms(pair[1].at_us - pair[0].at_us))
+        self.chunks.windows(2).map(|pair| ms(pair[1].at_us - pair[0].at_us))
     }
 
     /// From the scheduled send to the last byte, in milliseconds.

@@ -14,9 +14,8 @@ pub fn counters(text: &str) -> Series {
     let mut declared = std::collections::HashSet::new();
     let mut series = Series::new();
     for line in text.lines() {
-        if let Some(name) = line
-            .strip_prefix("# TYPE ")
-            .and_then(|rest| rest.strip_suffix(" counter"))
+        if let Some(name) =
+            line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter"))
         {
             declared.insert(name.trim());
         }
@@ -24,9 +23,7 @@ pub fn counters(text: &str) -> Series {
             continue;
         };
         let name = key.split('{').next().unwrap_or(key);
-        let counts = ["_total", "_count", "_sum"]
-            .iter()
-            .any(|suffix| name.ends_with(suffix));
+        let counts = ["_total", "_count", "_sum"].iter().any(|suffix| name.ends_with(suffix));
         if (counts || declared.contains(name)) && series.len() < MAX_SERIES {
             series.insert(key.to_owned(), value);
         }
@@ -77,14 +74,10 @@ also_total NaN
 
     #[test]
     fn only_counters_are_kept() {
-        let expected: Series = [
-            ("a_total{x=\"1 } 2\"}", 5.0),
-            ("odd", 3.0),
-            ("h_sum", 150.0),
-            ("h_count", 4.0),
-        ]
-        .map(|(key, value)| (key.to_owned(), value))
-        .into();
+        let expected: Series =
+            [("a_total{x=\"1 } 2\"}", 5.0), ("odd", 3.0), ("h_sum", 150.0), ("h_count", 4.0)]
+                .map(|(key, value)| (key.to_owned(), value))
+                .into();
         assert_eq!(counters(TEXT), expected);
     }
 

@@ -81,20 +81,12 @@ pub struct Summary {
 impl Summary {
     /// The value of a metric.
     pub fn value(&self, key: &str) -> Option<f64> {
-        self.metrics
-            .iter()
-            .find(|metric| metric.key == key)
-            .map(|metric| metric.value)
+        self.metrics.iter().find(|metric| metric.key == key).map(|metric| metric.value)
     }
 
     fn push(&mut self, section: &'static str, key: &str, label: &str, value: f64) {
         let (key, label) = (key.to_owned(), label.to_owned());
-        self.metrics.push(Metric {
-            key,
-            section,
-            label,
-            value,
-        });
+        self.metrics.push(Metric { key, section, label, value });
     }
 
     fn push_some(&mut self, section: &'static str, key: &str, label: &str, value: Option<f64>) {
@@ -126,11 +118,7 @@ impl Summary {
 }
 
 fn unit_of(key: &str) -> (&'static str, &'static str) {
-    if key.ends_with("_ms") {
-        ("_ms", " (ms)")
-    } else {
-        ("", "")
-    }
+    if key.ends_with("_ms") { ("_ms", " (ms)") } else { ("", "") }
 }
 
 /// Everything that is known of a run's measured requests, once.
@@ -144,27 +132,13 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn of(records: &'a [Record]) -> Self {
-        let measured: Vec<&Record> = records
-            .iter()
-            .filter(|r| r.role == Role::Measured)
-            .collect();
+        let measured: Vec<&Record> = records.iter().filter(|r| r.role == Role::Measured).collect();
         let finished: Vec<&Record> = measured.iter().copied().filter(|r| r.finished()).collect();
-        let first = measured
-            .iter()
-            .map(|record| record.submitted_us)
-            .min()
-            .unwrap_or(0);
-        let last = finished
-            .iter()
-            .map(|record| record.ended_us)
-            .max()
-            .unwrap_or(first);
+        let first = measured.iter().map(|record| record.submitted_us).min().unwrap_or(0);
+        let last = finished.iter().map(|record| record.ended_us).max().unwrap_or(first);
         Run {
             joined: finished.iter().map(|record| reconcile(record)).collect(),
-            tokens: finished
-                .iter()
-                .map(|record| record.completion_tokens())
-                .sum(),
+            tokens: finished.iter().map(|record| record.completion_tokens()).sum(),
             duration_s: ms(last.saturating_sub(first)) / 1e3,
             measured,
             finished,
@@ -181,21 +155,14 @@ impl<'a> Run<'a> {
     }
 
     fn joined(&self, of: fn(&Reconciled) -> &Vec<f64>) -> Samples {
-        self.joined
-            .iter()
-            .flatten()
-            .flat_map(|joined| of(joined).iter().copied())
-            .collect()
+        self.joined.iter().flatten().flat_map(|joined| of(joined).iter().copied()).collect()
     }
 }
 
 /// Computes all metrics of a run.
 pub fn summarize(records: &[Record], resources: &Resources) -> Summary {
     let run = Run::of(records);
-    let mut summary = Summary {
-        metrics: Vec::new(),
-        plots: plots(&run),
-    };
+    let mut summary = Summary { metrics: Vec::new(), plots: plots(&run) };
     push_counts(&mut summary, &run);
     push_rates(&mut summary, &run);
     push_client(&mut summary, &run);
@@ -216,82 +183,38 @@ pub fn summarize(records: &[Record], resources: &Resources) -> Summary {
 
 fn push_counts(summary: &mut Summary, run: &Run<'_>) {
     let failed = |overloaded: bool| {
-        let kinds = run
-            .measured
-            .iter()
-            .filter_map(|record| Some(record.failure()?.kind));
-        kinds
-            .filter(|kind| (*kind == FailureKind::Overloaded) == overloaded)
-            .count() as f64
+        let kinds = run.measured.iter().filter_map(|record| Some(record.failure()?.kind));
+        kinds.filter(|kind| (*kind == FailureKind::Overloaded) == overloaded).count() as f64
     };
     let mut push = |key, label, value| summary.push("", key, label, value);
-    push(
-        "successful_requests",
-        "Successful requests",
-        run.finished.len() as f64,
-    );
+    push("successful_requests", "Successful requests", run.finished.len() as f64);
     push("failed_requests", "Failed requests", failed(false));
-    push(
-        "refused_requests",
-        "Refused requests (429, 503)",
-        failed(true),
-    );
+    push("refused_requests", "Refused requests (429, 503)", failed(true));
     push("duration_s", "Benchmark duration (s)", run.duration_s);
 }
 
 fn push_rates(summary: &mut Summary, run: &Run<'_>) {
-    let input: Option<u64> = run
-        .finished
-        .iter()
-        .map(|r| Some(r.usage?.prompt_tokens))
-        .sum();
+    let input: Option<u64> = run.finished.iter().map(|r| Some(r.usage?.prompt_tokens)).sum();
     let (input, output) = (input.map(|n| n as f64), run.tokens.map(|n| n as f64));
     let requests = run.finished.len() as f64;
     let per_s = |count: Option<f64>| Some(count? / run.duration_s).filter(|rate| rate.is_finite());
     let total = output.zip(input).map(|(output, input)| output + input);
     let bins = (1.0 / RATE_BIN_S) as usize;
-    let seconds = summary
-        .plots
-        .tokens_per_bin
-        .windows(bins)
-        .map(|bins| bins.iter().sum::<f64>());
+    let seconds = summary.plots.tokens_per_bin.windows(bins).map(|bins| bins.iter().sum::<f64>());
     let peak = seconds.reduce(f64::max).filter(|_| output.is_some());
     let concurrency = peak_concurrency(run.measured.iter().copied());
     let mut push = |key, label, value| summary.push_some("", key, label, value);
     push("input_tokens", "Total input tokens", input);
     push("output_tokens", "Total generated tokens", output);
-    push(
-        "request_throughput",
-        "Request throughput (req/s)",
-        per_s(Some(requests)),
-    );
-    push(
-        "output_throughput",
-        "Output token throughput (tok/s)",
-        per_s(output),
-    );
-    push(
-        "total_throughput",
-        "Total token throughput (tok/s)",
-        per_s(total),
-    );
-    push(
-        "peak_output_throughput",
-        "Peak output token throughput (tok/s)",
-        peak,
-    );
-    push(
-        "peak_concurrency",
-        "Peak concurrent requests",
-        Some(concurrency),
-    );
+    push("request_throughput", "Request throughput (req/s)", per_s(Some(requests)));
+    push("output_throughput", "Output token throughput (tok/s)", per_s(output));
+    push("total_throughput", "Total token throughput (tok/s)", per_s(total));
+    push("peak_output_throughput", "Peak output token throughput (tok/s)", peak);
+    push("peak_concurrency", "Peak concurrent requests", Some(concurrency));
 }
 
 fn peak_concurrency<'a>(records: impl IntoIterator<Item = &'a Record> + Clone) -> f64 {
-    let begins = records
-        .clone()
-        .into_iter()
-        .map(|record| (record.submitted_us, 1));
+    let begins = records.clone().into_iter().map(|record| (record.submitted_us, 1));
     let ends = records.into_iter().map(|record| (record.ended_us, -1));
     let mut changes: Vec<(u64, i64)> = begins.chain(ends).collect();
     // At equal times ends come first: they do not overlap.
@@ -307,103 +230,38 @@ fn push_client(summary: &mut Summary, run: &Run<'_>) {
     let (ttft, icl) = (summary.plots.ttft_ms.clone(), summary.plots.icl_ms.clone());
     summary.distribution("Time to First Token", "ttft_ms", "TTFT", &ttft);
     let tpot = run.pool(|record| record.tpot_ms());
-    summary.distribution(
-        "Time per Output Token (excl. 1st token)",
-        "tpot_ms",
-        "TPOT",
-        &tpot,
-    );
+    summary.distribution("Time per Output Token (excl. 1st token)", "tpot_ms", "TPOT", &tpot);
     summary.distribution("Inter-chunk Latency (arrival here)", "icl_ms", "ICL", &icl);
     let latency = run.pool(|record| [record.latency_ms()]);
     summary.distribution("End-to-end Latency", "e2el_ms", "E2EL", &latency);
-    let accept = run.pool(|r| {
-        r.accepted_us
-            .map(|at| ms(at.saturating_sub(r.submitted_us)))
-    });
+    let accept = run.pool(|r| r.accepted_us.map(|at| ms(at.saturating_sub(r.submitted_us))));
     summary.distribution("Submission to acceptance", "accept_ms", "accept", &accept);
     let lag = run.pool(|record| [ms(record.submitted_us.saturating_sub(record.scheduled_us))]);
-    summary.distribution(
-        "Submit lag of this generator",
-        "submit_lag_ms",
-        "submit lag",
-        &lag,
-    );
+    summary.distribution("Submit lag of this generator", "submit_lag_ms", "submit lag", &lag);
     let submits = run.measured.iter().map(|record| record.submitted_us);
-    let wall = submits
-        .clone()
-        .max()
-        .zip(submits.min())
-        .map(|(last, first)| ms(last - first));
-    summary.push_some(
-        "Submit lag of this generator",
-        "submit_wall_ms",
-        "Submit wall (ms)",
-        wall,
-    );
+    let wall = submits.clone().max().zip(submits.min()).map(|(last, first)| ms(last - first));
+    summary.push_some("Submit lag of this generator", "submit_wall_ms", "Submit wall (ms)", wall);
 }
 
 fn push_server(summary: &mut Summary, run: &Run<'_>) {
     let tokenize = run.timing(|timings| timings.tokenize_us);
     summary.distribution("Tokenize (server)", "tokenize_ms", "tokenize", &tokenize);
     let queue = run.timing(|timings| timings.queue_us);
-    summary.distribution(
-        "Queue wait after tokenizing (server)",
-        "queue_ms",
-        "queue wait",
-        &queue,
-    );
+    summary.distribution("Queue wait after tokenizing (server)", "queue_ms", "queue wait", &queue);
     let prefill = run.timing(|timings| timings.prefill_us);
-    summary.distribution(
-        "Prefill to first token (server)",
-        "prefill_ms",
-        "prefill",
-        &prefill,
-    );
+    summary.distribution("Prefill to first token (server)", "prefill_ms", "prefill", &prefill);
     let itl = run.pool(|record| {
-        let emits = record
-            .timings
-            .as_deref()
-            .map_or(&[][..], |timings| &timings.emit_us);
-        emits
-            .windows(2)
-            .map(|pair| (pair[1] - pair[0]) / 1e3)
-            .collect::<Vec<f64>>()
+        let emits = record.timings.as_deref().map_or(&[][..], |timings| &timings.emit_us);
+        emits.windows(2).map(|pair| (pair[1] - pair[0]) / 1e3).collect::<Vec<f64>>()
     });
-    summary.distribution(
-        "Inter-token Latency (emission at server)",
-        "itl_ms",
-        "ITL",
-        &itl,
-    );
-    let size = run.pool(|record| {
-        record
-            .timings
-            .as_deref()
-            .and_then(|t| t.decode_batch_size_mean)
-    });
-    let mean = run
-        .timing(|timings| timings.decode_batch_wait_us_mean)
-        .mean();
+    summary.distribution("Inter-token Latency (emission at server)", "itl_ms", "ITL", &itl);
+    let size = run.pool(|record| record.timings.as_deref().and_then(|t| t.decode_batch_size_mean));
+    let mean = run.timing(|timings| timings.decode_batch_wait_us_mean).mean();
     let max = run.timing(|timings| timings.decode_batch_wait_us_max).max();
     let title = "Decode batches (server)";
-    summary.push_some(
-        title,
-        "decode_batch_size_mean",
-        "Mean decode batch size",
-        size.mean(),
-    );
-    summary.push_some(
-        title,
-        "decode_batch_wait_mean_ms",
-        "Mean batch wait (ms)",
-        mean,
-    );
-    summary.push_some(
-        title,
-        "decode_batch_wait_max_ms",
-        "Max batch wait (ms)",
-        max,
-    );
+    summary.push_some(title, "decode_batch_size_mean", "Mean decode batch size", size.mean());
+    summary.push_some(title, "decode_batch_wait_mean_ms", "Mean batch wait (ms)", mean);
+    summary.push_some(title, "decode_batch_wait_max_ms", "Max batch wait (ms)", max);
 }
 
 fn push_chunks(summary: &mut Summary, run: &Run<'_>) {
@@ -412,42 +270,22 @@ fn push_chunks(summary: &mut Summary, run: &Run<'_>) {
     let reads = sum(|record| record.wire.reads);
     let bytes = sum(|record| record.wire.bytes);
     let text = sum(|record| record.text.len() as u64);
-    let tokens = run
-        .tokens
-        .map(|tokens| tokens as f64)
-        .filter(|&tokens| tokens > 0.0);
+    let tokens = run.tokens.map(|tokens| tokens as f64).filter(|&tokens| tokens > 0.0);
     let per_chunk = tokens.filter(|_| chunks > 0.0).map(|n| n / chunks);
     // An engine within this process has no wire.
     let wired = tokens.filter(|_| bytes > 0.0);
     let mut push = |key, label, value| summary.push_some(DELIVERY, key, label, value);
     push("chunks", "Chunks with text", Some(chunks));
     push("tokens_per_chunk", "Tokens per chunk", per_chunk);
-    push(
-        "reads_per_token",
-        "Socket reads per token",
-        wired.map(|n| reads / n),
-    );
-    push(
-        "wire_bytes_per_token",
-        "HTTP bytes per token",
-        wired.map(|n| bytes / n),
-    );
-    push(
-        "text_bytes_per_token",
-        "Text bytes per token",
-        tokens.map(|n| text / n),
-    );
+    push("reads_per_token", "Socket reads per token", wired.map(|n| reads / n));
+    push("wire_bytes_per_token", "HTTP bytes per token", wired.map(|n| bytes / n));
+    push("text_bytes_per_token", "Text bytes per token", tokens.map(|n| text / n));
 }
 
 fn push_way(summary: &mut Summary, run: &Run<'_>) {
     const WHOLE: &str = "Emission to arrival";
     let hold = run.joined(|joined| &joined.emit_to_flush_ms);
-    summary.distribution(
-        "Emission to flush (server)",
-        "emit_to_flush_ms",
-        "hold",
-        &hold,
-    );
+    summary.distribution("Emission to flush (server)", "emit_to_flush_ms", "hold", &hold);
     let way = run.joined(|joined| &joined.flush_to_arrival_ms);
     let title = "Flush to arrival, beyond the fastest";
     summary.distribution(title, "flush_to_arrival_ms", "way", &way);
@@ -464,15 +302,11 @@ fn push_way(summary: &mut Summary, run: &Run<'_>) {
 }
 
 fn push_stalls(summary: &mut Summary, run: &Run<'_>) {
-    let stalls = run
-        .finished
-        .iter()
-        .zip(&run.joined)
-        .filter_map(|(record, joined)| {
-            let first = ms(record.chunks.first()?.at_us);
-            let from = joined.as_ref().map_or(first, |joined| joined.first_emit_ms);
-            stall(from, record.chunks.iter().map(|chunk| ms(chunk.at_us)))
-        });
+    let stalls = run.finished.iter().zip(&run.joined).filter_map(|(record, joined)| {
+        let first = ms(record.chunks.first()?.at_us);
+        let from = joined.as_ref().map_or(first, |joined| joined.first_emit_ms);
+        stall(from, record.chunks.iter().map(|chunk| ms(chunk.at_us)))
+    });
     let stalls: Vec<_> = stalls.collect();
     let full: Samples = stalls.iter().map(|stall| stall.full).collect();
     let ex: Samples = stalls.iter().map(|stall| stall.ex).collect();
@@ -489,10 +323,7 @@ fn push_disturbance(summary: &mut Summary, records: &[Record]) {
         (Role::Leaver, "leavers", "Leavers"),
     ] {
         let of_role = records.iter().filter(|record| record.role == role);
-        let failed = of_role
-            .clone()
-            .filter(|record| record.failure().is_some())
-            .count();
+        let failed = of_role.clone().filter(|record| record.failure().is_some()).count();
         let all = of_role.count();
         if all > 0 {
             let (failed_key, failed_name) =
@@ -504,28 +335,15 @@ fn push_disturbance(summary: &mut Summary, records: &[Record]) {
 }
 
 fn push_injected(summary: &mut Summary, run: &Run<'_>, records: &[Record]) {
-    let injected: Vec<&Record> = records
-        .iter()
-        .filter(|r| r.role == Role::Injected)
-        .collect();
+    let injected: Vec<&Record> = records.iter().filter(|r| r.role == Role::Injected).collect();
     if injected.is_empty() {
         return;
     }
-    let lengths = injected
-        .iter()
-        .filter_map(|record| Some(record.usage?.prompt_tokens as f64));
+    let lengths = injected.iter().filter_map(|record| Some(record.usage?.prompt_tokens as f64));
     let length = lengths.collect::<Samples>().mean();
-    let ttft = injected
-        .iter()
-        .filter_map(|record| record.ttft_ms())
-        .collect::<Samples>()
-        .mean();
+    let ttft = injected.iter().filter_map(|record| record.ttft_ms()).collect::<Samples>().mean();
     let mut push = |key, label, value| summary.push_some(DISTURBANCES, key, label, value);
-    push(
-        "injected_prompt_tokens",
-        "Injected prompt tokens (mean)",
-        length,
-    );
+    push("injected_prompt_tokens", "Injected prompt tokens (mean)", length);
     push("injected_ttft_mean_ms", "Injected TTFT (mean, ms)", ttft);
     let (during, outside) = split_icl(run, &injected);
     let title = "ICL while a long prompt was in prefill";
@@ -537,19 +355,12 @@ fn push_injected(summary: &mut Summary, run: &Run<'_>, records: &[Record]) {
 /// and the other gaps.
 fn split_icl(run: &Run<'_>, injected: &[&Record]) -> (Samples, Samples) {
     let window = |record: &&Record| {
-        let end = record
-            .chunks
-            .first()
-            .map_or(record.ended_us, |chunk| chunk.at_us);
+        let end = record.chunks.first().map_or(record.ended_us, |chunk| chunk.at_us);
         (record.submitted_us, end)
     };
     let windows: Vec<(u64, u64)> = injected.iter().map(window).collect();
     let (mut during, mut outside) = (Vec::new(), Vec::new());
-    for pair in run
-        .finished
-        .iter()
-        .flat_map(|record| record.chunks.windows(2))
-    {
+    for pair in run.finished.iter().flat_map(|record| record.chunks.windows(2)) {
         let (begin, end) = (pair[0].at_us, pair[1].at_us);
         let overlaps = windows.iter().any(|&(from, to)| begin < to && end > from);
         if overlaps { &mut during } else { &mut outside }.push(ms(end - begin));
@@ -561,54 +372,25 @@ fn split_icl(run: &Run<'_>, injected: &[&Record]) -> (Samples, Samples) {
 /// those of answers that were not read to their end are not known and not counted.
 fn push_server_process(summary: &mut Summary, records: &[Record], server: &process::Usage) {
     let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-    let grown = server
-        .rss_peak_bytes
-        .saturating_sub(server.rss_before_bytes);
+    let grown = server.rss_peak_bytes.saturating_sub(server.rss_before_bytes);
     let streams = peak_concurrency(records);
     let per_stream = (streams > 0.0).then(|| grown as f64 / 1024.0 / streams);
     let finished = records.iter().filter(|record| record.finished());
     let tokens: Option<u64> = finished.map(|record| record.completion_tokens()).sum();
-    let tokens = tokens
-        .map(|tokens| tokens as f64)
-        .filter(|&tokens| tokens > 0.0);
+    let tokens = tokens.map(|tokens| tokens as f64).filter(|&tokens| tokens > 0.0);
     let per_token_us = tokens.map(|n| server.cpu_s * 1e6 / n);
     let switches = tokens.map(|n| server.voluntary_switches as f64 / n);
     let mut push = |key, label, value| summary.push_some(RESOURCES, key, label, value);
     push("server_cpu_s", "Server CPU time (s)", Some(server.cpu_s));
-    push(
-        "server_cpu_us_per_token",
-        "Server CPU per token (us)",
-        per_token_us,
-    );
-    push(
-        "server_switches_per_token",
-        "Server context switches per token",
-        switches,
-    );
-    push(
-        "server_rss_peak_mib",
-        "Server peak RSS (MiB)",
-        Some(mib(server.rss_peak_bytes)),
-    );
-    push(
-        "server_rss_growth_mib",
-        "Server RSS growth (MiB)",
-        Some(mib(grown)),
-    );
-    push(
-        "server_rss_growth_per_stream_kib",
-        "Server RSS growth per stream (KiB)",
-        per_stream,
-    );
+    push("server_cpu_us_per_token", "Server CPU per token (us)", per_token_us);
+    push("server_switches_per_token", "Server context switches per token", switches);
+    push("server_rss_peak_mib", "Server peak RSS (MiB)", Some(mib(server.rss_peak_bytes)));
+    push("server_rss_growth_mib", "Server RSS growth (MiB)", Some(mib(grown)));
+    push("server_rss_growth_per_stream_kib", "Server RSS growth per stream (KiB)", per_stream);
 }
 
 fn push_generator(summary: &mut Summary, run: &Run<'_>, generator: &process::Usage) {
-    summary.push(
-        RESOURCES,
-        "generator_cpu_s",
-        "Generator CPU time (s)",
-        generator.cpu_s,
-    );
+    summary.push(RESOURCES, "generator_cpu_s", "Generator CPU time (s)", generator.cpu_s);
     let chunks: usize = run.finished.iter().map(|record| record.chunks.len()).sum();
     let per_chunk = (chunks > 0).then(|| generator.cpu_s * 1e6 / chunks as f64);
     let label = "Generator CPU per chunk (us)";
@@ -654,9 +436,7 @@ fn tokens_per_bin(run: &Run<'_>) -> Vec<f64> {
             if bins.len() <= bin {
                 bins.resize(bin + 1, 0.0);
             }
-            bins[bin] += joined
-                .as_ref()
-                .map_or(mean, |joined| joined.tokens_per_chunk[nth]);
+            bins[bin] += joined.as_ref().map_or(mean, |joined| joined.tokens_per_chunk[nth]);
         }
     }
     bins
@@ -670,9 +450,7 @@ mod tests {
     use crate::target::Failure;
 
     fn value(summary: &Summary, key: &str) -> f64 {
-        summary
-            .value(key)
-            .unwrap_or_else(|| panic!("no {key} in {:?}", summary.metrics))
+        summary.value(key).unwrap_or_else(|| panic!("no {key} in {:?}", summary.metrics))
     }
 
     fn near(seen: f64, expected: f64) {
@@ -684,10 +462,7 @@ mod tests {
         // Sent at 1000 ms; chunks at 1100, 1110 and 1200 ms hold 5 tokens.
         let mut second = record(&[1100, 1110, 1200], 5);
         second.scheduled_us = 990_000;
-        let summary = summarize(
-            &[record(&[1100, 1110, 1200], 5), second],
-            &Resources::default(),
-        );
+        let summary = summarize(&[record(&[1100, 1110, 1200], 5), second], &Resources::default());
         near(value(&summary, "ttft_p50_ms"), 105.0);
         near(value(&summary, "tpot_mean_ms"), 25.0);
         near(value(&summary, "icl_mean_ms"), 50.0);
@@ -708,10 +483,7 @@ mod tests {
         broken.outcome = Outcome::Failed(Failure::new(FailureKind::Truncated, "no finish"));
         let mut refused = record(&[], 0);
         refused.outcome = Outcome::Failed(Failure::new(FailureKind::Overloaded, "full"));
-        let summary = summarize(
-            &[record(&[1100], 1), broken, refused],
-            &Resources::default(),
-        );
+        let summary = summarize(&[record(&[1100], 1), broken, refused], &Resources::default());
         near(value(&summary, "successful_requests"), 1.0);
         near(value(&summary, "failed_requests"), 1.0);
         near(value(&summary, "refused_requests"), 1.0);
@@ -755,10 +527,7 @@ mod tests {
             rss_peak_bytes: 3 << 20,
             voluntary_switches: 5,
         };
-        let resources = Resources {
-            server: Some(server),
-            generator: None,
-        };
+        let resources = Resources { server: Some(server), generator: None };
         let summary = summarize(&[record(&[1100, 1200], 4), slow], &resources);
         near(value(&summary, "server_cpu_us_per_token"), 100.0);
         near(value(&summary, "server_switches_per_token"), 0.5);

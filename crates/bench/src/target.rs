@@ -78,21 +78,14 @@ pub struct Failure {
 impl Failure {
     /// A failure without a status.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Failure {
-            kind,
-            message: message.into(),
-            status: None,
-            retry_after_s: None,
-        }
+        Failure { kind, message: message.into(), status: None, retry_after_s: None }
     }
 }
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let kind = match &error {
-            ClientError::Refused {
-                status: 429 | 503, ..
-            } => FailureKind::Overloaded,
+            ClientError::Refused { status: 429 | 503, .. } => FailureKind::Overloaded,
             ClientError::Refused { .. } => FailureKind::Refused,
             ClientError::Url { .. } | ClientError::Connect { .. } => FailureKind::Connect,
             ClientError::Broken(_) => FailureKind::Broken,
@@ -102,12 +95,7 @@ impl From<ClientError> for Failure {
             ClientError::TooLarge { .. } => FailureKind::TooLarge,
         };
         let mut failure = Failure::new(kind, error.to_string());
-        if let ClientError::Refused {
-            status,
-            retry_after_s,
-            ..
-        } = error
-        {
+        if let ClientError::Refused { status, retry_after_s, .. } = error {
             failure.status = Some(status);
             failure.retry_after_s = retry_after_s;
         }

@@ -25,9 +25,7 @@ pub fn verify(records: &[Record]) -> Findings {
     let finished: Vec<&Record> = records.iter().filter(|record| record.finished()).collect();
     let impossible = finished.iter().flat_map(|record| {
         let index = record.index;
-        impossible(record)
-            .into_iter()
-            .map(move |reason| format!("request {index}: {reason}"))
+        impossible(record).into_iter().map(move |reason| format!("request {index}: {reason}"))
     });
     findings.impossible = shorten(impossible.collect());
     findings.notes = notes(&finished);
@@ -48,9 +46,7 @@ fn impossible(record: &Record) -> Option<String> {
     let asked = u64::from(record.max_tokens);
     let chunks = record.chunks.len() as u64;
     if counted > asked {
-        return Some(format!(
-            "{counted} tokens were counted, but at most {asked} were asked for"
-        ));
+        return Some(format!("{counted} tokens were counted, but at most {asked} were asked for"));
     }
     if chunks > counted {
         return Some(format!(
@@ -58,14 +54,9 @@ fn impossible(record: &Record) -> Option<String> {
              a token makes at most one chunk"
         ));
     }
-    let emitted = record
-        .timings
-        .as_ref()
-        .map_or(0, |timings| timings.emit_us.len() as u64);
+    let emitted = record.timings.as_ref().map_or(0, |timings| timings.emit_us.len() as u64);
     if emitted > 0 && emitted != counted {
-        return Some(format!(
-            "the server emitted {emitted} tokens and reports {counted}"
-        ));
+        return Some(format!("the server emitted {emitted} tokens and reports {counted}"));
     }
     None
 }
@@ -78,25 +69,16 @@ fn notes(finished: &[&Record]) -> Vec<String> {
         }
     };
     let count = |of: fn(&Record) -> bool| finished.iter().filter(|record| of(record)).count();
+    note(count(|r| r.completion_tokens().is_none()), "came without a token count (no usage)");
     note(
-        count(|r| r.completion_tokens().is_none()),
-        "came without a token count (no usage)",
-    );
-    note(
-        count(|r| {
-            r.ignore_eos
-                && r.completion_tokens()
-                    .is_some_and(|n| n < r.max_tokens.into())
-        }),
+        count(|r| r.ignore_eos && r.completion_tokens().is_some_and(|n| n < r.max_tokens.into())),
         "are shorter than asked in spite of ignore_eos (not supported, or out of context)",
     );
     note(count(|r| r.chunks.is_empty()), "hold no text");
-    let pairs = finished
-        .iter()
-        .filter_map(|r| Some((r.usage?.completion_tokens, r.recounted_tokens?)));
-    let (recounted, server, ours) = pairs.fold((0, 0, 0), |(n, a, b), (server, ours)| {
-        (n + 1, a + server, b + ours)
-    });
+    let pairs =
+        finished.iter().filter_map(|r| Some((r.usage?.completion_tokens, r.recounted_tokens?)));
+    let (recounted, server, ours) =
+        pairs.fold((0, 0, 0), |(n, a, b), (server, ours)| (n + 1, a + server, b + ours));
     if recounted > 0 {
         // A model may spell a text in other tokens than its tokenizer would, and tokens
         // without text leave no trace in it, so the two need not be equal.
@@ -140,10 +122,7 @@ mod tests {
     #[test]
     fn a_server_that_contradicts_itself_is_refused() {
         let mut odd = record(&[1010], 3);
-        odd.timings = Some(Box::new(ServerTimings {
-            emit_us: vec![1.0],
-            ..Default::default()
-        }));
+        odd.timings = Some(Box::new(ServerTimings { emit_us: vec![1.0], ..Default::default() }));
         assert!(verify(&[odd]).impossible[0].contains("emitted 1 tokens and reports 3"));
     }
 
@@ -163,11 +142,7 @@ mod tests {
         let mut unknown = record(&[1010], 3);
         unknown.usage = None;
         let notes = verify(&[short, unknown]).notes.join("\n");
-        for part in [
-            "1 of 2 answers came without",
-            "1 of 2 answers are shorter",
-            "says 3 tokens",
-        ] {
+        for part in ["1 of 2 answers came without", "1 of 2 answers are shorter", "says 3 tokens"] {
             assert!(notes.contains(part), "{part:?} is not in {notes}");
         }
     }

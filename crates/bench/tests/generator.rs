@@ -29,10 +29,7 @@ fn target(server: &Arc<SseServer>) -> Arc<dyn Target> {
 }
 
 fn plan(servers: &[&Arc<SseServer>]) -> Plan {
-    let targets = servers.iter().map(|server| TargetPlan {
-        target: target(server),
-        pid: None,
-    });
+    let targets = servers.iter().map(|server| TargetPlan { target: target(server), pid: None });
     Plan {
         title: "test".into(),
         settings: Settings {
@@ -40,11 +37,7 @@ fn plan(servers: &[&Arc<SseServer>]) -> Plan {
             endpoint: EndpointKind::Chat,
             requests: 8,
             max_tokens: 5,
-            prompts: PromptSource {
-                texts: vec!["Hello".into()],
-                repeats: 1,
-                unique: false,
-            },
+            prompts: PromptSource { texts: vec!["Hello".into()], repeats: 1, unique: false },
             temperature: None,
             seed: None,
             ignore_eos: true,
@@ -64,18 +57,13 @@ fn plan(servers: &[&Arc<SseServer>]) -> Plan {
         targets: targets.collect(),
         warmup_runs: 0,
         repeat_runs: 1,
-        outputs: Outputs {
-            quiet: true,
-            ..Outputs::default()
-        },
+        outputs: Outputs { quiet: true, ..Outputs::default() },
     }
 }
 
 fn metric(report: &Report, group: usize, key: &str) -> f64 {
     let summary = &report.groups[group].runs[0].summary;
-    summary
-        .value(key)
-        .unwrap_or_else(|| panic!("no {key} among {:?}", summary.metrics))
+    summary.value(key).unwrap_or_else(|| panic!("no {key} among {:?}", summary.metrics))
 }
 
 fn records(report: &Report) -> &[Record] {
@@ -84,10 +72,7 @@ fn records(report: &Report) -> &[Record] {
 
 fn near(seen: f64, expected: f64) {
     // The runtime's timer rounds up to whole milliseconds.
-    assert!(
-        (seen - expected).abs() < 1.5,
-        "{seen} is not near {expected}"
-    );
+    assert!((seen - expected).abs() < 1.5, "{seen} is not near {expected}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,10 +93,7 @@ async fn times_and_counts_are_exact() {
     for record in records(&report) {
         assert_eq!(record.text, " tok tok tok tok tok");
         assert_eq!(
-            (
-                record.usage.unwrap().completion_tokens,
-                record.recounted_tokens
-            ),
+            (record.usage.unwrap().completion_tokens, record.recounted_tokens),
             (5, Some(5))
         );
     }
@@ -174,18 +156,11 @@ async fn broken_answers_are_failures_of_their_kind() {
         (Ending::Rubbish, FailureKind::Malformed),
         (Ending::EndlessEvent, FailureKind::TooLarge),
     ] {
-        let server = SseServer::new(Script {
-            ending,
-            ..Script::default()
-        });
+        let server = SseServer::new(Script { ending, ..Script::default() });
         let report = measure(&plan(&[&server])).await.unwrap();
         assert_eq!(metric(&report, 0, "successful_requests"), 0.0, "{ending:?}");
         for record in records(&report) {
-            assert_eq!(
-                record.failure().map(|failure| failure.kind),
-                Some(kind),
-                "{ending:?}"
-            );
+            assert_eq!(record.failure().map(|failure| failure.kind), Some(kind), "{ending:?}");
         }
         assert_eq!(run(&plan(&[&server])).await.unwrap(), Verdict::SomeFailed);
     }
@@ -193,22 +168,14 @@ async fn broken_answers_are_failures_of_their_kind() {
 
 #[tokio::test(start_paused = true)]
 async fn refusals_for_load_carry_their_retry_after() {
-    let server = SseServer::new(Script {
-        limit: 3,
-        ..Script::default()
-    });
+    let server = SseServer::new(Script { limit: 3, ..Script::default() });
     let report = measure(&plan(&[&server])).await.unwrap();
     assert_eq!(metric(&report, 0, "successful_requests"), 3.0);
     assert_eq!(metric(&report, 0, "refused_requests"), 5.0);
     assert_eq!(metric(&report, 0, "failed_requests"), 0.0);
-    let refusals = records(&report)
-        .iter()
-        .filter_map(|record| record.failure());
+    let refusals = records(&report).iter().filter_map(|record| record.failure());
     for refusal in refusals {
-        assert_eq!(
-            (refusal.status, refusal.retry_after_s),
-            (Some(429), Some(7))
-        );
+        assert_eq!((refusal.status, refusal.retry_after_s), (Some(429), Some(7)));
         assert!(refusal.message.contains("too many"));
     }
     assert_eq!(run(&plan(&[&server])).await.unwrap(), Verdict::Clean);
@@ -216,10 +183,7 @@ async fn refusals_for_load_carry_their_retry_after() {
 
 #[tokio::test(start_paused = true)]
 async fn an_impossible_total_is_refused() {
-    let script = Script {
-        claimed_tokens: Some(109),
-        ..Script::default()
-    };
+    let script = Script { claimed_tokens: Some(109), ..Script::default() };
     let server = SseServer::new(script);
     let report = measure(&plan(&[&server])).await.unwrap();
     assert!(report.impossible()[0].contains("109 tokens were counted, but at most 5"));
@@ -228,10 +192,7 @@ async fn an_impossible_total_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_end_at_their_time_limit() {
-    let script = Script {
-        prefill: Duration::from_secs(100),
-        ..Script::default()
-    };
+    let script = Script { prefill: Duration::from_secs(100), ..Script::default() };
     let server = SseServer::new(script);
     let report = measure(&plan(&[&server])).await.unwrap();
     for record in records(&report) {
@@ -244,15 +205,9 @@ async fn requests_end_at_their_time_limit() {
 async fn leavers_leave_and_the_server_notices() {
     let server = SseServer::new(Script::default());
     let mut plan = plan(&[&server]);
-    plan.cases[0].extras = Extras {
-        leavers: 3,
-        leave_after: 2,
-        ..Extras::default()
-    };
+    plan.cases[0].extras = Extras { leavers: 3, leave_after: 2, ..Extras::default() };
     let report = measure(&plan).await.unwrap();
-    let left = records(&report)
-        .iter()
-        .filter(|record| record.role == Role::Leaver);
+    let left = records(&report).iter().filter(|record| record.role == Role::Leaver);
     for record in left {
         assert_eq!((&record.outcome, record.chunks.len()), (&Outcome::Left, 2));
     }
@@ -274,19 +229,13 @@ async fn slow_readers_push_back_and_still_get_everything() {
     };
     let report = measure(&plan).await.unwrap();
     near(metric(&report, 0, "e2el_max_ms"), 30.0 + 49.0 * 10.0);
-    let slow: Vec<&Record> = records(&report)
-        .iter()
-        .filter(|record| record.role == Role::SlowReader)
-        .collect();
+    let slow: Vec<&Record> =
+        records(&report).iter().filter(|record| record.role == Role::SlowReader).collect();
     for record in &slow {
         assert!(record.finished());
         assert_eq!(record.usage.unwrap().completion_tokens, 200);
         // Nothing was read between the third chunk and the others' end at 520 ms.
-        assert!(
-            record.chunks[3].at_us >= 520_000,
-            "{:?}",
-            &record.chunks[..5]
-        );
+        assert!(record.chunks[3].at_us >= 520_000, "{:?}", &record.chunks[..5]);
         // The server could not finish meanwhile: its buffer was full long before.
         assert!(record.ended_us > 2_000_000);
     }
@@ -298,17 +247,8 @@ async fn injected_prompts_are_reported_apart() {
     let server = SseServer::new(Script::default());
     let mut plan = plan(&[&server]);
     plan.settings.max_tokens = 30;
-    let inject = Inject {
-        prompt_tokens: 400,
-        at_s: 0.1,
-        count: 2,
-        every_s: 0.05,
-        max_tokens: 3,
-    };
-    plan.cases[0].extras = Extras {
-        inject: Some(inject),
-        ..Extras::default()
-    };
+    let inject = Inject { prompt_tokens: 400, at_s: 0.1, count: 2, every_s: 0.05, max_tokens: 3 };
+    plan.cases[0].extras = Extras { inject: Some(inject), ..Extras::default() };
     let report = measure(&plan).await.unwrap();
     assert_eq!(metric(&report, 0, "injected"), 2.0);
     assert_eq!(metric(&report, 0, "output_tokens"), 240.0);
@@ -333,10 +273,7 @@ async fn pretokenized_prompts_are_sent_as_ids() {
 
 #[tokio::test(start_paused = true)]
 async fn servers_alternate_and_are_compared_run_by_run() {
-    let slow = SseServer::new(Script {
-        gap: Duration::from_millis(20),
-        ..Script::default()
-    });
+    let slow = SseServer::new(Script { gap: Duration::from_millis(20), ..Script::default() });
     let fast = SseServer::new(Script::default());
     let dir = tempfile::tempdir().unwrap();
     let mut plan = plan(&[&slow, &fast]);
@@ -354,18 +291,12 @@ async fn servers_alternate_and_are_compared_run_by_run() {
     assert_eq!(json["groups"][0]["runs"].as_array().unwrap().len(), 3);
     assert_eq!(read("r.jsonl").lines().count(), 2 * 3 * 8);
     let html = read("r.html");
-    assert!(
-        html.contains("<svg") && !html.contains("http://"),
-        "the page must stand alone"
-    );
+    assert!(html.contains("<svg") && !html.contains("http://"), "the page must stand alone");
 }
 
 #[tokio::test(start_paused = true)]
 async fn idle_connections_that_the_server_closed_are_replaced() {
-    let server = SseServer::new(Script {
-        closes_idle: true,
-        ..Script::default()
-    });
+    let server = SseServer::new(Script { closes_idle: true, ..Script::default() });
     let mut plan = plan(&[&server]);
     plan.cases[0].concurrency = Some(1);
     plan.settings.pacing = Pacing::Absolute { interval_s: 0.5 };

@@ -28,10 +28,7 @@ impl Target for Engine {
     fn submit(&self, request: Generate, _: Transport) -> BoxFuture<'_, Result<Answer, Failure>> {
         async move {
             if !matches!(&request.prompt, Prompt::Tokens(ids) if ids.len() == 2) {
-                return Err(Failure::new(
-                    FailureKind::Refused,
-                    "two token ids were expected",
-                ));
+                return Err(Failure::new(FailureKind::Refused, "two token ids were expected"));
             }
             let last = request.max_tokens;
             let tokens = stream::iter(0..=last).then(move |token| token_or_end(token, last));
@@ -46,13 +43,7 @@ impl Target for Engine {
         text: &'a str,
         _add_special: bool,
     ) -> BoxFuture<'a, Result<Vec<u32>, Failure>> {
-        async move {
-            Ok(text
-                .split_whitespace()
-                .map(|word| word.len() as u32)
-                .collect())
-        }
-        .boxed()
+        async move { Ok(text.split_whitespace().map(|word| word.len() as u32).collect()) }.boxed()
     }
 
     fn metrics(&self) -> BoxFuture<'_, Option<String>> {
@@ -67,16 +58,9 @@ async fn token_or_end(token: u32, last: u32) -> Result<Arrival, Failure> {
         delta.text = " word".to_owned();
     } else {
         delta.finish_reason = Some("length".to_owned());
-        delta.usage = Some(Usage {
-            prompt_tokens: 2,
-            completion_tokens: last.into(),
-        });
+        delta.usage = Some(Usage { prompt_tokens: 2, completion_tokens: last.into() });
     }
-    Ok(Arrival {
-        at: Instant::now(),
-        delta,
-        wire: Default::default(),
-    })
+    Ok(Arrival { at: Instant::now(), delta, wire: Default::default() })
 }
 
 #[derive(Parser)]
@@ -87,10 +71,7 @@ struct Cli {
 
 async fn bench(args: &[&str]) -> anyhow::Result<ExitCode> {
     let args = ["bench", "--quiet", "--in-process"].iter().chain(args);
-    Cli::parse_from(args)
-        .bench
-        .run(Some(Arc::new(Engine)))
-        .await
+    Cli::parse_from(args).bench.run(Some(Arc::new(Engine))).await
 }
 
 #[tokio::test]
@@ -98,16 +79,7 @@ async fn an_engine_is_measured_without_http() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("report.json");
     let json = file.to_str().unwrap();
-    let args = [
-        "--preset",
-        "rose-052",
-        "-n",
-        "4",
-        "--max-tokens",
-        "6",
-        "--json",
-        json,
-    ];
+    let args = ["--preset", "rose-052", "-n", "4", "--max-tokens", "6", "--json", json];
     let prompt = ["--prompt", "two words"];
     let code = bench(&[&args[..], &prompt].concat()).await.unwrap();
     assert_eq!(code, ExitCode::SUCCESS);
@@ -125,8 +97,6 @@ async fn an_engine_is_measured_without_http() {
 
 #[tokio::test]
 async fn failures_reach_the_exit_status() {
-    let code = bench(&["--pretok", "-n", "2", "--prompt", "one more word"])
-        .await
-        .unwrap();
+    let code = bench(&["--pretok", "-n", "2", "--prompt", "one more word"]).await.unwrap();
     assert_eq!(code, ExitCode::from(1));
 }

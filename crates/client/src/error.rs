@@ -56,10 +56,9 @@ pub enum ClientError {
 impl From<SseError> for ClientError {
     fn from(error: SseError) -> Self {
         match error {
-            SseError::EventTooLarge { limit_bytes } => ClientError::TooLarge {
-                what: "one event",
-                limit_bytes,
-            },
+            SseError::EventTooLarge { limit_bytes } => {
+                ClientError::TooLarge { what: "one event", limit_bytes }
+            }
         }
     }
 }

@@ -55,10 +55,7 @@ pub struct BaseUrl {
 impl BaseUrl {
     /// Parses `url`; only the scheme `http` is spoken.
     pub fn parse(url: &str) -> Result<Self, ClientError> {
-        let refuse = |reason| ClientError::Url {
-            url: url.to_owned(),
-            reason,
-        };
+        let refuse = |reason| ClientError::Url { url: url.to_owned(), reason };
         let uri: Uri = url.parse().map_err(|_| refuse("not a URL"))?;
         match uri.scheme_str() {
             Some("http") => {}
@@ -163,9 +160,7 @@ impl AsyncRead for Counted {
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
         let read = buf.filled().len() - before;
         if read > 0 {
-            self.counters
-                .bytes
-                .fetch_add(read as u64, Ordering::Relaxed);
+            self.counters.bytes.fetch_add(read as u64, Ordering::Relaxed);
             self.counters.reads.fetch_add(1, Ordering::Relaxed);
         }
         polled
@@ -203,18 +198,10 @@ impl Connection {
     async fn open(dial: &dyn Dial, recv_buffer_bytes: Option<u32>) -> io::Result<Self> {
         let io = dial.dial(recv_buffer_bytes).await?;
         let counters = Arc::new(Counters::default());
-        let counted = Counted {
-            io,
-            counters: Arc::clone(&counters),
-        };
-        let (sender, driver) = http1::handshake(TokioIo::new(counted))
-            .await
-            .map_err(io::Error::other)?;
-        Ok(Connection {
-            sender,
-            driver: Some(Box::pin(driver)),
-            counters,
-        })
+        let counted = Counted { io, counters: Arc::clone(&counters) };
+        let (sender, driver) =
+            http1::handshake(TokioIo::new(counted)).await.map_err(io::Error::other)?;
+        Ok(Connection { sender, driver: Some(Box::pin(driver)), counters })
     }
 
     fn poll_driver(&mut self, cx: &mut Context<'_>) {
@@ -262,9 +249,7 @@ struct Pool {
 impl Pool {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         // A panic while the list is held leaves it whole: it is only pushed and popped.
-        self.idle
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn put_back(&self, connection: Connection) {
@@ -294,10 +279,7 @@ pub struct Transport {
 impl HttpClient {
     /// A client of the server at `base`; `api_key` becomes a bearer token.
     pub fn new(base: BaseUrl, api_key: Option<&str>) -> Result<Self, ClientError> {
-        let dial = TcpDial {
-            host: base.host.clone(),
-            port: base.port,
-        };
+        let dial = TcpDial { host: base.host.clone(), port: base.port };
         Self::with_dial(base, api_key, Arc::new(dial))
     }
 
@@ -308,12 +290,7 @@ impl HttpClient {
         dial: Arc<dyn Dial>,
     ) -> Result<Self, ClientError> {
         let authorization = api_key.map(bearer).transpose()?;
-        Ok(HttpClient {
-            base,
-            dial,
-            pool: Arc::default(),
-            authorization,
-        })
+        Ok(HttpClient { base, dial, pool: Arc::default(), authorization })
     }
 
     /// The server's URL.
@@ -352,8 +329,7 @@ impl HttpClient {
 
     /// Reads `path` whole, up to `limit_bytes`.
     pub async fn get(&self, path: &str, limit_bytes: usize) -> Result<Bytes, ClientError> {
-        self.call(Method::GET, path, Bytes::new(), limit_bytes)
-            .await
+        self.call(Method::GET, path, Bytes::new(), limit_bytes).await
     }
 
     /// One request whose answer is read whole, up to `limit_bytes`.
@@ -409,9 +385,7 @@ impl HttpClient {
         if let Some(value) = &self.authorization {
             builder = builder.header(http::header::AUTHORIZATION, value);
         }
-        builder
-            .body(Full::new(body))
-            .map_err(|error| ClientError::Malformed(error.to_string()))
+        builder.body(Full::new(body)).map_err(|error| ClientError::Malformed(error.to_string()))
     }
 
     fn response(
@@ -423,10 +397,7 @@ impl HttpClient {
     ) -> Response {
         let (parts, incoming) = head.into_parts();
         let counters = Arc::clone(&connection.counters);
-        let pool = transport
-            .recv_buffer_bytes
-            .is_none()
-            .then(|| Arc::clone(&self.pool));
+        let pool = transport.recv_buffer_bytes.is_none().then(|| Arc::clone(&self.pool));
         Response {
             status: parts.status.as_u16(),
             headers: parts.headers,
@@ -450,11 +421,7 @@ fn bearer(api_key: &str) -> Result<http::HeaderValue, ClientError> {
 fn broken(error: &hyper::Error, reused: bool) -> ClientError {
     let source = std::error::Error::source(error);
     let cause = source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
-    let place = if reused {
-        " (a kept-alive connection, before any answer)"
-    } else {
-        ""
-    };
+    let place = if reused { " (a kept-alive connection, before any answer)" } else { "" };
     ClientError::Broken(format!("{cause}{place}"))
 }
 
@@ -482,10 +449,7 @@ impl Response {
     /// What this answer has cost on the wire so far.
     pub fn wire(&self) -> Wire {
         let now = self.counters.wire();
-        Wire {
-            bytes: now.bytes - self.before.bytes,
-            reads: now.reads - self.before.reads,
-        }
+        Wire { bytes: now.bytes - self.before.bytes, reads: now.reads - self.before.reads }
     }
 
     /// Reads the rest of the body, up to `limit_bytes`.
@@ -493,10 +457,7 @@ impl Response {
         let mut whole = Vec::new();
         while let Some(piece) = self.frame().await? {
             if whole.len() + piece.len() > limit_bytes {
-                return Err(ClientError::TooLarge {
-                    what: "an answer",
-                    limit_bytes,
-                });
+                return Err(ClientError::TooLarge { what: "an answer", limit_bytes });
             }
             whole.extend_from_slice(&piece);
         }
@@ -511,11 +472,7 @@ impl Response {
             .and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let status = self.status;
         let body = self.read_all(64 * 1024).await.unwrap_or_default();
-        ClientError::Refused {
-            status,
-            retry_after_s,
-            message: refusal_message(&body),
-        }
+        ClientError::Refused { status, retry_after_s, message: refusal_message(&body) }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ClientError>> {
@@ -574,19 +531,8 @@ mod tests {
         let url = |text: &str| BaseUrl::parse(text).map(|url| (url.to_string(), url.port));
         assert_eq!(url("http://h:1").unwrap(), ("http://h:1".into(), 1));
         assert_eq!(url("http://h/v1/").unwrap(), ("http://h".into(), 80));
-        assert_eq!(
-            url("http://[::1]:8/p/v1").unwrap(),
-            ("http://[::1]:8/p".into(), 8)
-        );
-        for bad in [
-            "",
-            "h:1",
-            "https://h",
-            "http://",
-            "http://u:p@h",
-            "http://h?x=1",
-            "ftp://h",
-        ] {
+        assert_eq!(url("http://[::1]:8/p/v1").unwrap(), ("http://[::1]:8/p".into(), 8));
+        for bad in ["", "h:1", "https://h", "http://", "http://u:p@h", "http://h?x=1", "ftp://h"] {
             assert!(url(bad).is_err(), "{bad:?} was accepted");
         }
     }

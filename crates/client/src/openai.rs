@@ -226,11 +226,8 @@ pub fn parse_chunk(data: &[u8]) -> Result<Option<Delta>, ClientError> {
         let text = message.map_or_else(|| error.to_string(), str::to_owned);
         return Err(ClientError::Stream(text.chars().take(300).collect()));
     }
-    let mut delta = Delta {
-        usage: chunk.usage,
-        timings: chunk.loquent_timings,
-        ..Delta::default()
-    };
+    let mut delta =
+        Delta { usage: chunk.usage, timings: chunk.loquent_timings, ..Delta::default() };
     for choice in chunk.choices.unwrap_or_default() {
         append_choice(&mut delta, choice);
     }
@@ -322,13 +319,7 @@ impl AnswerStream {
 
     fn handle_piece(&mut self, piece: &Bytes, now: Instant) {
         let wire = self.response.wire();
-        let AnswerStream {
-            parser,
-            ready,
-            progress,
-            failure,
-            ..
-        } = self;
+        let AnswerStream { parser, ready, progress, failure, .. } = self;
         let pushed = parser.push(piece, |event| {
             if *progress == Progress::Done || failure.is_some() {
                 return;
@@ -338,11 +329,7 @@ impl AnswerStream {
                     if delta.finish_reason.is_some() {
                         *progress = Progress::Finished;
                     }
-                    ready.push_back(Arrival {
-                        at: now,
-                        delta,
-                        wire,
-                    });
+                    ready.push_back(Arrival { at: now, delta, wire });
                 }
                 Ok(None) => *progress = Progress::Done,
                 Err(error) => *failure = Some(error),
@@ -371,9 +358,7 @@ pub async fn generate(
     transport: Transport,
 ) -> Result<AnswerStream, ClientError> {
     let body = Bytes::from(request.body().to_string());
-    let response = client
-        .send(Method::POST, request.path(), body, transport)
-        .await?;
+    let response = client.send(Method::POST, request.path(), body, transport).await?;
     if response.status != 200 {
         return Err(response.into_refusal().await);
     }
@@ -423,9 +408,7 @@ pub async fn tokenize(
         "add_special": add_special,
     });
     let body = Bytes::from(body.to_string());
-    let answer = client
-        .call(Method::POST, "/tokenize", body, MAX_CALL_BYTES)
-        .await?;
+    let answer = client.call(Method::POST, "/tokenize", body, MAX_CALL_BYTES).await?;
     let tokens: Tokens = serde_json::from_slice(&answer)
         .map_err(|error| ClientError::Malformed(format!("the answer of /tokenize: {error}")))?;
     Ok(tokens.tokens)
@@ -450,9 +433,7 @@ mod tests {
     }
 
     fn delta(data: &str) -> Delta {
-        parse_chunk(data.as_bytes())
-            .unwrap()
-            .expect("a chunk, not [DONE]")
+        parse_chunk(data.as_bytes()).unwrap().expect("a chunk, not [DONE]")
     }
 
     #[test]
@@ -471,20 +452,14 @@ mod tests {
         assert_eq!((asked.path(), asked.body()), ("/v1/completions", expected));
         let chat = request(Prompt::Chat("hi".into()));
         assert_eq!(chat.path(), "/v1/chat/completions");
-        assert_eq!(
-            chat.body()["messages"],
-            json!([{ "role": "user", "content": "hi" }])
-        );
+        assert_eq!(chat.body()["messages"], json!([{ "role": "user", "content": "hi" }]));
         assert_eq!(chat.body().get("ignore_eos"), None);
     }
 
     #[test]
     fn text_is_taken_from_every_field_that_shows_it() {
         assert_eq!(delta(r#"{"choices":[{"text":"a\n"}]}"#).text, "a\n");
-        assert_eq!(
-            delta(r#"{"choices":[{"delta":{"content":"é"}}]}"#).text,
-            "é"
-        );
+        assert_eq!(delta(r#"{"choices":[{"delta":{"content":"é"}}]}"#).text, "é");
         let both = r#"{"choices":[{"delta":{"content":"b","reasoning_content":"a"}}]}"#;
         assert_eq!(delta(both).text, "ab");
         let call = r#"{"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"{}"}}]}}]}"#;
@@ -501,13 +476,7 @@ mod tests {
             r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3},
                 "loquent_timings":{"request_id":"r","emit_us":[10,20.5],"flush_us":[[1,11]],"new":1}}"#,
         );
-        assert_eq!(
-            last.usage,
-            Some(Usage {
-                prompt_tokens: 1,
-                completion_tokens: 2
-            })
-        );
+        assert_eq!(last.usage, Some(Usage { prompt_tokens: 1, completion_tokens: 2 }));
         let timings = last.timings.unwrap();
         assert_eq!(timings.emit_us, [10.0, 20.5]);
         assert_eq!(timings.flush_us, [(1.0, 11.0)]);
@@ -522,15 +491,9 @@ mod tests {
         let error = parse_chunk(br#"{"error":{"message":"out of memory"}}"#).unwrap_err();
         assert_eq!(error, ClientError::Stream("out of memory".into()));
         for rubbish in [&b"{"[..], b"[]", b"\xff", b"{\"choices\":7}", b"[DONE] "] {
-            assert!(matches!(
-                parse_chunk(rubbish),
-                Err(ClientError::Malformed(_))
-            ));
+            assert!(matches!(parse_chunk(rubbish), Err(ClientError::Malformed(_))));
         }
         let deep = "[".repeat(100_000);
-        assert!(matches!(
-            parse_chunk(deep.as_bytes()),
-            Err(ClientError::Malformed(_))
-        ));
+        assert!(matches!(parse_chunk(deep.as_bytes()), Err(ClientError::Malformed(_))));
     }
 }

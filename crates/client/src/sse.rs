@@ -177,9 +177,7 @@ impl Parser {
 
     fn too_large(&mut self) -> SseError {
         self.failed = true;
-        SseError::EventTooLarge {
-            limit_bytes: self.limit_bytes,
-        }
+        SseError::EventTooLarge { limit_bytes: self.limit_bytes }
     }
 }
 
@@ -207,22 +205,14 @@ mod tests {
         for piece in pieces {
             parser.push(piece, |event| {
                 let own = |bytes| String::from_utf8_lossy(bytes).into_owned();
-                events.push((
-                    own(event.data),
-                    own(event.last_event_id),
-                    own(event.event_type),
-                ));
+                events.push((own(event.data), own(event.last_event_id), own(event.event_type)));
             })?;
         }
         Ok(events)
     }
 
     fn data_of(stream: &str) -> Vec<String> {
-        parse(&[stream.as_bytes()])
-            .unwrap()
-            .into_iter()
-            .map(|event| event.0)
-            .collect()
+        parse(&[stream.as_bytes()]).unwrap().into_iter().map(|event| event.0).collect()
     }
 
     #[test]
@@ -232,10 +222,7 @@ mod tests {
 
     #[test]
     fn accepts_every_line_end() {
-        assert_eq!(
-            data_of("data: a\r\n\r\ndata: b\r\rdata: c\n\n"),
-            ["a", "b", "c"]
-        );
+        assert_eq!(data_of("data: a\r\n\r\ndata: b\r\rdata: c\n\n"), ["a", "b", "c"]);
     }
 
     #[test]
@@ -247,20 +234,13 @@ mod tests {
     fn keeps_id_and_forgets_event_type() {
         let events = parse(&[b"id: 7\nevent: x\ndata: a\n\ndata: b\n\nid\ndata: c\n\n"]).unwrap();
         let own = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
-        assert_eq!(
-            events,
-            [own("a", "7", "x"), own("b", "7", ""), own("c", "", "")]
-        );
+        assert_eq!(events, [own("a", "7", "x"), own("b", "7", ""), own("c", "", "")]);
     }
 
     #[test]
     fn counts_comments_and_ignores_unknown_fields() {
         let mut parser = Parser::new(64);
-        parser
-            .push(b": hi\n:\nretry: 3\nfoo\n\n", |_| {
-                panic!("nothing to dispatch")
-            })
-            .unwrap();
+        parser.push(b": hi\n:\nretry: 3\nfoo\n\n", |_| panic!("nothing to dispatch")).unwrap();
         assert_eq!(parser.comments(), 2);
     }
 
@@ -279,15 +259,8 @@ mod tests {
                 break error;
             }
         };
-        assert_eq!(
-            (pushed, error),
-            (11, SseError::EventTooLarge { limit_bytes: 100 })
-        );
-        assert!(
-            parser
-                .push(b"\n\ndata: a\n\n", |_| panic!("failed parser spoke"))
-                .is_err()
-        );
+        assert_eq!((pushed, error), (11, SseError::EventTooLarge { limit_bytes: 100 }));
+        assert!(parser.push(b"\n\ndata: a\n\n", |_| panic!("failed parser spoke")).is_err());
     }
 
     #[test]

@@ -20,47 +20,25 @@ const WIDE: usize = 151_936;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments
-        .next()
-        .ok_or("the first argument is a model file")?;
-    let threads = arguments
-        .next()
-        .map(|n| n.parse())
-        .transpose()?
-        .and_then(NonZeroU16::new);
+    let path = arguments.next().ok_or("the first argument is a model file")?;
+    let threads = arguments.next().map(|n| n.parse()).transpose()?.and_then(NonZeroU16::new);
     let poll = arguments.next().map_or(Ok(0), |n| n.parse())?;
     let temperature = arguments.next().map_or(Ok(0.0), |n| n.parse())?;
-    let sampling = Sampling {
-        temperature,
-        top_p: 0.95,
-        ..Sampling::default()
-    };
+    let sampling = Sampling { temperature, top_p: 0.95, ..Sampling::default() };
 
     let started = Instant::now();
     let model = Model::load(Path::new(&path), &LoadOptions::default(), |_| true)?;
     println!("{} in {:?}", model.info().description, started.elapsed());
     println!("llama.cpp: {}", llama::system_info());
-    let options = RunnerOptions {
-        slots: 32,
-        threads,
-        poll,
-        ..RunnerOptions::default()
-    };
+    let options = RunnerOptions { slots: 32, threads, poll, ..RunnerOptions::default() };
     let mut runner = LlamaRunner::new(model, &options)?;
     runner.warm_up()?;
 
-    println!(
-        "threads {:?}, poll {poll}, temperature {temperature}",
-        threads
-    );
+    println!("threads {:?}, poll {poll}, temperature {temperature}", threads);
     println!("{:>5} {:>12} {:>12}", "batch", "ms/step", "tokens/s");
     for rows in BATCHES {
         let step_s = decode(&mut runner, rows, &sampling)?;
-        println!(
-            "{rows:>5} {:>12.2} {:>12.1}",
-            step_s * 1e3,
-            f64::from(rows) / step_s
-        );
+        println!("{rows:>5} {:>12.2} {:>12.1}", step_s * 1e3, f64::from(rows) / step_s);
     }
     println!("sampling one row of {WIDE}: {:.0} us", sample_us(&sampling));
     Ok(())
@@ -82,12 +60,7 @@ fn decode(runner: &mut LlamaRunner, rows: u16, how: &Sampling) -> Result<f64, Bo
                 part.push(Slot(row), 0, &prompt[1..], false);
                 runner.run(&part, &mut sampled)?;
             }
-            batch.push(
-                Slot(row),
-                PROMPT_TOKENS - 1 + step,
-                &[next[usize::from(row)]],
-                true,
-            );
+            batch.push(Slot(row), PROMPT_TOKENS - 1 + step, &[next[usize::from(row)]], true);
         }
         sampled.clear();
         runner.run(&batch, &mut sampled)?;

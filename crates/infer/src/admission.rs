@@ -40,10 +40,7 @@ impl Refusal {
     /// When the backlog will have room again, in whole seconds, at least one.
     pub fn retry_after_s(&self) -> u64 {
         let (Self::Requests { retry_after, .. } | Self::Tokens { retry_after, .. }) = self;
-        retry_after
-            .as_secs_f64()
-            .ceil()
-            .clamp(1.0, MAX_RETRY_AFTER_S) as u64
+        retry_after.as_secs_f64().ceil().clamp(1.0, MAX_RETRY_AFTER_S) as u64
     }
 }
 
@@ -135,20 +132,14 @@ mod tests {
     use super::*;
 
     fn admission() -> Admission {
-        Admission::new(Bounds {
-            max_inflight_requests: 4,
-            max_queued_tokens: 100,
-        })
+        Admission::new(Bounds { max_inflight_requests: 4, max_queued_tokens: 100 })
     }
 
     #[test]
     fn refuses_beyond_the_bound_and_takes_again_after_an_end() {
         let mut admission = admission();
         (0..4).for_each(|_| admission.enter(1).unwrap());
-        assert!(matches!(
-            admission.enter(1),
-            Err(Refusal::Requests { limit: 4, .. })
-        ));
+        assert!(matches!(admission.enter(1), Err(Refusal::Requests { limit: 4, .. })));
         admission.leave(Duration::from_secs(1));
         admission.enter(1).unwrap();
     }

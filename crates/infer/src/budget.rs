@@ -78,15 +78,10 @@ impl PrefillBudget {
             self.decode_step_s.observe(took_s);
             return;
         }
-        let decode_s = if decode_rows == 0 {
-            Some(0.0)
-        } else {
-            self.decode_step_s.0
-        };
+        let decode_s = if decode_rows == 0 { Some(0.0) } else { self.decode_step_s.0 };
         if let Some(decode_s) = decode_s {
             let extra_s = (took_s - decode_s).max(0.0);
-            self.prefill_token_s
-                .observe(extra_s / f64::from(prefill_tokens));
+            self.prefill_token_s.observe(extra_s / f64::from(prefill_tokens));
         }
     }
 }
@@ -116,10 +111,7 @@ mod tests {
 
     #[test]
     fn an_impossible_target_still_makes_progress() {
-        assert_eq!(
-            learned(ItlTarget::Fixed(Duration::from_millis(1))).tokens(4),
-            MIN_CHUNK_TOKENS
-        );
+        assert_eq!(learned(ItlTarget::Fixed(Duration::from_millis(1))).tokens(4), MIN_CHUNK_TOKENS);
     }
 
     #[test]

@@ -114,10 +114,7 @@ impl Ledger {
 
     /// Lets the empty slot `to` share the first `len` positions of `from`.
     pub fn fork(&mut self, from: Slot, to: Slot, len: u32) {
-        debug_assert!(
-            self.rows[to.index()].tokens.is_empty(),
-            "fork into a slot in use"
-        );
+        debug_assert!(self.rows[to.index()].tokens.is_empty(), "fork into a slot in use");
         let kept = self.split_at(from, len);
         let runs = self.rows[from.index()].runs[..kept].to_vec();
         for &run in &runs {
@@ -148,10 +145,7 @@ impl Ledger {
         for (index, row) in self.rows.iter().enumerate() {
             let len = common_prefix(&row.tokens, tokens);
             if len > best.map_or(0, |found| found.len) {
-                best = Some(Prefix {
-                    slot: Slot(index as u16),
-                    len,
-                });
+                best = Some(Prefix { slot: Slot(index as u16), len });
             }
         }
         best
@@ -180,10 +174,7 @@ impl Ledger {
     fn split_run(&mut self, id: RunId, head_cells: u32) {
         let whole = self.runs[id as usize];
         self.runs[id as usize].cells = head_cells;
-        let tail = self.open_run(Run {
-            cells: whole.cells - head_cells,
-            owners: whole.owners,
-        });
+        let tail = self.open_run(Run { cells: whole.cells - head_cells, owners: whole.owners });
         for row in &mut self.rows {
             if let Some(at) = row.runs.iter().position(|&run| run == id) {
                 row.runs.insert(at + 1, tail);
@@ -221,12 +212,7 @@ mod tests {
 
     impl Cells {
         fn used(&self) -> u32 {
-            self.slots
-                .iter()
-                .flatten()
-                .map(|&(_, cell)| cell)
-                .collect::<BTreeSet<_>>()
-                .len() as u32
+            self.slots.iter().flatten().map(|&(_, cell)| cell).collect::<BTreeSet<_>>().len() as u32
         }
     }
 
@@ -293,20 +279,8 @@ mod tests {
         let mut ledger = Ledger::new(3, 100);
         ledger.append(Slot(0), &[1, 2, 3]);
         ledger.append(Slot(2), &[1, 2, 3, 4]);
-        assert_eq!(
-            ledger.longest_prefix(&[1, 2, 3, 4, 5]),
-            Some(Prefix {
-                slot: Slot(2),
-                len: 4
-            })
-        );
-        assert_eq!(
-            ledger.longest_prefix(&[1, 2, 9]),
-            Some(Prefix {
-                slot: Slot(0),
-                len: 2
-            })
-        );
+        assert_eq!(ledger.longest_prefix(&[1, 2, 3, 4, 5]), Some(Prefix { slot: Slot(2), len: 4 }));
+        assert_eq!(ledger.longest_prefix(&[1, 2, 9]), Some(Prefix { slot: Slot(0), len: 2 }));
         assert_eq!(ledger.longest_prefix(&[9]), None);
     }
 }

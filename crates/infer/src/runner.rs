@@ -64,12 +64,7 @@ impl Batch {
         debug_assert!(!tokens.is_empty(), "an empty span computes nothing");
         let from = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
-        self.spans.push(Span {
-            slot,
-            start,
-            tokens: from..self.tokens.len(),
-            sample,
-        });
+        self.spans.push(Span { slot, start, tokens: from..self.tokens.len(), sample });
     }
 
     /// Empties the batch and keeps its memory.

@@ -121,11 +121,7 @@ pub struct Sampler {
 impl Sampler {
     /// The sampler of a sequence that has `prompt` and has generated `generated`.
     pub fn new(sampling: Sampling, prompt: &[TokenId], generated: &[TokenId]) -> Self {
-        let mut sampler = Self {
-            sampling,
-            generated: 0,
-            seen: HashMap::new(),
-        };
+        let mut sampler = Self { sampling, generated: 0, seen: HashMap::new() };
         if sampler.sampling.has_penalties() {
             sampler.seen.extend(prompt.iter().map(|&token| (token, 0)));
         }
@@ -158,10 +154,7 @@ impl Sampler {
         let logprobs = summary.map(|summary| {
             let touched = scratch.touched.iter().find(|(t, _)| *t == token);
             let logit = touched.map_or(logits[token as usize], |(_, logit)| *logit);
-            Box::new(Logprobs {
-                chosen: logit - summary.log_mass,
-                top: summary.top,
-            })
+            Box::new(Logprobs { chosen: logit - summary.log_mass, top: summary.top })
         });
         self.remember(token);
         Ok(Choice { token, logprobs })
@@ -176,12 +169,8 @@ impl Sampler {
 
     /// Applies penalties, bias and forbidden tokens to the few logits they concern.
     fn modify(&self, logits: &mut [f32], scratch: &mut Scratch) {
-        let Sampling {
-            presence_penalty,
-            frequency_penalty,
-            repetition_penalty,
-            ..
-        } = self.sampling;
+        let Sampling { presence_penalty, frequency_penalty, repetition_penalty, .. } =
+            self.sampling;
         let touched = &mut scratch.touched;
         touched.clear();
         for (&token, &count) in &self.seen {
@@ -198,11 +187,7 @@ impl Sampler {
         for &(token, bias) in &self.sampling.logit_bias {
             let forbids = bias <= FORBIDDING_BIAS;
             let biased = |logit| {
-                if forbids {
-                    f32::NEG_INFINITY
-                } else {
-                    logit + bias
-                }
+                if forbids { f32::NEG_INFINITY } else { logit + bias }
             };
             change(logits, touched, token, biased);
         }
@@ -213,31 +198,12 @@ impl Sampler {
 
     /// Chooses from scanned logits with a finite maximum.
     fn choose(&self, logits: &[f32], max: f32, scratch: &mut Scratch) -> TokenId {
-        let Sampling {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            seed,
-            ..
-        } = self.sampling;
-        let Scratch {
-            maxima,
-            order,
-            sums,
-            candidates,
-            ranked,
-            ..
-        } = scratch;
+        let Sampling { temperature, top_k, top_p, min_p, seed, .. } = self.sampling;
+        let Scratch { maxima, order, sums, candidates, ranked, .. } = scratch;
         if temperature < GREEDY_BELOW {
             return row::first_at(logits, maxima, max) as TokenId;
         }
-        let row = Row {
-            logits,
-            maxima,
-            max,
-            scale: 1.0 / temperature,
-        };
+        let row = Row { logits, maxima, max, scale: 1.0 / temperature };
         let u = random::uniform(seed, self.generated);
         // ln 0 is negative infinity: no floor.
         let floor = max + temperature * min_p.ln();
@@ -259,10 +225,7 @@ impl Sampler {
             select::keep_mass(candidates, mass * f64::from(top_p), ranked);
         }
         let target = u * select::mass(candidates);
-        draw(
-            candidates.iter().map(|c| (c.token, c.weight.into())),
-            target,
-        )
+        draw(candidates.iter().map(|c| (c.token, c.weight.into())), target)
     }
 }
 
@@ -281,10 +244,7 @@ fn change(
 
 /// Tells broken logits from forbidden ones: both may leave no finite maximum.
 fn check_touched(max: f32, touched: &[(TokenId, f32)]) -> Result<(), RowError> {
-    if touched
-        .iter()
-        .any(|(_, logit)| logit.is_nan() || *logit == f32::INFINITY)
-    {
+    if touched.iter().any(|(_, logit)| logit.is_nan() || *logit == f32::INFINITY) {
         return Err(RowError::NonFiniteLogits);
     }
     match max.is_finite() {
@@ -307,15 +267,8 @@ fn draw_from_row(row: &Row<'_>, u: f64, sums: &mut Vec<f64>) -> TokenId {
     target -= sums[..hit].iter().sum::<f64>();
     let start = hit * row::CHUNK;
     let chunk = &row.logits[start..row.logits.len().min(start + row::CHUNK)];
-    let weights = chunk
-        .iter()
-        .map(|&logit| row::exp((logit - row.max) * row.scale).into());
-    draw(
-        weights
-            .enumerate()
-            .map(|(i, w)| ((start + i) as TokenId, w)),
-        target,
-    )
+    let weights = chunk.iter().map(|&logit| row::exp((logit - row.max) * row.scale).into());
+    draw(weights.enumerate().map(|(i, w)| ((start + i) as TokenId, w)), target)
 }
 
 /// The first item at which the running sum of weights exceeds `target`; the last with a
@@ -345,12 +298,7 @@ impl Summary {
         if max == f32::NEG_INFINITY {
             return Err(RowError::NonFiniteLogits);
         }
-        let row = Row {
-            logits,
-            maxima: &scratch.maxima,
-            max,
-            scale: 1.0,
-        };
+        let row = Row { logits, maxima: &scratch.maxima, max, scale: 1.0 };
         let log_mass = (f64::from(max) + row.mass().ln()) as f32;
         let best = &mut scratch.candidates;
         row.best(top.into(), f32::NEG_INFINITY, best, &mut scratch.order);

@@ -123,10 +123,7 @@ impl Scheduler {
             idle: VecDeque::new(),
             free: (0..capacity.slots).rev().map(Slot).collect(),
             suspects: VecDeque::new(),
-            load: Load {
-                kv_cells: capacity.kv_cells,
-                ..Load::default()
-            },
+            load: Load { kv_cells: capacity.kv_cells, ..Load::default() },
         }
     }
 
@@ -138,9 +135,7 @@ impl Scheduler {
         assert!(
             !work.prompt.is_empty() && work.prompt.len() < self.capacity.context_tokens as usize
         );
-        let at = self
-            .waiting
-            .partition_point(|other| other.priority <= work.priority);
+        let at = self.waiting.partition_point(|other| other.priority <= work.priority);
         let sequence = Sequence {
             tag: work.tag,
             prompt_len: work.prompt.len(),
@@ -174,10 +169,7 @@ impl Scheduler {
     /// Stops computing a completion, or goes on with it, keeping its KV meanwhile.
     pub fn pause(&mut self, tag: Tag, paused: bool) {
         let running = self.active.iter_mut().flatten();
-        for sequence in running
-            .chain(&mut self.waiting)
-            .filter(|sequence| sequence.tag == tag)
-        {
+        for sequence in running.chain(&mut self.waiting).filter(|sequence| sequence.tag == tag) {
             sequence.paused = paused;
         }
     }
@@ -216,11 +208,7 @@ impl Scheduler {
         Load {
             running: self.order.len(),
             waiting: self.waiting.len(),
-            waiting_tokens: self
-                .waiting
-                .iter()
-                .map(|sequence| sequence.tokens.len())
-                .sum(),
+            waiting_tokens: self.waiting.iter().map(|sequence| sequence.tokens.len()).sum(),
             kv_used_cells: self.ledger.used_cells(),
             ..self.load
         }
@@ -255,19 +243,13 @@ impl Scheduler {
         let mut step = self.open_step(started, now, batch);
         self.suspects.pop_front();
         for span in &batch.spans {
-            self.ledger
-                .append(span.slot, &batch.tokens[span.tokens.clone()]);
+            self.ledger.append(span.slot, &batch.tokens[span.tokens.clone()]);
         }
         for one in sampled {
-            step.events
-                .push(self.take_sample(started, now, runner, one));
+            step.events.push(self.take_sample(started, now, runner, one));
         }
         let decode_rows = batch.spans.len() - prefill_spans(batch).count();
-        self.budget.observe(
-            decode_rows,
-            step.prefill_tokens,
-            now.saturating_sub(started),
-        );
+        self.budget.observe(decode_rows, step.prefill_tokens, now.saturating_sub(started));
         step
     }
 
@@ -285,14 +267,12 @@ impl Scheduler {
             RunError::CacheFull => {
                 let youngest = *self.order.last().expect("a batch has sequences");
                 if !self.yield_cells(runner, youngest) {
-                    step.events
-                        .push(self.fail(started, runner, youngest, error.to_string()));
+                    step.events.push(self.fail(started, runner, youngest, error.to_string()));
                 }
             }
             RunError::Backend(_) => match batch.spans.as_slice() {
                 [only] => {
-                    step.events
-                        .push(self.fail(started, runner, only.slot, error.to_string()))
+                    step.events.push(self.fail(started, runner, only.slot, error.to_string()))
                 }
                 spans => {
                     self.suspects = spans.iter().map(|span| span.slot).collect();
@@ -310,32 +290,22 @@ impl Scheduler {
             started,
             finished: now,
             rows: batch.spans.len() as u32,
-            prefill_tokens: prefill_spans(batch)
-                .map(|span| span.tokens.len() as u32)
-                .sum(),
+            prefill_tokens: prefill_spans(batch).map(|span| span.tokens.len() as u32).sum(),
             events: Vec::with_capacity(batch.spans.len()),
         }
     }
 
     fn sequence(&self, slot: Slot) -> &Sequence {
-        self.active[slot.index()]
-            .as_ref()
-            .expect("a running slot has a sequence")
+        self.active[slot.index()].as_ref().expect("a running slot has a sequence")
     }
 
     fn slot_of(&self, tag: Tag) -> Option<Slot> {
-        self.order
-            .iter()
-            .copied()
-            .find(|&slot| self.sequence(slot).tag == tag)
+        self.order.iter().copied().find(|&slot| self.sequence(slot).tag == tag)
     }
 
     /// Slots that may be computed, in order of admission.
     fn runnable(&self) -> impl Iterator<Item = Slot> {
-        self.order
-            .iter()
-            .copied()
-            .filter(|&slot| !self.sequence(slot).paused)
+        self.order.iter().copied().filter(|&slot| !self.sequence(slot).paused)
     }
 
     /// Tokens of `slot` that are known but not computed.
@@ -353,31 +323,16 @@ impl Scheduler {
         let start = self.ledger.len(slot);
         let end = (start + most.min(self.capacity.batch_tokens)).min(sequence.tokens.len() as u32);
         let sample = end as usize == sequence.tokens.len();
-        batch.push(
-            slot,
-            start,
-            &sequence.tokens[start as usize..end as usize],
-            sample,
-        );
+        batch.push(slot, start, &sequence.tokens[start as usize..end as usize], sample);
     }
 
     /// Spends `budget` on prompts in progress: half on the oldest, which keeps first come
     /// first served, the other half in equal parts, which lets short prompts pass a long one.
     fn plan_prefill(&self, batch: &mut Batch, budget: u32) {
-        let prompts: Vec<Slot> = self
-            .order
-            .iter()
-            .copied()
-            .filter(|&slot| self.pending(slot) > 1)
-            .collect();
-        let free = self
-            .ledger
-            .free_cells()
-            .saturating_sub(batch.tokens.len() as u32);
-        let pending = prompts
-            .iter()
-            .map(|&slot| self.pending(slot))
-            .collect::<Vec<_>>();
+        let prompts: Vec<Slot> =
+            self.order.iter().copied().filter(|&slot| self.pending(slot) > 1).collect();
+        let free = self.ledger.free_cells().saturating_sub(batch.tokens.len() as u32);
+        let pending = prompts.iter().map(|&slot| self.pending(slot)).collect::<Vec<_>>();
         for (slot, chunk) in prompts.into_iter().zip(share(budget.min(free), &pending)) {
             if chunk > 0 {
                 self.plan_chunk(batch, slot, chunk);
@@ -412,11 +367,8 @@ impl Scheduler {
             return false;
         }
         let useful = tokens.len() as u32 - 1;
-        let computed = self
-            .ledger
-            .longest_prefix(tokens)
-            .map_or(0, |prefix| prefix.len)
-            .min(useful);
+        let computed =
+            self.ledger.longest_prefix(tokens).map_or(0, |prefix| prefix.len).min(useful);
         let coming = self.order.iter().filter(|&&slot| self.pending(slot) > 1);
         let best =
             coming.map(|&slot| common_prefix(&self.sequence(slot).tokens, tokens).min(useful));
@@ -431,15 +383,9 @@ impl Scheduler {
     ) -> Option<(Slot, Option<Prefix>)> {
         let tokens = &self.waiting[index].tokens;
         let (len, useful) = (tokens.len() as u32, tokens.len() as u32 - 1);
-        let prefix = if self.limits.prefix_cache {
-            self.ledger.longest_prefix(tokens)
-        } else {
-            None
-        };
-        let prefix = prefix.map(|found| Prefix {
-            len: found.len.min(useful),
-            ..found
-        });
+        let prefix =
+            if self.limits.prefix_cache { self.ledger.longest_prefix(tokens) } else { None };
+        let prefix = prefix.map(|found| Prefix { len: found.len.min(useful), ..found });
         let prefix = prefix.filter(|found| found.len > 0);
         let cached = prefix.map_or(0, |found| found.len);
         let donor = prefix.map(|found| found.slot);
@@ -507,15 +453,9 @@ impl Scheduler {
         debug_assert_eq!(self.ledger.len(slot), cached_tokens);
         self.load.prefix_queries += sequence.tokens.len() as u64;
         self.load.prefix_hits += u64::from(cached_tokens);
-        sequence.admitted.get_or_insert(Admitted {
-            at: now,
-            cached_tokens,
-        });
+        sequence.admitted.get_or_insert(Admitted { at: now, cached_tokens });
         let (prompt, generated) = sequence.tokens.split_at(sequence.prompt_len);
-        runner.assign(
-            slot,
-            Sampler::new(sequence.sampling.clone(), prompt, generated),
-        );
+        runner.assign(slot, Sampler::new(sequence.sampling.clone(), prompt, generated));
         self.active[slot.index()] = Some(sequence);
         self.order.push(slot);
     }
@@ -540,11 +480,7 @@ impl Scheduler {
 
     /// Cells without which the next step would stand still.
     fn next_cells(&self) -> u32 {
-        let rows = self
-            .order
-            .iter()
-            .filter(|&&slot| self.pending(slot) == 1)
-            .count() as u32;
+        let rows = self.order.iter().filter(|&&slot| self.pending(slot) == 1).count() as u32;
         rows.max(u32::from(!self.order.is_empty()))
     }
 
@@ -565,9 +501,7 @@ impl Scheduler {
         self.load.preemptions += 1;
         let sequence = self.leave(slot);
         self.vacate(runner, slot);
-        let at = self
-            .waiting
-            .partition_point(|other| other.priority < sequence.priority);
+        let at = self.waiting.partition_point(|other| other.priority < sequence.priority);
         self.waiting.insert(at, sequence);
     }
 
@@ -585,9 +519,7 @@ impl Scheduler {
         };
         let ends = self.end_tokens.contains(&choice.token);
         let context = self.capacity.context_tokens as usize;
-        let sequence = self.active[slot.index()]
-            .as_mut()
-            .expect("sampled slots run");
+        let sequence = self.active[slot.index()].as_mut().expect("sampled slots run");
         sequence.tokens.push(choice.token);
         let full = sequence.generated().len() as u32 >= sequence.max_tokens
             || sequence.tokens.len() >= context;
@@ -595,11 +527,7 @@ impl Scheduler {
         let event = Event {
             tag: sequence.tag,
             token: Some(choice),
-            finish: if ends {
-                Some(Finish::Stop)
-            } else {
-                full.then_some(Finish::Length)
-            },
+            finish: if ends { Some(Finish::Stop) } else { full.then_some(Finish::Length) },
             admitted: sequence.admitted.filter(|_| first),
             wait: started.saturating_sub(sequence.ready_at),
         };
@@ -623,9 +551,7 @@ impl Scheduler {
             tag: sequence.tag,
             token: None,
             finish: Some(Finish::Failed(message)),
-            admitted: sequence
-                .admitted
-                .filter(|_| sequence.generated().is_empty()),
+            admitted: sequence.admitted.filter(|_| sequence.generated().is_empty()),
             wait: started.saturating_sub(sequence.ready_at),
         }
     }
@@ -661,9 +587,7 @@ impl Scheduler {
     fn leave(&mut self, slot: Slot) -> Sequence {
         self.order.retain(|&other| other != slot);
         self.suspects.retain(|&other| other != slot);
-        self.active[slot.index()]
-            .take()
-            .expect("only running sequences leave")
+        self.active[slot.index()].take().expect("only running sequences leave")
     }
 
     /// Empties a slot that nobody uses.

@@ -21,10 +21,7 @@ impl StopMatcher {
     /// A matcher for `stops`; empty strings are ignored.
     pub fn new(mut stops: Vec<String>) -> Self {
         stops.retain(|stop| !stop.is_empty());
-        Self {
-            stops,
-            held: String::new(),
-        }
+        Self { stops, held: String::new() }
     }
 
     /// Takes `fresh` text and appends to `out` what can be shown.
@@ -51,10 +48,7 @@ impl StopMatcher {
     }
 
     fn first_match(&self) -> Option<usize> {
-        self.stops
-            .iter()
-            .filter_map(|stop| self.held.find(stop.as_str()))
-            .min()
+        self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min()
     }
 
     /// Length in bytes of the longest end of `held` that begins a stop string.
@@ -62,10 +56,7 @@ impl StopMatcher {
         let held = self.held.as_bytes();
         let overlap = |stop: &String| {
             let longest = held.len().min(stop.len() - 1);
-            (1..=longest)
-                .rev()
-                .find(|&n| held.ends_with(&stop.as_bytes()[..n]))
-                .unwrap_or(0)
+            (1..=longest).rev().find(|&n| held.ends_with(&stop.as_bytes()[..n])).unwrap_or(0)
         };
         self.stops.iter().map(overlap).max().unwrap_or(0)
     }
@@ -90,18 +81,9 @@ mod tests {
 
     #[test]
     fn cuts_across_token_borders() {
-        assert_eq!(
-            run(&["END"], &["the E", "N", "D is"]),
-            ("the ".into(), Match::Stopped)
-        );
-        assert_eq!(
-            run(&["END"], &["the E", "NTRY"]),
-            ("the ENTRY".into(), Match::None)
-        );
-        assert_eq!(
-            run(&["é!"], &["caf", "é", "?"]),
-            ("café?".into(), Match::None)
-        );
+        assert_eq!(run(&["END"], &["the E", "N", "D is"]), ("the ".into(), Match::Stopped));
+        assert_eq!(run(&["END"], &["the E", "NTRY"]), ("the ENTRY".into(), Match::None));
+        assert_eq!(run(&["é!"], &["caf", "é", "?"]), ("café?".into(), Match::None));
     }
 
     #[test]

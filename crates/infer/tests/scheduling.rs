@@ -34,13 +34,8 @@ struct ToyRunner {
 
 impl ToyRunner {
     fn new(slots: u16, kv_cells: u32, context_tokens: u32) -> Self {
-        let capacity = Capacity {
-            slots,
-            kv_cells,
-            context_tokens,
-            batch_tokens: 64,
-            shares_prefix: true,
-        };
+        let capacity =
+            Capacity { slots, kv_cells, context_tokens, batch_tokens: 64, shares_prefix: true };
         Self {
             capacity,
             slots: vec![Vec::new(); usize::from(slots)],
@@ -53,12 +48,7 @@ impl ToyRunner {
     }
 
     fn used_cells(&self) -> usize {
-        self.slots
-            .iter()
-            .flatten()
-            .map(|&(_, cell)| cell)
-            .collect::<BTreeSet<_>>()
-            .len()
+        self.slots.iter().flatten().map(|&(_, cell)| cell).collect::<BTreeSet<_>>().len()
     }
 }
 
@@ -86,23 +76,13 @@ impl Runner for ToyRunner {
         self.calls += 1;
         assert!(batch.tokens.len() <= self.capacity.batch_tokens as usize);
         let distinct: BTreeSet<_> = batch.spans.iter().map(|span| span.slot).collect();
-        assert_eq!(
-            distinct.len(),
-            batch.spans.len(),
-            "a slot occurs once in a batch"
-        );
+        assert_eq!(distinct.len(), batch.spans.len(), "a slot occurs once in a batch");
         let alone = batch.spans.len() == 1;
-        if !alone
-            && self
-                .full_every
-                .is_some_and(|n| self.calls.is_multiple_of(n))
-        {
+        if !alone && self.full_every.is_some_and(|n| self.calls.is_multiple_of(n)) {
             return Err(RunError::CacheFull);
         }
         for span in &batch.spans {
-            let held = self.slots[span.slot.index()]
-                .iter()
-                .map(|&(token, _)| token);
+            let held = self.slots[span.slot.index()].iter().map(|&(token, _)| token);
             let fresh = batch.tokens[span.tokens.clone()].iter().copied();
             if held.chain(fresh).any(|token| token == POISON) {
                 return Err(RunError::Backend("poisoned".into()));
@@ -110,16 +90,9 @@ impl Runner for ToyRunner {
         }
         self.most_rows = self.most_rows.max(batch.spans.len());
         for span in &batch.spans {
-            assert!(
-                self.assigned.contains(&span.slot),
-                "sampling without a sampler"
-            );
+            assert!(self.assigned.contains(&span.slot), "sampling without a sampler");
             let cells = &mut self.slots[span.slot.index()];
-            assert_eq!(
-                cells.len(),
-                span.start as usize,
-                "a span continues its sequence"
-            );
+            assert_eq!(cells.len(), span.start as usize, "a span continues its sequence");
             for &token in &batch.tokens[span.tokens.clone()] {
                 cells.push((token, self.next_cell));
                 self.next_cell += 1;
@@ -131,20 +104,11 @@ impl Runner for ToyRunner {
                 Err(RowError::NonFiniteLogits)
             } else {
                 let token = next_token(cells.iter().map(|&(token, _)| token));
-                Ok(Choice {
-                    token,
-                    logprobs: None,
-                })
+                Ok(Choice { token, logprobs: None })
             };
-            sampled.push(Sampled {
-                slot: span.slot,
-                outcome,
-            });
+            sampled.push(Sampled { slot: span.slot, outcome });
         }
-        assert!(
-            self.used_cells() <= self.capacity.kv_cells as usize,
-            "the cache overflows"
-        );
+        assert!(self.used_cells() <= self.capacity.kv_cells as usize, "the cache overflows");
         Ok(())
     }
 
@@ -175,13 +139,7 @@ fn greedy() -> Sampling {
 }
 
 fn work(tag: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Work {
-    Work {
-        tag: Tag(tag),
-        prompt,
-        max_tokens,
-        sampling: greedy(),
-        priority: 0,
-    }
+    Work { tag: Tag(tag), prompt, max_tokens, sampling: greedy(), priority: 0 }
 }
 
 fn limits(max_batch_size: usize) -> Limits {
@@ -222,13 +180,7 @@ impl Bench {
     fn new(runner: ToyRunner, limits: Limits) -> Self {
         let scheduler = Scheduler::new(runner.capacity(), limits, vec![END]);
         let (generated, ended) = Default::default();
-        Self {
-            scheduler,
-            runner,
-            now: Duration::ZERO,
-            generated,
-            ended,
-        }
+        Self { scheduler, runner, now: Duration::ZERO, generated, ended }
     }
 
     fn submit(&mut self, work: &Work) {
@@ -239,31 +191,21 @@ impl Bench {
     fn step(&mut self) -> Step {
         let (mut batch, mut sampled) = (Batch::default(), Vec::new());
         self.scheduler.plan(self.now, &mut self.runner, &mut batch);
-        assert!(
-            !batch.is_empty() || !self.scheduler.has_work(),
-            "work but nothing planned"
-        );
+        assert!(!batch.is_empty() || !self.scheduler.has_work(), "work but nothing planned");
         if batch.is_empty() {
             return Step::default();
         }
         let started = self.now;
         self.now += Duration::from_millis(10 + batch.tokens.len() as u64);
         let step = match self.runner.run(&batch, &mut sampled) {
-            Ok(()) => self
-                .scheduler
-                .commit(started, self.now, &mut self.runner, &batch, &sampled),
+            Ok(()) => self.scheduler.commit(started, self.now, &mut self.runner, &batch, &sampled),
             Err(error) => {
-                self.scheduler
-                    .recover(started, self.now, &mut self.runner, &batch, &error)
+                self.scheduler.recover(started, self.now, &mut self.runner, &batch, &error)
             }
         };
         self.record(&step);
         let load = self.scheduler.load();
-        assert_eq!(
-            load.kv_used_cells as usize,
-            self.runner.used_cells(),
-            "the ledger lies"
-        );
+        assert_eq!(load.kv_used_cells as usize, self.runner.used_cells(), "the ledger lies");
         step
     }
 
@@ -293,12 +235,7 @@ impl Bench {
 
 #[derive(Debug, Clone)]
 enum Act {
-    Submit {
-        shared: usize,
-        own: Vec<TokenId>,
-        max_tokens: u32,
-        priority: i32,
-    },
+    Submit { shared: usize, own: Vec<TokenId>, max_tokens: u32, priority: i32 },
     Cancel(u64),
     Stop(u64),
     Step(u8),
@@ -314,12 +251,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
                 4 => own.push(BAD_ROW),
                 _ => {}
             }
-            Act::Submit {
-                shared,
-                own,
-                max_tokens,
-                priority,
-            }
+            Act::Submit { shared, own, max_tokens, priority }
         });
     let act = prop_oneof![
         4 => submit,
@@ -400,10 +332,7 @@ fn requests_join_and_leave_between_steps() {
     let before = bench.generated[&0].len();
     bench.submit(&work(1, vec![20, 21], 30));
     let step = bench.step();
-    assert_eq!(
-        step.rows, 2,
-        "the second request is computed beside the first"
-    );
+    assert_eq!(step.rows, 2, "the second request is computed beside the first");
     assert_eq!(bench.generated[&0].len(), before + 1);
     assert_eq!(bench.generated[&1].len(), 1);
 }
@@ -420,24 +349,14 @@ fn a_long_prompt_starves_neither_decode_nor_a_short_prompt() {
     for _ in 0..2 {
         bench.step();
     }
-    assert_eq!(
-        bench.generated[&0].len(),
-        before + 2,
-        "decode advances in every step"
-    );
-    assert!(
-        bench.generated.contains_key(&2),
-        "the short prompt passes the long one"
-    );
+    assert_eq!(bench.generated[&0].len(), before + 2, "decode advances in every step");
+    assert!(bench.generated.contains_key(&2), "the short prompt passes the long one");
     assert!(!bench.generated.contains_key(&1));
 }
 
 #[test]
 fn equal_prompts_are_computed_once() {
-    let limits = Limits {
-        prefill_max_tokens: 64,
-        ..limits(16)
-    };
+    let limits = Limits { prefill_max_tokens: 64, ..limits(16) };
     let mut bench = Bench::new(ToyRunner::new(32, 4000, 2000), limits);
     let prompt: Vec<TokenId> = (3..63).collect();
     for tag in 0..16 {
@@ -471,21 +390,11 @@ fn the_next_turn_of_a_chat_starts_from_the_last() {
 fn lower_priority_numbers_go_first_and_equals_in_order() {
     let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits(1));
     for (tag, priority) in [(0, 5), (1, 0), (2, 5), (3, -1)] {
-        bench.submit(&Work {
-            priority,
-            ..work(tag, vec![10 + tag as TokenId], 1)
-        });
+        bench.submit(&Work { priority, ..work(tag, vec![10 + tag as TokenId], 1) });
     }
     let mut ends = Vec::new();
     while bench.scheduler.has_work() {
-        ends.extend(
-            bench
-                .step()
-                .events
-                .iter()
-                .filter(|e| e.finish.is_some())
-                .map(|e| e.tag.0),
-        );
+        ends.extend(bench.step().events.iter().filter(|e| e.finish.is_some()).map(|e| e.tag.0));
     }
     assert_eq!(ends, [3, 1, 0, 2]);
 }
@@ -514,9 +423,7 @@ fn a_paused_sequence_keeps_its_cache_and_computes_nothing() {
     }
     assert_eq!(bench.generated[&0].len(), 1);
     let mut batch = Batch::default();
-    bench
-        .scheduler
-        .plan(bench.now, &mut bench.runner, &mut batch);
+    bench.scheduler.plan(bench.now, &mut bench.runner, &mut batch);
     assert!(batch.is_empty(), "nothing runs while all are paused");
     bench.scheduler.pause(Tag(0), false);
     bench.run();
@@ -525,10 +432,7 @@ fn a_paused_sequence_keeps_its_cache_and_computes_nothing() {
 
 #[test]
 fn who_waits_too_long_is_given_up_and_who_runs_is_not() {
-    let limits = Limits {
-        queue_timeout: Some(Duration::from_secs(2)),
-        ..limits(1)
-    };
+    let limits = Limits { queue_timeout: Some(Duration::from_secs(2)), ..limits(1) };
     let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits);
     bench.submit(&work(0, vec![10], 400));
     bench.step();
@@ -537,9 +441,6 @@ fn who_waits_too_long_is_given_up_and_who_runs_is_not() {
     assert!(bench.scheduler.expire(bench.now).is_empty());
     bench.now += Duration::from_secs(1);
     let expired = bench.scheduler.expire(bench.now);
-    let tags: Vec<_> = expired
-        .iter()
-        .map(|event| (event.tag, event.finish.clone()))
-        .collect();
+    let tags: Vec<_> = expired.iter().map(|event| (event.tag, event.finish.clone())).collect();
     assert_eq!(tags, [(Tag(1), Some(Finish::Expired))]);
 }

@@ -27,9 +27,7 @@ pub fn materialize() -> anyhow::Result<PathBuf> {
 }
 
 fn cache_dir() -> Option<PathBuf> {
-    let xdg = env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .filter(|dir| dir.is_absolute());
+    let xdg = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
     xdg.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
 }
 
@@ -64,10 +62,6 @@ mod tests {
         fs::write(&path, b"half").unwrap();
         place(dir.path(), "model.gguf").unwrap();
         assert_eq!(fs::read(&path).unwrap(), GGUF);
-        assert_eq!(
-            fs::read_dir(dir.path()).unwrap().count(),
-            1,
-            "nothing is left behind"
-        );
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
     }
 }

@@ -13,23 +13,13 @@ use loquent::chat::{Dialogue, Ending, Input, Lines, Screen, Style, converse};
 use loquent_client::http::{BaseUrl, HttpClient};
 use serde_json::{Value, json};
 
-const PLAIN: Style = Style {
-    terminal: false,
-    colour: false,
-};
+const PLAIN: Style = Style { terminal: false, colour: false };
 
 fn loquent_chat(server: &StandIn, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
-    command
-        .args(["chat", "--to", &server.url()])
-        .args(arguments);
-    command
-        .env_remove("LOQUENT_URL")
-        .env_remove("LOQUENT_API_KEY");
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.args(["chat", "--to", &server.url()]).args(arguments);
+    command.env_remove("LOQUENT_URL").env_remove("LOQUENT_API_KEY");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -41,14 +31,7 @@ fn texts(output: &Output) -> (String, String) {
 #[test]
 fn a_question_on_the_command_line_prints_the_answer_alone() {
     let server = StandIn::start([Reply::full(&["Hel", "lo", " wörld"])]);
-    let options = [
-        "--system",
-        "be kind",
-        "--temperature",
-        "0.5",
-        "--max-tokens",
-        "7",
-    ];
+    let options = ["--system", "be kind", "--temperature", "0.5", "--max-tokens", "7"];
     let arguments = [&options[..], &["--api-key", "k", "Say", "hello"]].concat();
     let output = loquent_chat(&server, &arguments).output().unwrap();
     let (stdout, stderr) = texts(&output);
@@ -57,10 +40,7 @@ fn a_question_on_the_command_line_prints_the_answer_alone() {
     let (request, authorization) = server.questions().remove(0);
     assert_eq!(authorization.as_deref(), Some("Bearer k"));
     assert_eq!(request["model"], "first-model");
-    assert_eq!(
-        (&request["temperature"], &request["max_tokens"]),
-        (&json!(0.5), &json!(7))
-    );
+    assert_eq!((&request["temperature"], &request["max_tokens"]), (&json!(0.5), &json!(7)));
     let messages = json!([
         { "role": "system", "content": "be kind" },
         { "role": "user", "content": "Say hello" },
@@ -73,12 +53,7 @@ fn a_piped_question_is_one_question() {
     let server = StandIn::start([Reply::full(&["ok\n"])]);
     let mut command = loquent_chat(&server, &["--model", "other"]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(b"line 1\nline 2\n")
-        .unwrap();
+    child.stdin.take().unwrap().write_all(b"line 1\nline 2\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(texts(&output), ("ok\n".to_owned(), String::new()));
     let (request, _) = server.questions().remove(0);
@@ -90,20 +65,10 @@ fn a_piped_question_is_one_question() {
 #[test]
 fn an_answer_without_a_finish_is_an_error() {
     let endings = [
-        Reply::Cut {
-            pieces: vec!["half".into()],
-            clean: true,
-        },
-        Reply::Cut {
-            pieces: vec!["half".into()],
-            clean: false,
-        },
-        Reply::DoneWithoutFinish {
-            pieces: vec!["half".into()],
-        },
-        Reply::ErrorInStream {
-            pieces: vec!["half".into()],
-        },
+        Reply::Cut { pieces: vec!["half".into()], clean: true },
+        Reply::Cut { pieces: vec!["half".into()], clean: false },
+        Reply::DoneWithoutFinish { pieces: vec!["half".into()] },
+        Reply::ErrorInStream { pieces: vec!["half".into()] },
     ];
     for reply in endings {
         let case = format!("{reply:?}");
@@ -112,63 +77,39 @@ fn an_answer_without_a_finish_is_an_error() {
         let (stdout, stderr) = texts(&output);
         assert!(!output.status.success(), "{case} was taken for complete");
         assert_eq!(stdout, "half\n", "{case}");
-        assert!(
-            stderr.contains("the answer was cut off"),
-            "{case}: {stderr}"
-        );
+        assert!(stderr.contains("the answer was cut off"), "{case}: {stderr}");
     }
 }
 
 #[test]
 fn a_refusal_is_told_in_the_servers_words() {
-    let server = StandIn::start([Reply::Refuse {
-        status: 429,
-        message: "try later".into(),
-    }]);
+    let server = StandIn::start([Reply::Refuse { status: 429, message: "try later".into() }]);
     let output = loquent_chat(&server, &["q"]).output().unwrap();
     let (stdout, stderr) = texts(&output);
     assert!(!output.status.success() && stdout.is_empty());
-    assert!(
-        stderr.contains("429") && stderr.contains("try later"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("429") && stderr.contains("try later"), "{stderr}");
 }
 
 #[test]
 fn no_server_is_told_with_its_address() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{closed}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
-    let output = command
-        .args(["chat", "q"])
-        .env("LOQUENT_URL", &url)
-        .output()
-        .unwrap();
+    let output = command.args(["chat", "q"]).env("LOQUENT_URL", &url).output().unwrap();
     let (_, stderr) = texts(&output);
-    assert!(
-        stderr.contains(&closed.to_string()) && stderr.contains("loquent serve"),
-        "{stderr}"
-    );
+    assert!(stderr.contains(&closed.to_string()) && stderr.contains("loquent serve"), "{stderr}");
 }
 
 #[cfg(unix)]
 #[test]
 fn ctrl_c_stops_a_single_answer() {
-    let server = StandIn::start([Reply::Hang {
-        pieces: vec!["so far".into()],
-    }]);
+    let server = StandIn::start([Reply::Hang { pieces: vec!["so far".into()] }]);
     let mut child = loquent_chat(&server, &["q"]).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
     let mut begun = [0; 6];
     stdout.read_exact(&mut begun).unwrap();
     assert_eq!(&begun, b"so far");
-    let killed = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let output = child.wait_with_output().unwrap();
     assert!(!output.status.success());
@@ -180,12 +121,7 @@ struct Script(VecDeque<Input>);
 
 impl Script {
     fn new(lines: &[&str]) -> Script {
-        Script(
-            lines
-                .iter()
-                .map(|line| Input::Line((*line).to_owned()))
-                .collect(),
-        )
+        Script(lines.iter().map(|line| Input::Line((*line).to_owned())).collect())
     }
 }
 
@@ -203,9 +139,7 @@ fn dialogue(server: &StandIn) -> Dialogue {
 async fn conversation(server: &StandIn, mut script: Script) -> String {
     let mut out = Vec::new();
     let mut screen = Screen::new(&mut out, PLAIN);
-    converse(&mut dialogue(server), &mut script, &mut screen, pending)
-        .await
-        .unwrap();
+    converse(&mut dialogue(server), &mut script, &mut screen, pending).await.unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -216,33 +150,15 @@ fn asked(server: &StandIn) -> Vec<Vec<String>> {
         format!("{}: {}", text("role"), text("content"))
     };
     let lines = |(request, _): (Value, _)| {
-        request["messages"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(line)
-            .collect::<Vec<_>>()
+        request["messages"].as_array().unwrap().iter().map(line).collect::<Vec<_>>()
     };
     server.questions().into_iter().map(lines).collect()
 }
 
 #[tokio::test]
 async fn a_conversation_remembers_what_was_said_until_reset() {
-    let server = StandIn::start([
-        Reply::full(&["A1"]),
-        Reply::full(&["A2"]),
-        Reply::full(&["A3"]),
-    ]);
-    let lines = [
-        "Q1",
-        "/system short",
-        "Q2",
-        "/reset",
-        "",
-        "//Q3",
-        "/quit",
-        "unread",
-    ];
+    let server = StandIn::start([Reply::full(&["A1"]), Reply::full(&["A2"]), Reply::full(&["A3"])]);
+    let lines = ["Q1", "/system short", "Q2", "/reset", "", "//Q3", "/quit", "unread"];
     let out = conversation(&server, Script::new(&lines)).await;
     assert_eq!(
         asked(&server),
@@ -258,17 +174,11 @@ async fn a_conversation_remembers_what_was_said_until_reset() {
 
 #[tokio::test]
 async fn retry_asks_again_without_the_former_answer() {
-    let cut = Reply::Cut {
-        pieces: vec!["ha".into()],
-        clean: true,
-    };
+    let cut = Reply::Cut { pieces: vec!["ha".into()], clean: true };
     let server = StandIn::start([cut, Reply::full(&["A1"]), Reply::full(&["A1b"])]);
     let out = conversation(&server, Script::new(&["/retry", "Q1", "/retry", "/retry"])).await;
     assert_eq!(asked(&server), [["user: Q1"], ["user: Q1"], ["user: Q1"]]);
-    assert!(
-        out.contains("no question to ask again") && out.contains("cut off"),
-        "{out}"
-    );
+    assert!(out.contains("no question to ask again") && out.contains("cut off"), "{out}");
 }
 
 #[tokio::test]
@@ -283,35 +193,18 @@ async fn lines_continue_after_a_backslash_and_ctrl_c_drops_them() {
 
 #[tokio::test]
 async fn stopping_an_answer_keeps_what_came_and_the_conversation() {
-    let server = StandIn::start([
-        Reply::Hang {
-            pieces: vec!["beg".into()],
-        },
-        Reply::full(&["A2"]),
-    ]);
+    let server = StandIn::start([Reply::Hang { pieces: vec!["beg".into()] }, Reply::full(&["A2"])]);
     let mut dialogue = dialogue(&server);
     let shown = tokio::sync::Notify::new();
     let mut show = |_: &str| {
         shown.notify_one();
         Ok(())
     };
-    let answer = dialogue
-        .ask("Q1", shown.notified(), &mut show)
-        .await
-        .unwrap();
-    assert_eq!(
-        (answer.text.as_str(), &answer.ending),
-        ("beg", &Ending::Stopped)
-    );
+    let answer = dialogue.ask("Q1", shown.notified(), &mut show).await.unwrap();
+    assert_eq!((answer.text.as_str(), &answer.ending), ("beg", &Ending::Stopped));
     let within = Duration::from_secs(10);
     assert!(server.hung_up(within), "the server still streams to nobody");
-    let answer = dialogue
-        .ask("Q2", pending(), &mut |_| Ok(()))
-        .await
-        .unwrap();
+    let answer = dialogue.ask("Q2", pending(), &mut |_| Ok(())).await.unwrap();
     assert_eq!(answer.ending, Ending::Finished("stop".into()));
-    assert_eq!(
-        asked(&server)[1],
-        ["user: Q1", "assistant: beg", "user: Q2"]
-    );
+    assert_eq!(asked(&server)[1], ["user: Q1", "assistant: beg", "user: Q2"]);
 }

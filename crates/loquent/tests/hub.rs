@@ -16,9 +16,7 @@ const SIZE: usize = 700_000;
 
 /// Bytes that differ from place to place, so that a range put in the wrong place shows.
 fn content(len: usize) -> Vec<u8> {
-    (0..len as u32)
-        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
-        .collect()
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
 struct Setup {
@@ -29,10 +27,8 @@ struct Setup {
 
 impl Setup {
     fn new() -> Setup {
-        let server = StandIn::start(
-            REPO,
-            &[(FILE, content(SIZE)), ("README.md", b"# hi".to_vec())],
-        );
+        let server =
+            StandIn::start(REPO, &[(FILE, content(SIZE)), ("README.md", b"# hi".to_vec())]);
         let cache = tempfile::tempdir().unwrap();
         let hub = Hub {
             endpoint: server.url(),
@@ -61,9 +57,7 @@ impl Setup {
         let Ok(entries) = fs::read_dir(dir) else {
             return Vec::new();
         };
-        entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect()
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     fn incomplete(&self) -> PathBuf {
@@ -74,10 +68,7 @@ impl Setup {
 }
 
 fn assert_content(path: &Path) {
-    assert!(
-        fs::read(path).unwrap() == content(SIZE),
-        "the file differs from the hub's"
-    );
+    assert!(fs::read(path).unwrap() == content(SIZE), "the file differs from the hub's");
 }
 
 #[test]
@@ -99,9 +90,7 @@ fn a_model_arrives_whole_in_the_hubs_cache_layout() {
     }
     assert_eq!(events.last(), Some(&Event::Verified { file: FILE.into() }));
     let total_bytes = SIZE as u64;
-    assert!(events.contains(&Event::Advanced {
-        have_bytes: total_bytes
-    }));
+    assert!(events.contains(&Event::Advanced { have_bytes: total_bytes }));
 }
 
 #[test]
@@ -111,11 +100,7 @@ fn a_cached_model_is_not_asked_for_again() {
     assert_eq!(setup.server.count("/resolve/"), 1);
     let second = setup.fetch(&format!("{REPO}:{FILE}")).0.unwrap();
     assert_eq!(first, second);
-    assert_eq!(
-        setup.server.count("/resolve/"),
-        1,
-        "only the listing may be asked for again"
-    );
+    assert_eq!(setup.server.count("/resolve/"), 1, "only the listing may be asked for again");
 }
 
 #[test]
@@ -124,11 +109,7 @@ fn a_cut_line_is_continued_where_it_broke() {
     setup.server.inject(Fault::CutAfter(300_000));
     let (path, events) = setup.fetch(REPO);
     assert_content(&path.unwrap());
-    assert!(
-        events
-            .iter()
-            .any(|event| matches!(event, Event::Retrying { .. }))
-    );
+    assert!(events.iter().any(|event| matches!(event, Event::Retrying { .. })));
     let ranges = setup.server.headers("/storage/", "range");
     assert_eq!(ranges, [None, Some("bytes=300000-".to_owned())]);
 }
@@ -139,23 +120,9 @@ fn another_run_continues_what_a_dead_one_left() {
     fs::write(setup.incomplete(), &content(SIZE)[..123_456]).unwrap();
     let (path, events) = setup.fetch(REPO);
     assert_content(&path.unwrap());
-    assert_eq!(
-        setup.server.headers("/storage/", "range"),
-        [Some("bytes=123456-".to_owned())]
-    );
-    let started = events
-        .iter()
-        .find(|event| matches!(event, Event::Started { .. }));
-    assert!(
-        matches!(
-            started,
-            Some(Event::Started {
-                have_bytes: 123_456,
-                ..
-            })
-        ),
-        "{started:?}"
-    );
+    assert_eq!(setup.server.headers("/storage/", "range"), [Some("bytes=123456-".to_owned())]);
+    let started = events.iter().find(|event| matches!(event, Event::Started { .. }));
+    assert!(matches!(started, Some(Event::Started { have_bytes: 123_456, .. })), "{started:?}");
     assert!(!setup.incomplete().exists());
 }
 
@@ -175,16 +142,7 @@ fn a_line_that_never_gets_further_is_given_up_and_its_bytes_kept() {
     }
     fs::write(setup.incomplete(), &content(SIZE)[..1_000]).unwrap();
     let error = setup.fails(REPO);
-    assert!(
-        matches!(
-            error,
-            HubError::Interrupted {
-                have_bytes: 1_000,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, HubError::Interrupted { have_bytes: 1_000, .. }), "{error}");
     assert_eq!(fs::metadata(setup.incomplete()).unwrap().len(), 1_000);
     assert_content(&setup.fetch(REPO).0.unwrap());
 }
@@ -204,13 +162,7 @@ fn a_wrong_hash_is_refused_and_the_blob_deleted() {
     let error = setup.fails(REPO);
     assert!(matches!(error, HubError::WrongHash { .. }), "{error}");
     assert!(setup.blobs().is_empty(), "left behind: {:?}", setup.blobs());
-    assert!(
-        !setup
-            .cache
-            .path()
-            .join("models--acme--Small-GGUF/snapshots")
-            .exists()
-    );
+    assert!(!setup.cache.path().join("models--acme--Small-GGUF/snapshots").exists());
     assert_content(&setup.fetch(REPO).0.unwrap());
 }
 
@@ -224,24 +176,12 @@ fn a_damaged_beginning_is_found_when_it_is_continued() {
 
 #[test]
 fn a_wrong_size_is_refused_and_nothing_is_kept() {
-    for fault in [
-        Fault::ExtraBytes(10),
-        Fault::ExtraBytesUnannounced(10),
-        Fault::MissingBytes(10),
-    ] {
+    for fault in [Fault::ExtraBytes(10), Fault::ExtraBytesUnannounced(10), Fault::MissingBytes(10)]
+    {
         let setup = Setup::new();
         setup.server.inject(fault);
         let error = setup.fails(REPO);
-        assert!(
-            matches!(
-                error,
-                HubError::WrongSize {
-                    expected_bytes: 700_000,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, HubError::WrongSize { expected_bytes: 700_000, .. }), "{error}");
         assert!(setup.blobs().is_empty(), "left behind: {:?}", setup.blobs());
     }
 }
@@ -267,17 +207,11 @@ fn a_gated_model_says_what_to_do() {
     let mut setup = Setup::new();
     setup.server.require_token("good");
     let error = setup.fails(REPO);
-    assert!(
-        matches!(error, HubError::AccessDenied { status: 401, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, HubError::AccessDenied { status: 401, .. }), "{error}");
     assert!(error.to_string().contains("HF_TOKEN"), "{error}");
     setup.hub.token = Some("bad".into());
     let error = setup.fails(REPO);
-    assert!(
-        matches!(error, HubError::AccessDenied { status: 403, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, HubError::AccessDenied { status: 403, .. }), "{error}");
     assert!(error.to_string().contains("terms"), "{error}");
     setup.hub.token = Some("good".into());
     assert_content(&setup.fetch(REPO).0.unwrap());
@@ -301,11 +235,7 @@ fn a_renamed_repository_is_followed_with_the_token() {
     setup.hub.token = Some("good".into());
     let path = setup.fetch("acme/Old-Name").0.unwrap();
     assert_content(&path);
-    assert!(
-        path.to_str().unwrap().contains("models--acme--Old-Name"),
-        "{}",
-        path.display()
-    );
+    assert!(path.to_str().unwrap().contains("models--acme--Old-Name"), "{}", path.display());
 }
 
 #[test]
@@ -331,10 +261,7 @@ fn offline_uses_the_cache_and_no_network() {
     setup.hub.offline = true;
     assert_eq!(setup.fetch(REPO).0.unwrap(), online);
     assert_eq!(setup.fetch(&format!("{REPO}:q4_k_m")).0.unwrap(), online);
-    assert!(matches!(
-        setup.fails(&format!("{REPO}:Q8_0")),
-        HubError::NotCached { .. }
-    ));
+    assert!(matches!(setup.fails(&format!("{REPO}:Q8_0")), HubError::NotCached { .. }));
     assert_eq!(setup.server.count("/"), asked);
 }
 
@@ -348,10 +275,7 @@ fn an_unreachable_hub_falls_back_to_the_cache() {
     let (path, events) = setup.fetch(REPO);
     assert_eq!(path.unwrap(), online);
     assert_eq!(events, [Event::Unreachable]);
-    assert!(matches!(
-        setup.fails("acme/Other"),
-        HubError::Unreachable { .. }
-    ));
+    assert!(matches!(setup.fails("acme/Other"), HubError::Unreachable { .. }));
 }
 
 #[test]
@@ -363,24 +287,15 @@ fn a_server_that_speaks_no_tls_is_an_error() {
 
 #[test]
 fn all_parts_of_a_split_model_arrive() {
-    let parts = [
-        "Q8_0/big-00001-of-00002.gguf",
-        "Q8_0/big-00002-of-00002.gguf",
-    ];
+    let parts = ["Q8_0/big-00001-of-00002.gguf", "Q8_0/big-00002-of-00002.gguf"];
     let mut setup = Setup::new();
-    setup.server = StandIn::start(
-        REPO,
-        &[(parts[1], content(2_000)), (parts[0], content(3_000))],
-    );
+    setup.server = StandIn::start(REPO, &[(parts[1], content(2_000)), (parts[0], content(3_000))]);
     setup.hub.endpoint = setup.server.url();
     let (path, events) = setup.fetch(&format!("{REPO}:Q8_0"));
     let path = path.unwrap();
     assert!(path.ends_with(parts[0]), "{}", path.display());
     assert_eq!(fs::read(&path).unwrap(), content(3_000));
-    assert_eq!(
-        fs::read(path.with_file_name("big-00002-of-00002.gguf")).unwrap(),
-        content(2_000)
-    );
+    assert_eq!(fs::read(path.with_file_name("big-00002-of-00002.gguf")).unwrap(), content(2_000));
     let places = events.iter().filter_map(|event| match event {
         Event::Started { part, .. } => Some(*part),
         _ => None,
@@ -403,10 +318,7 @@ fn two_fetches_at_once_bring_the_file_once() {
     let paths: Vec<PathBuf> = std::thread::scope(|scope| {
         let fetch = || scope.spawn(|| setup.fetch(REPO).0.unwrap());
         let threads: Vec<_> = (0..4).map(|_| fetch()).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     paths.iter().for_each(|path| assert_content(path));
     assert_eq!(setup.server.count("/storage/"), 1);
@@ -419,19 +331,13 @@ fn the_environment_is_read_as_the_hubs_tools_read_it() {
     let home = dir.path().to_str().unwrap().to_owned();
     let hub = |pairs: &[(&str, &str)]| {
         Hub::from_variables(|name| {
-            pairs
-                .iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| (*value).to_owned())
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
     };
     let plain = hub(&[("HF_HOME", &home)]).unwrap();
     assert_eq!(plain.cache_dir, dir.path().join("hub"));
     assert_eq!(plain.token.as_deref(), Some("from-file"));
-    assert_eq!(
-        (plain.endpoint.as_str(), plain.offline),
-        ("https://huggingface.co", false)
-    );
+    assert_eq!((plain.endpoint.as_str(), plain.offline), ("https://huggingface.co", false));
     let all = [
         ("HOME", "/home/me"),
         ("HF_HUB_CACHE", "/c"),
@@ -446,9 +352,6 @@ fn the_environment_is_read_as_the_hubs_tools_read_it() {
         (Some("t"), "http://x", true)
     );
     let default = hub(&[("HOME", "/home/me")]).unwrap();
-    assert_eq!(
-        default.cache_dir,
-        Path::new("/home/me/.cache/huggingface/hub")
-    );
+    assert_eq!(default.cache_dir, Path::new("/home/me/.cache/huggingface/hub"));
     assert!(matches!(hub(&[]), Err(HubError::NoCacheDir)));
 }

@@ -141,7 +141,8 @@ fn functions_stay_short() {
         let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{place}: {error}"));
         let mut lengths = Lengths::default();
         lengths.visit_file(&file);
-        let named = lengths.lines.into_iter().map(|(lines, name)| (lines, format!("{place}: {name}")));
+        let named =
+            lengths.lines.into_iter().map(|(lines, name)| (lines, format!("{place}: {name}")));
         all.extend(named);
     }
     all.sort();
@@ -186,6 +187,9 @@ fn proto_and_infer_never_learn_the_time() {
 fn every_file_says_what_it_is_for() {
     for (place, text) in sources() {
         let first = text.lines().find(|line| !line.starts_with("#!")).unwrap_or_default();
-        assert!(first.starts_with("//"), "{place} begins without a comment that says what it is for");
+        assert!(
+            first.starts_with("//"),
+            "{place} begins without a comment that says what it is for"
+        );
     }
 }

@@ -20,10 +20,7 @@ pub struct AssemblerLimits {
 impl Default for AssemblerLimits {
     /// 128 KiB (a few of the longest records), 16 ranges: more than is ever in flight.
     fn default() -> Self {
-        Self {
-            max_bytes: 128 * 1024,
-            max_ranges: 16,
-        }
+        Self { max_bytes: 128 * 1024, max_ranges: 16 }
     }
 }
 
@@ -78,9 +75,7 @@ impl Assembler {
 
     /// Ranges held beyond the first hole, ascending.
     pub fn held(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.held
-            .iter()
-            .map(|(&start, bytes)| start..start + bytes.len() as u64)
+        self.held.iter().map(|(&start, bytes)| start..start + bytes.len() as u64)
     }
 
     /// Bytes in [`Self::held`].
@@ -98,9 +93,7 @@ impl Assembler {
         if let Some(error) = self.failed {
             return Err(error);
         }
-        let end = offset
-            .checked_add(bytes.len() as u64)
-            .ok_or(Error::Malformed)?;
+        let end = offset.checked_add(bytes.len() as u64).ok_or(Error::Malformed)?;
         let cum = self.cum();
         if end <= cum {
             return Ok(false);
@@ -118,11 +111,7 @@ impl Assembler {
         let room = self.limits.max_bytes.saturating_sub(self.len());
         self.append(&news[..news.len().min(room)]);
         self.join_held();
-        if news.len() > room && room == 0 {
-            Err(Error::NoRoom)
-        } else {
-            Ok(true)
-        }
+        if news.len() > room && room == 0 { Err(Error::NoRoom) } else { Ok(true) }
     }
 
     /// The next complete delta and the offset after it; unknown kinds are skipped (D-3.5).
@@ -133,9 +122,7 @@ impl Assembler {
     pub fn poll(&mut self) -> Result<Option<(u64, Delta)>, Error> {
         match self.failed {
             Some(error) => Err(error),
-            None => self
-                .next_delta()
-                .inspect_err(|error| self.failed = Some(*error)),
+            None => self.next_delta().inspect_err(|error| self.failed = Some(*error)),
         }
     }
 
@@ -174,18 +161,13 @@ impl Assembler {
         let mut at = offset;
         while at < end {
             let before = self.held.range(..=at).next_back();
-            if let Some(covered) = before
-                .map(|(s, b)| s + b.len() as u64)
-                .filter(|covered| *covered > at)
+            if let Some(covered) =
+                before.map(|(s, b)| s + b.len() as u64).filter(|covered| *covered > at)
             {
                 at = covered;
                 continue;
             }
-            let stop = self
-                .held
-                .range(at..end)
-                .next()
-                .map_or(end, |(&start, _)| start);
+            let stop = self.held.range(at..end).next().map_or(end, |(&start, _)| start);
             let part = &bytes[(at - offset) as usize..(stop - offset) as usize];
             self.hold_part(at, part)?;
             at = stop;
@@ -199,16 +181,11 @@ impl Assembler {
             return Err(Error::NoRoom);
         }
         let before = self.held.range(..offset).next_back();
-        let joined = before
-            .filter(|(s, b)| *s + b.len() as u64 == offset)
-            .map(|(&s, _)| s);
+        let joined = before.filter(|(s, b)| *s + b.len() as u64 == offset).map(|(&s, _)| s);
         if joined.is_none() && self.held.len() >= self.limits.max_ranges {
             return Err(Error::NoRoom);
         }
-        let after = self
-            .held
-            .remove(&(offset + part.len() as u64))
-            .unwrap_or_default();
+        let after = self.held.remove(&(offset + part.len() as u64)).unwrap_or_default();
         let range = self.held.entry(joined.unwrap_or(offset)).or_default();
         range.extend_from_slice(part);
         range.extend_from_slice(&after);

@@ -16,12 +16,7 @@ impl Bucket {
     /// A full bucket.
     pub const fn new(bytes_per_s: u64, depth_bytes: u64) -> Self {
         let level_micro = depth_bytes * 1_000_000;
-        Self {
-            bytes_per_s,
-            depth_bytes,
-            level_micro,
-            at: Micros::ZERO,
-        }
+        Self { bytes_per_s, depth_bytes, level_micro, at: Micros::ZERO }
     }
 
     /// When `bytes` can be taken: `None` if never.
@@ -46,10 +41,7 @@ impl Bucket {
         let full = self.depth_bytes * 1_000_000;
         self.level_micro = self.level_micro.saturating_add(filled).min(full);
         self.at = self.at.max(now);
-        debug_assert!(
-            bytes * 1_000_000 <= self.level_micro,
-            "taken before it was there"
-        );
+        debug_assert!(bytes * 1_000_000 <= self.level_micro, "taken before it was there");
         self.level_micro = self.level_micro.saturating_sub(bytes * 1_000_000);
     }
 }

@@ -34,10 +34,7 @@ impl FromStr for StreamInterval {
     fn from_str(text: &str) -> Result<Self, Error> {
         match text {
             "auto" => Ok(Self::Auto),
-            number => number
-                .parse()
-                .map(Self::Every)
-                .map_err(|_| Error::BadInterval),
+            number => number.parse().map(Self::Every).map_err(|_| Error::BadInterval),
         }
     }
 }
@@ -69,13 +66,7 @@ pub struct Coalescer {
 impl Coalescer {
     /// A coalescer for one stream; content is never held longer than `max_delay`.
     pub const fn new(interval: StreamInterval, max_delay: Option<Micros>) -> Self {
-        Self {
-            interval,
-            max_delay,
-            flushed_any: false,
-            tokens: 0,
-            held_since: None,
-        }
+        Self { interval, max_delay, flushed_any: false, tokens: 0, held_since: None }
     }
 
     /// A token was generated at `now`; returns whether to flush now.

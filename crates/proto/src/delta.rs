@@ -125,11 +125,7 @@ mod kind {
 impl Delta {
     /// Text of one token in the first answer: the usual delta.
     pub fn text(text: impl Into<String>) -> Self {
-        Self::Text {
-            choice: 0,
-            tokens: 1,
-            text: text.into(),
-        }
+        Self::Text { choice: 0, tokens: 1, text: text.into() }
     }
 
     /// Whether nothing may follow this delta: [`Delta::Done`] or [`Delta::Error`] (D-3.6).
@@ -153,11 +149,7 @@ impl Delta {
     /// [`Error::DeltaTooLong`] if its body exceeds [`MAX_RECORD_BYTES`]; `out` is then as
     /// it was.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), Error> {
-        if let Self::Text {
-            choice: 0,
-            tokens: 1,
-            text,
-        } = self
+        if let Self::Text { choice: 0, tokens: 1, text } = self
             && text.len() < usize::from(SHORT_TEXT)
         {
             out.push(SHORT_TEXT | text.len() as u8);
@@ -179,34 +171,13 @@ impl Delta {
                 out.extend_from_slice(&[kind::OPEN, LOG_VERSION]);
                 out.extend_from_slice(meta.as_bytes());
             }
-            Self::Text {
-                choice,
-                tokens,
-                text,
-            } => {
+            Self::Text { choice, tokens, text } => {
                 put_text(out, [kind::TEXT, kind::TEXT_N], *choice, *tokens, text);
             }
-            Self::Reasoning {
-                choice,
-                tokens,
-                text,
-            } => {
-                put_text(
-                    out,
-                    [kind::REASONING, kind::REASONING_N],
-                    *choice,
-                    *tokens,
-                    text,
-                );
+            Self::Reasoning { choice, tokens, text } => {
+                put_text(out, [kind::REASONING, kind::REASONING_N], *choice, *tokens, text);
             }
-            Self::ToolCall {
-                choice,
-                index,
-                tokens,
-                id,
-                name,
-                arguments,
-            } => {
+            Self::ToolCall { choice, index, tokens, id, name, arguments } => {
                 put_tag(out, kind::TOOL_CALL, *choice);
                 put_int(out, u64::from(*index));
                 put_int(out, u64::from(*tokens));
@@ -217,12 +188,7 @@ impl Delta {
             Self::Logprobs { choice, json } => put_rest(out, kind::LOGPROBS, *choice, json),
             Self::Finish { choice, reason } => put_rest(out, kind::FINISH, *choice, reason),
             Self::Other { choice, json } => put_rest(out, kind::OTHER, *choice, json),
-            Self::Usage {
-                prompt,
-                completion,
-                cached,
-                reasoning,
-            } => {
+            Self::Usage { prompt, completion, cached, reasoning } => {
                 put_tag(out, kind::USAGE, 0);
                 for count in [prompt, completion, cached, reasoning] {
                     put_int(out, *count);
@@ -260,10 +226,7 @@ impl Delta {
         match r.bytes() {
             Err(Error::Truncated) => Ok(None),
             Err(error) => Err(error),
-            Ok(body) => Ok(Some((
-                bytes.len() - r.rest().len(),
-                Self::decode_body(body)?,
-            ))),
+            Ok(body) => Ok(Some((bytes.len() - r.rest().len(), Self::decode_body(body)?))),
         }
     }
 
@@ -282,45 +245,19 @@ impl Delta {
         };
         let delta = match tag & 15 {
             kind::OPEN => decode_open(&mut r)?,
-            kind::TEXT => Self::Text {
-                choice,
-                tokens: 1,
-                text: r.rest_text()?,
-            },
-            kind::TEXT_N => Self::Text {
-                choice,
-                tokens: r.int32()?,
-                text: r.rest_text()?,
-            },
-            kind::REASONING => Self::Reasoning {
-                choice,
-                tokens: 1,
-                text: r.rest_text()?,
-            },
-            kind::REASONING_N => Self::Reasoning {
-                choice,
-                tokens: r.int32()?,
-                text: r.rest_text()?,
-            },
+            kind::TEXT => Self::Text { choice, tokens: 1, text: r.rest_text()? },
+            kind::TEXT_N => Self::Text { choice, tokens: r.int32()?, text: r.rest_text()? },
+            kind::REASONING => Self::Reasoning { choice, tokens: 1, text: r.rest_text()? },
+            kind::REASONING_N => {
+                Self::Reasoning { choice, tokens: r.int32()?, text: r.rest_text()? }
+            }
             kind::TOOL_CALL => decode_tool_call(choice, &mut r)?,
-            kind::LOGPROBS => Self::Logprobs {
-                choice,
-                json: r.rest_text()?,
-            },
-            kind::FINISH => Self::Finish {
-                choice,
-                reason: r.rest_text()?,
-            },
+            kind::LOGPROBS => Self::Logprobs { choice, json: r.rest_text()? },
+            kind::FINISH => Self::Finish { choice, reason: r.rest_text()? },
             kind::USAGE => decode_usage(&mut r)?,
-            kind::ERROR => Self::Error {
-                code: r.text()?,
-                message: r.rest_text()?,
-            },
+            kind::ERROR => Self::Error { code: r.text()?, message: r.rest_text()? },
             kind::DONE => Self::Done,
-            kind::OTHER => Self::Other {
-                choice,
-                json: r.rest_text()?,
-            },
+            kind::OTHER => Self::Other { choice, json: r.rest_text()? },
             _ => return Ok(None),
         };
         r.end()?;
@@ -353,9 +290,7 @@ fn put_text(out: &mut Vec<u8>, [one, many]: [u8; 2], choice: u32, tokens: u32, t
 
 fn decode_open(r: &mut Reader<'_>) -> Result<Delta, Error> {
     match r.byte()? {
-        LOG_VERSION => Ok(Delta::Open {
-            meta: r.rest_text()?,
-        }),
+        LOG_VERSION => Ok(Delta::Open { meta: r.rest_text()? }),
         _ => Err(Error::UnknownVersion),
     }
 }
@@ -363,23 +298,11 @@ fn decode_open(r: &mut Reader<'_>) -> Result<Delta, Error> {
 fn decode_tool_call(choice: u32, r: &mut Reader<'_>) -> Result<Delta, Error> {
     let (index, tokens) = (r.int32()?, r.int32()?);
     let (id, name, arguments) = (r.text()?, r.text()?, r.rest_text()?);
-    Ok(Delta::ToolCall {
-        choice,
-        index,
-        tokens,
-        id,
-        name,
-        arguments,
-    })
+    Ok(Delta::ToolCall { choice, index, tokens, id, name, arguments })
 }
 
 fn decode_usage(r: &mut Reader<'_>) -> Result<Delta, Error> {
     let (prompt, completion) = (r.int()?, r.int()?);
     let (cached, reasoning) = (r.int()?, r.int()?);
-    Ok(Delta::Usage {
-        prompt,
-        completion,
-        cached,
-        reasoning,
-    })
+    Ok(Delta::Usage { prompt, completion, cached, reasoning })
 }

@@ -173,11 +173,7 @@ fn verified(datagram: &[u8]) -> Result<&[u8], Error> {
     if body.is_empty() {
         return Err(Error::Truncated);
     }
-    if crc32c(body) == u32::from_be_bytes(*sum) {
-        Ok(body)
-    } else {
-        Err(Error::BadChecksum)
-    }
+    if crc32c(body) == u32::from_be_bytes(*sum) { Ok(body) } else { Err(Error::BadChecksum) }
 }
 
 impl<'a> Data<'a> {
@@ -197,12 +193,7 @@ impl<'a> Data<'a> {
         if offset + bytes.len() as u64 > crate::wire::MAX_INT {
             return Err(Error::Malformed);
         }
-        Ok(Self {
-            stream,
-            packet,
-            offset,
-            bytes,
-        })
+        Ok(Self { stream, packet, offset, bytes })
     }
 }
 
@@ -223,12 +214,7 @@ impl Ack {
     fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(self.ranges.len() <= MAX_ACK_RANGES);
         out.push(if self.hidden { HIDDEN } else { 0 } | if self.probe { PROBE } else { 0 });
-        for field in [
-            self.stream,
-            self.number,
-            self.cum,
-            self.largest.map_or(0, |n| n + 1),
-        ] {
+        for field in [self.stream, self.number, self.cum, self.largest.map_or(0, |n| n + 1)] {
             put_int(out, field);
         }
         put_int(out, self.missing);
@@ -297,12 +283,7 @@ impl Resume {
     fn decode(r: &mut Reader<'_>) -> Result<Self, Error> {
         let stream = r.int()?;
         let (id, token) = (array(r)?, array(r)?);
-        Ok(Self {
-            stream,
-            id,
-            token,
-            offset: r.int()?,
-        })
+        Ok(Self { stream, id, token, offset: r.int()? })
     }
 }
 

@@ -31,13 +31,7 @@ impl Governor {
     /// A governor for a path that begins at `now`. A queue of up to `queue_max` is never
     /// held against it: jitter looks the same.
     pub const fn new(now: Micros, queue_max: Micros) -> Self {
-        Self {
-            gap: Self::START,
-            changed: now,
-            slow_since: None,
-            has_queued: false,
-            queue_max,
-        }
+        Self { gap: Self::START, changed: now, slow_since: None, has_queued: false, queue_max }
     }
 
     /// A round trip was measured: `queue` of it was spent in queues.

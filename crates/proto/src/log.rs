@@ -30,13 +30,7 @@ pub struct Log {
 impl Log {
     /// An empty log that keeps at most `max_bytes` (and [`END_RESERVE_BYTES`] for its end).
     pub const fn new(max_bytes: usize) -> Self {
-        Self {
-            base: 0,
-            bytes: VecDeque::new(),
-            acked: 0,
-            max_bytes,
-            ended: false,
-        }
+        Self { base: 0, bytes: VecDeque::new(), acked: 0, max_bytes, ended: false }
     }
 
     /// Oldest offset that can still be read.
@@ -72,15 +66,9 @@ impl Log {
         let mut records = Vec::new();
         match split(delta) {
             None => delta.encode(&mut records)?,
-            Some(pieces) => pieces
-                .iter()
-                .try_for_each(|piece| piece.encode(&mut records))?,
+            Some(pieces) => pieces.iter().try_for_each(|piece| piece.encode(&mut records))?,
         }
-        let reserve = if delta.is_last() {
-            END_RESERVE_BYTES
-        } else {
-            0
-        };
+        let reserve = if delta.is_last() { END_RESERVE_BYTES } else { 0 };
         self.make_room(records.len(), self.max_bytes + reserve)?;
         let start = self.head();
         self.bytes.extend(records);
@@ -120,10 +108,7 @@ impl Log {
         if range.start < self.base || range.end > self.head() || range.start > range.end {
             return Err(Error::OffsetUnavailable);
         }
-        let (from, to) = (
-            (range.start - self.base) as usize,
-            (range.end - self.base) as usize,
-        );
+        let (from, to) = ((range.start - self.base) as usize, (range.end - self.base) as usize);
         let (a, b) = self.bytes.as_slices();
         out.extend_from_slice(&a[from.min(a.len())..to.min(a.len())]);
         out.extend_from_slice(&b[from.saturating_sub(a.len())..to.saturating_sub(a.len())]);
@@ -167,10 +152,7 @@ fn split(delta: &Delta) -> Option<Vec<Delta>> {
 
 /// The last character boundary of `text` at or before `at`.
 fn char_boundary(text: &str, at: usize) -> usize {
-    (0..=at.min(text.len()))
-        .rev()
-        .find(|i| text.is_char_boundary(*i))
-        .unwrap_or(0)
+    (0..=at.min(text.len())).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0)
 }
 
 fn piece_of(delta: &Delta, piece: &str, first: bool) -> Delta {

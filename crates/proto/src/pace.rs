@@ -20,10 +20,7 @@ pub struct Pace {
 
 impl Pace {
     /// Everything at once.
-    pub const OFF: Self = Self {
-        buffer: Micros::ZERO,
-        max_tokens_per_s: None,
-    };
+    pub const OFF: Self = Self { buffer: Micros::ZERO, max_tokens_per_s: None };
     /// Smooth: hold back what hides nearly all stalls of a lossy path of this round trip.
     ///
     /// On the paper's default channel that leaves at most 1 % displayed stalls, at a mean
@@ -31,10 +28,7 @@ impl Pace {
     pub const fn smooth(rtt: Micros) -> Self {
         let buffer = (rtt.0 * 3 / 10).saturating_sub(8_000);
         let least = if buffer < 5_000 { 5_000 } else { buffer };
-        Self {
-            buffer: Micros(least),
-            max_tokens_per_s: None,
-        }
+        Self { buffer: Micros(least), max_tokens_per_s: None }
     }
 
     /// Whether anything is ever held back.
@@ -74,12 +68,7 @@ pub struct Pacer {
 impl Pacer {
     /// A pacer that has shown nothing yet.
     pub const fn new(pace: Pace) -> Self {
-        Self {
-            pace,
-            arrived_tokens: 0,
-            arrivals: VecDeque::new(),
-            next_at: None,
-        }
+        Self { pace, arrived_tokens: 0, arrivals: VecDeque::new(), next_at: None }
     }
 
     /// The parameters in use.
@@ -132,10 +121,7 @@ impl Pacer {
     /// Time per token shown at `now`, with `waiting` tokens left to show; zero if nothing
     /// is held back.
     pub fn step(&self, now: Micros, waiting: u64) -> Micros {
-        let limit = self
-            .pace
-            .max_tokens_per_s
-            .map_or(0, |rate| 1_000_000 / u64::from(rate.max(1)));
+        let limit = self.pace.max_tokens_per_s.map_or(0, |rate| 1_000_000 / u64::from(rate.max(1)));
         let smooth = match self.token_gap() {
             Some(gap) if self.pace.buffer > Micros::ZERO => self.smooth_step(now, gap, waiting),
             _ => Micros::ZERO,

@@ -42,10 +42,7 @@ impl Rtt {
 
     fn sample(&mut self, rtt: Micros) {
         if !self.sampled {
-            *self = Self {
-                sampled: true,
-                ..Self::new(rtt)
-            };
+            *self = Self { sampled: true, ..Self::new(rtt) };
             return;
         }
         let difference = self.smoothed.0.abs_diff(rtt.0);
@@ -119,11 +116,7 @@ impl Path {
         if self.sent.len() == REMEMBERED {
             self.sent.pop_front();
         }
-        self.sent.push_back(SentPacket {
-            number,
-            at,
-            arrived: false,
-        });
+        self.sent.push_back(SentPacket { number, at, arrived: false });
     }
 
     /// An acknowledgement arrives at `now`; returns whether it measured a round trip.
@@ -151,11 +144,7 @@ impl Path {
 
     fn look_for_runs(&mut self, largest: u64, burst: &Burst) {
         let (mut first, mut lost) = (Micros::ZERO, 0);
-        for packet in self
-            .sent
-            .iter()
-            .filter(|p| p.number + REORDER_PACKETS <= largest)
-        {
+        for packet in self.sent.iter().filter(|p| p.number + REORDER_PACKETS <= largest) {
             if packet.arrived {
                 lost = 0;
                 continue;

@@ -141,11 +141,7 @@ struct Arrived {
 impl Arrived {
     fn note(&mut self, now: Micros, packet: u64) {
         let Some(largest) = self.largest else {
-            *self = Self {
-                largest: Some(packet),
-                largest_at: now,
-                before: 0,
-            };
+            *self = Self { largest: Some(packet), largest_at: now, before: 0 };
             return;
         };
         if packet > largest {
@@ -164,10 +160,7 @@ impl Arrived {
 }
 
 fn shifted(bits: u64, by: u64) -> u64 {
-    u32::try_from(by)
-        .ok()
-        .and_then(|by| bits.checked_shl(by))
-        .unwrap_or(0)
+    u32::try_from(by).ok().and_then(|by| bits.checked_shl(by)).unwrap_or(0)
 }
 
 impl Receiver {
@@ -183,11 +176,7 @@ impl Receiver {
             queued_tokens: 0,
             events: VecDeque::new(),
             shown: offset,
-            arrived: Arrived {
-                largest: None,
-                largest_at: Micros::ZERO,
-                before: 0,
-            },
+            arrived: Arrived { largest: None, largest_at: Micros::ZERO, before: 0 },
             hidden: false,
             next_ack: 0,
             ack_at: None,
@@ -342,8 +331,7 @@ impl Receiver {
             Delta::Error { .. } => Some(ReceiverEvent::Failed(None)),
             _ => None,
         };
-        self.events
-            .push_back(ReceiverEvent::Delta { offset, delta });
+        self.events.push_back(ReceiverEvent::Delta { offset, delta });
         if let Some(end) = end {
             self.events.push_back(end);
             self.state = State::Lingering(now + self.config.linger);
@@ -377,10 +365,7 @@ impl Receiver {
             State::Closed => return None,
         };
         let show = self.queue.front().and_then(|_| self.pacer.next_at());
-        [linger, show, self.ack_at, self.probe_at(), self.silent_at()]
-            .into_iter()
-            .flatten()
-            .min()
+        [linger, show, self.ack_at, self.probe_at(), self.silent_at()].into_iter().flatten().min()
     }
 
     /// What has happened, once each and in order.
@@ -392,10 +377,7 @@ impl Receiver {
     pub fn poll_transmit(&mut self, now: Micros, out: &mut Vec<u8>) -> Option<usize> {
         let start = out.len();
         if core::mem::take(&mut self.stopping) {
-            Frame::Stop {
-                stream: self.stream,
-            }
-            .encode(self.config.checked, out);
+            Frame::Stop { stream: self.stream }.encode(self.config.checked, out);
             return Some(out.len() - start);
         }
         if self.state == State::Closed {

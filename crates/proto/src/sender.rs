@@ -113,10 +113,7 @@ impl Default for SenderConfig {
             start_copy_gap: ms(50),
             start: ms(150),
             burst_memory: ms(8_000),
-            burst: Burst {
-                span: ms(60),
-                packets: 4,
-            },
+            burst: Burst { span: ms(60), packets: 4 },
             bucket_bytes_per_s: 2_800,
             bucket_depth_bytes: 3_000,
             lazy_margin: ms(500),
@@ -305,10 +302,7 @@ impl Sender {
     /// [`Coalescer`](crate::Coalescer) asks before it flushes on `auto`. A hidden page and a
     /// reader that holds enough are backlogs too.
     pub fn is_clear(&self) -> bool {
-        let lazy = self
-            .last_new_text
-            .and_then(|last| self.lazy_at(last))
-            .is_some();
+        let lazy = self.last_new_text.and_then(|last| self.lazy_at(last)).is_some();
         self.state == SenderState::Active && self.unsent_since.is_none() && !lazy
     }
 
@@ -356,10 +350,7 @@ impl Sender {
         self.held.clear();
         self.unsent_since = (offset < self.log.head()).then_some(now);
         (self.newest_ack, self.probed_at) = (None, Some(now));
-        self.reader = ReaderState {
-            shown: offset,
-            ..ReaderState::default()
-        };
+        self.reader = ReaderState { shown: offset, ..ReaderState::default() };
         self.activate();
         self.advance(offset)
     }
@@ -415,8 +406,7 @@ impl Sender {
 
     fn govern(&mut self, now: Micros) {
         let rtt = &mut self.path.rtt;
-        self.governor
-            .on_round_trip(now, rtt.smoothed(), rtt.queue());
+        self.governor.on_round_trip(now, rtt.smoothed(), rtt.queue());
         if self.governor.is_mistaken(now, rtt.queue()) {
             rtt.forget_min();
             self.governor = Governor::new(now, self.config.alarm_queue_max);
@@ -439,11 +429,7 @@ impl Sender {
             self.unsent_since = None;
         }
         self.sweep = self.sweep.max(self.cum);
-        while self
-            .first_sent
-            .front()
-            .is_some_and(|(end, _)| *end <= self.cum)
-        {
+        while self.first_sent.front().is_some_and(|(end, _)| *end <= self.cum) {
             self.first_sent.pop_front();
         }
         if self.log.is_ended() && self.cum == self.log.head() {
@@ -503,25 +489,14 @@ impl Sender {
             self.bucket.take(now, self.cost(len));
         }
         self.record(now, &range);
-        Some(Transmit {
-            len,
-            range,
-            new_text,
-        })
+        Some(Transmit { len, range, new_text })
     }
 
     fn write(&self, range: Range<u64>, out: &mut Vec<u8>) {
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
         let offset = range.start;
-        self.log
-            .read(range, &mut bytes)
-            .expect("unacknowledged bytes stay in the log");
-        let data = Data {
-            stream: self.stream,
-            packet: self.next_packet,
-            offset,
-            bytes: &bytes,
-        };
+        self.log.read(range, &mut bytes).expect("unacknowledged bytes stay in the log");
+        let data = Data { stream: self.stream, packet: self.next_packet, offset, bytes: &bytes };
         Frame::Data(data).encode(self.config.checked, out);
     }
 
@@ -537,11 +512,7 @@ impl Sender {
             remember(&mut self.first_sent, range.end, now);
             self.unsent_since = (self.sent_head < self.log.head()).then_some(now);
         }
-        self.sweep = if range.end < self.sent_head {
-            range.end
-        } else {
-            self.cum
-        };
+        self.sweep = if range.end < self.sent_head { range.end } else { self.cum };
     }
 
     /// The bytes for the next packet: all that is unacknowledged if it fits; otherwise
@@ -551,25 +522,13 @@ impl Sender {
         let head = self.log.head();
         if reason == Reason::NewText {
             let end = head.min(self.sent_head + self.budget());
-            let before = if self.is_queueing() {
-                QUEUEING_REPEAT_BYTES
-            } else {
-                self.budget()
-            };
-            let least = end
-                .saturating_sub(self.budget())
-                .max(self.sent_head.saturating_sub(before));
+            let before = if self.is_queueing() { QUEUEING_REPEAT_BYTES } else { self.budget() };
+            let least =
+                end.saturating_sub(self.budget()).max(self.sent_head.saturating_sub(before));
             return self.cum.max(least)..end;
         }
-        let affordable = self
-            .bucket
-            .level(now)
-            .saturating_sub(self.cost(Data::OVERHEAD_BYTES));
-        let generous = if self.is_queueing() {
-            0
-        } else {
-            affordable / 2
-        };
+        let affordable = self.bucket.level(now).saturating_sub(self.cost(Data::OVERHEAD_BYTES));
+        let generous = if self.is_queueing() { 0 } else { affordable / 2 };
         let budget = self.budget().min(SPARE_BYTES_MIN.max(generous));
         if head - self.cum <= budget {
             self.cum..head
@@ -586,11 +545,7 @@ impl Sender {
 
     fn sweep_piece(&self, budget: u64) -> Range<u64> {
         let head = self.log.head();
-        let mut start = if self.sweep < head {
-            self.sweep
-        } else {
-            self.cum
-        };
+        let mut start = if self.sweep < head { self.sweep } else { self.cum };
         for held in &self.held {
             if held.start > start {
                 return start..held.start.min(start + budget);
@@ -605,10 +560,7 @@ impl Sender {
     }
 
     fn budget(&self) -> u64 {
-        self.config
-            .max_datagram_bytes
-            .saturating_sub(Data::OVERHEAD_BYTES)
-            .max(1) as u64
+        self.config.max_datagram_bytes.saturating_sub(Data::OVERHEAD_BYTES).max(1) as u64
     }
 
     /// When the next packet is due and why; `None` if there is nothing to say.
@@ -621,22 +573,14 @@ impl Sender {
         let text = text.map(|at| (at, Reason::NewText));
         let repeat = self.repeat_at().map(|at| (at, Reason::Repeat));
         let unacked = (self.sent_head - self.cum).min(SPARE_BYTES_MIN) as usize;
-        let spare = [repeat, answer]
-            .into_iter()
-            .flatten()
-            .min_by_key(|(at, _)| *at);
+        let spare = [repeat, answer].into_iter().flatten().min_by_key(|(at, _)| *at);
         let spare = spare.and_then(|due| self.when_affordable(due, unacked));
-        [text, spare]
-            .into_iter()
-            .flatten()
-            .min_by_key(|(at, _)| *at)
+        [text, spare].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     fn when_affordable(&self, due: (Micros, Reason), log_bytes: usize) -> Option<(Micros, Reason)> {
         let cost = self.cost(log_bytes + Data::OVERHEAD_BYTES);
-        self.bucket
-            .ready_at(cost)
-            .map(|ready| (due.0.max(ready), due.1))
+        self.bucket.ready_at(cost).map(|ready| (due.0.max(ready), due.1))
     }
 
     fn cost(&self, datagram_bytes: usize) -> u64 {
@@ -653,11 +597,7 @@ impl Sender {
             return Some(lazy.max(since));
         }
         let fast = self.push_gap < Micros::from_ms(50);
-        let gap = if fast {
-            self.config.fast_text_gap
-        } else {
-            self.config.new_text_gap
-        };
+        let gap = if fast { self.config.fast_text_gap } else { self.config.new_text_gap };
         let at = since.max(last + gap.max(self.governor.gap()));
         let overdue = self.overdue_at().filter(|_| !self.is_queueing());
         let down = overdue.is_some_and(|overdue| at > overdue + self.config.silence);
@@ -694,17 +634,12 @@ impl Sender {
         let [least, most] = self.config.alarm_gap;
         let least = Micros(rtt.0 / 10).clamp(least, most);
         let growing = least.max(Micros(last.since(overdue).0 / 10));
-        let gap = growing
-            .min(self.config.alarm_gap_max)
-            .max(self.governor.gap());
+        let gap = growing.min(self.config.alarm_gap_max).max(self.governor.gap());
         Some(overdue.max(last + gap))
     }
 
     fn copy_at(&self, last: Micros) -> Option<Micros> {
-        let bursty_until = self
-            .path
-            .last_burst()
-            .map(|at| at + self.config.burst_memory);
+        let bursty_until = self.path.last_burst().map(|at| at + self.config.burst_memory);
         let gap = if bursty_until.is_some_and(|until| last < until) {
             self.config.copy_gap
         } else if last < self.opened + self.config.start {
@@ -729,11 +664,7 @@ impl Sender {
     fn lazy_at(&self, last: Micros) -> Option<Micros> {
         if self.reader.hidden {
             let ended = self.log.is_ended() && self.sent_head < self.log.head();
-            return Some(if ended {
-                last
-            } else {
-                last + self.config.hidden_gap
-            });
+            return Some(if ended { last } else { last + self.config.hidden_gap });
         }
         if self.reader.pace_bytes_per_s == 0 {
             return None;
@@ -752,11 +683,7 @@ impl Sender {
 }
 
 fn reader_state(now: Micros, ack: &Ack) -> ReaderState {
-    let left_micros = ack
-        .unshown
-        .saturating_mul(1_000_000)
-        .checked_div(ack.pace)
-        .unwrap_or(0);
+    let left_micros = ack.unshown.saturating_mul(1_000_000).checked_div(ack.pace).unwrap_or(0);
     ReaderState {
         shown: ack.cum - ack.unshown,
         pace_bytes_per_s: ack.pace,

@@ -74,16 +74,10 @@ impl<'a> Reader<'a> {
     pub fn int(&mut self) -> Result<u64, Error> {
         let first = *self.rest.first().ok_or(Error::Truncated)?;
         let bytes = self.take(1 << (first >> 6))?;
-        let value = bytes
-            .iter()
-            .fold(0u64, |value, &byte| value << 8 | u64::from(byte));
+        let value = bytes.iter().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
         let bits = 8 * bytes.len() as u32 - 2;
         let value = value & (u64::MAX >> (64 - bits));
-        if value > MAX_INT {
-            Err(Error::Malformed)
-        } else {
-            Ok(value)
-        }
+        if value > MAX_INT { Err(Error::Malformed) } else { Ok(value) }
     }
 
     /// An integer that fits 32 bits.
@@ -109,18 +103,12 @@ impl<'a> Reader<'a> {
 
     /// Nothing may be left (D-1.4).
     pub fn end(&self) -> Result<(), Error> {
-        if self.rest.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::Malformed)
-        }
+        if self.rest.is_empty() { Ok(()) } else { Err(Error::Malformed) }
     }
 }
 
 fn text(bytes: &[u8]) -> Result<String, Error> {
-    core::str::from_utf8(bytes)
-        .map(String::from)
-        .map_err(|_| Error::Malformed)
+    core::str::from_utf8(bytes).map(String::from).map_err(|_| Error::Malformed)
 }
 
 /// CRC-32C (Castagnoli, RFC 3720 appendix B.4) of `bytes` (D-2.4).
@@ -137,11 +125,7 @@ const CRC_TABLE: [u32; 256] = {
         let mut crc = i as u32;
         let mut bit = 0;
         while bit < 8 {
-            crc = if crc & 1 == 1 {
-                0x82f6_3b78 ^ (crc >> 1)
-            } else {
-                crc >> 1
-            };
+            crc = if crc & 1 == 1 { 0x82f6_3b78 ^ (crc >> 1) } else { crc >> 1 };
             bit += 1;
         }
         table[i] = crc;
@@ -161,26 +145,14 @@ mod tests {
 
     #[test]
     fn integers_round_trip_at_their_edges() {
-        for value in [
-            0,
-            0x3f,
-            0x40,
-            0x3fff,
-            0x4000,
-            0x3fff_ffff,
-            0x4000_0000,
-            MAX_INT,
-        ] {
+        for value in [0, 0x3f, 0x40, 0x3fff, 0x4000, 0x3fff_ffff, 0x4000_0000, MAX_INT] {
             let mut out = Vec::new();
             put_int(&mut out, value);
             assert_eq!(out.len(), int_len(value));
             let mut reader = Reader::new(&out);
             assert_eq!(reader.int(), Ok(value));
             assert_eq!(reader.end(), Ok(()));
-            assert_eq!(
-                Reader::new(&out[..out.len() - 1]).int(),
-                Err(Error::Truncated)
-            );
+            assert_eq!(Reader::new(&out[..out.len() - 1]).int(), Err(Error::Truncated));
         }
         assert_eq!(Reader::new(&[0xff; 8]).int(), Err(Error::Malformed));
     }

@@ -28,17 +28,10 @@ fn run(mut c: Coalescer, pieces: &[&str], clear: impl Fn(usize) -> bool) -> Vec<
 #[test]
 fn intervals_are_read_and_written() {
     for text in ["1", "8", "4294967295", "auto"] {
-        assert_eq!(
-            text.parse::<StreamInterval>().map(|i| i.to_string()),
-            Ok(text.to_owned())
-        );
+        assert_eq!(text.parse::<StreamInterval>().map(|i| i.to_string()), Ok(text.to_owned()));
     }
     for text in ["0", "-1", "", "Auto", "1.5", "4294967296", " 1"] {
-        assert_eq!(
-            text.parse::<StreamInterval>(),
-            Err(Error::BadInterval),
-            "{text:?}"
-        );
+        assert_eq!(text.parse::<StreamInterval>(), Err(Error::BadInterval), "{text:?}");
     }
     assert_eq!(StreamInterval::default(), every(1));
 }
@@ -55,25 +48,17 @@ fn first_text_leaves_at_once_then_every_fourth_token() {
 fn tokens_without_text_count_but_flush_nothing() {
     let pieces = ["a", "", "", "", "", "b", "c"];
     let flushed = run(Coalescer::new(every(3), None), &pieces, |_| true);
-    assert_eq!(
-        flushed,
-        [(0, "a"), (5, "b"), (7, "c")].map(|(i, s)| (i, s.to_owned()))
-    );
+    assert_eq!(flushed, [(0, "a"), (5, "b"), (7, "c")].map(|(i, s)| (i, s.to_owned())));
 }
 
 #[test]
 fn auto_merges_only_under_backlog() {
     let pieces = ["a", "b", "c", "d", "e"];
-    let flushed = run(Coalescer::new(StreamInterval::Auto, None), &pieces, |i| {
-        i != 1 && i != 2
-    });
+    let flushed = run(Coalescer::new(StreamInterval::Auto, None), &pieces, |i| i != 1 && i != 2);
     let expected = [(0, "a"), (3, "bcd"), (4, "e")];
     assert_eq!(flushed, expected.map(|(i, s)| (i, s.to_owned())));
     let mut c = Coalescer::new(StreamInterval::Auto, None);
-    assert!(
-        c.on_token(Micros(0), true, false),
-        "the first text waits for nothing"
-    );
+    assert!(c.on_token(Micros(0), true, false), "the first text waits for nothing");
     c.on_flush();
     assert!(!c.on_clear(), "nothing is held");
     assert!(!c.on_token(Micros(1), true, false));
@@ -91,10 +76,7 @@ fn max_delay_bounds_what_is_held() {
     assert!(!c.on_token(Micros::from_ms(20), true, true));
     assert!(!c.on_token(Micros::from_ms(30), true, true));
     assert_eq!(c.deadline(), Some(Micros::from_ms(70)));
-    assert!(
-        c.on_token(Micros::from_ms(70), false, true),
-        "overdue at a later token"
-    );
+    assert!(c.on_token(Micros::from_ms(70), false, true), "overdue at a later token");
 }
 
 proptest! {

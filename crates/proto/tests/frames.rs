@@ -8,14 +8,7 @@ const INT: std::ops::RangeInclusive<u64> = 0..=(1 << 53) - 1;
 
 fn any_ack() -> impl Strategy<Value = Ack> {
     let ranges = prop::collection::vec((1u64..1000, 1u64..1000), 0..=8);
-    let fields = (
-        INT,
-        INT,
-        0u64..1 << 40,
-        prop::option::of(0u64..1 << 40),
-        INT,
-        0u64..1 << 40,
-    );
+    let fields = (INT, INT, 0u64..1 << 40, prop::option::of(0u64..1 << 40), INT, 0u64..1 << 40);
     (fields, any::<u64>(), INT, any::<[bool; 2]>(), ranges).prop_map(
         |((stream, number, cum, largest, missing, hold), unshown, pace, flags, ranges)| {
             let mut from = cum;
@@ -51,12 +44,7 @@ fn round_trip(frame: &Frame<'_>, checked: bool) -> Result<(), TestCaseError> {
 
 #[test]
 fn a_usual_data_frame_costs_six_bytes() {
-    let frame = Frame::Data(Data {
-        stream: 1,
-        packet: 300,
-        offset: 2000,
-        bytes: b"abc",
-    });
+    let frame = Frame::Data(Data { stream: 1, packet: 300, offset: 2000, bytes: b"abc" });
     let mut bytes = Vec::new();
     frame.encode(false, &mut bytes);
     assert_eq!(bytes, b"\x10\x01\x41\x2c\x47\xd0abc");
@@ -65,21 +53,10 @@ fn a_usual_data_frame_costs_six_bytes() {
 #[test]
 fn other_versions_and_kinds_are_refused() {
     assert_eq!(Frame::decode(&[], false), Err(Error::Truncated));
-    assert_eq!(
-        Frame::decode(&[0x20, 1, 0, 0], false),
-        Err(Error::UnknownVersion)
-    );
+    assert_eq!(Frame::decode(&[0x20, 1, 0, 0], false), Err(Error::UnknownVersion));
     assert_eq!(Frame::decode(&[0x17, 1], false), Err(Error::Malformed));
-    assert_eq!(
-        Frame::decode(&[0x13, 1, 0], false),
-        Err(Error::Malformed),
-        "a byte too many"
-    );
-    assert_eq!(
-        Frame::decode(&[0x13, 1], true),
-        Err(Error::BadChecksum),
-        "none at all"
-    );
+    assert_eq!(Frame::decode(&[0x13, 1, 0], false), Err(Error::Malformed), "a byte too many");
+    assert_eq!(Frame::decode(&[0x13, 1], true), Err(Error::BadChecksum), "none at all");
 }
 
 proptest! {

@@ -14,29 +14,27 @@ fn any_ack() -> impl Strategy<Value = Ack> {
         any::<[bool; 2]>(),
         ranges,
     )
-        .prop_map(
-            |((number, cum, largest, missing), unshown, pace, flags, ranges)| {
-                let mut from = cum;
-                let ranges = ranges.into_iter().map(|(gap, len)| {
-                    let start = from + gap;
-                    from = start + len;
-                    start..from
-                });
-                Ack {
-                    stream: 1,
-                    number,
-                    cum,
-                    largest: largest.filter(|n| *n < (1 << 53) - 1),
-                    missing,
-                    hold: Micros(missing % 1_000_000),
-                    unshown: unshown % (cum + 1),
-                    pace,
-                    hidden: flags[0],
-                    probe: flags[1],
-                    ranges: ranges.collect(),
-                }
-            },
-        )
+        .prop_map(|((number, cum, largest, missing), unshown, pace, flags, ranges)| {
+            let mut from = cum;
+            let ranges = ranges.into_iter().map(|(gap, len)| {
+                let start = from + gap;
+                from = start + len;
+                start..from
+            });
+            Ack {
+                stream: 1,
+                number,
+                cum,
+                largest: largest.filter(|n| *n < (1 << 53) - 1),
+                missing,
+                hold: Micros(missing % 1_000_000),
+                unshown: unshown % (cum + 1),
+                pace,
+                hidden: flags[0],
+                probe: flags[1],
+                ranges: ranges.collect(),
+            }
+        })
 }
 
 fn encoded(frame: &Frame<'_>) -> Vec<u8> {

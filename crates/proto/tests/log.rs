@@ -12,20 +12,10 @@ fn any_delta() -> impl Strategy<Value = Delta> {
     let text = any::<String>();
     prop_oneof![
         text.prop_map(|meta| Delta::Open { meta }),
-        (choice.clone(), tokens.clone(), text).prop_map(|(choice, tokens, text)| {
-            Delta::Text {
-                choice,
-                tokens,
-                text,
-            }
-        }),
-        (choice.clone(), tokens.clone(), text).prop_map(|(choice, tokens, text)| {
-            Delta::Reasoning {
-                choice,
-                tokens,
-                text,
-            }
-        }),
+        (choice.clone(), tokens.clone(), text)
+            .prop_map(|(choice, tokens, text)| { Delta::Text { choice, tokens, text } }),
+        (choice.clone(), tokens.clone(), text)
+            .prop_map(|(choice, tokens, text)| { Delta::Reasoning { choice, tokens, text } }),
         (choice.clone(), any::<u32>(), tokens, text, text, text).prop_map(
             |(choice, index, tokens, id, name, arguments)| Delta::ToolCall {
                 choice,
@@ -61,9 +51,7 @@ fn log_of(deltas: &[Delta]) -> (Log, Vec<u8>) {
 }
 
 fn drain(assembler: &mut Assembler) -> Vec<Delta> {
-    std::iter::from_fn(|| assembler.poll().expect("a sound log"))
-        .map(|(_, d)| d)
-        .collect()
+    std::iter::from_fn(|| assembler.poll().expect("a sound log")).map(|(_, d)| d).collect()
 }
 
 #[test]
@@ -84,49 +72,27 @@ fn a_full_log_refuses_until_the_reader_acknowledges_but_always_takes_its_end() {
     assert_eq!(log.base(), 0, "kept for a resume while there is room");
     assert_eq!(log.push(&delta), Ok(90..120));
     assert_eq!(log.base(), 30);
-    assert_eq!(
-        log.read(29..40, &mut Vec::new()),
-        Err(Error::OffsetUnavailable)
-    );
+    assert_eq!(log.read(29..40, &mut Vec::new()), Err(Error::OffsetUnavailable));
     let message = "y".repeat(END_RESERVE_BYTES - 20);
-    log.push(&Delta::Error {
-        code: "slow".into(),
-        message,
-    })
-    .expect("reserved");
+    log.push(&Delta::Error { code: "slow".into(), message }).expect("reserved");
     assert_eq!(log.push(&delta), Err(Error::LogEnded));
-    assert_eq!(
-        log.acknowledge(log.head() + 1),
-        Err(Error::OffsetUnavailable)
-    );
+    assert_eq!(log.acknowledge(log.head() + 1), Err(Error::OffsetUnavailable));
 }
 
 #[test]
 fn long_text_is_split_at_characters_and_counted_once() {
     let text = "é".repeat(MAX_RECORD_BYTES);
-    let (_, bytes) = log_of(&[Delta::Text {
-        choice: 3,
-        tokens: 7,
-        text: text.clone(),
-    }]);
+    let (_, bytes) = log_of(&[Delta::Text { choice: 3, tokens: 7, text: text.clone() }]);
     let mut assembler = Assembler::new(0, AssemblerLimits::default());
     assembler.insert(0, &bytes).expect("room");
     let (mut joined, mut counted) = (String::new(), 0);
     for delta in drain(&mut assembler) {
         counted += delta.tokens();
-        let Delta::Text {
-            choice: 3, text, ..
-        } = delta
-        else {
-            panic!("not text: {delta:?}")
-        };
+        let Delta::Text { choice: 3, text, .. } = delta else { panic!("not text: {delta:?}") };
         joined.push_str(&text);
     }
     assert_eq!((joined, counted), (text, 7));
-    let too_long = Delta::Logprobs {
-        choice: 0,
-        json: "1".repeat(MAX_RECORD_BYTES),
-    };
+    let too_long = Delta::Logprobs { choice: 0, json: "1".repeat(MAX_RECORD_BYTES) };
     assert_eq!(Log::new(1 << 20).push(&too_long), Err(Error::DeltaTooLong));
 }
 
@@ -137,11 +103,7 @@ fn unknown_kinds_are_skipped_and_other_versions_refused() {
     assert_eq!(assembler.poll(), Ok(Some((7, Delta::text("a")))));
     assembler.insert(7, b"\x02\x00\x02").expect("room");
     assert_eq!(assembler.poll(), Err(Error::UnknownVersion));
-    assert_eq!(
-        assembler.insert(10, b"\x02\x01a"),
-        Err(Error::UnknownVersion),
-        "for good"
-    );
+    assert_eq!(assembler.insert(10, b"\x02\x01a"), Err(Error::UnknownVersion), "for good");
 }
 
 #[test]

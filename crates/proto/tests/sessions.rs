@@ -13,12 +13,7 @@ fn ms(ms: u64) -> Micros {
 }
 
 fn pair(links: [LinkConfig; 2], seed: u64) -> Pair {
-    Pair::new(
-        SenderConfig::default(),
-        ReceiverConfig::default(),
-        links,
-        seed,
-    )
+    Pair::new(SenderConfig::default(), ReceiverConfig::default(), links, seed)
 }
 
 fn opening() -> Delta {
@@ -27,10 +22,7 @@ fn opening() -> Delta {
 
 /// The `i`th token: some of them long, or of several bytes per character.
 fn token(i: u64) -> Delta {
-    Delta::text(format!(
-        " {}{i}",
-        ["a", "token", "é", "流", ""][i as usize % 5]
-    ))
+    Delta::text(format!(" {}{i}", ["a", "token", "é", "流", ""][i as usize % 5]))
 }
 
 /// Generates `n` tokens of text, one per `gap`, and the end; returns what was generated.
@@ -48,13 +40,7 @@ fn generate(pair: &mut Pair, n: u64, gap: Micros) -> Vec<Delta> {
 }
 
 fn finish(pair: &mut Pair) -> [Delta; 2] {
-    let end = [
-        Delta::Finish {
-            choice: 0,
-            reason: "stop".into(),
-        },
-        Delta::Done,
-    ];
+    let end = [Delta::Finish { choice: 0, reason: "stop".into() }, Delta::Done];
     end.iter().for_each(|delta| pair.push(delta));
     end
 }
@@ -71,11 +57,7 @@ fn assert_shown(pair: &mut Pair, generated: &[Delta], what: &str) {
     assert_eq!(pair.shown, generated, "{what}");
     assert!(pair.complete && !pair.failed, "{what}");
     assert!(pair.receiver.is_closed(), "{what}");
-    assert_eq!(
-        (pair.sender.poll_timeout(), pair.receiver.poll_timeout()),
-        (None, None),
-        "{what}"
-    );
+    assert_eq!((pair.sender.poll_timeout(), pair.receiver.poll_timeout()), (None, None), "{what}");
 }
 
 /// No window of time saw more spare bytes than the bucket allows.
@@ -85,10 +67,7 @@ fn assert_within_bucket(pair: &Pair, config: &SenderConfig) {
         for (at, len) in &pair.spare[i..] {
             bytes += len;
             let filled = at.since(*from).0 * config.bucket_bytes_per_s / 1_000_000;
-            assert!(
-                bytes <= config.bucket_depth_bytes + filled + 1,
-                "{from} to {at}: {bytes}"
-            );
+            assert!(bytes <= config.bucket_depth_bytes + filled + 1, "{from} to {at}: {bytes}");
         }
     }
 }
@@ -102,11 +81,7 @@ fn a_clean_link_delivers_each_token_after_half_a_round_trip() {
         assert_eq!(token.shown, Some(token.generated + ms(50)), "token {i}");
     }
     assert_eq!(stall_ratio(&pair.tokens, ms(100)), (0.0, 0.0));
-    assert!(
-        pair.down.packets < 110,
-        "{} packets for 103 records",
-        pair.down.packets
-    );
+    assert!(pair.down.packets < 110, "{} packets for 103 records", pair.down.packets);
 }
 
 #[test]
@@ -127,11 +102,7 @@ fn the_default_channel_stalls_a_third_less_than_the_papers_scheme() {
             full += stall_ratio(&pair.tokens, ms(rtt_ms)).0 / 40.0;
         }
         assert!(full < most, "stall ratio {full} at {rtt_ms} ms");
-        assert!(
-            bytes / 40 < most_bytes_per_s,
-            "{} bytes/s at {rtt_ms} ms",
-            bytes / 40
-        );
+        assert!(bytes / 40 < most_bytes_per_s, "{} bytes/s at {rtt_ms} ms", bytes / 40);
     }
 }
 
@@ -165,14 +136,7 @@ fn harsh_configs(rng: &mut Rng) -> (SenderConfig, ReceiverConfig) {
         buffer: ms(rng.below(2) * rng.below(300)),
         max_tokens_per_s: (limit > 10).then_some(limit as u32),
     };
-    (
-        sender,
-        ReceiverConfig {
-            checked: true,
-            pace,
-            ..ReceiverConfig::default()
-        },
-    )
+    (sender, ReceiverConfig { checked: true, pace, ..ReceiverConfig::default() })
 }
 
 /// One session over links that lose, reorder, double, corrupt and are thin, with
@@ -188,10 +152,7 @@ fn harsh_session(seed: u64) {
         generated.push(token(i));
         pair.push(&token(i));
         pair.run_until(pair.now + Micros(rng.below(150_000)));
-        assert!(
-            generated.starts_with(&pair.shown),
-            "seed {seed}: shown is a prefix"
-        );
+        assert!(generated.starts_with(&pair.shown), "seed {seed}: shown is a prefix");
         match rng.below(60) {
             0 => pair.migrate(),
             1 => pair.restart(receiver.clone()),
@@ -221,9 +182,7 @@ fn harsh_links_lose_double_and_reorder_nothing() {
 #[test]
 #[ignore = "minutes: run by hand, LOQUENT_SESSIONS says how many"]
 fn harsh_links_at_length() {
-    let sessions = std::env::var("LOQUENT_SESSIONS")
-        .ok()
-        .and_then(|n| n.parse().ok());
+    let sessions = std::env::var("LOQUENT_SESSIONS").ok().and_then(|n| n.parse().ok());
     (1_000_000..1_000_000 + sessions.unwrap_or(20_000)).for_each(harsh_session);
 }
 
@@ -231,10 +190,7 @@ fn harsh_links_at_length() {
 fn a_long_outage_suspends_and_a_late_answer_resumes() {
     let mut down = LinkConfig::clean(50);
     down.outages = vec![(ms(2_000), ms(20_000))];
-    let up = LinkConfig {
-        outages: down.outages.clone(),
-        ..LinkConfig::clean(50)
-    };
+    let up = LinkConfig { outages: down.outages.clone(), ..LinkConfig::clean(50) };
     let mut pair = pair([down, up], 3);
     let generated = generate(&mut pair, 300, ms(100));
     let sent = pair.down.packets;
@@ -242,11 +198,7 @@ fn a_long_outage_suspends_and_a_late_answer_resumes() {
     assert!(sent < 450, "{sent} packets in 30 s");
     assert_eq!(
         pair.sender_events,
-        [
-            SenderEvent::Suspended,
-            SenderEvent::Resumed,
-            SenderEvent::Finished
-        ]
+        [SenderEvent::Suspended, SenderEvent::Resumed, SenderEvent::Finished]
     );
     assert_eq!(pair.silent, 1, "the receiver's driver was told once");
 }
@@ -255,24 +207,13 @@ fn a_long_outage_suspends_and_a_late_answer_resumes() {
 fn a_dead_reader_costs_little_and_ends() {
     let mut down = LinkConfig::clean(50);
     down.outages = vec![(ms(1_000), Micros::MAX)];
-    let up = LinkConfig {
-        outages: down.outages.clone(),
-        ..LinkConfig::clean(50)
-    };
+    let up = LinkConfig { outages: down.outages.clone(), ..LinkConfig::clean(50) };
     let mut pair = pair([down, up], 3);
     generate(&mut pair, 100, ms(20));
     pair.run_until(ms(600_000));
     assert_eq!(pair.sender.state(), SenderState::Suspended);
-    assert_eq!(
-        pair.sender.poll_timeout(),
-        None,
-        "nothing more will ever be sent"
-    );
-    assert!(
-        pair.down.wire_bytes < 60_000,
-        "{} bytes",
-        pair.down.wire_bytes
-    );
+    assert_eq!(pair.sender.poll_timeout(), None, "nothing more will ever be sent");
+    assert!(pair.down.wire_bytes < 60_000, "{} bytes", pair.down.wire_bytes);
     assert!(!pair.complete, "never a clean end for a broken stream");
 }
 
@@ -290,29 +231,15 @@ fn a_reader_that_lost_everything_can_have_it_again() {
 #[test]
 fn a_slow_reader_is_served_lazily_and_without_stalls() {
     let links = [LinkConfig::bursty(50), LinkConfig::bursty(50)];
-    let pace = Pace {
-        buffer: Micros::ZERO,
-        max_tokens_per_s: Some(15),
-    };
-    let reader = ReceiverConfig {
-        pace,
-        ..ReceiverConfig::default()
-    };
+    let pace = Pace { buffer: Micros::ZERO, max_tokens_per_s: Some(15) };
+    let reader = ReceiverConfig { pace, ..ReceiverConfig::default() };
     let mut pair = Pair::new(SenderConfig::default(), reader, links, 9);
     let generated = generate(&mut pair, 500, ms(20));
     assert_delivered(&mut pair, &generated, "slow reader");
     let tcp_bytes = 500 * (60 + 7);
-    assert!(
-        pair.down.wire_bytes * 10 < tcp_bytes * 3,
-        "{} bytes",
-        pair.down.wire_bytes
-    );
+    assert!(pair.down.wire_bytes * 10 < tcp_bytes * 3, "{} bytes", pair.down.wire_bytes);
     let shown: Vec<u64> = pair.tokens.iter().map(|t| t.shown.unwrap().0).collect();
-    let late = shown
-        .windows(2)
-        .skip(15)
-        .filter(|w| w[1] - w[0] > 200_000)
-        .count();
+    let late = shown.windows(2).skip(15).filter(|w| w[1] - w[0] > 200_000).count();
     assert_eq!(late, 0, "displayed stalls once a buffer stands");
 }
 
@@ -326,29 +253,16 @@ fn a_hidden_page_gets_one_packet_a_second_and_catches_up_at_once() {
         pair.push(&token(i));
         pair.run_until(pair.now + ms(100));
     }
-    assert!(
-        pair.down.packets < 20,
-        "{} packets in 10 s",
-        pair.down.packets
-    );
+    assert!(pair.down.packets < 20, "{} packets in 10 s", pair.down.packets);
     pair.receiver.set_hidden(pair.now, false);
     pair.run_until(pair.now + ms(110));
-    assert!(
-        pair.tokens.iter().all(|t| t.shown.is_some()),
-        "a round trip later all is there"
-    );
+    assert!(pair.tokens.iter().all(|t| t.shown.is_some()), "a round trip later all is there");
 }
 
 #[test]
 fn more_than_a_receiver_can_hold_waits_its_turn() {
-    let limits = AssemblerLimits {
-        max_bytes: 40_000,
-        max_ranges: 8,
-    };
-    let reader = ReceiverConfig {
-        limits,
-        ..ReceiverConfig::default()
-    };
+    let limits = AssemblerLimits { max_bytes: 40_000, max_ranges: 8 };
+    let reader = ReceiverConfig { limits, ..ReceiverConfig::default() };
     let links = [LinkConfig::bursty(20), LinkConfig::bursty(20)];
     let mut pair = Pair::new(SenderConfig::default(), reader, links, 4);
     let text = "0123456789".repeat(20_000);
@@ -376,24 +290,14 @@ fn another_transport_takes_over_and_gives_back() {
         pair.run_until(pair.now + ms(20));
         assert!(!pair.sender.is_clear());
     }
-    assert_eq!(
-        pair.down.packets, packets,
-        "nothing leaves while another delivers"
-    );
+    assert_eq!(pair.down.packets, packets, "nothing leaves while another delivers");
     let head = pair.sender.log().head();
-    assert_eq!(
-        pair.sender.acknowledge(head + 1),
-        Err(Error::OffsetUnavailable)
-    );
+    assert_eq!(pair.sender.acknowledge(head + 1), Err(Error::OffsetUnavailable));
     pair.sender.acknowledge(head).expect("in the log");
     pair.push(&token(50));
     pair.restart_at(head, ReceiverConfig::default());
     pair.run_until(pair.now + ms(200));
-    assert_eq!(
-        pair.shown,
-        [opening(), token(50)],
-        "datagrams brought only what was left"
-    );
+    assert_eq!(pair.shown, [opening(), token(50)], "datagrams brought only what was left");
 }
 
 #[test]
@@ -406,25 +310,15 @@ fn a_reader_that_stops_stops_the_sender() {
     assert_eq!(pair.sender_events, [SenderEvent::Stopped]);
     pair.push(&token(1));
     pair.run_until(ms(60_000));
-    assert_eq!(
-        (pair.sender.poll_timeout(), pair.receiver.is_closed()),
-        (None, true)
-    );
+    assert_eq!((pair.sender.poll_timeout(), pair.receiver.is_closed()), (None, true));
 }
 
 #[test]
 fn a_failed_answer_is_not_complete() {
     let mut pair = pair([LinkConfig::clean(50), LinkConfig::clean(50)], 2);
     pair.push(&token(0));
-    pair.push(&Delta::Error {
-        code: "engine".into(),
-        message: "the engine stopped".into(),
-    });
+    pair.push(&Delta::Error { code: "engine".into(), message: "the engine stopped".into() });
     pair.run_until(ms(10_000));
     assert!(pair.failed && !pair.complete);
-    assert_eq!(
-        pair.sender.state(),
-        SenderState::Finished,
-        "the failure itself was delivered"
-    );
+    assert_eq!(pair.sender.state(), SenderState::Finished, "the failure itself was delivered");
 }

@@ -12,9 +12,7 @@ use loquent_proto::{Error, Log, Micros, Pace, Receiver, ReceiverConfig, Receiver
 use serde_json::{Value, json};
 
 fn check(name: &str, about: &str, cases: Vec<Value>) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../spec/vectors")
-        .join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../spec/vectors").join(name);
     let expected = json!({ "about": about, "spec": "delivery, version 1", "cases": cases });
     if std::env::var_os("UPDATE_VECTORS").is_some() {
         let text = serde_json::to_string_pretty(&expected).expect("plain values");
@@ -36,28 +34,13 @@ fn error_name(error: Error) -> String {
 fn delta_json(delta: &Delta) -> Value {
     match delta {
         Delta::Open { meta } => json!({ "kind": "open", "meta": meta }),
-        Delta::Text {
-            choice,
-            tokens,
-            text,
-        } => {
+        Delta::Text { choice, tokens, text } => {
             json!({ "kind": "text", "choice": choice, "tokens": tokens, "text": text })
         }
-        Delta::Reasoning {
-            choice,
-            tokens,
-            text,
-        } => {
+        Delta::Reasoning { choice, tokens, text } => {
             json!({ "kind": "reasoning", "choice": choice, "tokens": tokens, "text": text })
         }
-        Delta::ToolCall {
-            choice,
-            index,
-            tokens,
-            id,
-            name,
-            arguments,
-        } => json!({
+        Delta::ToolCall { choice, index, tokens, id, name, arguments } => json!({
             "kind": "tool_call", "choice": choice, "index": index, "tokens": tokens,
             "id": id, "name": name, "arguments": arguments,
         }),
@@ -67,12 +50,7 @@ fn delta_json(delta: &Delta) -> Value {
         Delta::Finish { choice, reason } => {
             json!({ "kind": "finish", "choice": choice, "reason": reason })
         }
-        Delta::Usage {
-            prompt,
-            completion,
-            cached,
-            reasoning,
-        } => json!({
+        Delta::Usage { prompt, completion, cached, reasoning } => json!({
             "kind": "usage", "prompt": prompt, "completion": completion,
             "cached": cached, "reasoning": reasoning,
         }),
@@ -86,12 +64,7 @@ fn delta_json(delta: &Delta) -> Value {
 
 fn frame_json(frame: &Frame<'_>) -> Value {
     match frame {
-        Frame::Data(Data {
-            stream,
-            packet,
-            offset,
-            bytes,
-        }) => json!({
+        Frame::Data(Data { stream, packet, offset, bytes }) => json!({
             "kind": "data", "stream": stream, "packet": packet, "offset": offset,
             "bytes": hex(bytes),
         }),
@@ -101,12 +74,7 @@ fn frame_json(frame: &Frame<'_>) -> Value {
             "unshown": ack.unshown, "pace": ack.pace, "hidden": ack.hidden, "probe": ack.probe,
             "ranges": ack.ranges.iter().map(|r| [r.start, r.end]).collect::<Vec<_>>(),
         }),
-        Frame::Resume(Resume {
-            stream,
-            id,
-            token,
-            offset,
-        }) => json!({
+        Frame::Resume(Resume { stream, id, token, offset }) => json!({
             "kind": "resume", "stream": stream, "id": hex(id), "token": hex(token),
             "offset": offset,
         }),
@@ -117,26 +85,10 @@ fn frame_json(frame: &Frame<'_>) -> Value {
 
 #[test]
 fn ints() {
-    let values = [
-        0,
-        1,
-        63,
-        64,
-        16_383,
-        16_384,
-        (1 << 30) - 1,
-        1 << 30,
-        (1 << 53) - 1,
-    ];
+    let values = [0, 1, 63, 64, 16_383, 16_384, (1 << 30) - 1, 1 << 30, (1 << 53) - 1];
     let mut cases: Vec<Value> = values.map(written_int).into();
-    let unusual: [&[u8]; 6] = [
-        b"\x40\x05",
-        b"\x80\0\0\x05",
-        b"",
-        b"\x40",
-        b"\xc0\0\0\0",
-        b"\xc0\x20\0\0\0\0\0\0",
-    ];
+    let unusual: [&[u8]; 6] =
+        [b"\x40\x05", b"\x80\0\0\x05", b"", b"\x40", b"\xc0\0\0\0", b"\xc0\x20\0\0\0\0\0\0"];
     cases.extend(unusual.map(|bytes| match Reader::new(bytes).int() {
         Ok(value) => json!({ "hex": hex(bytes), "value": value }),
         Err(error) => json!({ "hex": hex(bytes), "error": error_name(error) }),
@@ -167,68 +119,25 @@ fn deltas() -> Vec<Delta> {
         arguments: arguments.into(),
     };
     vec![
-        Delta::Open {
-            meta: text(r#"{"id":"chatcmpl-1","model":"m"}"#),
-        },
+        Delta::Open { meta: text(r#"{"id":"chatcmpl-1","model":"m"}"#) },
         Delta::text(" hello"),
         Delta::text(""),
         Delta::text("语言"),
         Delta::text("x".repeat(127)),
         Delta::text("x".repeat(128)),
-        Delta::Text {
-            choice: 0,
-            tokens: 4,
-            text: text(" four of them"),
-        },
-        Delta::Text {
-            choice: 14,
-            tokens: 1,
-            text: text("a"),
-        },
-        Delta::Text {
-            choice: 15,
-            tokens: 1,
-            text: text("a"),
-        },
-        Delta::Text {
-            choice: 300,
-            tokens: 0,
-            text: text(""),
-        },
-        Delta::Reasoning {
-            choice: 0,
-            tokens: 1,
-            text: text("hm"),
-        },
-        Delta::Reasoning {
-            choice: 2,
-            tokens: 70,
-            text: text("let me see"),
-        },
+        Delta::Text { choice: 0, tokens: 4, text: text(" four of them") },
+        Delta::Text { choice: 14, tokens: 1, text: text("a") },
+        Delta::Text { choice: 15, tokens: 1, text: text("a") },
+        Delta::Text { choice: 300, tokens: 0, text: text("") },
+        Delta::Reasoning { choice: 0, tokens: 1, text: text("hm") },
+        Delta::Reasoning { choice: 2, tokens: 70, text: text("let me see") },
         tool(3, "call_7", "weather", r#"{"ci"#),
         tool(2, "", "", r#"ty":"Oslo"}"#),
-        Delta::Logprobs {
-            choice: 0,
-            json: text(r#"{"content":[]}"#),
-        },
-        Delta::Finish {
-            choice: 0,
-            reason: text("tool_calls"),
-        },
-        Delta::Usage {
-            prompt: 12,
-            completion: 345,
-            cached: 8,
-            reasoning: 70_000,
-        },
-        Delta::Error {
-            code: text("engine_failed"),
-            message: text("the engine stopped"),
-        },
-        Delta::Other {
-            choice: 0,
-            json: text(r#"{"refusal":null}"#),
-        },
+        Delta::Logprobs { choice: 0, json: text(r#"{"content":[]}"#) },
+        Delta::Finish { choice: 0, reason: text("tool_calls") },
+        Delta::Usage { prompt: 12, completion: 345, cached: 8, reasoning: 70_000 },
+        Delta::Error { code: text("engine_failed"), message: text("the engine stopped") },
+        Delta::Other { choice: 0, json: text(r#"{"refusal":null}"#) },
         Delta::Done,
     ]
 }
@@ -270,19 +179,12 @@ fn records() {
 fn written_record(delta: &Delta) -> Value {
     let mut out = Vec::new();
     delta.encode(&mut out).expect("short");
-    assert_eq!(
-        Delta::decode(&out),
-        Ok(Some((out.len(), Some(delta.clone()))))
-    );
+    assert_eq!(Delta::decode(&out), Ok(Some((out.len(), Some(delta.clone())))));
     json!({ "hex": hex(&out), "len": out.len(), "delta": delta_json(delta), "written": true })
 }
 
 fn frames() -> Vec<(Frame<'static>, bool)> {
-    let ack = Ack {
-        stream: 1,
-        number: 0,
-        ..Ack::default()
-    };
+    let ack = Ack { stream: 1, number: 0, ..Ack::default() };
     let full = Ack {
         stream: 70_000,
         number: 300,
@@ -296,49 +198,13 @@ fn frames() -> Vec<(Frame<'static>, bool)> {
         probe: true,
         ranges: vec![5_010..5_100, 5_200..5_201],
     };
-    let resume = Resume {
-        stream: 2,
-        id: [0xab; 16],
-        token: *b"0123456789abcdef",
-        offset: 777,
-    };
+    let resume = Resume { stream: 2, id: [0xab; 16], token: *b"0123456789abcdef", offset: 777 };
     vec![
-        (
-            Frame::Data(Data {
-                stream: 1,
-                packet: 0,
-                offset: 0,
-                bytes: b"\x85hello",
-            }),
-            false,
-        ),
-        (
-            Frame::Data(Data {
-                stream: 1,
-                packet: 300,
-                offset: 20_000,
-                bytes: b"",
-            }),
-            false,
-        ),
-        (
-            Frame::Data(Data {
-                stream: 1,
-                packet: 1,
-                offset: 6,
-                bytes: b"\x85 you.",
-            }),
-            true,
-        ),
+        (Frame::Data(Data { stream: 1, packet: 0, offset: 0, bytes: b"\x85hello" }), false),
+        (Frame::Data(Data { stream: 1, packet: 300, offset: 20_000, bytes: b"" }), false),
+        (Frame::Data(Data { stream: 1, packet: 1, offset: 6, bytes: b"\x85 you." }), true),
         (Frame::Ack(ack.clone()), false),
-        (
-            Frame::Ack(Ack {
-                cum: 6,
-                largest: Some(0),
-                ..ack
-            }),
-            false,
-        ),
+        (Frame::Ack(Ack { cum: 6, largest: Some(0), ..ack }), false),
         (Frame::Ack(full.clone()), false),
         (Frame::Ack(full), true),
         (Frame::Resume(resume), false),
@@ -390,18 +256,11 @@ struct Script {
 impl Script {
     fn new(config: ReceiverConfig, deltas: &[Delta]) -> Self {
         let mut log = Log::new(1 << 20);
-        deltas
-            .iter()
-            .for_each(|delta| assert!(log.push(delta).is_ok()));
+        deltas.iter().for_each(|delta| assert!(log.push(delta).is_ok()));
         let mut bytes = Vec::new();
         log.read(0..log.head(), &mut bytes).expect("all of it");
         let receiver = Receiver::new(Micros(0), 1, 0, config);
-        Self {
-            receiver,
-            steps: Vec::new(),
-            log: bytes,
-            packet: 0,
-        }
+        Self { receiver, steps: Vec::new(), log: bytes, packet: 0 }
     }
 
     /// Log bytes of `range` arrive at `ms`, in the next packet; `skip` packets were lost.
@@ -409,12 +268,7 @@ impl Script {
         self.packet += skip;
         let bytes = &self.log[range.start..range.end.min(self.log.len())];
         let offset = range.start as u64;
-        let frame = Frame::Data(Data {
-            stream: 1,
-            packet: self.packet,
-            offset,
-            bytes,
-        });
+        let frame = Frame::Data(Data { stream: 1, packet: self.packet, offset, bytes });
         let mut datagram = Vec::new();
         frame.encode(false, &mut datagram);
         self.packet += 1;
@@ -422,21 +276,14 @@ impl Script {
     }
 
     fn datagram(&mut self, ms: u64, datagram: &[u8]) {
-        let error = self
-            .receiver
-            .handle_datagram(Micros::from_ms(ms), datagram)
-            .err();
+        let error = self.receiver.handle_datagram(Micros::from_ms(ms), datagram).err();
         let step = json!({ "at_ms": ms, "do": "datagram", "hex": hex(datagram) });
         self.note(ms, step, error);
     }
 
     fn hidden(&mut self, ms: u64, hidden: bool) {
         self.receiver.set_hidden(Micros::from_ms(ms), hidden);
-        self.note(
-            ms,
-            json!({ "at_ms": ms, "do": "hidden", "hidden": hidden }),
-            None,
-        );
+        self.note(ms, json!({ "at_ms": ms, "do": "hidden", "hidden": hidden }), None);
     }
 
     fn wait(&mut self, ms: u64) {
@@ -487,10 +334,7 @@ fn event_json(event: ReceiverEvent) -> Value {
 fn answer() -> Vec<Delta> {
     let mut deltas = vec![Delta::Open { meta: "{}".into() }];
     deltas.extend([" To", " be", " or", " not", " 是"].map(Delta::text));
-    deltas.push(Delta::Finish {
-        choice: 0,
-        reason: "stop".into(),
-    });
+    deltas.push(Delta::Finish { choice: 0, reason: "stop".into() });
     deltas.push(Delta::Done);
     deltas
 }
@@ -510,10 +354,7 @@ fn lossy_session() -> Value {
     script.data(160, 0..200, 0);
     script.wait(175);
     script.wait(3_150); // the end of lingering
-    script.case(
-        "loss, reordering, repetition, a hidden page, the end",
-        Pace::OFF,
-    )
+    script.case("loss, reordering, repetition, a hidden page, the end", Pace::OFF)
 }
 
 fn silent_session() -> Value {
@@ -533,10 +374,7 @@ fn broken_sessions() -> [Value; 3] {
     let mut gone = Script::new(ReceiverConfig::default(), &answer());
     gone.data(0, 0..9, 0);
     gone.datagram(10, b"\x14\x01");
-    let error = Delta::Error {
-        code: "engine_failed".into(),
-        message: "stopped".into(),
-    };
+    let error = Delta::Error { code: "engine_failed".into(), message: "stopped".into() };
     let mut failed = Script::new(ReceiverConfig::default(), &[Delta::text("a"), error]);
     failed.data(0, 0..100, 0);
     [
@@ -547,17 +385,8 @@ fn broken_sessions() -> [Value; 3] {
 }
 
 fn paced_session() -> Value {
-    let pace = Pace {
-        buffer: Micros::ZERO,
-        max_tokens_per_s: Some(10),
-    };
-    let mut script = Script::new(
-        ReceiverConfig {
-            pace,
-            ..ReceiverConfig::default()
-        },
-        &answer(),
-    );
+    let pace = Pace { buffer: Micros::ZERO, max_tokens_per_s: Some(10) };
+    let mut script = Script::new(ReceiverConfig { pace, ..ReceiverConfig::default() }, &answer());
     script.data(0, 0..200, 0);
     for ms in [50, 100, 200, 300, 400] {
         script.wait(ms);

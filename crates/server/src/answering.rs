@@ -90,20 +90,14 @@ impl Answering {
     fn note_end(&mut self, choice: usize, end: &End) {
         self.progress.ended += 1;
         if choice.is_multiple_of(self.n) {
-            let cached = end
-                .record
-                .admitted
-                .map_or(0, |admitted| admitted.cached_tokens);
+            let cached = end.record.admitted.map_or(0, |admitted| admitted.cached_tokens);
             self.progress.cached_tokens += u64::from(cached);
         }
         if choice == 0 {
             self.record = end.record.clone();
         }
-        let phases = Phases {
-            arrived: self.arrived,
-            tokenized: self.tokenized,
-            ended: self.clock.now(),
-        };
+        let phases =
+            Phases { arrived: self.arrived, tokenized: self.tokenized, ended: self.clock.now() };
         self.metrics.on_end(phases, self.prompts[choice], end);
     }
 }

@@ -40,20 +40,12 @@ pub struct App {
 impl App {
     /// A server whose model is still loading.
     pub fn new(options: HttpOptions, clock: Clock, metrics: Arc<Metrics>) -> Self {
-        Self {
-            options,
-            clock,
-            metrics,
-            service: OnceLock::new(),
-        }
+        Self { options, clock, metrics, service: OnceLock::new() }
     }
 
     /// The model is loaded.
     pub fn open(&self, service: Arc<Service>) {
-        assert!(
-            self.service.set(service).is_ok(),
-            "a server loads one model"
-        );
+        assert!(self.service.set(service).is_ok(), "a server loads one model");
     }
 
     /// The service.
@@ -71,10 +63,7 @@ impl App {
     /// 503 while the model loads or the server drains.
     pub fn ready(&self) -> Result<(), ApiError> {
         if self.service()?.draining.load(Ordering::Relaxed) {
-            return Err(ApiError::unavailable(
-                "The server is shutting down.",
-                LOADING_RETRY_S,
-            ));
+            return Err(ApiError::unavailable("The server is shutting down.", LOADING_RETRY_S));
         }
         Ok(())
     }

@@ -155,10 +155,7 @@ impl Choice {
             stop: StopMatcher::new(shape.stops),
             coalescer: Coalescer::new(shape.interval, shape.max_delay.map(micros)),
             timings: shape.timings,
-            held: Flush {
-                choice: index,
-                ..Flush::default()
-            },
+            held: Flush { choice: index, ..Flush::default() },
             fresh: String::new(),
             completion_tokens: 0,
             record: Record::default(),
@@ -179,10 +176,7 @@ impl Choice {
             let before = (self.held.text.len(), self.held.logprobs.len());
             stopped = self.take_token(choice.token, event.finish == Some(Finish::Stop));
             if let Some(logprobs) = choice.logprobs {
-                self.held.logprobs.push(TokenLogprobs {
-                    token: choice.token,
-                    logprobs: *logprobs,
-                });
+                self.held.logprobs.push(TokenLogprobs { token: choice.token, logprobs: *logprobs });
             }
             let payload = before != (self.held.text.len(), self.held.logprobs.len());
             due = self.coalescer.on_token(micros(now), payload, clear);
@@ -190,11 +184,7 @@ impl Choice {
         match (stopped, event.finish) {
             (Match::Stopped, finish) => {
                 self.end(FinishReason::Stop);
-                if finish.is_some() {
-                    Progress::Ended
-                } else {
-                    Progress::Stopped
-                }
+                if finish.is_some() { Progress::Ended } else { Progress::Stopped }
             }
             (Match::None, Some(finish)) => {
                 self.drain_held_text();
@@ -212,10 +202,7 @@ impl Choice {
             return None;
         }
         self.coalescer.on_flush();
-        let next = Flush {
-            choice: self.held.choice,
-            ..Flush::default()
-        };
+        let next = Flush { choice: self.held.choice, ..Flush::default() };
         let mut flush = std::mem::replace(&mut self.held, next);
         if self.timings {
             self.record.flushes.push((self.completion_tokens, now));
@@ -233,9 +220,7 @@ impl Choice {
 
     /// When held content must leave, whatever the interval.
     pub fn deadline(&self) -> Option<Duration> {
-        self.coalescer
-            .deadline()
-            .map(|at| Duration::from_micros(at.0))
+        self.coalescer.deadline().map(|at| Duration::from_micros(at.0))
     }
 
     /// Whether text waits for the backlog to clear.
@@ -290,11 +275,7 @@ impl Choice {
 
     fn end(&mut self, reason: FinishReason) {
         let completion_tokens = self.completion_tokens;
-        self.held.end = Some(End {
-            reason,
-            completion_tokens,
-            record: Record::default(),
-        });
+        self.held.end = Some(End { reason, completion_tokens, record: Record::default() });
     }
 }
 

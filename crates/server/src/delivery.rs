@@ -86,8 +86,7 @@ impl Inlet {
     ) -> std::task::Poll<Option<Flush>> {
         let flush = std::task::ready!(self.flushes.poll_recv(context));
         if let Some(flush) = &flush {
-            self.unread_bytes
-                .fetch_sub(size_of_flush(flush), Ordering::Relaxed);
+            self.unread_bytes.fetch_sub(size_of_flush(flush), Ordering::Relaxed);
         }
         std::task::Poll::Ready(flush)
     }
@@ -120,19 +119,11 @@ impl Handle {
         let (flush_sender, flushes) = mpsc::unbounded_channel();
         let (tag_sender, tags) = mpsc::unbounded_channel();
         let unread_bytes = Arc::new(AtomicUsize::new(0));
-        let outlet = Outlet {
-            flushes: flush_sender,
-            tags: tag_sender,
-            unread_bytes: unread_bytes.clone(),
-        };
+        let outlet =
+            Outlet { flushes: flush_sender, tags: tag_sender, unread_bytes: unread_bytes.clone() };
         // When delivery is gone the inlet ends at once, without a finish: the caller reports it.
         let _ = self.control.send(Control::Open(Open { openings, outlet }));
-        Inlet {
-            flushes,
-            tags,
-            unread_bytes,
-            delivery: self.clone(),
-        }
+        Inlet { flushes, tags, unread_bytes, delivery: self.clone() }
     }
 }
 
@@ -212,12 +203,7 @@ impl Delivery {
     fn open(&mut self, open: Open) {
         let mut tags = Vec::with_capacity(open.openings.len());
         let mut works = Vec::with_capacity(open.openings.len());
-        for Opening {
-            choice,
-            mut work,
-            ticket,
-        } in open.openings
-        {
+        for Opening { choice, mut work, ticket } in open.openings {
             self.next_generation = self.next_generation.wrapping_add(1);
             let stream = Stream {
                 choice,
@@ -238,15 +224,12 @@ impl Delivery {
             tags.into_iter().for_each(|tag| drop(self.remove(tag)));
             return;
         }
-        works
-            .into_iter()
-            .for_each(|work| self.send(Command::Submit(work)));
+        works.into_iter().for_each(|work| self.send(Command::Submit(work)));
     }
 
     fn handle_step(&mut self, step: Step) {
         let now = step.finished;
-        self.metrics
-            .on_hand_over(self.clock.now().saturating_sub(now));
+        self.metrics.on_hand_over(self.clock.now().saturating_sub(now));
         for event in step.events {
             self.handle_event(now, step.rows, event);
         }
@@ -316,9 +299,7 @@ impl Delivery {
     }
 
     fn pass_on(&mut self, tag: Tag, flush: Flush) {
-        let gone = self
-            .stream(tag)
-            .is_some_and(|stream| !stream.pass_on(flush));
+        let gone = self.stream(tag).is_some_and(|stream| !stream.pass_on(flush));
         if gone {
             self.remove(tag);
             self.send(Command::Cancel(tag));
@@ -381,9 +362,7 @@ impl Delivery {
 
     fn stream(&mut self, tag: Tag) -> Option<&mut Stream> {
         let (index, generation) = split(tag);
-        self.streams
-            .get_mut(index)
-            .filter(|stream| stream.generation == generation)
+        self.streams.get_mut(index).filter(|stream| stream.generation == generation)
     }
 
     fn remove(&mut self, tag: Tag) -> Option<Stream> {
@@ -404,20 +383,14 @@ impl Stream {
 
     /// Hands a flush to the client's side; false when the client is gone.
     fn pass_on(&self, flush: Flush) -> bool {
-        self.outlet
-            .unread_bytes
-            .fetch_add(size_of_flush(&flush), Ordering::Relaxed);
+        self.outlet.unread_bytes.fetch_add(size_of_flush(&flush), Ordering::Relaxed);
         self.outlet.flushes.send(flush).is_ok()
     }
 }
 
 /// What a flush weighs in a stream's bound; never 0, so that an unread flush shows.
 fn size_of_flush(flush: &Flush) -> usize {
-    let logprobs: usize = flush
-        .logprobs
-        .iter()
-        .map(|one| 16 + 8 * one.logprobs.top.len())
-        .sum();
+    let logprobs: usize = flush.logprobs.iter().map(|one| 16 + 8 * one.logprobs.top.len()).sum();
     flush.text.len() + logprobs + size_of::<Flush>()
 }
 

@@ -59,22 +59,9 @@ pub fn start(
     let (commands, inbox) = mpsc::unbounded_channel();
     let (outbox, steps) = mpsc::channel(STEPS_IN_FLIGHT);
     let scheduler = Scheduler::new(runner.capacity(), limits, end_tokens);
-    let driver = Driver {
-        runner,
-        scheduler,
-        inbox,
-        outbox,
-        clock,
-        metrics,
-    };
-    let thread = thread::Builder::new()
-        .name("engine".into())
-        .spawn(move || driver.run())?;
-    Ok(Engine {
-        commands,
-        steps,
-        thread,
-    })
+    let driver = Driver { runner, scheduler, inbox, outbox, clock, metrics };
+    let thread = thread::Builder::new().name("engine".into()).spawn(move || driver.run())?;
+    Ok(Engine { commands, steps, thread })
 }
 
 struct Driver {
@@ -120,11 +107,7 @@ impl Driver {
         sampled.clear();
         let started = self.clock.now();
         if batch.is_empty() {
-            return Step {
-                started,
-                finished: started,
-                ..Step::default()
-            };
+            return Step { started, finished: started, ..Step::default() };
         }
         let outcome = runner.run(batch, sampled);
         let now = self.clock.now();

@@ -78,11 +78,7 @@ impl Kind {
 
 impl ApiError {
     fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            param: None,
-        }
+        Self { kind, message: message.into(), param: None }
     }
 
     /// 400: the request as a whole cannot be understood.
@@ -92,10 +88,7 @@ impl ApiError {
 
     /// 400: one parameter is wrong; `message` says what would be right.
     pub fn invalid_param(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            param: Some(param.into()),
-            ..Self::invalid(message)
-        }
+        Self { param: Some(param.into()), ..Self::invalid(message) }
     }
 
     /// 400: the prompt leaves no room in the context.
@@ -104,10 +97,7 @@ impl ApiError {
             "This model's maximum context length is {context} tokens, but the prompt has {prompt}. \
              Shorten the prompt, or start the server with a larger --context."
         );
-        Self {
-            param: Some(param.into()),
-            ..Self::new(Kind::ContextLengthExceeded, message)
-        }
+        Self { param: Some(param.into()), ..Self::new(Kind::ContextLengthExceeded, message) }
     }
 
     /// 401: no API key, or a wrong one.
@@ -124,10 +114,7 @@ impl ApiError {
     pub fn model_not_found(asked: &str, served: &str) -> Self {
         let message =
             format!("The model '{asked}' is not served here; this server has '{served}'.");
-        Self {
-            param: Some("model".into()),
-            ..Self::new(Kind::ModelNotFound, message)
-        }
+        Self { param: Some("model".into()), ..Self::new(Kind::ModelNotFound, message) }
     }
 
     /// 404: no such path.
@@ -137,18 +124,12 @@ impl ApiError {
 
     /// 405: the path exists, with another method.
     pub fn method_not_allowed(method: &http::Method, path: &str) -> Self {
-        Self::new(
-            Kind::MethodNotAllowed,
-            format!("{path} does not answer to {method}."),
-        )
+        Self::new(Kind::MethodNotAllowed, format!("{path} does not answer to {method}."))
     }
 
     /// 413: the body exceeds `limit_bytes`.
     pub fn too_large(limit_bytes: usize) -> Self {
-        Self::new(
-            Kind::TooLarge,
-            format!("The request body exceeds {limit_bytes} bytes."),
-        )
+        Self::new(Kind::TooLarge, format!("The request body exceeds {limit_bytes} bytes."))
     }
 
     /// 429: the server has as much work as it was told to accept.
@@ -183,10 +164,7 @@ impl IntoResponse for ApiError {
         let mut response = Response::new(Body::from(self.json().to_string()));
         *response.status_mut() = self.kind.status();
         let headers = response.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/json"),
-        );
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(seconds) = self.kind.retry_after_s() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

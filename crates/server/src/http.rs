@@ -71,9 +71,7 @@ async fn answer(
     let echo = request.echo.then(|| request.prompts.clone());
     let streams = request.stream.is_some();
     let answering = service.answer(request, arrived).await?;
-    let echo = echo
-        .map(|prompts| echo_texts(service, &prompts))
-        .unwrap_or_default();
+    let echo = echo.map(|prompts| echo_texts(service, &prompts)).unwrap_or_default();
     let mut response = if streams {
         stream(&app, service, answering, &echo)
     } else {
@@ -82,9 +80,7 @@ async fn answer(
     if let Ok(unknown) = HeaderValue::from_str(&unknown)
         && !unknown.is_empty()
     {
-        response
-            .headers_mut()
-            .insert("x-loquent-ignored-parameters", unknown);
+        response.headers_mut().insert("x-loquent-ignored-parameters", unknown);
     }
     Ok(response)
 }
@@ -111,10 +107,8 @@ fn stream(app: &App, service: &Service, answering: Answering, echo: &[String]) -
     let body = SseBody::new(answering, chunks, preface, app.options.heartbeat);
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream; charset=utf-8"),
-    );
+    headers
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
@@ -122,14 +116,8 @@ fn stream(app: &App, service: &Service, answering: Answering, echo: &[String]) -
 
 fn usage_in_chunks(stream: StreamParams) -> UsageInChunks {
     match stream {
-        StreamParams {
-            continuous_usage: true,
-            ..
-        } => UsageInChunks::Counts,
-        StreamParams {
-            include_usage: true,
-            ..
-        } => UsageInChunks::Null,
+        StreamParams { continuous_usage: true, .. } => UsageInChunks::Counts,
+        StreamParams { include_usage: true, .. } => UsageInChunks::Null,
         _ => UsageInChunks::Absent,
     }
 }
@@ -153,12 +141,7 @@ async fn whole(
         return Err(ApiError::internal("The engine has stopped."));
     }
     let vocab = &*service.model.vocab;
-    Ok(json_response(&answer::whole(
-        &answering.head,
-        &choices,
-        &answering.usage(),
-        vocab,
-    )))
+    Ok(json_response(&answer::whole(&answering.head, &choices, &answering.usage(), vocab)))
 }
 
 async fn models(State(app): Shared) -> Result<Response, ApiError> {
@@ -189,26 +172,18 @@ async fn tokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Resp
     };
     let tokens = service.encode(prompt, special).await?;
     let max_len = service.model.context_tokens;
-    Ok(json_response(
-        &json!({"count": tokens.len(), "max_model_len": max_len, "tokens": tokens}),
-    ))
+    Ok(json_response(&json!({"count": tokens.len(), "max_model_len": max_len, "tokens": tokens})))
 }
 
 async fn detokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
     let service = app.service()?;
     let mut fields = Fields::parse(&read_body(&app, request).await?)?;
-    let ids = fields
-        .array("tokens")?
-        .ok_or_else(|| fields.error("tokens", "is required."))?;
+    let ids = fields.array("tokens")?.ok_or_else(|| fields.error("tokens", "is required."))?;
     let size = service.model.vocab.size() as u64;
     let id = |value: &Value| value.as_u64().filter(|&id| id < size).map(|id| id as u32);
     let wrong = |value| fields.error("tokens", format!("holds {value}, which is no token id."));
-    let tokens = ids
-        .iter()
-        .map(|value| id(value).ok_or_else(|| wrong(value)));
-    let text = service
-        .model
-        .decode(&tokens.collect::<Result<Vec<_>, _>>()?);
+    let tokens = ids.iter().map(|value| id(value).ok_or_else(|| wrong(value)));
+    let text = service.model.decode(&tokens.collect::<Result<Vec<_>, _>>()?);
     Ok(json_response(&json!({"prompt": text})))
 }
 
@@ -218,9 +193,7 @@ async fn health() -> Response {
 
 async fn ready(State(app): Shared) -> Result<Response, ApiError> {
     app.ready()?;
-    Ok(json_response(
-        &json!({"status": "ready", "model": app.service()?.model.name}),
-    ))
+    Ok(json_response(&json!({"status": "ready", "model": app.service()?.model.name})))
 }
 
 async fn metrics(State(app): Shared) -> Response {
@@ -233,9 +206,7 @@ async fn read_body(app: &App, request: HttpRequest<Body>) -> Result<bytes::Bytes
     match Limited::new(request.into_body(), limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Err(error) => Err(ApiError::invalid(format!(
-            "The request body did not arrive: {error}."
-        ))),
+        Err(error) => Err(ApiError::invalid(format!("The request body did not arrive: {error}."))),
     }
 }
 
@@ -250,9 +221,7 @@ async fn authorize(
     next: Next,
 ) -> Result<Response, ApiError> {
     let header = request.headers().get(header::AUTHORIZATION);
-    app.options
-        .api_keys
-        .check(header.map(HeaderValue::as_bytes))?;
+    app.options.api_keys.check(header.map(HeaderValue::as_bytes))?;
     Ok(next.run(request).await)
 }
 
@@ -279,11 +248,7 @@ async fn guard_origin(
         return Err(ApiError::forbidden(hint));
     }
     let preflight = request.method() == Method::OPTIONS;
-    let mut response = if preflight {
-        Response::default()
-    } else {
-        next.run(request).await
-    };
+    let mut response = if preflight { Response::default() } else { next.run(request).await };
     if allowed {
         let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -301,9 +266,7 @@ async fn guard_origin(
 }
 
 fn is_same_host(origin: &[u8], host: &[u8]) -> bool {
-    let bare = origin
-        .strip_prefix(b"http://")
-        .or_else(|| origin.strip_prefix(b"https://"));
+    let bare = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
     bare == Some(host)
 }
 

@@ -70,9 +70,7 @@ impl Maker {
         made: prometheus::Result<C>,
     ) -> C {
         let collector = made.expect("metric options are constants");
-        self.0
-            .register(Box::new(collector.clone()))
-            .expect("metric names are distinct");
+        self.0.register(Box::new(collector.clone())).expect("metric names are distinct");
         collector
     }
 
@@ -89,15 +87,11 @@ impl Maker {
     }
 
     fn latency(&self, name: &str, help: &str) -> Histogram {
-        self.keep(Histogram::with_opts(
-            HistogramOpts::new(name, help).buckets(LATENCY_S.into()),
-        ))
+        self.keep(Histogram::with_opts(HistogramOpts::new(name, help).buckets(LATENCY_S.into())))
     }
 
     fn count(&self, name: &str, help: &str) -> Histogram {
-        self.keep(Histogram::with_opts(
-            HistogramOpts::new(name, help).buckets(COUNTS.into()),
-        ))
+        self.keep(Histogram::with_opts(HistogramOpts::new(name, help).buckets(COUNTS.into())))
     }
 }
 
@@ -107,30 +101,20 @@ impl Metrics {
         let make = Maker(Registry::new_custom(Some("loquent".into()), None).expect("constant"));
         Self {
             running: make.gauge("num_requests_running", "Completions in the batch."),
-            waiting: make.gauge(
-                "num_requests_waiting",
-                "Completions waiting for a place in the batch.",
-            ),
-            kv_usage: make.keep(Gauge::new(
-                "kv_cache_usage_perc",
-                "Share of KV cells in use, 0 to 1.",
-            )),
-            prefix_queries: make.counter(
-                "prefix_cache_queries",
-                "Prompt tokens looked up in the prefix cache.",
-            ),
-            prefix_hits: make.counter(
-                "prefix_cache_hits",
-                "Prompt tokens found in the prefix cache.",
-            ),
+            waiting: make
+                .gauge("num_requests_waiting", "Completions waiting for a place in the batch."),
+            kv_usage: make
+                .keep(Gauge::new("kv_cache_usage_perc", "Share of KV cells in use, 0 to 1.")),
+            prefix_queries: make
+                .counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
+            prefix_hits: make
+                .counter("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
             preemptions: make.counter(
                 "num_preemptions_total",
                 "Completions put back because the KV cache was full.",
             ),
-            prompt_tokens: make.counter(
-                "prompt_tokens_total",
-                "Prompt tokens of finished completions.",
-            ),
+            prompt_tokens: make
+                .counter("prompt_tokens_total", "Prompt tokens of finished completions."),
             generation_tokens: make.counter("generation_tokens_total", "Tokens generated."),
             success: make.counters(
                 "request_success_total",
@@ -142,32 +126,20 @@ impl Metrics {
                 "Requests answered with an error, by status.",
                 "status",
             ),
-            ttft: make.latency(
-                "time_to_first_token_seconds",
-                "Request's arrival to its first token.",
-            ),
-            itl: make.latency(
-                "inter_token_latency_seconds",
-                "Between two tokens of a completion.",
-            ),
-            e2e: make.latency(
-                "e2e_request_latency_seconds",
-                "Request's arrival to its last byte.",
-            ),
-            queue: make.latency(
-                "request_queue_time_seconds",
-                "Tokenized to admitted to the batch.",
-            ),
+            ttft: make
+                .latency("time_to_first_token_seconds", "Request's arrival to its first token."),
+            itl: make.latency("inter_token_latency_seconds", "Between two tokens of a completion."),
+            e2e: make.latency("e2e_request_latency_seconds", "Request's arrival to its last byte."),
+            queue: make
+                .latency("request_queue_time_seconds", "Tokenized to admitted to the batch."),
             prefill: make.latency(
                 "request_prefill_time_seconds",
                 "Admitted to the batch to the first token.",
             ),
             decode: make.latency("request_decode_time_seconds", "First token to last token."),
             steps: make.counter("engine_steps_total", "Native decodes."),
-            step_time: make.latency(
-                "engine_step_seconds",
-                "Duration of a native decode with its sampling.",
-            ),
+            step_time: make
+                .latency("engine_step_seconds", "Duration of a native decode with its sampling."),
             step_rows: make.count("decode_batch_size", "Sequences in a native decode."),
             batch_wait: make.latency(
                 "decode_batch_wait_seconds",
@@ -176,10 +148,7 @@ impl Metrics {
             hand_over: make.latency("hand_over_seconds", "A step's commit to its delivery."),
             flushes: make.counter("stream_flushes_total", "Pieces handed to connections."),
             flush_tokens: make.count("stream_flush_tokens", "Tokens in one flush."),
-            pauses: make.counter(
-                "stream_pauses_total",
-                "Completions paused for a slow reader.",
-            ),
+            pauses: make.counter("stream_pauses_total", "Completions paused for a slow reader."),
             seen: Mutex::default(),
             registry: make.0,
         }
@@ -187,9 +156,7 @@ impl Metrics {
 
     /// The text exposition of everything.
     pub fn render(&self) -> String {
-        TextEncoder::new()
-            .encode_to_string(&self.registry.gather())
-            .unwrap_or_default()
+        TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
     }
 
     /// Notes one step of the engine and the load after it.
@@ -198,11 +165,7 @@ impl Metrics {
         self.steps.inc();
         self.step_time.observe(took.as_secs_f64());
         self.step_rows.observe(f64::from(step.rows));
-        let tokens = step
-            .events
-            .iter()
-            .filter(|event| event.token.is_some())
-            .count();
+        let tokens = step.events.iter().filter(|event| event.token.is_some()).count();
         self.generation_tokens.inc_by(tokens as u64);
         for event in &step.events {
             self.batch_wait.observe(event.wait.as_secs_f64());
@@ -214,11 +177,9 @@ impl Metrics {
     pub fn on_idle(&self, load: &Load) {
         self.running.set(load.running as i64);
         self.waiting.set(load.waiting as i64);
-        self.kv_usage
-            .set(f64::from(load.kv_used_cells) / f64::from(load.kv_cells.max(1)));
+        self.kv_usage.set(f64::from(load.kv_used_cells) / f64::from(load.kv_cells.max(1)));
         let mut seen = self.seen.lock().expect("no panic holds this lock");
-        self.prefix_queries
-            .inc_by(load.prefix_queries - seen.prefix_queries);
+        self.prefix_queries.inc_by(load.prefix_queries - seen.prefix_queries);
         self.prefix_hits.inc_by(load.prefix_hits - seen.prefix_hits);
         self.preemptions.inc_by(load.preemptions - seen.preemptions);
         *seen = *load;

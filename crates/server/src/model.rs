@@ -37,12 +37,7 @@ pub struct SamplingDefaults {
 impl Default for SamplingDefaults {
     /// OpenAI's.
     fn default() -> Self {
-        Self {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-        }
+        Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 }
     }
 }
 
@@ -105,7 +100,5 @@ impl Model {
 
 /// All tokens of `vocab` that end a generation.
 pub fn end_tokens(vocab: &dyn Vocab) -> Vec<TokenId> {
-    (0..vocab.size() as TokenId)
-        .filter(|&token| vocab.is_end(token))
-        .collect()
+    (0..vocab.size() as TokenId).filter(|&token| vocab.is_end(token)).collect()
 }

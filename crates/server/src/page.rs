@@ -15,38 +15,24 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .route(
             "/",
             get(async || {
-                asset(
-                    "text/html; charset=utf-8",
-                    include_str!("../../../web/page/index.html"),
-                )
+                asset("text/html; charset=utf-8", include_str!("../../../web/page/index.html"))
             }),
         )
         .route(
             "/chat.js",
             get(async || {
-                asset(
-                    "text/javascript; charset=utf-8",
-                    include_str!("../../../web/page/chat.js"),
-                )
+                asset("text/javascript; charset=utf-8", include_str!("../../../web/page/chat.js"))
             }),
         )
         .route(
             "/chat.css",
             get(async || {
-                asset(
-                    "text/css; charset=utf-8",
-                    include_str!("../../../web/page/chat.css"),
-                )
+                asset("text/css; charset=utf-8", include_str!("../../../web/page/chat.css"))
             }),
         )
         .route(
             "/favicon.svg",
-            get(async || {
-                asset(
-                    "image/svg+xml",
-                    include_str!("../../../web/page/favicon.svg"),
-                )
-            }),
+            get(async || asset("image/svg+xml", include_str!("../../../web/page/favicon.svg"))),
         )
 }
 
@@ -54,14 +40,8 @@ fn asset(content_type: &'static str, body: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        (
-            header::CONTENT_SECURITY_POLICY,
-            HeaderValue::from_static(POLICY),
-        ),
-        (
-            header::X_CONTENT_TYPE_OPTIONS,
-            HeaderValue::from_static("nosniff"),
-        ),
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     ];
     (headers, body).into_response()
 }

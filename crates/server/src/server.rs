@@ -82,11 +82,7 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let clock = Clock::start();
-    let app = Arc::new(App::new(
-        options.http.clone(),
-        clock,
-        Arc::new(Metrics::new()),
-    ));
+    let app = Arc::new(App::new(options.http.clone(), clock, Arc::new(Metrics::new())));
     let connections = Connections::new(&app, &options);
     let mut shutdown = std::pin::pin!(shutdown);
     let engine = {
@@ -98,10 +94,7 @@ pub async fn run(
             loaded = loading => open(&app, &options, loaded??)?,
         }
     };
-    tracing::info!(
-        model = app.service().map_or("", |service| &service.model.name),
-        "ready"
-    );
+    tracing::info!(model = app.service().map_or("", |service| &service.model.name), "ready");
     tokio::select! {
         error = connections.accept(&listener) => return Err(error.into()),
         () = &mut shutdown => {}
@@ -118,13 +111,8 @@ fn open(app: &App, options: &Options, loaded: Loaded) -> io::Result<JoinHandle<(
     let (clock, metrics) = (app.clock, app.metrics.clone());
     let end_tokens = model.end_tokens.clone();
     let engine = engine_thread::start(runner, options.limits, end_tokens, clock, metrics.clone())?;
-    let delivery = delivery::start(
-        engine.steps,
-        engine.commands,
-        options.streams,
-        clock,
-        metrics.clone(),
-    );
+    let delivery =
+        delivery::start(engine.steps, engine.commands, options.streams, clock, metrics.clone());
     app.open(Arc::new(Service {
         model,
         delivery,
@@ -216,10 +204,6 @@ fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     /// `EMFILE` and `ENFILE`: too many open files, in the process or the system.
     const TOO_MANY_FILES: [i32; 2] = [24, 23];
-    matches!(
-        error.kind(),
-        ConnectionAborted | ConnectionReset | Interrupted
-    ) || error
-        .raw_os_error()
-        .is_some_and(|code| TOO_MANY_FILES.contains(&code))
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+        || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
 }

@@ -70,10 +70,7 @@ impl Service {
         arrived: Duration,
     ) -> Result<Answering, ApiError> {
         if self.draining.load(Ordering::Relaxed) {
-            return Err(ApiError::unavailable(
-                "The server is shutting down.",
-                DRAIN_RETRY_S,
-            ));
+            return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
         }
         self.check_model(request.model.as_deref())?;
         let tickets = self.gate.enter(request.choices()).map_err(refused)?;
@@ -81,9 +78,7 @@ impl Service {
         let (request, prompts) = self.tokenize(request).await?;
         let tokenized = self.clock.now();
         let lens = prompts.iter().map(Vec::len);
-        let lens = lens
-            .flat_map(|len| std::iter::repeat_n(len, request.n as usize))
-            .collect();
+        let lens = lens.flat_map(|len| std::iter::repeat_n(len, request.n as usize)).collect();
         let openings = self.openings(&request, prompts, tickets)?;
         Ok(Answering {
             head: self.head(request.endpoint),
@@ -140,11 +135,7 @@ impl Service {
                 service.check_length(&tokens, request.endpoint)?;
                 Ok(tokens)
             };
-            let prompts = request
-                .prompts
-                .iter()
-                .map(encode)
-                .collect::<Result<_, ApiError>>()?;
+            let prompts = request.prompts.iter().map(encode).collect::<Result<_, ApiError>>()?;
             Ok((request, prompts))
         })
         .await
@@ -173,13 +164,7 @@ impl Service {
         add_bos: bool,
         parse_special: bool,
     ) -> Result<Vec<TokenId>, ApiError> {
-        let encoded = self.model.vocab.encode(
-            text,
-            Encode {
-                add_bos,
-                parse_special,
-            },
-        );
+        let encoded = self.model.vocab.encode(text, Encode { add_bos, parse_special });
         encoded.map_err(|error| ApiError::invalid_param("prompt", error.to_string()))
     }
 
@@ -197,11 +182,7 @@ impl Service {
             return Err(ApiError::invalid_param(param, "The prompt is empty."));
         }
         if tokens.len() >= self.model.context_tokens as usize {
-            return Err(ApiError::context_length(
-                self.model.context_tokens,
-                tokens.len(),
-                param,
-            ));
+            return Err(ApiError::context_length(self.model.context_tokens, tokens.len(), param));
         }
         Ok(())
     }
@@ -232,11 +213,7 @@ impl Service {
                 timings: request.stream.is_some_and(|stream| stream.include_timings),
             };
             let choice = Choice::new(index as u32, self.model.vocab.clone(), shape);
-            openings.push(Opening {
-                choice,
-                work: Box::new(work),
-                ticket,
-            });
+            openings.push(Opening { choice, work: Box::new(work), ticket });
         }
         Ok(openings)
     }
@@ -256,11 +233,7 @@ impl Service {
             seed: seed.wrapping_add(index),
             logit_bias: params.logit_bias.clone(),
             logprobs: params.logprobs,
-            forbidden: if params.ignore_eos {
-                self.model.end_tokens.clone()
-            } else {
-                Vec::new()
-            },
+            forbidden: if params.ignore_eos { self.model.end_tokens.clone() } else { Vec::new() },
         }
     }
 
@@ -280,9 +253,7 @@ impl Service {
 
 /// Seconds since 1970.
 pub fn unix_time_s() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn refused(refusal: Refusal) -> ApiError {

@@ -85,11 +85,7 @@ impl SseBody {
                 break;
             }
         }
-        if out.is_empty() {
-            Poll::Pending
-        } else {
-            Poll::Ready(out)
-        }
+        if out.is_empty() { Poll::Pending } else { Poll::Ready(out) }
     }
 
     fn finish(&mut self, out: &mut Vec<u8>) {
@@ -97,11 +93,7 @@ impl SseBody {
             return self.break_off(ApiError::internal("The engine has stopped."), out);
         }
         if self.answering.stream.include_usage {
-            let timings = self
-                .answering
-                .stream
-                .include_timings
-                .then(|| self.answering.timings());
+            let timings = self.answering.stream.include_timings.then(|| self.answering.timings());
             self.chunks.usage(&self.answering.usage(), timings, out);
         }
         self.chunks.done(out);
@@ -126,11 +118,7 @@ impl SseBody {
             ready!(self.silence.as_mut().poll(context));
             let due = self.last_frame + self.heartbeat;
             let over = Instant::now() >= due;
-            let next = if over {
-                Instant::now() + self.heartbeat
-            } else {
-                due
-            };
+            let next = if over { Instant::now() + self.heartbeat } else { due };
             self.silence.as_mut().reset(next);
             if over {
                 return Poll::Ready(b": waiting\n\n".to_vec());
@@ -182,8 +170,7 @@ pub fn timings_json(answering: &Answering) -> serde_json::Value {
     let tokens = record.emits.len().max(1) as u64;
     let decoded = tokens.saturating_sub(1).max(1) as u32;
     let between = |from: Option<Duration>, to: Option<Duration>| {
-        from.zip(to)
-            .map(|(from, to)| to.saturating_sub(from).as_micros() as u64)
+        from.zip(to).map(|(from, to)| to.saturating_sub(from).as_micros() as u64)
     };
     json!({
         "request_id": answering.head.id,

@@ -16,10 +16,7 @@ pub struct Gate {
 impl Gate {
     /// A gate with everything free.
     pub fn new(bounds: Bounds, clock: Clock) -> Self {
-        Self {
-            admission: Arc::new(Mutex::new(Admission::new(bounds))),
-            clock,
-        }
+        Self { admission: Arc::new(Mutex::new(Admission::new(bounds))), clock }
     }
 
     /// Places for all of a request's completions, or for none.
@@ -28,10 +25,7 @@ impl Gate {
     /// [`Refusal::Requests`] when too many are in flight.
     pub fn enter(&self, completions: usize) -> Result<Vec<Ticket>, Refusal> {
         self.with(|admission| admission.enter(completions))?;
-        let ticket = || Ticket {
-            gate: self.clone(),
-            queued_tokens: 0,
-        };
+        let ticket = || Ticket { gate: self.clone(), queued_tokens: 0 };
         Ok((0..completions).map(|_| ticket()).collect())
     }
 
@@ -58,8 +52,7 @@ impl Ticket {
     /// # Errors
     /// [`Refusal::Tokens`] when the queue is full.
     pub fn enqueue(&mut self, prompt_tokens: usize) -> Result<(), Refusal> {
-        self.gate
-            .with(|admission| admission.enqueue(prompt_tokens))?;
+        self.gate.with(|admission| admission.enqueue(prompt_tokens))?;
         self.queued_tokens = prompt_tokens;
         Ok(())
     }

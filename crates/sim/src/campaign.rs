@@ -61,9 +61,7 @@ fn draw_channel(stream: &mut Stream) -> Channel {
             loss: stream.range(0.5, 1.0),
             residual_loss: stream.range(0.0, 0.1),
         },
-        3 => Channel::Random {
-            loss: stream.range(0.0, 0.5),
-        },
+        3 => Channel::Random { loss: stream.range(0.0, 0.5) },
         _ => Channel::Outages {
             every_ms: log_range(stream, 2_000.0, 20_000.0),
             min_ms: 500.0,
@@ -78,10 +76,7 @@ fn draw_generator(stream: &mut Stream) -> Generator {
     if stream.chance(0.7) {
         Generator::Constant { tokens_per_s }
     } else {
-        Generator::Bursty {
-            tokens_per_s,
-            group: log_range(stream, 1.5, 60.0),
-        }
+        Generator::Bursty { tokens_per_s, group: log_range(stream, 1.5, 60.0) }
     }
 }
 
@@ -91,11 +86,7 @@ fn draw_reader(stream: &mut Stream) -> Reader {
     let hidden = stream.chance(0.2);
     let from_s = stream.range(0.0, 4.0);
     Reader {
-        buffer_ms: if paced {
-            stream.range(20.0, 800.0)
-        } else {
-            0.0
-        },
+        buffer_ms: if paced { stream.range(20.0, 800.0) } else { 0.0 },
         max_tokens_per_s: slow.then(|| log_range(stream, 10.0, 100.0) as u32),
         hidden_s: hidden.then_some((from_s, from_s + 3.0)),
     }

@@ -87,39 +87,25 @@ impl Channel {
         };
         match *self {
             Self::Clean => None,
-            Self::Markov {
-                stay_good,
-                stay_lossy,
-                loss,
-                state_ms,
-            } => probability("stay_good", stay_good)
-                .or_else(|| probability("stay_lossy", stay_lossy))
-                .or_else(|| probability("loss", loss))
-                .or_else(|| length("state_ms", state_ms)),
-            Self::Bursts {
-                good_ms,
-                burst_ms,
-                loss,
-                residual_loss,
-            } => length("good_ms", good_ms)
+            Self::Markov { stay_good, stay_lossy, loss, state_ms } => {
+                probability("stay_good", stay_good)
+                    .or_else(|| probability("stay_lossy", stay_lossy))
+                    .or_else(|| probability("loss", loss))
+                    .or_else(|| length("state_ms", state_ms))
+            }
+            Self::Bursts { good_ms, burst_ms, loss, residual_loss } => length("good_ms", good_ms)
                 .or_else(|| length("burst_ms", burst_ms))
                 .or_else(|| probability("loss", loss))
                 .or_else(|| probability("residual_loss", residual_loss)),
             Self::Random { loss } => probability("loss", loss),
-            Self::Outages {
-                every_ms,
-                min_ms,
-                max_ms,
-                residual_loss,
-            } => length("every_ms", every_ms)
-                .or_else(|| length("min_ms", min_ms))
-                .or_else(|| length("max_ms", max_ms))
-                .or_else(|| (min_ms > max_ms).then(|| "min_ms is above max_ms".to_owned()))
-                .or_else(|| probability("residual_loss", residual_loss)),
-            Self::Trace {
-                ref steps,
-                length_ms,
-            } => trace_fault(steps, length_ms),
+            Self::Outages { every_ms, min_ms, max_ms, residual_loss } => {
+                length("every_ms", every_ms)
+                    .or_else(|| length("min_ms", min_ms))
+                    .or_else(|| length("max_ms", max_ms))
+                    .or_else(|| (min_ms > max_ms).then(|| "min_ms is above max_ms".to_owned()))
+                    .or_else(|| probability("residual_loss", residual_loss))
+            }
+            Self::Trace { ref steps, length_ms } => trace_fault(steps, length_ms),
         }
     }
 }
@@ -152,17 +138,10 @@ impl Weather {
     /// Lays down the course of `channel` under `seed` for `length_us`; it repeats after that.
     pub fn new(channel: &Channel, seed: u64, length_us: u64) -> Self {
         let mut stream = Draws::new(seed, "weather").stream();
-        let mut course = Course {
-            steps: Vec::new(),
-            at_ms: 0.0,
-            length_ms: length_us as f64 / 1e3,
-        };
+        let mut course =
+            Course { steps: Vec::new(), at_ms: 0.0, length_ms: length_us as f64 / 1e3 };
         course.lay(channel, &mut stream);
-        Self {
-            steps: course.steps,
-            length_us,
-            draws: Draws::new(seed, "loss"),
-        }
+        Self { steps: course.steps, length_us, draws: Draws::new(seed, "loss") }
     }
 
     /// The loss probability of a packet sent at `now_us`.
@@ -207,35 +186,19 @@ impl Course {
         match channel {
             Channel::Clean => self.push(self.length_ms, 0.0),
             Channel::Random { loss } => self.push(self.length_ms, *loss),
-            Channel::Markov {
-                stay_good,
-                stay_lossy,
-                loss,
-                state_ms,
-            } => self.markov((*stay_good, *stay_lossy), *loss, *state_ms, stream),
-            Channel::Bursts {
-                good_ms,
-                burst_ms,
-                loss,
-                residual_loss,
-            } => {
+            Channel::Markov { stay_good, stay_lossy, loss, state_ms } => {
+                self.markov((*stay_good, *stay_lossy), *loss, *state_ms, stream)
+            }
+            Channel::Bursts { good_ms, burst_ms, loss, residual_loss } => {
                 let mut lossy = stream.chance(burst_ms / (good_ms + burst_ms));
                 while self.at_ms < self.length_ms {
-                    let (mean, p) = if lossy {
-                        (*burst_ms, *loss)
-                    } else {
-                        (*good_ms, *residual_loss)
-                    };
+                    let (mean, p) =
+                        if lossy { (*burst_ms, *loss) } else { (*good_ms, *residual_loss) };
                     self.push(stream.exponential(mean), p);
                     lossy = !lossy;
                 }
             }
-            Channel::Outages {
-                every_ms,
-                min_ms,
-                max_ms,
-                residual_loss,
-            } => {
+            Channel::Outages { every_ms, min_ms, max_ms, residual_loss } => {
                 while self.at_ms < self.length_ms {
                     self.push(stream.exponential(*every_ms), *residual_loss);
                     self.push(stream.range(*min_ms, *max_ms), 1.0);
@@ -289,9 +252,7 @@ mod tests {
         let length_us = 2_000_000_000;
         let weather = Weather::new(channel, 5, length_us);
         let sent = length_us / 100_000;
-        let lost = (0..sent)
-            .filter(|i| !weather.delivers(i * 100_000, 0, Lane::Down))
-            .count();
+        let lost = (0..sent).filter(|i| !weather.delivers(i * 100_000, 0, Lane::Down)).count();
         lost as f64 / sent as f64
     }
 
@@ -308,22 +269,15 @@ mod tests {
 
     #[test]
     fn every_kind_loses_its_share() {
-        let bursts = Channel::Bursts {
-            good_ms: 900.0,
-            burst_ms: 100.0,
-            loss: 1.0,
-            residual_loss: 0.0,
-        };
+        let bursts =
+            Channel::Bursts { good_ms: 900.0, burst_ms: 100.0, loss: 1.0, residual_loss: 0.0 };
         let outages = Channel::Outages {
             every_ms: 8_000.0,
             min_ms: 500.0,
             max_ms: 3_500.0,
             residual_loss: 0.0,
         };
-        let trace = Channel::Trace {
-            steps: vec![(0.0, 0.0), (750.0, 1.0)],
-            length_ms: 1_003.0,
-        };
+        let trace = Channel::Trace { steps: vec![(0.0, 0.0), (750.0, 1.0)], length_ms: 1_003.0 };
         for (channel, share) in [
             (Channel::Clean, 0.0),
             (Channel::Random { loss: 0.1 }, 0.1),
@@ -341,10 +295,7 @@ mod tests {
     fn senseless_parameters_are_named() {
         let fault = Channel::Random { loss: 1.5 }.fault();
         assert_eq!(fault.as_deref(), Some("loss = 1.5 is not a probability"));
-        let empty = Channel::Trace {
-            steps: vec![],
-            length_ms: 100.0,
-        };
+        let empty = Channel::Trace { steps: vec![], length_ms: 100.0 };
         assert!(empty.fault().is_some());
     }
 }

@@ -58,10 +58,7 @@ pub fn violations(course: &Course, budget: Option<Budget>) -> Vec<Violation> {
     if let Some(budget) = budget {
         let allowed = budget.burst_bytes + budget.bytes_per_s * course.ended_us / 1_000_000;
         if course.repeated_bytes > allowed {
-            found.push(Violation::OverBudget {
-                sent: course.repeated_bytes,
-                allowed,
-            });
+            found.push(Violation::OverBudget { sent: course.repeated_bytes, allowed });
         }
     }
     found
@@ -91,10 +88,7 @@ mod tests {
 
     #[test]
     fn each_promise_is_watched() {
-        let budget = Budget {
-            burst_bytes: 100,
-            bytes_per_s: 50,
-        };
+        let budget = Budget { burst_bytes: 100, bytes_per_s: 50 };
         assert_eq!(violations(&good(), None), []);
         let mut course = good();
         course.prefix_holds = false;
@@ -104,18 +98,12 @@ mod tests {
             [
                 Violation::NotAPrefix,
                 Violation::StillActive(120),
-                Violation::OverBudget {
-                    sent: 200,
-                    allowed: 150
-                }
+                Violation::OverBudget { sent: 200, allowed: 150 }
             ]
         );
         let mut course = good();
         course.shown_us.pop();
-        assert!(matches!(
-            violations(&course, None)[..],
-            [Violation::FalseEnd { .. }]
-        ));
+        assert!(matches!(violations(&course, None)[..], [Violation::FalseEnd { .. }]));
         course.progress = Progress::Suspended;
         assert_eq!(violations(&course, None), []);
     }

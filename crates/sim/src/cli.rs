@@ -130,9 +130,7 @@ fn case_toml(name: String, rtt_ms: f64, trace: &trace::Trace) -> anyhow::Result<
 }
 
 fn read_plan(name: &str) -> anyhow::Result<Plan> {
-    let built_in = crate::BUILT_IN_PLANS
-        .iter()
-        .find(|(known, _)| *known == name);
+    let built_in = crate::BUILT_IN_PLANS.iter().find(|(known, _)| *known == name);
     match built_in {
         Some((name, text)) if !Path::new(name).exists() => Ok(Plan::parse(name, text)?),
         _ => Ok(Plan::read(Path::new(name))?),

@@ -36,10 +36,7 @@ impl Generator {
         };
         match self {
             Self::Constant { tokens_per_s } => rate(*tokens_per_s),
-            Self::Bursty {
-                tokens_per_s,
-                group,
-            } => rate(*tokens_per_s).or_else(|| {
+            Self::Bursty { tokens_per_s, group } => rate(*tokens_per_s).or_else(|| {
                 (!(1.0..=1_000.0).contains(group))
                     .then(|| format!("group = {group} is not in 1..=1000"))
             }),
@@ -68,10 +65,7 @@ impl Generator {
                 Self::Constant { tokens_per_s } => {
                     times_us.len() as f64 * 1e3 / tokens_per_s - at_ms
                 }
-                Self::Bursty {
-                    tokens_per_s,
-                    group,
-                } => {
+                Self::Bursty { tokens_per_s, group } => {
                     let group_ends = stream.chance(1.0 / group);
                     let pause_ms = stream.exponential(1e3 * group / tokens_per_s);
                     if group_ends { pause_ms } else { 0.0 }
@@ -110,10 +104,7 @@ mod tests {
 
     #[test]
     fn bursty_keeps_its_mean_rate() {
-        let generator = Generator::Bursty {
-            tokens_per_s: 20.0,
-            group: 5.0,
-        };
+        let generator = Generator::Bursty { tokens_per_s: 20.0, group: 5.0 };
         let tokens = generator.times_us(2, 2_000_000_000).len();
         assert!((36_000..44_000).contains(&tokens), "{tokens}");
     }

@@ -29,18 +29,12 @@ pub use study::Watch;
 pub const BUILT_IN_PLANS: &[(&str, &str)] = &[
     ("campaign", include_str!("../../../plans/campaign.toml")),
     ("channels", include_str!("../../../plans/channels.toml")),
-    (
-        "fast-generators",
-        include_str!("../../../plans/fast-generators.toml"),
-    ),
+    ("fast-generators", include_str!("../../../plans/fast-generators.toml")),
     ("fig5", include_str!("../../../plans/fig5.toml")),
     ("fig6", include_str!("../../../plans/fig6.toml")),
     ("fig7", include_str!("../../../plans/fig7.toml")),
     ("hidden-tab", include_str!("../../../plans/hidden-tab.toml")),
-    (
-        "narrow-links",
-        include_str!("../../../plans/narrow-links.toml"),
-    ),
+    ("narrow-links", include_str!("../../../plans/narrow-links.toml")),
     ("outages", include_str!("../../../plans/outages.toml")),
     ("pacing", include_str!("../../../plans/pacing.toml")),
     ("pareto", include_str!("../../../plans/pareto.toml")),

@@ -185,12 +185,8 @@ impl<'a> Path<'a> {
         let index = self.lanes[lane as usize].sent * 8 + lane as u64 * 4;
         let first = self.arrival(now_us, out_us, index);
         let doubled = self.mishaps.unit(index + 1) < self.link.duplicate;
-        let second = doubled
-            .then(|| self.arrival(now_us, out_us, index ^ (1 << 40)))
-            .flatten();
-        Fate {
-            arrivals: [first, second],
-        }
+        let second = doubled.then(|| self.arrival(now_us, out_us, index ^ (1 << 40))).flatten();
+        Fate { arrivals: [first, second] }
     }
 
     fn queue(&mut self, now_us: u64, bytes: u64, lane: Lane) -> Option<u64> {
@@ -233,8 +229,7 @@ impl<'a> Path<'a> {
 
     /// How many times the path has changed by `at_us`.
     fn epoch(&self, at_us: u64) -> usize {
-        self.migrations_us
-            .partition_point(|&change_us| change_us <= at_us)
+        self.migrations_us.partition_point(|&change_us| change_us <= at_us)
     }
 }
 
@@ -269,13 +264,9 @@ mod tests {
         let weather = weather();
         let mut path = Path::new(&link, &weather, 1, 60_000_000);
         // 40 + 60 bytes take 50 ms at 16 kbit/s, and 50 ms of delay follow.
-        let arrivals: Vec<_> = (0..5)
-            .map(|_| path.send(0, 40, Lane::Down).arrivals[0].map(|a| a.at_us))
-            .collect();
-        assert_eq!(
-            arrivals,
-            [Some(100_000), Some(150_000), Some(200_000), None, None]
-        );
+        let arrivals: Vec<_> =
+            (0..5).map(|_| path.send(0, 40, Lane::Down).arrivals[0].map(|a| a.at_us)).collect();
+        assert_eq!(arrivals, [Some(100_000), Some(150_000), Some(200_000), None, None]);
     }
 
     #[test]

@@ -35,10 +35,7 @@ pub fn smoothness(
 ) -> Smoothness {
     assert!(shown_us.len() <= generated_us.len());
     let Some((&first_us, &last_us)) = generated_us.first().zip(shown_us.last()) else {
-        return Smoothness {
-            late: 1.0,
-            ..Smoothness::default()
-        };
+        return Smoothness { late: 1.0, ..Smoothness::default() };
     };
     let start_us = first_us + rtt_us / 2;
     let span_ms = last_us.saturating_sub(start_us).max(1) as f64 / 1e3;

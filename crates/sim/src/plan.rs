@@ -301,10 +301,8 @@ impl Plan {
     /// Reads and checks the plan at `path`.
     pub fn read(path: &Path) -> Result<Self, PlanError> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|source| PlanError::Read {
-            path: name.clone(),
-            source,
-        })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| PlanError::Read { path: name.clone(), source })?;
         Self::parse(&name, &text)
     }
 
@@ -359,11 +357,7 @@ impl Plan {
         for plot in &self.plot {
             match plot {
                 Plot::Scatter { join, .. } => schemes.extend(join.iter().flatten()),
-                Plot::Course {
-                    case,
-                    schemes: some,
-                    ..
-                } => {
+                Plot::Course { case, schemes: some, .. } => {
                     cases.push(case);
                     schemes.extend(some);
                 }
@@ -371,9 +365,7 @@ impl Plan {
             }
         }
         let scheme = schemes.into_iter().find(|name| !labels.contains(name));
-        let case = cases
-            .into_iter()
-            .find(|name| !self.case.iter().any(|case| case.name == **name));
+        let case = cases.into_iter().find(|name| !self.case.iter().any(|case| case.name == **name));
         scheme
             .map(|name| format!("no scheme is called {name:?}"))
             .or_else(|| case.map(|name| format!("no case is called {name:?}")))

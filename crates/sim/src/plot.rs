@@ -27,36 +27,22 @@ const LEGEND_ROW: f64 = 22.0;
 /// Draws all plots of `plan`.
 pub fn draw(plan: &Plan, study: &Study) -> Vec<Picture> {
     let draw_one = |plot: &Plot| match plot {
-        Plot::Scatter {
-            file,
-            x,
-            y,
-            join,
-            legend,
-        } => picture(file, scatter(plan, study, (*x, *y), join, *legend)),
+        Plot::Scatter { file, x, y, join, legend } => {
+            picture(file, scatter(plan, study, (*x, *y), join, *legend))
+        }
         Plot::Bars { file, y } => picture(file, bars(plan, study, y)),
-        Plot::Lines {
-            file,
-            x_label,
-            y,
-            log_x,
-        } => picture(file, lines(plan, study, (x_label, *log_x), y)),
-        Plot::Course {
-            file,
-            case,
-            session,
-            window_s,
-            schemes,
-        } => picture(file, course(plan, case, *session, *window_s, schemes)),
+        Plot::Lines { file, x_label, y, log_x } => {
+            picture(file, lines(plan, study, (x_label, *log_x), y))
+        }
+        Plot::Course { file, case, session, window_s, schemes } => {
+            picture(file, course(plan, case, *session, *window_s, schemes))
+        }
     };
     plan.plot.iter().map(draw_one).collect()
 }
 
 fn picture(file: &str, svg: String) -> Picture {
-    Picture {
-        file: format!("{file}.svg"),
-        svg,
-    }
+    Picture { file: format!("{file}.svg"), svg }
 }
 
 /// A scheme's colour and dash; the same in every picture.
@@ -93,12 +79,7 @@ fn heading(svg: &mut Svg, plan: &Plan) {
         "mean of {} seeded sessions of {} s; whiskers: 95 % interval",
         plan.sessions, plan.seconds
     );
-    svg.text(
-        (20.0, 48.0),
-        Anchor::Start,
-        &format!(r#"fill="{SOFT}""#),
-        &note,
-    );
+    svg.text((20.0, 48.0), Anchor::Start, &format!(r#"fill="{SOFT}""#), &note);
 }
 
 /// Draws names in rows; returns the height used.
@@ -113,12 +94,7 @@ fn legend(svg: &mut Svg, plan: &Plan, schemes: &[usize], top: f64, width: f64) -
         }
         let (colour, dash) = style(plan, scheme);
         svg.polyline(&[(x, y - 4.0), (x + 22.0, y - 4.0)], colour, 3.0, dash);
-        svg.text(
-            (x + 28.0, y),
-            Anchor::Start,
-            &format!(r#"fill="{INK}""#),
-            &label,
-        );
+        svg.text((x + 28.0, y), Anchor::Start, &format!(r#"fill="{INK}""#), &label);
         x += needed;
     }
     y - top + LEGEND_ROW
@@ -164,18 +140,14 @@ fn scatter(
     let mut schemes: Vec<usize> = (0..plan.scheme.len()).collect();
     let highest = |metric: Metric| {
         let cells = (0..plan.case.len()).flat_map(|c| schemes.iter().map(move |&s| (c, s)));
-        cells
-            .map(|(case, scheme)| study.mean(case, scheme, metric).0)
-            .fold(0.0, f64::max)
+        cells.map(|(case, scheme)| study.mean(case, scheme, metric).0).fold(0.0, f64::max)
     };
     // One colour for a line that is joined: its points are one scheme in several settings.
     let colour = |scheme: usize| {
         let label = plan.scheme[scheme].label();
         let line = join.iter().find(|names| names.contains(&label));
         let first = line.and_then(|names| {
-            plan.scheme
-                .iter()
-                .position(|entry| names.first() == Some(&entry.label()))
+            plan.scheme.iter().position(|entry| names.first() == Some(&entry.label()))
         });
         style(plan, first.unwrap_or(scheme)).0
     };
@@ -189,10 +161,7 @@ fn scatter(
         };
         for names in join {
             let joined = names.iter().filter_map(|name| {
-                let scheme = plan
-                    .scheme
-                    .iter()
-                    .position(|entry| entry.label() == *name)?;
+                let scheme = plan.scheme.iter().position(|entry| entry.label() == *name)?;
                 let (x, y) = point(scheme);
                 Some((panel.at(x, y), colour(scheme)))
             });
@@ -259,18 +228,9 @@ fn bars(plan: &Plan, study: &Study, metrics: &[Metric]) -> String {
                 whisker(&mut svg, &panel, middle, (mean, half), INK);
             }
             let (x, floor) = panel.at(case as f64 + 0.5, 0.0);
-            let stagger = if cases > 6 {
-                (case % 2) as f64 * 15.0
-            } else {
-                0.0
-            };
+            let stagger = if cases > 6 { (case % 2) as f64 * 15.0 } else { 0.0 };
             let soft = format!(r#"fill="{INK}" font-size="11""#);
-            svg.text(
-                (x, floor + 17.0 + stagger),
-                Anchor::Middle,
-                &soft,
-                &what.name,
-            );
+            svg.text((x, floor + 17.0 + stagger), Anchor::Middle, &soft, &what.name);
         }
     }
     let bottom = TOP + metrics.len() as f64 * row - 20.0;
@@ -282,12 +242,8 @@ fn bars(plan: &Plan, study: &Study, metrics: &[Metric]) -> String {
 fn lines(plan: &Plan, study: &Study, (label, log_x): (&str, bool), metrics: &[Metric]) -> String {
     let mut svg = Svg::default();
     heading(&mut svg, plan);
-    let placed: Vec<(usize, f64)> = plan
-        .case
-        .iter()
-        .enumerate()
-        .filter_map(|(case, what)| Some((case, what.at?)))
-        .collect();
+    let placed: Vec<(usize, f64)> =
+        plan.case.iter().enumerate().filter_map(|(case, what)| Some((case, what.at?))).collect();
     let low = placed.iter().map(|p| p.1).fold(f64::INFINITY, f64::min);
     let high = placed.iter().map(|p| p.1).fold(f64::NEG_INFINITY, f64::max);
     let (width, bottom) = extent(metrics.len());
@@ -300,11 +256,7 @@ fn lines(plan: &Plan, study: &Study, (label, log_x): (&str, bool), metrics: &[Me
             .flat_map(|&(case, _)| (0..plan.scheme.len()).map(move |scheme| (case, scheme)))
             .map(|(case, scheme)| study.mean(case, scheme, metric).0)
             .fold(0.0, f64::max);
-        let panel = panel(
-            place,
-            Axis::exact(low, high, log_x),
-            Axis::from_zero(highest),
-        );
+        let panel = panel(place, Axis::exact(low, high, log_x), Axis::from_zero(highest));
         panel.draw(&mut svg, "", label, metric.axis());
         for scheme in (0..plan.scheme.len()).filter(|&scheme| has(plan, scheme, metric)) {
             let (colour, dash) = style(plan, scheme);
@@ -314,13 +266,7 @@ fn lines(plan: &Plan, study: &Study, (label, log_x): (&str, bool), metrics: &[Me
                 .collect();
             svg.polyline(&points, colour, 2.0, dash);
             for (&(case, at), &point) in placed.iter().zip(&points) {
-                whisker(
-                    &mut svg,
-                    &panel,
-                    at,
-                    study.mean(case, scheme, metric),
-                    colour,
-                );
+                whisker(&mut svg, &panel, at, study.mean(case, scheme, metric), colour);
                 svg.dot(point, 3.6, colour);
             }
         }
@@ -342,20 +288,11 @@ fn course(plan: &Plan, case: &str, session: u32, window_s: (f64, f64), only: &[S
     let title = format!("One session, {}", case.name);
     svg.text((20.0, 30.0), Anchor::Start, &strong, &title);
     let note = "shaded: what was sent then to arrive now met the channel's lossy state";
-    svg.text(
-        (20.0, 48.0),
-        Anchor::Start,
-        &format!(r#"fill="{SOFT}""#),
-        note,
-    );
+    svg.text((20.0, 48.0), Anchor::Start, &format!(r#"fill="{SOFT}""#), note);
     for (place, &scheme) in chosen.iter().enumerate() {
         with_setting(plan, case, &plan.scheme[scheme], session, |setting| {
             let course = world::run(&plan.scheme[scheme].send, setting);
-            let by = |at_s: f64| {
-                course
-                    .generated_us
-                    .partition_point(|&t| t as f64 <= at_s * 1e6)
-            };
+            let by = |at_s: f64| course.generated_us.partition_point(|&t| t as f64 <= at_s * 1e6);
             let (low, high) = (by(window_s.0 - 0.6) as f64, by(window_s.1) as f64);
             let panel = Panel {
                 left: LEFT,

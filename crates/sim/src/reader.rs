@@ -36,8 +36,7 @@ impl Reader {
 
     /// From when to when the page is hidden, in µs.
     pub fn hidden_us(&self) -> Option<(u64, u64)> {
-        self.hidden_s
-            .map(|(from, to)| ((from * 1e6) as u64, (to * 1e6) as u64))
+        self.hidden_s.map(|(from, to)| ((from * 1e6) as u64, (to * 1e6) as u64))
     }
 
     /// Names the first parameter that makes no sense, if there is one.
@@ -69,12 +68,7 @@ pub struct Shower {
 impl Shower {
     /// A client that has shown nothing yet.
     pub fn new(pace: Pace) -> Self {
-        Self {
-            pacer: Pacer::new(pace),
-            hidden: false,
-            arrived: 0,
-            shown: 0,
-        }
+        Self { pacer: Pacer::new(pace), hidden: false, arrived: 0, shown: 0 }
     }
 
     /// Nobody looks any more, or somebody does again.
@@ -100,8 +94,7 @@ impl Shower {
             }
             self.shown += 1;
             due += 1;
-            self.pacer
-                .on_shown(Micros(now_us), 1, self.arrived - self.shown);
+            self.pacer.on_shown(Micros(now_us), 1, self.arrived - self.shown);
         }
         due
     }
@@ -109,9 +102,7 @@ impl Shower {
     /// When to ask again.
     pub fn poll_timeout(&self) -> Option<u64> {
         let waiting = self.shown < self.arrived;
-        waiting
-            .then(|| self.pacer.next_at().map(|at| at.0))
-            .flatten()
+        waiting.then(|| self.pacer.next_at().map(|at| at.0)).flatten()
     }
 }
 
@@ -121,10 +112,7 @@ mod tests {
 
     #[test]
     fn a_buffer_hides_a_gap_that_is_shorter_than_it() {
-        let reader = Reader {
-            buffer_ms: 300.0,
-            ..Reader::default()
-        };
+        let reader = Reader { buffer_ms: 300.0, ..Reader::default() };
         let mut shower = Shower::new(reader.pace());
         let mut shown_us = Vec::new();
         for now_ms in 0..10_000 {

@@ -19,10 +19,7 @@ pub struct Report {
 
 /// Runs `plan` on `threads` threads.
 pub fn run_plan(plan: &Plan, threads: usize, watch: &dyn Watch) -> Report {
-    Report {
-        plan: plan.clone(),
-        study: run(plan, threads, watch),
-    }
+    Report { plan: plan.clone(), study: run(plan, threads, watch) }
 }
 
 /// What became of a claim of the plan.
@@ -51,16 +48,10 @@ impl Report {
             Metric::WireKb,
             Metric::AckKb,
         ];
-        let paced = self
-            .plan
-            .scheme
-            .iter()
-            .any(|entry| entry.reader.holds_back());
+        let paced = self.plan.scheme.iter().any(|entry| entry.reader.holds_back());
         let shown = [Metric::ShownFull, Metric::AddedMs, Metric::HoldMs];
-        let columns: Vec<Metric> = columns
-            .into_iter()
-            .chain(shown.into_iter().filter(|_| paced))
-            .collect();
+        let columns: Vec<Metric> =
+            columns.into_iter().chain(shown.into_iter().filter(|_| paced)).collect();
         let mut text = format!(
             "{}\n{} sessions of {} s, seed {}\n",
             self.plan.title, self.plan.sessions, self.plan.seconds, self.plan.seed
@@ -103,10 +94,7 @@ impl Report {
             return;
         };
         let subject = self.scheme_index(&compare.subject);
-        let others = labels
-            .iter()
-            .enumerate()
-            .filter(|(scheme, _)| *scheme != subject);
+        let others = labels.iter().enumerate().filter(|(scheme, _)| *scheme != subject);
         for (scheme, label) in others {
             if self.study.mean(case, scheme, compare.metric).0 == 0.0 {
                 continue;
@@ -161,11 +149,7 @@ impl Report {
     }
 
     fn verdict(&self, claim: &Claim, case: usize) -> Verdict {
-        let mean = |name: &String| {
-            self.study
-                .mean(case, self.scheme_index(name), claim.metric)
-                .0
-        };
+        let mean = |name: &String| self.study.mean(case, self.scheme_index(name), claim.metric).0;
         let (value, over) = match &claim.over {
             // Two zeros are equal.
             Some(over) if mean(&claim.of) == mean(over) => (1.0, format!(" / {over}")),
@@ -192,11 +176,7 @@ impl Report {
     }
 
     fn scheme_index(&self, name: &str) -> usize {
-        let found = self
-            .plan
-            .scheme
-            .iter()
-            .position(|entry| entry.label() == name);
+        let found = self.plan.scheme.iter().position(|entry| entry.label() == name);
         found.expect("plans are checked")
     }
 
@@ -220,12 +200,7 @@ impl Report {
             .iter()
             .map(|verdict| json!({ "claim": verdict.text, "holds": verdict.holds }))
             .collect();
-        let findings: Vec<String> = self
-            .study
-            .findings
-            .iter()
-            .map(|f| format!("{f:?}"))
-            .collect();
+        let findings: Vec<String> = self.study.findings.iter().map(|f| format!("{f:?}")).collect();
         let all = json!({
             "plan": self.plan,
             "rows": rows,

@@ -16,17 +16,13 @@ impl Draws {
     pub fn new(seed: u64, purpose: &str) -> Self {
         let key = purpose
             .bytes()
-            .fold(mix(seed ^ 0x6c6f_7175_656e_7400), |key, byte| {
-                mix(key ^ u64::from(byte))
-            });
+            .fold(mix(seed ^ 0x6c6f_7175_656e_7400), |key, byte| mix(key ^ u64::from(byte)));
         Self { key }
     }
 
     /// 64 uniform bits for `index`.
     pub fn bits(&self, index: u64) -> u64 {
-        mix(self
-            .key
-            .wrapping_add(mix(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))))
+        mix(self.key.wrapping_add(mix(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))))
     }
 
     /// A uniform value in [0, 1) for `index`.
@@ -36,10 +32,7 @@ impl Draws {
 
     /// The same family read in order, for a purpose whose draws have one consumer.
     pub fn stream(self) -> Stream {
-        Stream {
-            draws: self,
-            next: 0,
-        }
+        Stream { draws: self, next: 0 }
     }
 }
 

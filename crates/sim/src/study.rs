@@ -108,9 +108,7 @@ pub fn run(plan: &Plan, threads: usize, watch: &dyn Watch) -> Study {
     let mut done: Vec<_> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
         let join = |worker: std::thread::ScopedJoinHandle<'_, _>| {
-            worker
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         workers.into_iter().flat_map(join).collect()
     });
@@ -165,13 +163,7 @@ pub fn with_setting<T>(
         Some((link, generator, reader)) => (link, generator, *reader),
         None => (&case.link, plan.generator(case), entry.reader),
     };
-    then(&Setting {
-        link,
-        generator,
-        reader,
-        length_us: (plan.seconds * 1e6) as u64,
-        seed,
-    })
+    then(&Setting { link, generator, reader, length_us: (plan.seconds * 1e6) as u64, seed })
 }
 
 fn judge(setting: &Setting<'_>, course: &Course) -> Outcome {

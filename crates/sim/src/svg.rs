@@ -40,10 +40,7 @@ impl Svg {
 
     /// A line through all points; `dash` as in SVG, empty for none.
     pub fn polyline(&mut self, points: &[(f64, f64)], colour: &str, width: f64, dash: &str) {
-        let list: Vec<String> = points
-            .iter()
-            .map(|(x, y)| format!("{x:.1},{y:.1}"))
-            .collect();
+        let list: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(
             self.body,
             r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-dasharray="{dash}" stroke-linejoin="round"/>"#,
@@ -87,10 +84,7 @@ impl Svg {
 
     /// Text that reads upwards, for y axes.
     pub fn upward_text(&mut self, at: (f64, f64), text: &str) {
-        let turn = format!(
-            r#"transform="rotate(-90 {:.1} {:.1})" fill="{SOFT}""#,
-            at.0, at.1
-        );
+        let turn = format!(r#"transform="rotate(-90 {:.1} {:.1})" fill="{SOFT}""#, at.0, at.1);
         self.text(at, Anchor::Middle, &turn, text);
     }
 
@@ -113,9 +107,7 @@ impl Svg {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// An axis: which values it spans and how they are spaced.
@@ -130,11 +122,7 @@ impl Axis {
     /// From zero to a round number above `highest`.
     pub fn from_zero(highest: f64) -> Self {
         let step = tick_step(highest.max(1e-6));
-        Self {
-            low: 0.0,
-            high: (highest.max(1e-6) * 1.04 / step).ceil() * step,
-            log: false,
-        }
+        Self { low: 0.0, high: (highest.max(1e-6) * 1.04 / step).ceil() * step, log: false }
     }
 
     /// Exactly from `low` to `high`.
@@ -156,9 +144,7 @@ impl Axis {
         if self.log {
             let decades = -2..6;
             let all = decades.flat_map(|d| [1.0, 2.0, 5.0].map(|m| m * 10f64.powi(d)));
-            return all
-                .filter(|v| (self.low * 0.999..=self.high * 1.001).contains(v))
-                .collect();
+            return all.filter(|v| (self.low * 0.999..=self.high * 1.001).contains(v)).collect();
         }
         let step = tick_step(self.high - self.low);
         let first = (self.low / step - 1e-9).ceil() as i64;
@@ -200,10 +186,7 @@ pub struct Panel {
 impl Panel {
     /// Where a pair of values lies on the drawing.
     pub fn at(&self, x: f64, y: f64) -> (f64, f64) {
-        (
-            self.left + self.x.place(x) * self.width,
-            self.top + (1.0 - self.y.place(y)) * self.height,
-        )
+        (self.left + self.x.place(x) * self.width, self.top + (1.0 - self.y.place(y)) * self.height)
     }
 
     /// Draws grid, ticks and labels. No x ticks if `x_label` is empty.
@@ -213,12 +196,7 @@ impl Panel {
         for tick in self.y.ticks() {
             let (_, y) = self.at(self.x.low, tick);
             svg.line((self.left, y), (right, y), GRID, 1.0);
-            svg.text(
-                (self.left - 6.0, y + 4.0),
-                Anchor::End,
-                &soft,
-                &tick_text(tick),
-            );
+            svg.text((self.left - 6.0, y + 4.0), Anchor::End, &soft, &tick_text(tick));
         }
         if !x_label.is_empty() {
             for tick in self.x.ticks() {

@@ -145,14 +145,11 @@ pub struct Trace {
 /// one is given.
 pub fn read(path: &Path, port: Option<u16>) -> Result<Trace, TraceError> {
     let name = path.display().to_string();
-    let file = std::fs::File::open(path).map_err(|source| TraceError::Open {
-        path: name.clone(),
-        source,
-    })?;
+    let file = std::fs::File::open(path)
+        .map_err(|source| TraceError::Open { path: name.clone(), source })?;
     let flows = read_flows(&name, file)?;
-    let wanted = flows
-        .into_iter()
-        .filter(|((_, from, _, _), _)| port.is_none_or(|port| *from == port));
+    let wanted =
+        flows.into_iter().filter(|((_, from, _, _), _)| port.is_none_or(|port| *from == port));
     // Ties are broken by the addresses, so that the same capture gives the same result.
     let busiest = wanted.max_by_key(|(flow, segments)| {
         let bytes: u64 = segments.iter().map(|s| u64::from(s.length)).sum();
@@ -168,10 +165,7 @@ fn read_flows(
     name: &str,
     file: impl std::io::Read + Send + 'static,
 ) -> Result<HashMap<Flow, Vec<Segment>>, TraceError> {
-    let format = |reason: String| TraceError::Format {
-        path: name.to_owned(),
-        reason,
-    };
+    let format = |reason: String| TraceError::Format { path: name.to_owned(), reason };
     let mut reader =
         pcap_parser::create_reader(READ_BUFFER, file).map_err(|e| format(e.to_string()))?;
     let mut capture = Capture::default();
@@ -192,9 +186,7 @@ fn read_flows(
             Err(error) => return Err(format(error.to_string())),
         }
         if capture.packets > MAX_PACKETS || capture.payload > MAX_PAYLOAD {
-            return Err(TraceError::TooLong {
-                path: name.to_owned(),
-            });
+            return Err(TraceError::TooLong { path: name.to_owned() });
         }
     }
     Ok(capture.flows)
@@ -268,18 +260,12 @@ impl Capture {
                 let header = ip.header();
                 let total = usize::from(header.total_len());
                 let before = usize::from(header.ihl()) * 4 + tcp.header_len();
-                let (from, to) = (
-                    header.source_addr().into(),
-                    header.destination_addr().into(),
-                );
+                let (from, to) = (header.source_addr().into(), header.destination_addr().into());
                 (from, to, total.saturating_sub(before))
             }
             NetSlice::Ipv6(ip) => {
                 let header = ip.header();
-                let (from, to) = (
-                    header.source_addr().into(),
-                    header.destination_addr().into(),
-                );
+                let (from, to) = (header.source_addr().into(), header.destination_addr().into());
                 let total = usize::from(header.payload_length());
                 (from, to, total.saturating_sub(tcp.header_len()))
             }
@@ -315,10 +301,7 @@ fn place(segments: Vec<Segment>) -> Vec<Placed> {
     let mut expected: i64 = 0;
     let mut placed: Vec<(i64, Segment)> = Vec::with_capacity(segments.len());
     for segment in segments {
-        let near = segment
-            .sequence
-            .wrapping_sub(first)
-            .wrapping_sub(expected as u32) as i32;
+        let near = segment.sequence.wrapping_sub(first).wrapping_sub(expected as u32) as i32;
         let start = expected + i64::from(near);
         expected = expected.max(start);
         placed.push((start, segment));
@@ -370,11 +353,7 @@ fn side(placed: &[Placed]) -> Side {
         }
         head = head.max(segment.end);
     }
-    if repeats > holes {
-        Side::Sender
-    } else {
-        Side::Receiver
-    }
+    if repeats > holes { Side::Sender } else { Side::Receiver }
 }
 
 /// Byte ranges, disjoint and in order.
@@ -389,10 +368,7 @@ impl Ranges {
         let from = self.ranges.partition_point(|range| range.1 < start);
         let to = self.ranges.partition_point(|range| range.0 <= end);
         let touched = &self.ranges[from..to];
-        if touched
-            .iter()
-            .any(|range| range.0 <= start && end <= range.1)
-        {
+        if touched.iter().any(|range| range.0 <= start && end <= range.1) {
             return false;
         }
         let low = touched.first().map_or(start, |range| range.0.min(start));
@@ -403,10 +379,7 @@ impl Ranges {
 
     /// End of what is contiguous from 0.
     fn contiguous(&self) -> u64 {
-        self.ranges
-            .first()
-            .filter(|range| range.0 == 0)
-            .map_or(0, |range| range.1)
+        self.ranges.first().filter(|range| range.0 == 0).map_or(0, |range| range.1)
     }
 }
 
@@ -489,15 +462,8 @@ fn split(packets: &mut Vec<PacketRecord>) {
     let cut = |packet: PacketRecord| {
         let count = pieces(&packet);
         (0..count).map(move |piece| {
-            let (from, to) = (
-                packet.bytes * piece / count,
-                packet.bytes * (piece + 1) / count,
-            );
-            PacketRecord {
-                offset: packet.offset + from,
-                bytes: to - from,
-                ..packet
-            }
+            let (from, to) = (packet.bytes * piece / count, packet.bytes * (piece + 1) / count);
+            PacketRecord { offset: packet.offset + from, bytes: to - from, ..packet }
         })
     };
     *packets = std::mem::take(packets).into_iter().flat_map(cut).collect();
@@ -650,10 +616,7 @@ impl Trace {
         }
         let end = self.packets.last().map_or(0.0, |packet| packet.sent_ms);
         let last_start = steps.last().map_or(0.0, |step| step.0);
-        Channel::Trace {
-            steps,
-            length_ms: end.max(last_start + 1.0).round() + 1.0,
-        }
+        Channel::Trace { steps, length_ms: end.max(last_start + 1.0).round() + 1.0 }
     }
 
     /// The report for a terminal.
@@ -694,12 +657,7 @@ mod tests {
     use super::*;
 
     fn segment(at_ms: u64, sequence: u32, length: u32) -> Segment {
-        Segment {
-            at_us: at_ms * 1_000,
-            sequence,
-            payload: vec![b'x'; length as usize],
-            length,
-        }
+        Segment { at_us: at_ms * 1_000, sequence, payload: vec![b'x'; length as usize], length }
     }
 
     fn flow() -> Flow {
@@ -728,9 +686,7 @@ mod tests {
         assert_eq!(trace.packets[1].sent_ms, 100.0);
         assert_eq!(trace.token_ms, [0.0, 900.0, 901.0, 901.0, 901.0]);
         assert_eq!(trace.gaps.stalls, 1);
-        let Channel::Trace { steps, .. } = trace.channel() else {
-            panic!("a trace channel")
-        };
+        let Channel::Trace { steps, .. } = trace.channel() else { panic!("a trace channel") };
         assert_eq!(steps, [(0.0, 0.0), (100.0, 1.0), (300.0, 0.0)]);
     }
 

@@ -182,10 +182,7 @@ impl Answer {
     fn show(&mut self, now_us: u64, receiver: &mut dyn Receiver) {
         let before = self.shown.len();
         receiver.take_shown(&mut self.shown);
-        let emitted_bytes = self
-            .emitted
-            .checked_sub(1)
-            .map_or(0, |last| self.ends[last]);
+        let emitted_bytes = self.emitted.checked_sub(1).map_or(0, |last| self.ends[last]);
         self.prefix_holds &= self.shown.len() <= emitted_bytes
             && self.shown[before..] == self.text[before..self.shown.len().max(before)];
         while let Some(&end) = self.ends.get(self.shown_us.len()) {
@@ -349,8 +346,7 @@ impl<'a> World<'a> {
                 Lane::Up => Event::ToSender(packet),
             };
             self.scheduled += 1;
-            self.events
-                .push(Reverse((arrival.at_us, self.scheduled, event)));
+            self.events.push(Reverse((arrival.at_us, self.scheduled, event)));
         }
     }
 }

@@ -3,10 +3,8 @@
 use loquent_sim::{BUILT_IN_PLANS, Plan, Report, run_plan};
 
 fn plan(name: &str, sessions: u32) -> Plan {
-    let (_, text) = BUILT_IN_PLANS
-        .iter()
-        .find(|(known, _)| *known == name)
-        .expect("the plan is built in");
+    let (_, text) =
+        BUILT_IN_PLANS.iter().find(|(known, _)| *known == name).expect("the plan is built in");
     let mut plan = Plan::parse(name, text).expect("the plan parses");
     plan.sessions = sessions;
     plan
@@ -14,11 +12,7 @@ fn plan(name: &str, sessions: u32) -> Plan {
 
 fn assert_good(report: &Report) {
     assert_eq!(report.study().findings, []);
-    let failed: Vec<_> = report
-        .verdicts()
-        .into_iter()
-        .filter(|verdict| !verdict.holds)
-        .collect();
+    let failed: Vec<_> = report.verdicts().into_iter().filter(|verdict| !verdict.holds).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
@@ -63,8 +57,7 @@ fn ours_keeps_its_claims_on_the_default_channel() {
     let mut plan = plan("channels", 60);
     let kept = |name: &str| name.starts_with("default, RTT") || name == "clean";
     plan.case.retain(|case| kept(&case.name));
-    plan.claim
-        .retain(|claim| claim.case.as_deref().is_none_or(kept));
+    plan.claim.retain(|claim| claim.case.as_deref().is_none_or(kept));
     assert_good(&run_plan(&plan, 2, &()));
 }
 

@@ -15,9 +15,7 @@ struct Truth {
 }
 
 fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures")
-        .join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
 fn read(name: &str) -> Trace {
@@ -36,11 +34,7 @@ fn at_the_server_every_packet_of_the_link_is_seen() {
     assert_eq!(trace.packets.len() + trace.retransmissions, truth.data);
     // Every drop is either a first transmission or a retransmission; the first are the losses.
     let lost = trace.packets.iter().filter(|packet| packet.lost).count();
-    assert!(
-        lost <= truth.dropped && lost * 2 > truth.dropped,
-        "{lost} of {}",
-        truth.dropped
-    );
+    assert!(lost <= truth.dropped && lost * 2 > truth.dropped, "{lost} of {}", truth.dropped);
 }
 
 #[test]
@@ -60,10 +54,7 @@ fn both_sides_agree_about_the_losses() {
     };
     let (at_server, at_client) = (lost_bytes(&server) as f64, lost_bytes(&client) as f64);
     assert!(at_server > 0.0);
-    assert!(
-        (at_client / at_server - 1.0).abs() < 0.1,
-        "{at_client} against {at_server}"
-    );
+    assert!((at_client / at_server - 1.0).abs() < 0.1, "{at_client} against {at_server}");
 }
 
 #[test]
@@ -74,10 +65,7 @@ fn token_times_are_those_of_the_clients_program() {
     let first = truth.token_times[0];
     for (captured, seen) in client.token_ms.iter().zip(&truth.token_times) {
         let seen_ms = (seen - first) * 1e3;
-        assert!(
-            (captured - client.token_ms[0] - seen_ms).abs() < 20.0,
-            "{captured} {seen_ms}"
-        );
+        assert!((captured - client.token_ms[0] - seen_ms).abs() < 20.0, "{captured} {seen_ms}");
     }
     assert!(client.gaps.stalls > 0 && client.gaps.stall_ratio > 0.05);
 }
@@ -87,15 +75,9 @@ fn a_trace_becomes_a_channel_of_the_same_loss() {
     let trace = read("lossy-client.pcap");
     let channel = trace.channel();
     assert_eq!(channel.fault(), None);
-    let Channel::Trace { steps, length_ms } = channel else {
-        panic!("a trace channel")
-    };
+    let Channel::Trace { steps, length_ms } = channel else { panic!("a trace channel") };
     let ends = steps.iter().skip(1).map(|step| step.0).chain([length_ms]);
-    let lossy_ms: f64 = steps
-        .iter()
-        .zip(ends)
-        .map(|(step, end)| step.1 * (end - step.0))
-        .sum();
+    let lossy_ms: f64 = steps.iter().zip(ends).map(|(step, end)| step.1 * (end - step.0)).sum();
     assert!(
         (lossy_ms / length_ms - trace.loss).abs() < 0.08,
         "{} {}",

@@ -60,9 +60,7 @@ pub fn build(order: &Order, progress: &mut dyn FnMut(Stage)) -> anyhow::Result<(
         quantised
     };
     let published = whole.persist(&order.out).map_err(|error| error.error);
-    published
-        .map(drop)
-        .with_context(|| order.out.display().to_string())
+    published.map(drop).with_context(|| order.out.display().to_string())
 }
 
 /// An unfinished file, which is removed unless it is kept, in the folder of the finished one.
@@ -74,9 +72,7 @@ fn beside(out: &Path) -> anyhow::Result<NamedTempFile> {
     // As any new file; a temporary one would be its owner's alone.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-    builder
-        .tempfile_in(folder)
-        .with_context(|| format!("cannot write to {}", folder.display()))
+    builder.tempfile_in(folder).with_context(|| format!("cannot write to {}", folder.display()))
 }
 
 fn draw(
@@ -84,10 +80,7 @@ fn draw(
     file: &std::fs::File,
     progress: &mut dyn FnMut(Stage),
 ) -> anyhow::Result<()> {
-    assert_eq!(
-        order.shape.vocab, order.vocabulary.len,
-        "the embeddings have one row per token"
-    );
+    assert_eq!(order.shape.vocab, order.vocabulary.len, "the embeddings have one row per token");
     let tensors = order.shape.tensors();
     let specs: Vec<TensorSpec> = tensors.iter().map(|tensor| tensor.spec.clone()).collect();
     let metadata = [order.shape.metadata(), order.vocabulary.metadata.clone()].concat();

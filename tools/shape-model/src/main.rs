@@ -67,11 +67,8 @@ fn main() -> anyhow::Result<()> {
     }
     let check = arguments.check;
     let order = order(arguments)?;
-    let bar = if std::io::stderr().is_terminal() {
-        ProgressBar::new(0)
-    } else {
-        ProgressBar::hidden()
-    };
+    let bar =
+        if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
     build(&order, &mut |stage| show(&bar, stage))?;
     bar.finish_and_clear();
     let size_bytes = std::fs::metadata(&order.out)?.len();

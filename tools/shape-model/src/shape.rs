@@ -105,15 +105,8 @@ impl Tensor {
     /// Embeddings, in 16-bit floats, which the quantiser reads.
     fn embeddings(name: &str, width: u32, rows: u32) -> Tensor {
         let dims = [width, rows].map(u64::from).to_vec();
-        let spec = TensorSpec {
-            name: name.to_owned(),
-            dims,
-            kind: TensorType::F16,
-        };
-        Tensor {
-            spec,
-            fill: Fill::Normal { std: STD },
-        }
+        let spec = TensorSpec { name: name.to_owned(), dims, kind: TensorType::F16 };
+        Tensor { spec, fill: Fill::Normal { std: STD } }
     }
 
     /// A matrix from `inputs` to `outputs` that keeps the size of what goes through it (LeCun's
@@ -123,29 +116,19 @@ impl Tensor {
         let dims = [inputs, outputs].map(u64::from).to_vec();
         let std = (inputs as f32).sqrt().recip();
         Tensor {
-            spec: TensorSpec {
-                name,
-                dims,
-                kind: TensorType::F16,
-            },
+            spec: TensorSpec { name, dims, kind: TensorType::F16 },
             fill: Fill::Normal { std },
         }
     }
 
     /// Weights of a norm, all 1, which stay 32-bit floats.
     fn ones(name: String, len: u32) -> Tensor {
-        Tensor {
-            spec: TensorSpec::f32(name, &[len.into()]),
-            fill: Fill::Ones,
-        }
+        Tensor { spec: TensorSpec::f32(name, &[len.into()]), fill: Fill::Ones }
     }
 
     /// A bias, which stays 32-bit floats.
     fn bias(name: String, len: u32) -> Tensor {
-        Tensor {
-            spec: TensorSpec::f32(name, &[len.into()]),
-            fill: Fill::Normal { std: STD },
-        }
+        Tensor { spec: TensorSpec::f32(name, &[len.into()]), fill: Fill::Normal { std: STD } }
     }
 }
 
@@ -157,10 +140,7 @@ impl Shape {
 
     /// Number of weights.
     pub fn parameters(&self) -> u64 {
-        self.tensors()
-            .iter()
-            .map(|tensor| tensor.spec.dims.iter().product::<u64>())
-            .sum()
+        self.tensors().iter().map(|tensor| tensor.spec.dims.iter().product::<u64>()).sum()
     }
 
     /// Metadata other than the tokenizer's.
@@ -194,17 +174,9 @@ impl Shape {
 
     /// All tensors, in file order.
     pub fn tensors(&self) -> Vec<Tensor> {
-        let mut tensors = vec![Tensor::embeddings(
-            "token_embd.weight",
-            self.width,
-            self.vocab,
-        )];
+        let mut tensors = vec![Tensor::embeddings("token_embd.weight", self.width, self.vocab)];
         if self.architecture == Architecture::Gpt2 {
-            tensors.push(Tensor::embeddings(
-                "position_embd.weight",
-                self.width,
-                self.context,
-            ));
+            tensors.push(Tensor::embeddings("position_embd.weight", self.width, self.context));
         }
         for layer in 0..self.layers {
             match self.architecture {

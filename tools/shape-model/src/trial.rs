@@ -44,30 +44,12 @@ impl Trial {
 pub fn trial(path: &Path, count: usize, threads: u32) -> anyhow::Result<Trial> {
     let model = Model::load(path, &LoadOptions::default(), |_| true)?;
     let vocab = LlamaVocab::new(model.clone());
-    let prompt = vocab.encode(
-        TEXT,
-        Encode {
-            add_bos: false,
-            parse_special: false,
-        },
-    )?;
-    let back: Vec<u8> = prompt
-        .iter()
-        .flat_map(|token| vocab.piece(*token))
-        .copied()
-        .collect();
-    ensure!(
-        back == TEXT.as_bytes(),
-        "the tokens spell {:?}",
-        String::from_utf8_lossy(&back)
-    );
+    let prompt = vocab.encode(TEXT, Encode { add_bos: false, parse_special: false })?;
+    let back: Vec<u8> = prompt.iter().flat_map(|token| vocab.piece(*token)).copied().collect();
+    ensure!(back == TEXT.as_bytes(), "the tokens spell {:?}", String::from_utf8_lossy(&back));
     let threads = NonZeroU16::new(u16::try_from(threads)?);
-    let options = RunnerOptions {
-        slots: 1,
-        kv_cells: KV_CELLS,
-        threads,
-        ..RunnerOptions::default()
-    };
+    let options =
+        RunnerOptions { slots: 1, kv_cells: KV_CELLS, threads, ..RunnerOptions::default() };
     let mut runner = LlamaRunner::new(model.clone(), &options)?;
     runner.assign(Slot(0), Sampler::new(Sampling::default(), &prompt, &[]));
     let mut tokens = vec![step(&mut runner, 0, &prompt)?];
@@ -76,12 +58,7 @@ pub fn trial(path: &Path, count: usize, threads: u32) -> anyhow::Result<Trial> {
         tokens.push(step(&mut runner, at, &tokens[tokens.len() - 1..])?);
     }
     let description = model.info().description.clone();
-    Ok(Trial {
-        description,
-        prompt_tokens: prompt.len(),
-        tokens,
-        decoding: started.elapsed(),
-    })
+    Ok(Trial { description, prompt_tokens: prompt.len(), tokens, decoding: started.elapsed() })
 }
 
 /// Decodes `tokens` from position `start` and samples the one after them.

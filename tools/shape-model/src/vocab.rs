@@ -55,10 +55,7 @@ pub fn copied(path: &Path) -> anyhow::Result<Vocabulary> {
 /// Fewer tokens than bytes and control tokens, or more than there are merges for.
 pub fn synthetic(len: u32, pre: &str) -> anyhow::Result<Vocabulary> {
     let least = 256 + CONTROL.len() as u32;
-    ensure!(
-        len >= least,
-        "a vocabulary has at least {least} tokens, for bytes and control"
-    );
+    ensure!(len >= least, "a vocabulary has at least {least} tokens, for bytes and control");
     let (merges, merged) = merges((len - least) as usize)?;
     let bytes = (0..=255).map(|byte| byte_symbol(byte).to_string());
     let tokens = bytes.chain(merged).chain(CONTROL.map(str::to_owned));
@@ -75,13 +72,9 @@ pub fn synthetic(len: u32, pre: &str) -> anyhow::Result<Vocabulary> {
         ("padding_token_id", id(0)),
         ("add_bos_token", Value::Bool(false)),
     ];
-    let mut metadata: Vec<_> = entries
-        .map(|(key, value)| (format!("tokenizer.ggml.{key}"), value))
-        .into();
-    metadata.push((
-        "tokenizer.chat_template".to_owned(),
-        Value::string(CHAT_TEMPLATE),
-    ));
+    let mut metadata: Vec<_> =
+        entries.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).into();
+    metadata.push(("tokenizer.chat_template".to_owned(), Value::string(CHAT_TEMPLATE)));
     Ok(Vocabulary { metadata, len })
 }
 
@@ -103,42 +96,20 @@ fn merges(count: usize) -> anyhow::Result<(Vec<String>, Vec<String>)> {
     // A space only begins a token: a pre-tokenizer never leaves one elsewhere in a word.
     let inner = &symbols[1..];
     let by_rank = |left: &[String], right: &[char]| {
-        let mut places: Vec<(usize, usize)> = (0..left.len())
-            .flat_map(|l| (0..right.len()).map(move |r| (l, r)))
-            .collect();
+        let mut places: Vec<(usize, usize)> =
+            (0..left.len()).flat_map(|l| (0..right.len()).map(move |r| (l, r))).collect();
         places.sort_by_key(|(l, r)| l + r);
-        places
-            .into_iter()
-            .map(|(l, r)| (left[l].clone(), right[r]))
-            .collect::<Vec<_>>()
+        places.into_iter().map(|(l, r)| (left[l].clone(), right[r])).collect::<Vec<_>>()
     };
     let singles: Vec<String> = symbols.iter().map(char::to_string).collect();
     let pairs = by_rank(&singles, inner);
-    let joined: Vec<String> = pairs
-        .iter()
-        .map(|(left, right)| format!("{left}{right}"))
-        .collect();
-    let triples = if count > pairs.len() {
-        by_rank(&joined, inner)
-    } else {
-        Vec::new()
-    };
+    let joined: Vec<String> = pairs.iter().map(|(left, right)| format!("{left}{right}")).collect();
+    let triples = if count > pairs.len() { by_rank(&joined, inner) } else { Vec::new() };
     let all = pairs.len() + triples.len();
-    ensure!(
-        count <= all,
-        "a synthetic vocabulary has at most {} tokens",
-        all + 259
-    );
+    ensure!(count <= all, "a synthetic vocabulary has at most {} tokens", all + 259);
     let chosen = || pairs.iter().chain(&triples).take(count);
-    let merges = chosen()
-        .map(|(left, right)| format!("{left} {right}"))
-        .collect();
-    Ok((
-        merges,
-        chosen()
-            .map(|(left, right)| format!("{left}{right}"))
-            .collect(),
-    ))
+    let merges = chosen().map(|(left, right)| format!("{left} {right}")).collect();
+    Ok((merges, chosen().map(|(left, right)| format!("{left}{right}")).collect()))
 }
 
 #[cfg(test)]
@@ -147,13 +118,8 @@ mod tests {
     use std::collections::HashSet;
 
     fn strings(vocabulary: &Vocabulary, key: &str) -> Vec<String> {
-        let entry = vocabulary
-            .metadata
-            .iter()
-            .find(|(name, _)| name.ends_with(key));
-        let Some((_, Value::Array(array))) = entry else {
-            panic!("no array {key}")
-        };
+        let entry = vocabulary.metadata.iter().find(|(name, _)| name.ends_with(key));
+        let Some((_, Value::Array(array))) = entry else { panic!("no array {key}") };
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         array.strings().into_iter().map(text).collect()
     }
@@ -188,14 +154,7 @@ mod tests {
     fn bytes_have_gpt2s_symbols() {
         let symbols: HashSet<char> = (0..=255).map(byte_symbol).collect();
         assert_eq!(symbols.len(), 256);
-        let pairs = [
-            (b'a', 'a'),
-            (b' ', 'Ġ'),
-            (b'\n', 'Ċ'),
-            (0x00, 'Ā'),
-            (0xad, 'Ń'),
-            (0xff, 'ÿ'),
-        ];
+        let pairs = [(b'a', 'a'), (b' ', 'Ġ'), (b'\n', 'Ċ'), (0x00, 'Ā'), (0xad, 'Ń'), (0xff, 'ÿ')];
         for (byte, symbol) in pairs {
             assert_eq!(byte_symbol(byte), symbol);
         }

@@ -68,10 +68,7 @@ impl Weights {
             let radius = (-2.0 * random.next_unit().ln()).sqrt();
             (radius * (std::f64::consts::TAU * random.next_unit()).cos()) as f32
         };
-        Weights {
-            seed,
-            normal: (0..TABLE_LEN).map(|_| deviate()).collect(),
-        }
+        Weights { seed, normal: (0..TABLE_LEN).map(|_| deviate()).collect() }
     }
 
     /// Writes `len` numbers of the tensor `name` as `kind`, which is `F16` or `F32`.
@@ -129,13 +126,8 @@ mod tests {
     fn draw(seed: u64, name: &str, len: u64) -> Vec<f32> {
         let mut bytes = Vec::new();
         let fill = Fill::Normal { std: 0.02 };
-        Weights::new(seed)
-            .write(name, fill, TensorType::F16, len, &mut bytes)
-            .unwrap();
-        bytes
-            .chunks(2)
-            .map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32())
-            .collect()
+        Weights::new(seed).write(name, fill, TensorType::F16, len, &mut bytes).unwrap();
+        bytes.chunks(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
     }
 
     #[test]
@@ -153,15 +145,9 @@ mod tests {
         let n = weights.len() as f32;
         let mean = weights.iter().sum::<f32>() / n;
         let std = (weights.iter().map(|w| w * w).sum::<f32>() / n).sqrt();
-        assert!(
-            mean.abs() < 5e-4 && (std - 0.02).abs() < 5e-4,
-            "mean {mean}, std {std}"
-        );
+        assert!(mean.abs() < 5e-4 && (std - 0.02).abs() < 5e-4, "mean {mean}, std {std}");
         let within = weights.iter().filter(|w| w.abs() < 0.02).count() as f32 / n;
-        assert!(
-            (within - 0.6827).abs() < 0.01,
-            "{within} within one deviation"
-        );
+        assert!((within - 0.6827).abs() < 0.01, "{within} within one deviation");
         assert_eq!(weights, draw(1, "a", 100_001));
         assert_ne!(weights[..100], draw(2, "a", 100));
         assert_ne!(weights[..100], draw(1, "b", 100));

@@ -23,14 +23,7 @@ fn shrunken(name: &str) -> Shape {
 
 fn order(shape: Shape, quant: Quant, out: &Path) -> Order {
     let vocabulary = vocab::synthetic(shape.vocab, "qwen2").unwrap();
-    Order {
-        shape,
-        vocabulary,
-        seed: 7,
-        quant,
-        threads: 1,
-        out: out.to_owned(),
-    }
+    Order { shape, vocabulary, seed: 7, quant, threads: 1, out: out.to_owned() }
 }
 
 #[test]
@@ -48,22 +41,13 @@ fn every_shape_loads_and_decodes() {
         build(&order(shape, quant, &file), &mut |_| {}).unwrap();
         let trial = trial(&file, 24, 1).unwrap_or_else(|error| panic!("{name} {quant}: {error}"));
         assert_eq!(trial.tokens.len(), 24);
-        assert!(
-            trial.distinct() > 3,
-            "{name} {quant} repeats itself: {:?}",
-            trial.tokens
-        );
+        assert!(trial.distinct() > 3, "{name} {quant} repeats itself: {:?}", trial.tokens);
         let model = Model::load(&file, &LoadOptions::default(), |_| true).unwrap();
         assert_eq!(model.info().parameters, shape.parameters());
-        assert_eq!(
-            (model.info().vocab_size, model.info().context_train),
-            (3000, shape.context)
-        );
+        assert_eq!((model.info().vocab_size, model.info().context_train), (3000, shape.context));
     }
-    let left: Vec<_> = std::fs::read_dir(folder.path())
-        .unwrap()
-        .map(|f| f.unwrap().file_name())
-        .collect();
+    let left: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
     assert_eq!(left, ["model.gguf"], "unfinished files were left");
 }
 
@@ -72,10 +56,7 @@ fn the_seed_decides_every_byte() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = |seed: u64, name: &str| {
         let file = folder.path().join(name);
-        let order = Order {
-            seed,
-            ..order(shrunken("tiny"), Quant::Q4_0, &file)
-        };
+        let order = Order { seed, ..order(shrunken("tiny"), Quant::Q4_0, &file) };
         build(&order, &mut |_| {}).unwrap();
         std::fs::read(file).unwrap()
     };
@@ -87,21 +68,11 @@ fn the_seed_decides_every_byte() {
 #[test]
 fn a_vocabulary_is_copied_from_another_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (from, to) = (
-        folder.path().join("from.gguf"),
-        folder.path().join("to.gguf"),
-    );
+    let (from, to) = (folder.path().join("from.gguf"), folder.path().join("to.gguf"));
     build(&order(shrunken("gpt2"), Quant::F16, &from), &mut |_| {}).unwrap();
     let vocabulary = vocab::copied(&from).unwrap();
     assert_eq!(vocabulary.len, 3000);
-    build(
-        &Order {
-            vocabulary,
-            ..order(shrunken("tiny"), Quant::F16, &to)
-        },
-        &mut |_| {},
-    )
-    .unwrap();
+    build(&Order { vocabulary, ..order(shrunken("tiny"), Quant::F16, &to) }, &mut |_| {}).unwrap();
     let tokens = |file| {
         let header = Header::open(file, Limits::with_arrays()).unwrap();
         header.get("tokenizer.ggml.tokens").unwrap().clone()
@@ -128,22 +99,13 @@ fn a_failed_build_leaves_nothing_behind() {
 #[test]
 fn the_command_explains_itself_and_its_errors() {
     let run = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_shape-model"))
-            .args(arguments)
-            .output()
-            .unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_shape-model")).args(arguments).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (
-            output.status.success(),
-            text(&output.stdout),
-            text(&output.stderr),
-        )
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
     };
     let (listed, shapes, _) = run(&["--list"]);
-    assert!(
-        listed && shapes.contains("qwen3-0.6b") && shapes.contains("596.0M"),
-        "{shapes}"
-    );
+    assert!(listed && shapes.contains("qwen3-0.6b") && shapes.contains("596.0M"), "{shapes}");
     let (ok, _, error) = run(&["llama-9", "--out", "x.gguf"]);
     assert!(!ok && error.contains("qwen3-0.6b"), "{error}");
     let (ok, _, error) = run(&["tiny", "--quant", "Q9", "--out", "x.gguf"]);
@@ -163,8 +125,5 @@ fn the_command_explains_itself_and_its_errors() {
         "--check",
     ];
     let (ok, told, error) = run(&[&small[..], &["--out", &file]].concat());
-    assert!(
-        ok && told.contains("300 tokens") && told.contains("tokens/s"),
-        "{told}{error}"
-    );
+    assert!(ok && told.contains("300 tokens") && told.contains("tokens/s"), "{told}{error}");
 }

@@ -43,26 +43,15 @@ fn config(out: &mut String, report: &Report) {
     };
     out.push_str("<p class=\"config\">");
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-        let value = value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned);
-        let _ = write!(
-            out,
-            "<span>{} <b>{}</b></span> ",
-            escape(name),
-            escape(&value)
-        );
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let _ = write!(out, "<span>{} <b>{}</b></span> ", escape(name), escape(&value));
     }
     out.push_str("</p>");
 }
 
 fn refusals(out: &mut String, report: &Report) {
     for line in report.impossible() {
-        let _ = write!(
-            out,
-            "<p class=\"refusal\">Impossible token total: {}</p>",
-            escape(&line)
-        );
+        let _ = write!(out, "<p class=\"refusal\">Impossible token total: {}</p>", escape(&line));
     }
 }
 
@@ -72,12 +61,7 @@ fn legend(out: &mut String, report: &Report) {
     }
     out.push_str("<p class=\"legend\">");
     for (index, group) in report.groups.iter().enumerate() {
-        let _ = write!(
-            out,
-            "<span><i class=\"c{}\"></i>{}</span>",
-            index % 8,
-            escape(&group.name)
-        );
+        let _ = write!(out, "<span><i class=\"c{}\"></i>{}</span>", index % 8, escape(&group.name));
     }
     out.push_str("</p>");
 }
@@ -104,21 +88,15 @@ fn tiles(out: &mut String, report: &Report) {
                 continue;
             };
             let value = number(spread.median);
-            let _ = write!(
-                out,
-                "<div><b>{value}</b> <small>{unit}</small><span>{name}</span></div>"
-            );
+            let _ =
+                write!(out, "<div><b>{value}</b> <small>{unit}</small><span>{name}</span></div>");
         }
         if let (Some(ok), Some(failed), Some(refused)) = (
             group.spread("successful_requests"),
             group.spread("failed_requests"),
             group.spread("refused_requests"),
         ) {
-            let bad = if failed.max > 0.0 {
-                " class=\"bad\""
-            } else {
-                ""
-            };
+            let bad = if failed.max > 0.0 { " class=\"bad\"" } else { "" };
             let _ = write!(
                 out,
                 "<div{bad}><b>{}</b> <small>ok</small><span>{} failed, {} refused</span></div>",
@@ -216,11 +194,7 @@ fn rate(bins: &[f64]) -> Vec<(f64, f64)> {
 fn histogram(samples: &[f64]) -> Vec<(f64, f64)> {
     let class = |tokens: f64| {
         let whole = tokens.round().max(0.0);
-        if whole <= 16.0 {
-            whole
-        } else {
-            2f64.powf(whole.log2().ceil())
-        }
+        if whole <= 16.0 { whole } else { 2f64.powf(whole.log2().ceil()) }
     };
     let mut classes: BTreeMap<u64, usize> = BTreeMap::new();
     for &tokens in samples {
@@ -249,11 +223,8 @@ fn comparison(out: &mut String, report: &Report) {
         }
         let _ = write!(out, "<tr><th>{label}</th>");
         for (index, group) in report.groups.iter().enumerate() {
-            let _ = write!(
-                out,
-                "<td>{}",
-                group.spread(key).map_or("–".into(), |s| number(s.median))
-            );
+            let _ =
+                write!(out, "<td>{}", group.spread(key).map_or("–".into(), |s| number(s.median)));
             if let (1.., Some(ratio)) = (index, group.ratio(base, key)) {
                 let class = match (ratio.median > 1.0) == more_is_better {
                     _ if ratio.min <= 1.0 && ratio.max >= 1.0 => "same",
@@ -296,17 +267,8 @@ fn timelines(out: &mut String, report: &Report) {
                 measured: record.role == Role::Measured,
             })
             .collect();
-        let caption = format!(
-            "{} of {} requests, first run.",
-            spans.len(),
-            run.records.len()
-        );
-        figure(
-            out,
-            &group.name,
-            &caption,
-            &svg::timeline("timeline", &spans),
-        );
+        let caption = format!("{} of {} requests, first run.", spans.len(), run.records.len());
+        figure(out, &group.name, &caption, &svg::timeline("timeline", &spans));
     }
     out.push_str("</div>");
 }
@@ -337,20 +299,12 @@ fn figures(out: &mut String, report: &Report) {
             let _ = write!(
                 out,
                 "<td>{}",
-                group
-                    .spread(&metric.key)
-                    .map_or("–".into(), |s| number(s.median))
+                group.spread(&metric.key).map_or("–".into(), |s| number(s.median))
             );
-            if let Some(spread) = group
-                .spread(&metric.key)
-                .filter(|spread| spread.min < spread.max)
+            if let Some(spread) = group.spread(&metric.key).filter(|spread| spread.min < spread.max)
             {
-                let _ = write!(
-                    out,
-                    " <small>[{}, {}]</small>",
-                    number(spread.min),
-                    number(spread.max)
-                );
+                let _ =
+                    write!(out, " <small>[{}, {}]</small>", number(spread.min), number(spread.max));
             }
             out.push_str("</td>");
         }
@@ -365,9 +319,7 @@ fn figures(out: &mut String, report: &Report) {
 fn notes(report: &Report) -> Vec<String> {
     let of = |group: &Group| -> Vec<String> {
         let notes = group.runs.iter().flat_map(|run| &run.findings.notes);
-        notes
-            .map(|note| format!("{}: {note}", group.name))
-            .collect()
+        notes.map(|note| format!("{}: {note}", group.name)).collect()
     };
     let mut notes: Vec<String> = report.groups.iter().flat_map(of).collect();
     notes.dedup();

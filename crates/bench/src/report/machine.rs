@@ -8,11 +8,7 @@ use crate::record::Record;
 /// The whole report without the requests.
 pub fn json(report: &Report) -> String {
     let base = &report.groups[0];
-    let groups: Vec<Value> = report
-        .groups
-        .iter()
-        .map(|group| group_json(group, base))
-        .collect();
+    let groups: Vec<Value> = report.groups.iter().map(|group| group_json(group, base)).collect();
     let whole = json!({
         "title": report.title,
         "config": report.config,

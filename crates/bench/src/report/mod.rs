@@ -59,23 +59,14 @@ impl Spread {
     pub fn of(values: Vec<f64>) -> Option<Self> {
         let min = values.iter().copied().reduce(f64::min)?;
         let max = values.iter().copied().reduce(f64::max)?;
-        Some(Spread {
-            median: median(values)?,
-            min,
-            max,
-        })
+        Some(Spread { median: median(values)?, min, max })
     }
 }
 
 impl Group {
     /// A metric over the group's runs.
     pub fn spread(&self, key: &str) -> Option<Spread> {
-        Spread::of(
-            self.runs
-                .iter()
-                .filter_map(|run| run.summary.value(key))
-                .collect(),
-        )
+        Spread::of(self.runs.iter().filter_map(|run| run.summary.value(key)).collect())
     }
 
     /// Run by run, this group's metric by that of `base`.
@@ -100,9 +91,7 @@ impl Group {
         let pairs = self.runs.iter().zip(&base.runs);
         let records = pairs.flat_map(|(a, b)| a.records.iter().zip(&b.records));
         let both = records.filter(|(a, b)| a.finished() && b.finished() && a.role == b.role);
-        both.fold((0, 0), |(equal, all), (a, b)| {
-            (equal + usize::from(a.text == b.text), all + 1)
-        })
+        both.fold((0, 0), |(equal, all), (a, b)| (equal + usize::from(a.text == b.text), all + 1))
     }
 }
 
@@ -122,9 +111,7 @@ impl Report {
     pub fn impossible(&self) -> Vec<String> {
         let of = |group: &Group| -> Vec<String> {
             let lines = group.runs.iter().flat_map(|run| &run.findings.impossible);
-            lines
-                .map(|line| format!("{}: {line}", group.name))
-                .collect()
+            lines.map(|line| format!("{}: {line}", group.name)).collect()
         };
         self.groups.iter().flat_map(of).collect()
     }
@@ -213,11 +200,7 @@ const COMPARED: [(&str, &str, bool); 17] = [
     ("icl_p99_ms", "ICL p99 ms", false),
     ("itl_p50_ms", "ITL p50 ms (server)", false),
     ("itl_p99_ms", "ITL p99 ms (server)", false),
-    (
-        "emit_to_arrival_p99_ms",
-        "emission to arrival p99 ms",
-        false,
-    ),
+    ("emit_to_arrival_p99_ms", "emission to arrival p99 ms", false),
     ("e2el_p99_ms", "E2EL p99 ms", false),
     ("stall_full_mean", "stall ratio (full)", false),
     ("tokens_per_chunk", "tokens per chunk", true),
@@ -233,20 +216,14 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let shown: Vec<String> = [0.0, 64.0, 1234.56, 12.345, 0.01234, 0.000123]
-            .into_iter()
-            .map(number)
-            .collect();
+        let shown: Vec<String> =
+            [0.0, 64.0, 1234.56, 12.345, 0.01234, 0.000123].into_iter().map(number).collect();
         assert_eq!(shown, ["0", "64", "1234.6", "12.35", "0.012", "1.23e-4"]);
     }
 
     #[test]
     fn spreads() {
-        let expected = Spread {
-            median: 2.0,
-            min: 1.0,
-            max: 9.0,
-        };
+        let expected = Spread { median: 2.0, min: 1.0, max: 9.0 };
         assert_eq!(Spread::of(vec![9.0, 1.0, 2.0]), Some(expected));
         assert_eq!(Spread::of(vec![]), None);
     }

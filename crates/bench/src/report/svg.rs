@@ -15,10 +15,7 @@ const MAX_POINTS: usize = 500;
 
 /// Escapes text for HTML and SVG.
 pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// How values of an axis are placed.
@@ -54,13 +51,7 @@ impl Axis {
                 )
             }
         };
-        Axis {
-            label: label.to_owned(),
-            scale,
-            low,
-            high,
-            ticks,
-        }
+        Axis { label: label.to_owned(), scale, low, high, ticks }
     }
 
     /// Where `value` lies, 0 to 1.
@@ -77,39 +68,21 @@ fn linear_ticks(high: f64) -> (f64, f64, Vec<f64>) {
     let rough = high / 5.0;
     let magnitude = 10f64.powf(rough.log10().floor());
     let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * magnitude);
-    let step = steps
-        .into_iter()
-        .find(|step| *step >= rough * 0.999)
-        .unwrap_or(10.0 * magnitude);
+    let step = steps.into_iter().find(|step| *step >= rough * 0.999).unwrap_or(10.0 * magnitude);
     let count = (high / step).ceil().max(1.0);
-    (
-        0.0,
-        count * step,
-        (0..=count as usize).map(|i| i as f64 * step).collect(),
-    )
+    (0.0, count * step, (0..=count as usize).map(|i| i as f64 * step).collect())
 }
 
 /// Ticks at 1, 2 and 5 of each decade, or at powers of ten over a wide range.
 fn log_ticks(low: f64, high: f64) -> (f64, f64, Vec<f64>) {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let last = last.max(first + 1);
-    let steps: &[f64] = if last - first <= 3 {
-        &[1.0, 2.0, 5.0]
-    } else {
-        &[1.0]
-    };
-    let all: Vec<f64> = (first..=last)
-        .flat_map(|e| steps.iter().map(move |step| step * 10f64.powi(e)))
-        .collect();
-    let from = all
-        .iter()
-        .rposition(|&tick| tick <= low * 1.0001)
-        .unwrap_or(0);
-    let to = all
-        .iter()
-        .position(|&tick| tick >= high * 0.9999)
-        .unwrap_or(all.len() - 1)
-        .max(from + 1);
+    let steps: &[f64] = if last - first <= 3 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+    let all: Vec<f64> =
+        (first..=last).flat_map(|e| steps.iter().map(move |step| step * 10f64.powi(e))).collect();
+    let from = all.iter().rposition(|&tick| tick <= low * 1.0001).unwrap_or(0);
+    let to =
+        all.iter().position(|&tick| tick >= high * 0.9999).unwrap_or(all.len() - 1).max(from + 1);
     let ticks = all[from..=to.min(all.len() - 1)].to_vec();
     (ticks[0], ticks[ticks.len() - 1], ticks)
 }
@@ -127,10 +100,8 @@ pub struct Line {
 pub fn cumulative(sorted: &[f64]) -> Vec<(f64, f64)> {
     let step = (sorted.len() / MAX_POINTS).max(1);
     let share = |index: usize| (index + 1) as f64 / sorted.len() as f64;
-    let mut points: Vec<(f64, f64)> = (0..sorted.len())
-        .step_by(step)
-        .map(|index| (sorted[index], share(index)))
-        .collect();
+    let mut points: Vec<(f64, f64)> =
+        (0..sorted.len()).step_by(step).map(|index| (sorted[index], share(index))).collect();
     if let Some(&last) = sorted.last() {
         points.push((last, 1.0));
     }
@@ -210,11 +181,7 @@ fn x_ticks(out: &mut String, x: &Axis, height: f64) {
 pub fn lines(title: &str, x: (&str, Scale), y: &str, lines: &[Line], stepped: bool) -> String {
     let points = lines.iter().flat_map(|line| line.points.iter());
     let positive = |value: &f64| x.1 == Scale::Linear || *value > 0.0;
-    let x = Axis::over(
-        x.0,
-        x.1,
-        points.clone().map(|point| point.0).filter(positive),
-    );
+    let x = Axis::over(x.0, x.1, points.clone().map(|point| point.0).filter(positive));
     let y = Axis::over(y, Scale::Linear, points.map(|point| point.1));
     let mut out = String::new();
     open(&mut out, title, HEIGHT);
@@ -253,23 +220,14 @@ pub fn lines(title: &str, x: (&str, Scale), y: &str, lines: &[Line], stepped: bo
 
 /// Groups of bars side by side, one group per distinct x.
 pub fn bars(title: &str, x_label: &str, y_label: &str, series: &[Line]) -> String {
-    let mut places: Vec<f64> = series
-        .iter()
-        .flat_map(|line| line.points.iter().map(|point| point.0))
-        .collect();
+    let mut places: Vec<f64> =
+        series.iter().flat_map(|line| line.points.iter().map(|point| point.0)).collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
-    let tops = series
-        .iter()
-        .flat_map(|line| line.points.iter().map(|point| point.1));
+    let tops = series.iter().flat_map(|line| line.points.iter().map(|point| point.1));
     let y = Axis::over(y_label, Scale::Linear, tops);
-    let none = Axis {
-        label: x_label.into(),
-        scale: Scale::Linear,
-        low: 0.0,
-        high: 1.0,
-        ticks: vec![],
-    };
+    let none =
+        Axis { label: x_label.into(), scale: Scale::Linear, low: 0.0, high: 1.0, ticks: vec![] };
     let mut out = String::new();
     open(&mut out, title, HEIGHT);
     frame(&mut out, &none, &y);
@@ -325,11 +283,8 @@ pub struct Span {
 pub fn timeline(title: &str, spans: &[Span]) -> String {
     let row = (360.0 / spans.len().max(1) as f64).clamp(1.0, 9.0);
     let height = TOP + row * spans.len() as f64 + BOTTOM;
-    let x = Axis::over(
-        "seconds since the start",
-        Scale::Linear,
-        spans.iter().map(|span| span.end_s),
-    );
+    let x =
+        Axis::over("seconds since the start", Scale::Linear, spans.iter().map(|span| span.end_s));
     let mut out = String::new();
     open(&mut out, title, height);
     x_ticks(&mut out, &x, height);
@@ -375,10 +330,7 @@ mod tests {
         }
         for (low, high) in [(1.0, 1.0), (0.003, 4000.0), (27.0, 33.0), (10.0, 100.0)] {
             let (from, to, ticks) = log_ticks(low, high);
-            assert!(
-                from <= low && to >= high && ticks.len() >= 2,
-                "{low} to {high}: {ticks:?}"
-            );
+            assert!(from <= low && to >= high && ticks.len() >= 2, "{low} to {high}: {ticks:?}");
         }
     }
 
@@ -399,22 +351,10 @@ mod tests {
 
     #[test]
     fn plots_of_nothing_are_still_plots() {
-        let empty = Line {
-            name: "<a>".into(),
-            points: vec![],
-        };
-        let lone = Line {
-            name: "b".into(),
-            points: vec![(0.0, 0.0)],
-        };
+        let empty = Line { name: "<a>".into(), points: vec![] };
+        let lone = Line { name: "b".into(), points: vec![(0.0, 0.0)] };
         for plot in [
-            lines(
-                "t",
-                ("x", Scale::Log),
-                "y",
-                &[empty.clone(), lone.clone()],
-                true,
-            ),
+            lines("t", ("x", Scale::Log), "y", &[empty.clone(), lone.clone()], true),
             bars("t", "x", "y", &[empty, lone]),
             timeline("t", &[]),
         ] {

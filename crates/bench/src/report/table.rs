@@ -22,11 +22,7 @@ pub fn render(report: &Report) -> String {
 }
 
 fn rule(out: &mut String, title: &str, fill: char) {
-    let title = if title.is_empty() {
-        String::new()
-    } else {
-        format!(" {title} ")
-    };
+    let title = if title.is_empty() { String::new() } else { format!(" {title} ") };
     let rest = WIDTH.saturating_sub(title.chars().count());
     let left = rest / 2;
     let bar = |count| std::iter::repeat_n(fill, count).collect::<String>();
@@ -40,11 +36,7 @@ fn line(out: &mut String, label: &str, value: &str) {
 fn render_group(out: &mut String, report: &Report, group: &Group) {
     rule(out, &format!("{} / {}", report.title, group.name), '=');
     if group.runs.len() > 1 {
-        let _ = writeln!(
-            out,
-            "medians of {} runs, [smallest, largest]",
-            group.runs.len()
-        );
+        let _ = writeln!(out, "medians of {} runs, [smallest, largest]", group.runs.len());
     }
     let mut section = "";
     for metric in group.metrics() {
@@ -79,17 +71,10 @@ fn render_failures(out: &mut String, group: &Group) {
         let Some(failure) = record.failure() else {
             continue;
         };
-        let retry = failure
-            .retry_after_s
-            .map_or(String::new(), |_| ", with Retry-After".into());
-        let status = failure
-            .status
-            .map_or(String::new(), |status| format!(" {status}"));
+        let retry = failure.retry_after_s.map_or(String::new(), |_| ", with Retry-After".into());
+        let status = failure.status.map_or(String::new(), |status| format!(" {status}"));
         let kind = format!("{:?} {:?}{status}{retry}", record.role, failure.kind);
-        kinds
-            .entry(kind)
-            .or_insert_with(|| (0, failure.message.clone()))
-            .0 += 1;
+        kinds.entry(kind).or_insert_with(|| (0, failure.message.clone())).0 += 1;
     }
     if kinds.is_empty() {
         return;
@@ -117,22 +102,14 @@ fn render_counters(out: &mut String, group: &Group) {
         line(out, key, &format!("+{}", number(**by)));
     }
     if short.len() > MAX_COUNTERS {
-        let _ = writeln!(
-            out,
-            "… and {} more (--json has all)",
-            short.len() - MAX_COUNTERS
-        );
+        let _ = writeln!(out, "… and {} more (--json has all)", short.len() - MAX_COUNTERS);
     }
 }
 
 fn render_comparison(out: &mut String, groups: &[Group]) {
     rule(out, "Comparison", '=');
     let base = &groups[0];
-    let _ = writeln!(
-        out,
-        "medians; ratios to {:?}, run by run, [smallest, largest]",
-        base.name
-    );
+    let _ = writeln!(out, "medians; ratios to {:?}, run by run, [smallest, largest]", base.name);
     for (key, label, _) in COMPARED {
         let Some(of_base) = base.spread(key) else {
             continue;
@@ -154,11 +131,7 @@ fn render_comparison(out: &mut String, groups: &[Group]) {
     }
     for group in &groups[1..] {
         let (equal, all) = group.equal_texts(base);
-        let _ = writeln!(
-            out,
-            "texts of {:?} equal to the base's: {equal} of {all}",
-            group.name
-        );
+        let _ = writeln!(out, "texts of {:?} equal to the base's: {equal} of {all}", group.name);
     }
     rule(out, "", '=');
 }

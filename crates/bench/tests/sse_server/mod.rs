@@ -131,20 +131,12 @@ impl SseServer {
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        let body = request
-            .into_body()
-            .collect()
-            .await
-            .map(|body| body.to_bytes());
+        let body = request.into_body().collect().await.map(|body| body.to_bytes());
         let body: Value = serde_json::from_slice(&body.unwrap_or_default()).unwrap_or_default();
         match path.as_str() {
             "/v1/models" => whole(200, json!({ "data": [{ "id": "script" }] })),
             "/tokenize" => {
-                let words = body["prompt"]
-                    .as_str()
-                    .unwrap_or("")
-                    .split_whitespace()
-                    .count();
+                let words = body["prompt"].as_str().unwrap_or("").split_whitespace().count();
                 whole(200, json!({ "tokens": (0..words).collect::<Vec<usize>>() }))
             }
             "/v1/chat/completions" | "/v1/completions" => {
@@ -158,9 +150,7 @@ impl SseServer {
         if self.in_flight.fetch_add(1, Ordering::SeqCst) >= self.script.limit {
             self.in_flight.fetch_sub(1, Ordering::SeqCst);
             let mut refusal = whole(429, json!({ "error": { "message": "too many" } }));
-            refusal
-                .headers_mut()
-                .insert("retry-after", "7".parse().unwrap());
+            refusal.headers_mut().insert("retry-after", "7".parse().unwrap());
             return refusal;
         }
         let asked = body["max_tokens"].as_u64().unwrap_or(16) as u32;
@@ -187,10 +177,7 @@ impl SseServer {
 
 fn whole(status: u16, body: Value) -> Response<Body> {
     let body = Full::new(Bytes::from(body.to_string())).map_err(|never| match never {});
-    Response::builder()
-        .status(status)
-        .body(body.boxed_unsync())
-        .unwrap()
+    Response::builder().status(status).body(body.boxed_unsync()).unwrap()
 }
 
 /// One answer as it is sent.
@@ -210,11 +197,7 @@ struct Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         self.server.in_flight.fetch_sub(1, Ordering::SeqCst);
-        let counter = if self.ended {
-            &self.server.completed
-        } else {
-            &self.server.abandoned
-        };
+        let counter = if self.ended { &self.server.completed } else { &self.server.abandoned };
         counter.fetch_add(1, Ordering::SeqCst);
         self.server.ended.notify_waiters();
     }
@@ -225,12 +208,7 @@ impl Answer {
         if self.ended {
             return None;
         }
-        let last = self
-            .server
-            .script
-            .tokens
-            .unwrap_or(self.asked)
-            .min(self.asked);
+        let last = self.server.script.tokens.unwrap_or(self.asked).min(self.asked);
         let data = if self.sent < last {
             self.chunk(last).await
         } else {
@@ -245,11 +223,7 @@ impl Answer {
 
     /// The first token alone, then `interval` at a time.
     async fn chunk(&mut self, last: u32) -> String {
-        let count = if self.sent == 0 {
-            1
-        } else {
-            self.interval.min(last - self.sent)
-        };
+        let count = if self.sent == 0 { 1 } else { self.interval.min(last - self.sent) };
         for _ in 0..count {
             let due = self.began + self.server.script.prefill + self.server.script.gap * self.sent;
             sleep_until(due).await;
@@ -283,11 +257,7 @@ impl Answer {
 
     fn finish(&self) -> String {
         let finish = json!({ "choices": [{ "delta": {}, "text": "", "finish_reason": "length" }] });
-        let tokens = self
-            .server
-            .script
-            .claimed_tokens
-            .unwrap_or(self.sent.into());
+        let tokens = self.server.script.claimed_tokens.unwrap_or(self.sent.into());
         let mut usage = json!({
             "choices": [],
             "usage": { "prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": tokens + 1 },

@@ -28,22 +28,14 @@ pub struct Limits {
 impl Default for Limits {
     /// Enough to judge a file: no arrays, strings to 1 MiB, 64 MiB altogether.
     fn default() -> Self {
-        Self {
-            keep_arrays: false,
-            string_bytes: 1 << 20,
-            total_bytes: 64 << 20,
-        }
+        Self { keep_arrays: false, string_bytes: 1 << 20, total_bytes: 64 << 20 }
     }
 }
 
 impl Limits {
     /// Enough to copy a vocabulary: arrays too, 512 MiB altogether.
     pub fn with_arrays() -> Self {
-        Self {
-            keep_arrays: true,
-            total_bytes: 512 << 20,
-            ..Self::default()
-        }
+        Self { keep_arrays: true, total_bytes: 512 << 20, ..Self::default() }
     }
 }
 
@@ -73,10 +65,7 @@ impl Header {
         let header = Self::read(BufReader::with_capacity(1 << 16, file), file_bytes, limits)?;
         let needed_bytes = header.file_bytes()?;
         if needed_bytes > file_bytes {
-            return Err(Error::Truncated {
-                needed_bytes,
-                actual_bytes: file_bytes,
-            });
+            return Err(Error::Truncated { needed_bytes, actual_bytes: file_bytes });
         }
         Ok(header)
     }
@@ -86,39 +75,23 @@ impl Header {
     /// # Errors
     /// See [`Error`].
     pub fn read(source: impl Read, file_bytes: u64, limits: Limits) -> Result<Self, Error> {
-        let mut reader = Reader {
-            source,
-            at: 0,
-            file_bytes,
-            limits,
-            kept_bytes: 0,
-        };
+        let mut reader = Reader { source, at: 0, file_bytes, limits, kept_bytes: 0 };
         let version = reader.preamble()?;
         let tensor_count = reader.count("tensors")?;
         let metadata_count = reader.count("metadata entries")?;
         let metadata = (0..metadata_count)
             .map(|_| Ok((reader.name()?, reader.value()?)))
             .collect::<Result<Vec<_>, Error>>()?;
-        let tensors = (0..tensor_count)
-            .map(|_| reader.tensor())
-            .collect::<Result<Vec<_>, Error>>()?;
+        let tensors =
+            (0..tensor_count).map(|_| reader.tensor()).collect::<Result<Vec<_>, Error>>()?;
         let alignment = alignment(&metadata)?;
         let data_offset = reader.at.next_multiple_of(alignment.into());
-        Ok(Self {
-            version,
-            metadata,
-            tensors,
-            data_offset,
-            alignment,
-        })
+        Ok(Self { version, metadata, tensors, data_offset, alignment })
     }
 
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.metadata
-            .iter()
-            .find(|(k, _)| k == key)
-            .map(|(_, value)| value)
+        self.metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value)
     }
 
     /// The model's architecture (`general.architecture`).
@@ -128,8 +101,7 @@ impl Header {
 
     /// The number at `key` of the model's own architecture, for example `block_count`.
     pub fn model_number(&self, key: &str) -> Option<u64> {
-        self.get(&format!("{}.{key}", self.architecture()?))?
-            .as_u64()
+        self.get(&format!("{}.{key}", self.architecture()?))?.as_u64()
     }
 
     /// Bytes the file must have to hold every tensor whose size is known here.
@@ -137,11 +109,7 @@ impl Header {
     /// # Errors
     /// [`Error::Malformed`] when a tensor's size or place overflows.
     pub fn file_bytes(&self) -> Result<u64, Error> {
-        let mut needed = if self.tensors.is_empty() {
-            0
-        } else {
-            self.data_offset
-        };
+        let mut needed = if self.tensors.is_empty() { 0 } else { self.data_offset };
         for tensor in &self.tensors {
             let end = self
                 .data_offset
@@ -242,10 +210,7 @@ impl<R: Read> Reader<R> {
         self.at += got;
         if got < wanted {
             let needed_bytes = self.at + (wanted - got);
-            return Err(Error::Truncated {
-                needed_bytes,
-                actual_bytes: self.at,
-            });
+            return Err(Error::Truncated { needed_bytes, actual_bytes: self.at });
         }
         Ok(())
     }
@@ -328,20 +293,11 @@ impl<R: Read> Reader<R> {
         let name = self.name()?;
         let dim_count = self.u32()?;
         if dim_count > MAX_DIMS {
-            return Err(Error::malformed(format!(
-                "tensor {name:?} has {dim_count} dimensions"
-            )));
+            return Err(Error::malformed(format!("tensor {name:?} has {dim_count} dimensions")));
         }
-        let dims = (0..dim_count)
-            .map(|_| self.u64())
-            .collect::<Result<Vec<_>, Error>>()?;
+        let dims = (0..dim_count).map(|_| self.u64()).collect::<Result<Vec<_>, Error>>()?;
         let kind = TensorType(self.u32()?);
         let offset = self.u64()?;
-        Ok(TensorInfo {
-            name,
-            dims,
-            kind,
-            offset,
-        })
+        Ok(TensorInfo { name, dims, kind, offset })
     }
 }

@@ -33,10 +33,7 @@ fn read(bytes: &[u8], limits: Limits) -> Result<Header, Error> {
     let header = Header::read(Cursor::new(bytes), bytes.len() as u64, limits)?;
     let (needed_bytes, actual_bytes) = (header.file_bytes()?, bytes.len() as u64);
     match needed_bytes > actual_bytes {
-        true => Err(Error::Truncated {
-            needed_bytes,
-            actual_bytes,
-        }),
+        true => Err(Error::Truncated { needed_bytes, actual_bytes }),
         false => Ok(header),
     }
 }
@@ -57,26 +54,17 @@ fn reads_back_what_was_written() {
 #[test]
 fn skips_arrays_unless_asked() {
     let header = read(&file(), Limits::default()).unwrap();
-    let skipped = Array {
-        item: Kind::String,
-        len: 3,
-        bytes: None,
-    };
+    let skipped = Array { item: Kind::String, len: 3, bytes: None };
     assert_eq!(header.get("tokens"), Some(&Value::Array(skipped)));
     let header = read(&file(), Limits::with_arrays()).unwrap();
-    let Some(Value::Array(tokens)) = header.get("tokens") else {
-        panic!("no tokens")
-    };
+    let Some(Value::Array(tokens)) = header.get("tokens") else { panic!("no tokens") };
     assert_eq!(tokens.strings(), [&b"a"[..], b"", b"ccc"]);
 }
 
 #[test]
 fn every_cut_is_truncated() {
     let bytes = file();
-    let needed = read(&bytes, Limits::default())
-        .unwrap()
-        .file_bytes()
-        .unwrap() as usize;
+    let needed = read(&bytes, Limits::default()).unwrap().file_bytes().unwrap() as usize;
     for len in 0..needed {
         let error = read(&bytes[..len], Limits::default()).unwrap_err();
         assert!(matches!(error, Error::Truncated { .. }), "{len}: {error}");
@@ -87,16 +75,10 @@ fn every_cut_is_truncated() {
 fn names_what_is_wrong() {
     let mut bytes = file();
     bytes[0] = b'X';
-    assert!(matches!(
-        read(&bytes, Limits::default()),
-        Err(Error::Magic { .. })
-    ));
+    assert!(matches!(read(&bytes, Limits::default()), Err(Error::Magic { .. })));
     let mut bytes = file();
     bytes[4] = 9;
-    assert!(matches!(
-        read(&bytes, Limits::default()),
-        Err(Error::Version(9))
-    ));
+    assert!(matches!(read(&bytes, Limits::default()), Err(Error::Version(9))));
 }
 
 #[test]
@@ -105,10 +87,7 @@ fn announced_lengths_reserve_nothing() {
     for at in [8, 16, 24, 56] {
         let mut bytes = file();
         bytes[at..at + 8].copy_from_slice(&(1u64 << 60).to_le_bytes());
-        assert!(
-            read(&bytes, Limits::with_arrays()).is_err(),
-            "length at {at}"
-        );
+        assert!(read(&bytes, Limits::with_arrays()).is_err(), "length at {at}");
     }
 }
 

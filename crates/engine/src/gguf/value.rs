@@ -52,9 +52,7 @@ impl Kind {
             Kind::I64,
             Kind::F64,
         ];
-        ALL.get(n as usize)
-            .copied()
-            .ok_or_else(|| Error::malformed(format!("value type {n}")))
+        ALL.get(n as usize).copied().ok_or_else(|| Error::malformed(format!("value type {n}")))
     }
 
     /// Bytes of one value; `None` where values differ in length.
@@ -91,31 +89,19 @@ impl Array {
             bytes.extend_from_slice(item);
             len += 1;
         }
-        Self {
-            item: Kind::String,
-            len,
-            bytes: Some(bytes),
-        }
+        Self { item: Kind::String, len, bytes: Some(bytes) }
     }
 
     /// An array of 32-bit signed integers.
     pub fn of_i32(items: impl IntoIterator<Item = i32>) -> Self {
         let bytes: Vec<u8> = items.into_iter().flat_map(i32::to_le_bytes).collect();
-        Self {
-            item: Kind::I32,
-            len: bytes.len() as u64 / 4,
-            bytes: Some(bytes),
-        }
+        Self { item: Kind::I32, len: bytes.len() as u64 / 4, bytes: Some(bytes) }
     }
 
     /// An array of 32-bit floats.
     pub fn of_f32(items: impl IntoIterator<Item = f32>) -> Self {
         let bytes: Vec<u8> = items.into_iter().flat_map(f32::to_le_bytes).collect();
-        Self {
-            item: Kind::F32,
-            len: bytes.len() as u64 / 4,
-            bytes: Some(bytes),
-        }
+        Self { item: Kind::F32, len: bytes.len() as u64 / 4, bytes: Some(bytes) }
     }
 
     /// The elements of an array of strings; empty for other arrays and skipped ones.

@@ -19,11 +19,7 @@ pub struct TensorSpec {
 impl TensorSpec {
     /// A tensor of 32-bit floats.
     pub fn f32(name: impl Into<String>, dims: &[u64]) -> Self {
-        Self {
-            name: name.into(),
-            dims: dims.to_vec(),
-            kind: TensorType::F32,
-        }
+        Self { name: name.into(), dims: dims.to_vec(), kind: TensorType::F32 }
     }
 }
 
@@ -70,18 +66,14 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// [`Error::Malformed`] when `bytes` has not the described length or no tensor is left.
     pub fn data(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let size = self
-            .sizes
-            .pop()
-            .ok_or_else(|| Error::malformed("no tensor is left"))?;
+        let size = self.sizes.pop().ok_or_else(|| Error::malformed("no tensor is left"))?;
         if bytes.len() as u64 != size {
             let reason = format!("a tensor of {size} bytes was given {}", bytes.len());
             return Err(Error::malformed(reason));
         }
         self.sink.write_all(bytes)?;
         let padding = size.next_multiple_of(DEFAULT_ALIGNMENT.into()) - size;
-        self.sink
-            .write_all(&[0; DEFAULT_ALIGNMENT as usize][..padding as usize])?;
+        self.sink.write_all(&[0; DEFAULT_ALIGNMENT as usize][..padding as usize])?;
         Ok(())
     }
 
@@ -100,10 +92,7 @@ impl<W: Write> Writer<W> {
     /// [`Error::Malformed`] when tensors are missing.
     pub fn finish(mut self) -> Result<W, Error> {
         if !self.sizes.is_empty() {
-            return Err(Error::malformed(format!(
-                "{} tensors have no data",
-                self.sizes.len()
-            )));
+            return Err(Error::malformed(format!("{} tensors have no data", self.sizes.len())));
         }
         self.sink.flush()?;
         Ok(self.sink)
@@ -160,23 +149,13 @@ fn put_tensors(head: &mut Vec<u8>, tensors: &[TensorSpec]) -> Result<Vec<u64>, E
     let mut sizes = Vec::with_capacity(tensors.len());
     for spec in tensors {
         let TensorSpec { name, dims, kind } = spec.clone();
-        let info = TensorInfo {
-            name,
-            dims,
-            kind,
-            offset,
-        };
+        let info = TensorInfo { name, dims, kind, offset };
         let size = info.bytes()?.ok_or_else(|| {
-            Error::malformed(format!(
-                "tensor {:?} has an unknown element type",
-                info.name
-            ))
+            Error::malformed(format!("tensor {:?} has an unknown element type", info.name))
         })?;
         put_bytes(head, info.name.as_bytes());
         head.extend_from_slice(&(info.dims.len() as u32).to_le_bytes());
-        info.dims
-            .iter()
-            .for_each(|d| head.extend_from_slice(&d.to_le_bytes()));
+        info.dims.iter().for_each(|d| head.extend_from_slice(&d.to_le_bytes()));
         head.extend_from_slice(&info.kind.0.to_le_bytes());
         head.extend_from_slice(&offset.to_le_bytes());
         offset += size.next_multiple_of(DEFAULT_ALIGNMENT.into());

@@ -25,23 +25,18 @@ impl NativeBatch {
         self.positions.clear();
         self.slots.clear();
         self.outputs.clear();
-        self.tokens
-            .extend(batch.tokens.iter().map(|&token| token as sys::llama_token));
+        self.tokens.extend(batch.tokens.iter().map(|&token| token as sys::llama_token));
         for span in &batch.spans {
             let len = span.tokens.len();
             let start = span.start as sys::llama_pos;
-            self.positions
-                .extend((0..len).map(|i| start + i as sys::llama_pos));
-            self.slots
-                .extend(std::iter::repeat_n(i32::from(span.slot.0), len));
+            self.positions.extend((0..len).map(|i| start + i as sys::llama_pos));
+            self.slots.extend(std::iter::repeat_n(i32::from(span.slot.0), len));
             // Of spans that do not sample too: their logits show whether the past is sound.
-            self.outputs
-                .extend((0..len).map(|i| i8::from(i + 1 == len)));
+            self.outputs.extend((0..len).map(|i| i8::from(i + 1 == len)));
         }
         self.slot_counts.resize(self.tokens.len(), 1);
         self.slot_pointers.clear();
-        self.slot_pointers
-            .extend(self.slots.iter_mut().map(|slot| &raw mut *slot));
+        self.slot_pointers.extend(self.slots.iter_mut().map(|slot| &raw mut *slot));
     }
 
     fn view(&mut self) -> sys::llama_batch {
@@ -107,13 +102,7 @@ impl Context {
         }
         let vocab_size = model.info().vocab_size as usize;
         let batch = NativeBatch::default();
-        Ok(Self {
-            handle,
-            batch,
-            vocab_size,
-            _pool: pool,
-            _model: model,
-        })
+        Ok(Self { handle, batch, vocab_size, _pool: pool, _model: model })
     }
 
     fn as_ptr(&self) -> *mut sys::llama_context {
@@ -129,13 +118,7 @@ impl Context {
     pub(super) fn sizes(&self) -> (u32, u32, u32) {
         let ptr = self.as_ptr();
         // SAFETY: the context is alive; plain numbers out.
-        unsafe {
-            (
-                sys::llama_n_ctx(ptr),
-                sys::llama_n_ctx_seq(ptr),
-                sys::llama_n_batch(ptr),
-            )
-        }
+        unsafe { (sys::llama_n_ctx(ptr), sys::llama_n_ctx_seq(ptr), sys::llama_n_batch(ptr)) }
     }
 
     /// Computes `batch`, which the caller has checked: not empty, within the context's
@@ -153,10 +136,7 @@ impl Context {
         match unsafe { sys::llama_decode(self.as_ptr(), view) } {
             0 => Ok(()),
             1 => Err(RunError::CacheFull),
-            code => Err(RunError::Backend(format!(
-                "{} (code {code})",
-                log::take_reason()
-            ))),
+            code => Err(RunError::Backend(format!("{} (code {code})", log::take_reason()))),
         }
     }
 

@@ -35,10 +35,7 @@ pub(super) fn cut(batch: &Batch, spans: &[usize]) -> Vec<Part> {
             let part = match parts.last_mut() {
                 Some(part) if part.batch.tokens.len() < SAFE_TOKENS => part,
                 _ => {
-                    parts.push(Part {
-                        batch: Batch::default(),
-                        ends: Vec::new(),
-                    });
+                    parts.push(Part { batch: Batch::default(), ends: Vec::new() });
                     parts.last_mut().expect("just pushed")
                 }
             };
@@ -47,12 +44,7 @@ pub(super) fn cut(batch: &Batch, spans: &[usize]) -> Vec<Part> {
             let start = span.start + (tokens.start - span.tokens.start) as u32;
             let is_end = tokens.end == rest.end;
             rest.start = tokens.end;
-            part.batch.push(
-                span.slot,
-                start,
-                &batch.tokens[tokens],
-                is_end && span.sample,
-            );
+            part.batch.push(span.slot, start, &batch.tokens[tokens], is_end && span.sample);
             part.ends.push(is_end.then_some(index));
         }
     }
@@ -76,21 +68,12 @@ mod tests {
         let parts = cut(&batch, &[0, 1, 2]);
         let joined: Vec<u32> = parts.iter().flat_map(|p| p.batch.tokens.clone()).collect();
         assert_eq!(joined, tokens);
-        assert!(
-            parts
-                .iter()
-                .all(|part| part.batch.tokens.len() <= SAFE_TOKENS)
-        );
-        let ends: Vec<usize> = parts
-            .iter()
-            .flat_map(|p| p.ends.iter().flatten().copied())
-            .collect();
+        assert!(parts.iter().all(|part| part.batch.tokens.len() <= SAFE_TOKENS));
+        let ends: Vec<usize> =
+            parts.iter().flat_map(|p| p.ends.iter().flatten().copied()).collect();
         assert_eq!(ends, [0, 1, 2]);
         let second = &parts[1].batch.spans[0];
-        assert_eq!(
-            (second.slot, second.start, second.sample),
-            (Slot(1), 31, false)
-        );
+        assert_eq!((second.slot, second.start, second.sample), (Slot(1), 31, false));
         assert_eq!(cut(&batch, &[2])[0].batch.tokens, tokens[90..]);
     }
 }

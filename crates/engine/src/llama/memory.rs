@@ -47,9 +47,7 @@ pub(super) fn kv_bytes(header: &Header, cells: u32, kv: KvType) -> u64 {
     let head_width = number("embedding_length").unwrap_or(0) / heads;
     let key = number("attention.key_length").unwrap_or(head_width);
     let value = number("attention.value_length").unwrap_or(head_width);
-    let per_cell = layers
-        .saturating_mul(kv_heads)
-        .saturating_mul(key.saturating_add(value));
+    let per_cell = layers.saturating_mul(kv_heads).saturating_mul(key.saturating_add(value));
     kv.bytes(per_cell.saturating_mul(cells.into()))
 }
 
@@ -58,16 +56,12 @@ pub(super) fn kv_bytes(header: &Header, cells: u32, kv: KvType) -> u64 {
 pub(super) fn available_bytes() -> Option<u64> {
     let free = meminfo_available(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let limit = limit
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(u64::MAX);
+    let limit = limit.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
     Some(free.min(limit))
 }
 
 fn meminfo_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024)
 }

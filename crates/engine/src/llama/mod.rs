@@ -48,15 +48,11 @@ pub fn system_info() -> String {
     start();
     // SAFETY: returns a pointer to a static NUL-terminated string.
     let text = unsafe { CStr::from_ptr(sys::llama_print_system_info()) };
-    text.to_string_lossy()
-        .trim_end_matches([' ', '|'])
-        .to_owned()
+    text.to_string_lossy().trim_end_matches([' ', '|']).to_owned()
 }
 
 /// The build of llama.cpp.
 pub fn version() -> String {
     // SAFETY: returns a pointer to a static NUL-terminated string.
-    unsafe { CStr::from_ptr(sys::llama_version()) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(sys::llama_version()) }.to_string_lossy().into_owned()
 }

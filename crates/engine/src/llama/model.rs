@@ -178,12 +178,7 @@ impl Model {
         match load_native(path, options, &mut report) {
             Some(handle) => {
                 let (info, has_weights) = (describe(handle), !options.vocab_only);
-                Ok(Arc::new(Self {
-                    handle,
-                    info,
-                    header,
-                    has_weights,
-                }))
+                Ok(Arc::new(Self { handle, info, header, has_weights }))
             }
             None if cancelled => Err(LoadError::Cancelled),
             None => Err(refusal(&header)),
@@ -213,10 +208,7 @@ impl Model {
 /// Checks the file and its siblings; gives the first header and the size of all.
 fn check_files(path: &Path) -> Result<(Header, u64), LoadError> {
     let (first, mut total_bytes) = check_file(path)?;
-    let parts = first
-        .get("split.count")
-        .and_then(gguf::Value::as_u64)
-        .unwrap_or(1);
+    let parts = first.get("split.count").and_then(gguf::Value::as_u64).unwrap_or(1);
     for part in 2..=parts.min(99_999) {
         let Some(sibling) = sibling(path, part, parts) else {
             break;
@@ -237,37 +229,21 @@ fn check_file(path: &Path) -> Result<(Header, u64), LoadError> {
     let owned = || path.to_owned();
     let unreadable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => LoadError::NotFound(owned()),
-        _ => LoadError::Unreadable {
-            path: owned(),
-            source,
-        },
+        _ => LoadError::Unreadable { path: owned(), source },
     };
     let metadata = fs::metadata(path).map_err(unreadable)?;
     if !metadata.is_file() {
         let source = io::Error::other("not a regular file");
-        return Err(LoadError::Unreadable {
-            path: owned(),
-            source,
-        });
+        return Err(LoadError::Unreadable { path: owned(), source });
     }
     let header = Header::open(path, Limits::default()).map_err(|error| match error {
         gguf::Error::Io(source) => unreadable(source),
         gguf::Error::Magic { .. } => LoadError::NotGguf(owned()),
-        gguf::Error::Truncated {
-            actual_bytes: 0..4, ..
-        } => LoadError::NotGguf(owned()),
-        gguf::Error::Truncated {
-            needed_bytes,
-            actual_bytes,
-        } => LoadError::Truncated {
-            path: owned(),
-            needed_bytes,
-            actual_bytes,
-        },
-        other => LoadError::Malformed {
-            path: owned(),
-            reason: other.to_string(),
-        },
+        gguf::Error::Truncated { actual_bytes: 0..4, .. } => LoadError::NotGguf(owned()),
+        gguf::Error::Truncated { needed_bytes, actual_bytes } => {
+            LoadError::Truncated { path: owned(), needed_bytes, actual_bytes }
+        }
+        other => LoadError::Malformed { path: owned(), reason: other.to_string() },
     })?;
     Ok((header, metadata.len()))
 }
@@ -283,11 +259,7 @@ fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Resul
     if needed_bytes <= available_bytes || (on_gpu && how.gpu_layers != Some(0)) {
         return Ok(());
     }
-    Err(LoadError::TooLarge {
-        weights_bytes,
-        kv_bytes,
-        available_bytes,
-    })
+    Err(LoadError::TooLarge { weights_bytes, kv_bytes, available_bytes })
 }
 
 fn load_native(
@@ -326,20 +298,13 @@ unsafe extern "C" fn handle_progress(share: f32, report: *mut c_void) -> bool {
 
 fn refusal(header: &Header) -> LoadError {
     let lines = log::take_errors();
-    if lines
-        .iter()
-        .any(|line| line.contains("unknown model architecture"))
-    {
+    if lines.iter().any(|line| line.contains("unknown model architecture")) {
         let name = header.architecture().unwrap_or("(none)").to_owned();
         return LoadError::UnsupportedArchitecture(name);
     }
     let reason = lines.into_iter().next();
     let reason = reason.unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
-    LoadError::Backend(
-        reason
-            .trim_start_matches("error loading model: ")
-            .to_owned(),
-    )
+    LoadError::Backend(reason.trim_start_matches("error loading model: ").to_owned())
 }
 
 fn describe(model: NonNull<sys::llama_model>) -> ModelInfo {
@@ -348,9 +313,7 @@ fn describe(model: NonNull<sys::llama_model>) -> ModelInfo {
         unsafe { sys::llama_model_chat_template(ptr, std::ptr::null()) };
     let chat_template = (!template.is_null()).then(|| {
         // SAFETY: not null, NUL-terminated, owned by the model.
-        unsafe { CStr::from_ptr(template) }
-            .to_string_lossy()
-            .into_owned()
+        unsafe { CStr::from_ptr(template) }.to_string_lossy().into_owned()
     });
     // SAFETY: `ptr` is a live model in all of these; they read plain numbers.
     let (context_train, parameters, size_bytes, partial_history, vocab_size) = unsafe {

@@ -48,7 +48,9 @@ const QUANTS: [(Quant, &str, sys::llama_ftype); 9] = [
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantizeError {
     /// No [`Quant`] has this name.
-    #[error("no quantisation is called {0}; there are F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, Q3_K_M and Q2_K")]
+    #[error(
+        "no quantisation is called {0}; there are F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, Q3_K_M and Q2_K"
+    )]
     Unknown(String),
     /// A path that C cannot express: it is not UTF-8 or holds a zero byte.
     #[error("the path {} cannot be passed to llama.cpp", .0.display())]

@@ -95,12 +95,10 @@ impl LlamaRunner {
     /// otherwise.
     pub fn new(model: Arc<Model>, options: &RunnerOptions) -> Result<Self, LoadError> {
         check(&model, options)?;
-        let threads = options
-            .threads
-            .unwrap_or_else(|| match model.info().size_bytes {
-                0..SMALL_MODEL_BYTES => NonZeroU16::MIN,
-                _ => physical_cores(),
-            });
+        let threads = options.threads.unwrap_or_else(|| match model.info().size_bytes {
+            0..SMALL_MODEL_BYTES => NonZeroU16::MIN,
+            _ => physical_cores(),
+        });
         let pool = ThreadPool::new(threads, options.poll);
         let params = params(options, threads);
         let vocab_size = model.info().vocab_size;
@@ -161,11 +159,7 @@ impl LlamaRunner {
             }
             covered = span.tokens.end;
         }
-        if covered == batch.tokens.len() {
-            Ok(())
-        } else {
-            broken("tokens outside all spans")
-        }
+        if covered == batch.tokens.len() { Ok(()) } else { broken("tokens outside all spans") }
     }
 
     /// Computes `batch` in one call. Appends a row per sampling span whose logits are
@@ -190,10 +184,7 @@ impl LlamaRunner {
             let sampler = sampler.expect("a sampler was assigned before sampling");
             match sampler.sample(logits, &mut self.scratch) {
                 Err(RowError::NonFiniteLogits) => broken.push(i),
-                outcome => sampled.push(Sampled {
-                    slot: span.slot,
-                    outcome,
-                }),
+                outcome => sampled.push(Sampled { slot: span.slot, outcome }),
             }
         }
         Ok(broken)
@@ -208,22 +199,17 @@ impl LlamaRunner {
         sampled: &mut Vec<Sampled>,
     ) -> Result<(), RunError> {
         for (n, part) in isolate::cut(batch, spans).iter().enumerate() {
-            let broken = self
-                .compute(&part.batch, sampled)
-                .map_err(|error| match error {
-                    // Some parts are done and their tokens drawn: it cannot be tried again.
-                    RunError::CacheFull if n > 0 => RunError::Backend(error.to_string()),
-                    error => error,
-                })?;
+            let broken = self.compute(&part.batch, sampled).map_err(|error| match error {
+                // Some parts are done and their tokens drawn: it cannot be tried again.
+                RunError::CacheFull if n > 0 => RunError::Backend(error.to_string()),
+                error => error,
+            })?;
             for index in broken.into_iter().filter_map(|i| part.ends[i]) {
                 let span = &batch.spans[index];
                 tracing::warn!(slot = span.slot.0, "a sequence has no usable logits");
                 if span.sample {
                     let outcome = Err(RowError::NonFiniteLogits);
-                    sampled.push(Sampled {
-                        slot: span.slot,
-                        outcome,
-                    });
+                    sampled.push(Sampled { slot: span.slot, outcome });
                 }
             }
         }
@@ -269,24 +255,15 @@ impl Runner for LlamaRunner {
     }
 
     fn fork(&mut self, from: Slot, to: Slot, len: u32) {
-        assert!(
-            self.capacity.shares_prefix,
-            "this model's past cannot be shared"
-        );
-        assert!(
-            from != to && from.0.max(to.0) < self.capacity.slots,
-            "slots in range"
-        );
+        assert!(self.capacity.shares_prefix, "this model's past cannot be shared");
+        assert!(from != to && from.0.max(to.0) < self.capacity.slots, "slots in range");
         self.context.copy(from.0, to.0, len);
     }
 
     fn truncate(&mut self, slot: Slot, len: u32) {
         assert!(slot.0 < self.capacity.slots, "slot in range");
         let removed = self.context.remove(slot.0, len);
-        assert!(
-            removed,
-            "this model's past cannot be cut: only truncate(_, 0)"
-        );
+        assert!(removed, "this model's past cannot be cut: only truncate(_, 0)");
         if len > 0 {
             return;
         }
@@ -304,10 +281,7 @@ fn check(model: &Model, options: &RunnerOptions) -> Result<(), LoadError> {
         return refuse("the model was loaded without weights");
     }
     if options.slots == 0 || options.slots > MAX_SLOTS {
-        return refuse(&format!(
-            "{} slots: 1 to {MAX_SLOTS} are possible",
-            options.slots
-        ));
+        return refuse(&format!("{} slots: 1 to {MAX_SLOTS} are possible", options.slots));
     }
     if options.kv_cells == 0 || options.batch_tokens == 0 || options.pass_tokens == 0 {
         return refuse("context, batch and pass need at least one token");
@@ -320,11 +294,7 @@ fn check(model: &Model, options: &RunnerOptions) -> Result<(), LoadError> {
     match available_bytes() {
         Some(available_bytes) if kv_bytes > available_bytes && !on_gpu => {
             let weights_bytes = model.info().size_bytes;
-            Err(LoadError::TooLarge {
-                weights_bytes,
-                kv_bytes,
-                available_bytes,
-            })
+            Err(LoadError::TooLarge { weights_bytes, kv_bytes, available_bytes })
         }
         _ => Ok(()),
     }

@@ -67,16 +67,7 @@ impl LlamaVocab {
             ends.push(unsafe { sys::llama_vocab_is_eog(vocab, token) });
         }
         let (bos, eos) = (TokenId::try_from(bos).ok(), TokenId::try_from(eos).ok());
-        Self {
-            model,
-            pieces,
-            names,
-            ends,
-            bos,
-            eos,
-            add_bos,
-            has_tokenizer,
-        }
+        Self { model, pieces, names, ends, bos, eos, add_bos, has_tokenizer }
     }
 
     /// The begin-of-sequence token.

@@ -52,20 +52,12 @@ impl Cells {
 
     /// Lets the empty slot `to` share the first `len` positions of `from`.
     pub(super) fn share(&mut self, from: usize, to: usize, len: usize) {
-        assert!(
-            self.slots[to].tokens.is_empty(),
-            "fork into slot {to}, which is not empty"
-        );
+        assert!(self.slots[to].tokens.is_empty(), "fork into slot {to}, which is not empty");
         let have = self.slots[from].tokens.len();
-        assert!(
-            len <= have,
-            "fork of {len} positions from slot {from}, which has {have}"
-        );
+        assert!(len <= have, "fork of {len} positions from slot {from}, which has {have}");
         let tokens = self.slots[from].tokens[..len].to_vec();
         let cells = self.slots[from].cells[..len].to_vec();
-        cells
-            .iter()
-            .for_each(|&cell| self.holders[cell as usize] += 1);
+        cells.iter().for_each(|&cell| self.holders[cell as usize] += 1);
         self.slots[to] = Held { tokens, cells };
     }
 

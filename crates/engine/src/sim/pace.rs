@@ -38,10 +38,7 @@ pub(super) struct Pacer {
 
 impl Pacer {
     pub(super) fn new(pace: Pace) -> Self {
-        Self {
-            pace,
-            deadline: None,
-        }
+        Self { pace, deadline: None }
     }
 
     /// Waits for the end of step `index`.
@@ -74,18 +71,9 @@ mod tests {
         let (start, ms) = (Instant::now(), Duration::from_millis);
         assert_eq!(next_deadline(None, start, ms(10)), start + ms(10));
         let last = start + ms(10);
-        assert_eq!(
-            next_deadline(Some(last), start + ms(12), ms(10)),
-            start + ms(20)
-        );
-        assert_eq!(
-            next_deadline(Some(last), start + ms(9), ms(10)),
-            start + ms(20)
-        );
-        assert_eq!(
-            next_deadline(Some(last), start + ms(500), ms(10)),
-            start + ms(510)
-        );
+        assert_eq!(next_deadline(Some(last), start + ms(12), ms(10)), start + ms(20));
+        assert_eq!(next_deadline(Some(last), start + ms(9), ms(10)), start + ms(20));
+        assert_eq!(next_deadline(Some(last), start + ms(500), ms(10)), start + ms(510));
     }
 
     #[test]

@@ -56,11 +56,7 @@ impl Default for SimOptions {
             batch_tokens: 2_048,
             shares_prefix: true,
         };
-        Self {
-            capacity,
-            pace: Pace::None,
-            faults: Vec::new(),
-        }
+        Self { capacity, pace: Pace::None, faults: Vec::new() }
     }
 }
 
@@ -87,11 +83,7 @@ pub struct SimRunner {
 impl SimRunner {
     /// An engine with nothing in it.
     pub fn new(options: SimOptions) -> Self {
-        let SimOptions {
-            capacity,
-            pace,
-            faults,
-        } = options;
+        let SimOptions { capacity, pace, faults } = options;
         Self {
             capacity,
             faults,
@@ -117,37 +109,16 @@ impl SimRunner {
 
     fn check_batch(&self, batch: &Batch) {
         let most = self.capacity.batch_tokens as usize;
-        assert!(
-            !batch.is_empty() && batch.tokens.len() <= most,
-            "a batch of 1 to {most} tokens"
-        );
+        assert!(!batch.is_empty() && batch.tokens.len() <= most, "a batch of 1 to {most} tokens");
         let mut slots = vec![false; self.capacity.slots.into()];
         let mut covered = 0;
-        for Span {
-            slot,
-            start,
-            tokens,
-            ..
-        } in &batch.spans
-        {
-            assert!(
-                !std::mem::replace(&mut slots[slot.index()], true),
-                "{slot:?} occurs twice"
-            );
+        for Span { slot, start, tokens, .. } in &batch.spans {
+            assert!(!std::mem::replace(&mut slots[slot.index()], true), "{slot:?} occurs twice");
             let have = self.cells.tokens(slot.index()).len();
-            assert_eq!(
-                *start as usize, have,
-                "{slot:?} does not go on where it ended"
-            );
+            assert_eq!(*start as usize, have, "{slot:?} does not go on where it ended");
             let end = have + tokens.len();
-            assert!(
-                end <= self.capacity.context_tokens as usize,
-                "{slot:?} beyond the context"
-            );
-            assert!(
-                tokens.start == covered && !tokens.is_empty(),
-                "spans cover the tokens"
-            );
+            assert!(end <= self.capacity.context_tokens as usize, "{slot:?} beyond the context");
+            assert!(tokens.start == covered && !tokens.is_empty(), "spans cover the tokens");
             covered = tokens.end;
         }
         assert_eq!(covered, batch.tokens.len(), "spans cover the tokens");
@@ -162,25 +133,18 @@ impl SimRunner {
 
     fn row_fault(&self, slot: Slot, step: u64) -> Option<RowError> {
         self.faults.iter().find_map(|fault| match fault {
-            Fault::Row {
-                slot: of,
-                step: at,
-                error,
-            } if *of == slot && *at == step => Some(error.clone()),
+            Fault::Row { slot: of, step: at, error } if *of == slot && *at == step => {
+                Some(error.clone())
+            }
             _ => None,
         })
     }
 
     fn sample(&mut self, slot: Slot, step: u64) -> Sampled {
         if let Some(error) = self.row_fault(slot, step) {
-            return Sampled {
-                slot,
-                outcome: Err(error),
-            };
+            return Sampled { slot, outcome: Err(error) };
         }
-        let sampler = self.samplers[slot.index()]
-            .as_mut()
-            .expect("a sampler was assigned");
+        let sampler = self.samplers[slot.index()].as_mut().expect("a sampler was assigned");
         let tokens = self.cells.tokens(slot.index());
         let i = sampler.generated();
         let prompt = &tokens[..tokens.len() - i as usize];
@@ -191,10 +155,7 @@ impl SimRunner {
         if i >= answer.length {
             self.logits[TURN_END as usize] = OVER;
         }
-        Sampled {
-            slot,
-            outcome: sampler.sample(&mut self.logits, &mut self.scratch),
-        }
+        Sampled { slot, outcome: sampler.sample(&mut self.logits, &mut self.scratch) }
     }
 }
 
@@ -219,8 +180,7 @@ impl Runner for SimRunner {
             return Err(RunError::CacheFull);
         }
         for span in &batch.spans {
-            self.cells
-                .append(span.slot.index(), &batch.tokens[span.tokens.clone()]);
+            self.cells.append(span.slot.index(), &batch.tokens[span.tokens.clone()]);
         }
         for span in batch.spans.iter().filter(|span| span.sample) {
             let row = self.sample(span.slot, step);
@@ -231,19 +191,13 @@ impl Runner for SimRunner {
     }
 
     fn fork(&mut self, from: Slot, to: Slot, len: u32) {
-        assert!(
-            self.capacity.shares_prefix,
-            "this engine was set to share no prefixes"
-        );
+        assert!(self.capacity.shares_prefix, "this engine was set to share no prefixes");
         self.cells.share(from.index(), to.index(), len as usize);
     }
 
     fn truncate(&mut self, slot: Slot, len: u32) {
         let partial = len > 0 && (len as usize) < self.cells.tokens(slot.index()).len();
-        assert!(
-            self.capacity.shares_prefix || !partial,
-            "set to share no prefixes: no cuts"
-        );
+        assert!(self.capacity.shares_prefix || !partial, "set to share no prefixes: no cuts");
         self.cells.cut(slot.index(), len as usize);
         if len == 0 {
             self.samplers[slot.index()] = None;

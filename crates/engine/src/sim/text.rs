@@ -12,12 +12,8 @@ const SENTENCE: u64 = 16;
 const MARK_AT: u64 = 11;
 
 const MARKS: [u8; 4] = *b".,;.";
-const EMOJI: [[u8; 4]; 4] = [
-    *b"\xf0\x9f\x8c\x8a",
-    *b"\xf0\x9f\x9a\x80",
-    *b"\xf0\x9f\x93\xa1",
-    *b"\xf0\x9f\x8e\xb5",
-];
+const EMOJI: [[u8; 4]; 4] =
+    [*b"\xf0\x9f\x8c\x8a", *b"\xf0\x9f\x9a\x80", *b"\xf0\x9f\x93\xa1", *b"\xf0\x9f\x8e\xb5"];
 
 /// What the answer to one prompt is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,10 +33,7 @@ impl Answer {
             .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| {
                 (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
             });
-        Self {
-            seed,
-            length: asked_length(prompt).unwrap_or(DEFAULT_LENGTH),
-        }
+        Self { seed, length: asked_length(prompt).unwrap_or(DEFAULT_LENGTH) }
     }
 
     /// Its `i`-th token.
@@ -60,16 +53,10 @@ impl Answer {
 
 /// The N of the last `tokens=N` in the prompt's text.
 fn asked_length(prompt: &[TokenId]) -> Option<u64> {
-    let text: Vec<u8> = prompt
-        .iter()
-        .flat_map(|&token| SimVocab.piece(token))
-        .copied()
-        .collect();
+    let text: Vec<u8> = prompt.iter().flat_map(|&token| SimVocab.piece(token)).copied().collect();
     let text = String::from_utf8_lossy(&text);
     let (_, after) = text.rsplit_once("tokens=")?;
-    let digits = after
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(after.len());
+    let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
     after[..digits].parse().ok()
 }
 
@@ -88,31 +75,16 @@ mod tests {
     use super::*;
 
     fn prompt(text: &str) -> Vec<TokenId> {
-        SimVocab
-            .encode(
-                text,
-                Encode {
-                    add_bos: false,
-                    parse_special: false,
-                },
-            )
-            .unwrap()
+        SimVocab.encode(text, Encode { add_bos: false, parse_special: false }).unwrap()
     }
 
     #[test]
     fn answers_are_utf8_with_split_characters() {
         let answer = Answer::to(&prompt("hello"));
         let tokens: Vec<TokenId> = (0..3200).map(|i| answer.token(i)).collect();
-        let text: Vec<u8> = tokens
-            .iter()
-            .flat_map(|&t| SimVocab.piece(t))
-            .copied()
-            .collect();
+        let text: Vec<u8> = tokens.iter().flat_map(|&t| SimVocab.piece(t)).copied().collect();
         let text = String::from_utf8(text).expect("whole sentences are UTF-8");
-        assert!(
-            text.chars().any(|c| c.len_utf8() == 4),
-            "no emoji in {text}"
-        );
+        assert!(text.chars().any(|c| c.len_utf8() == 4), "no emoji in {text}");
         assert_ne!(answer, Answer::to(&prompt("hallo")));
     }
 

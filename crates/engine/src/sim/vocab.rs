@@ -49,10 +49,7 @@ impl SimVocab {
         if let Some(i) = special.iter().position(|name| text.starts_with(name)) {
             return (END_OF_TEXT + i as TokenId, SPECIAL[i].len());
         }
-        let words = WORDS
-            .iter()
-            .enumerate()
-            .filter(|(_, word)| text.starts_with(**word));
+        let words = WORDS.iter().enumerate().filter(|(_, word)| text.starts_with(**word));
         match words.max_by_key(|(_, word)| word.len()) {
             Some((i, word)) => (FIRST_WORD + i as TokenId, word.len()),
             None => (text.as_bytes()[0].into(), 1),
@@ -85,9 +82,7 @@ impl Vocab for SimVocab {
         match token {
             0..END_OF_TEXT => &BYTES[token as usize..=token as usize],
             END_OF_TEXT..FIRST_WORD => &[],
-            _ => WORDS
-                .get((token - FIRST_WORD) as usize)
-                .map_or(&[], |word| word.as_bytes()),
+            _ => WORDS.get((token - FIRST_WORD) as usize).map_or(&[], |word| word.as_bytes()),
         }
     }
 
@@ -111,10 +106,7 @@ mod tests {
     use super::*;
 
     fn decode(tokens: &[TokenId]) -> Vec<u8> {
-        tokens
-            .iter()
-            .flat_map(|&token| SimVocab.piece(token).to_vec())
-            .collect()
+        tokens.iter().flat_map(|&token| SimVocab.piece(token).to_vec()).collect()
     }
 
     proptest! {
@@ -129,10 +121,7 @@ mod tests {
 
     #[test]
     fn special_tokens_are_parsed_when_asked() {
-        let how = Encode {
-            add_bos: false,
-            parse_special: true,
-        };
+        let how = Encode { add_bos: false, parse_special: true };
         let tokens = SimVocab.encode("<|im_start|>a the<|im_end|>", how).unwrap();
         assert_eq!(tokens, [257, 97, FIRST_WORD, TURN_END]);
         assert_eq!(SimVocab.name(TURN_END), b"<|im_end|>");

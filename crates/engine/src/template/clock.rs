@@ -37,15 +37,8 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-const DAYS: [&str; 7] = [
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-];
+const DAYS: [&str; 7] =
+    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 /// A time in the Gregorian calendar.
 struct Civil {
@@ -72,23 +65,11 @@ impl Civil {
         let month = (march_month + 2) % 12;
         let year = year + era * 400 + i64::from(march_month >= 10);
         let weekday = (days + 4).rem_euclid(7) as usize;
-        Self {
-            year,
-            month: month as usize,
-            day,
-            second,
-            weekday,
-        }
+        Self { year, month: month as usize, day, second, weekday }
     }
 
     fn field(&self, code: char) -> String {
-        let Self {
-            year,
-            month,
-            day,
-            second,
-            weekday,
-        } = *self;
+        let Self { year, month, day, second, weekday } = *self;
         let date = |month: usize| format!("{year}-{month:02}-{day:02}");
         match code {
             'Y' => year.to_string(),
@@ -122,11 +103,7 @@ mod tests {
         for (unix_s, format, text) in [
             (0, "%d %b %Y", "01 Jan 1970"),
             (951_782_400, "%A, %B %-d, %Y", "Tuesday, February 29, 2000"),
-            (
-                1_735_689_599,
-                "%F %H:%M:%S %p %I",
-                "2024-12-31 23:59:59 PM 11",
-            ),
+            (1_735_689_599, "%F %H:%M:%S %p %I", "2024-12-31 23:59:59 PM 11"),
             (4_107_542_400, "%a %y-%m-%d", "Mon 00-03-01"),
             (-1, "%Y%%%q%", "1969%%q%"),
         ] {

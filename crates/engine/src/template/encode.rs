@@ -7,10 +7,7 @@ use super::{ChatTemplate, Conversation, Segment, TemplateError};
 
 /// Whether tokenizing `text` with special tokens parsed gives a control token.
 pub fn has_special(vocab: &dyn Vocab, text: &str) -> bool {
-    let how = Encode {
-        add_bos: false,
-        parse_special: true,
-    };
+    let how = Encode { add_bos: false, parse_special: true };
     match vocab.encode(text, how) {
         Ok(tokens) => tokens.iter().any(|&token| is_control(vocab, token)),
         // What cannot be encoded is no matter for trust; encoding it later gives the error.
@@ -32,19 +29,10 @@ pub fn encode_segments(
     vocab: &dyn Vocab,
     segments: &[Segment],
 ) -> Result<Vec<TokenId>, EncodeError> {
-    let mut tokens = vocab.encode(
-        "",
-        Encode {
-            add_bos: true,
-            parse_special: false,
-        },
-    )?;
+    let mut tokens = vocab.encode("", Encode { add_bos: true, parse_special: false })?;
     let begin = tokens.clone();
     for (i, segment) in segments.iter().enumerate() {
-        let how = Encode {
-            add_bos: false,
-            parse_special: segment.special,
-        };
+        let how = Encode { add_bos: false, parse_special: segment.special };
         let part = vocab.encode(&segment.text, how)?;
         if i == 0 && !begin.is_empty() && part.starts_with(&begin) {
             tokens.clear();

@@ -58,14 +58,9 @@ pub(super) fn render(
     let template = environment.get_template(NAME).map_err(failed)?;
     let strftime_now = Value::from_function(move |format: String| strftime(&format, now_unix_s));
     let variables = Value::from_serialize(variables);
-    let mut output = Bounded {
-        bytes: Vec::new(),
-        max_bytes,
-    };
+    let mut output = Bounded { bytes: Vec::new(), max_bytes };
     let context = context! { strftime_now, ..variables };
-    template
-        .render_captured_to(context, &mut output)
-        .map_err(failed)?;
+    template.render_captured_to(context, &mut output).map_err(failed)?;
     Ok(String::from_utf8_lossy(&output.bytes).into_owned())
 }
 
@@ -87,10 +82,7 @@ fn classify(error: &Error) -> TemplateError {
 }
 
 fn raise_exception(reason: String) -> Result<Value, Error> {
-    Err(Error::new(
-        ErrorKind::InvalidOperation,
-        format!("{RAISED}{reason}"),
-    ))
+    Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{reason}")))
 }
 
 /// Python's `json.dumps(value, ensure_ascii=False, indent=…)`, as templates expect it:
@@ -103,18 +95,12 @@ fn to_json(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
         Some(width) => {
             let spaces = vec![b' '; width.min(16)];
             let formatter = serde_json::ser::PrettyFormatter::with_indent(&spaces);
-            value.serialize(&mut serde_json::Serializer::with_formatter(
-                &mut bytes, formatter,
-            ))
+            value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, formatter))
         }
-        None => value.serialize(&mut serde_json::Serializer::with_formatter(
-            &mut bytes, Spaced,
-        )),
+        None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, Spaced)),
     };
     written.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
-    Ok(Value::from_safe_string(
-        String::from_utf8_lossy(&bytes).into_owned(),
-    ))
+    Ok(Value::from_safe_string(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// One line, with a space after commas and colons.

@@ -79,11 +79,7 @@ impl Message {
     /// A message of `role` that says `content`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         let (role, content) = (role.into(), Some(content.into()));
-        Self {
-            role,
-            content,
-            ..Self::default()
-        }
+        Self { role, content, ..Self::default() }
     }
 
     /// A message whose content came in several text parts; they become lines.
@@ -116,9 +112,7 @@ impl Message {
 /// expect the object.
 fn with_parsed_arguments(mut call: Value) -> Value {
     if let Some(arguments) = call.pointer_mut("/function/arguments")
-        && let Some(parsed) = arguments
-            .as_str()
-            .and_then(|text| serde_json::from_str(text).ok())
+        && let Some(parsed) = arguments.as_str().and_then(|text| serde_json::from_str(text).ok())
         && let Value::Object(_) = parsed
     {
         *arguments = parsed;
@@ -185,10 +179,7 @@ impl ChatTemplate {
         let text = self.render_text(conversation, &plain)?;
         let (marked, strings) = splice::mark(&plain, conversation.nonce, is_special);
         if strings.is_empty() {
-            return Ok(vec![Segment {
-                text,
-                special: true,
-            }]);
+            return Ok(vec![Segment { text, special: true }]);
         }
         let marked_text = self.render_text(conversation, &marked)?;
         splice::segments(&text, &marked_text, &strings, conversation.nonce)
@@ -200,12 +191,7 @@ impl ChatTemplate {
         conversation: &Conversation<'_>,
         variables: &Map<String, Value>,
     ) -> Result<String, TemplateError> {
-        jinja::render(
-            &self.environment,
-            variables,
-            conversation.now_unix_s,
-            MAX_OUTPUT_BYTES,
-        )
+        jinja::render(&self.environment, variables, conversation.now_unix_s, MAX_OUTPUT_BYTES)
     }
 }
 
@@ -216,10 +202,7 @@ fn variables(conversation: &Conversation<'_>) -> Map<String, Value> {
     // Templates test `tools is not none` as often as `if tools`.
     let tools = (!conversation.tools.is_empty()).then(|| conversation.tools.to_vec());
     variables.insert("tools".into(), json!(tools));
-    variables.insert(
-        "add_generation_prompt".into(),
-        conversation.add_generation_prompt.into(),
-    );
+    variables.insert("add_generation_prompt".into(), conversation.add_generation_prompt.into());
     variables.insert("bos_token".into(), conversation.bos_token.into());
     variables.insert("eos_token".into(), conversation.eos_token.into());
     variables

@@ -18,12 +18,7 @@ pub(super) fn mark(
     is_special: &dyn Fn(&str) -> bool,
 ) -> (Map<String, Value>, Vec<String>) {
     let mut marked = variables.clone();
-    let mut strings = Strings {
-        nonce,
-        is_special,
-        numbers: HashMap::new(),
-        texts: Vec::new(),
-    };
+    let mut strings = Strings { nonce, is_special, numbers: HashMap::new(), texts: Vec::new() };
     for name in USER_VARIABLES {
         if let Some(value) = marked.get_mut(name) {
             strings.replace(value);
@@ -93,10 +88,7 @@ pub(super) fn segments(
 
 fn push(segments: &mut Vec<Segment>, text: &str, special: bool) {
     if !text.is_empty() {
-        segments.push(Segment {
-            text: text.to_owned(),
-            special,
-        });
+        segments.push(Segment { text: text.to_owned(), special });
     }
 }
 
@@ -105,13 +97,7 @@ fn push(segments: &mut Vec<Segment>, text: &str, special: bool) {
 fn written<'a>(string: &str, literal: &str, text: &'a str) -> Option<(&'a str, &'a str)> {
     let quoted = serde_json::to_string(string).ok()?;
     let quoted = quoted.trim_matches('"');
-    let forms = [
-        string,
-        string.trim(),
-        string.trim_start(),
-        string.trim_end(),
-        quoted,
-    ];
+    let forms = [string, string.trim(), string.trim_start(), string.trim_end(), quoted];
     forms.into_iter().find_map(|form| {
         let after = text.strip_prefix(form)?.strip_prefix(literal)?;
         Some((&text[..form.len()], after))

@@ -35,17 +35,8 @@ fn runner_with(kv_type: KvType, model: Arc<Model>, slots: u16, kv_cells: u32) ->
 /// Sixteen prompts of different lengths.
 fn prompts(model: &Arc<Model>) -> Vec<Vec<TokenId>> {
     let vocab = LlamaVocab::new(model.clone());
-    let topics = [
-        "tokens",
-        "a stream",
-        "the server",
-        "losses on the way",
-        "nothing at all",
-    ];
-    let how = Encode {
-        add_bos: true,
-        parse_special: true,
-    };
+    let topics = ["tokens", "a stream", "the server", "losses on the way", "nothing at all"];
+    let how = Encode { add_bos: true, parse_special: true };
     let prompt = |i: usize| {
         let topic = format!("{} {i}", topics[i % topics.len()].repeat(1 + i / 5));
         let text =
@@ -66,11 +57,7 @@ struct Session {
 impl Session {
     fn new(runner: LlamaRunner, sequences: &[Vec<TokenId>]) -> Self {
         let computed = vec![0; sequences.len()];
-        let mut session = Self {
-            runner,
-            sequences: sequences.to_vec(),
-            computed,
-        };
+        let mut session = Self { runner, sequences: sequences.to_vec(), computed };
         for (i, sequence) in sequences.iter().enumerate() {
             let sampler = Sampler::new(Sampling::default(), sequence, &[]);
             session.runner.assign(Slot(i as u16), sampler);
@@ -87,9 +74,7 @@ impl Session {
             self.computed[i] = sequence.len();
         }
         let mut sampled = Vec::new();
-        self.runner
-            .run(&batch, &mut sampled)
-            .expect("the batch runs");
+        self.runner.run(&batch, &mut sampled).expect("the batch runs");
         for row in &sampled {
             if let Ok(choice) = &row.outcome {
                 self.sequences[row.slot.index()].push(choice.token);
@@ -105,9 +90,7 @@ impl Session {
 }
 
 fn alone(model: &Arc<Model>, prompt: &[TokenId], steps: usize) -> Vec<TokenId> {
-    Session::new(runner(model.clone(), 1, 512), &[prompt.to_vec()])
-        .generate(steps)
-        .remove(0)
+    Session::new(runner(model.clone(), 1, 512), &[prompt.to_vec()]).generate(steps).remove(0)
 }
 
 fn check_batched(model: &Arc<Model>) {
@@ -141,9 +124,7 @@ fn a_shared_prefix_equals_a_computed_one() {
         let mut session = Session::new(runner(model, 2, 1024), &sequences[..1]);
         session.step();
         session.runner.fork(Slot(0), Slot(1), shared as u32);
-        session
-            .runner
-            .assign(Slot(1), Sampler::new(Sampling::default(), &prompt, &[]));
+        session.runner.assign(Slot(1), Sampler::new(Sampling::default(), &prompt, &[]));
         session.sequences.push(prompt);
         session.computed.push(shared);
         // The first sequence goes on beside it and is then freed: the shared part stays.
@@ -153,20 +134,11 @@ fn a_shared_prefix_equals_a_computed_one() {
         for step in 1..STEPS {
             let sequence = &mut session.sequences[1];
             batch.clear();
-            batch.push(
-                Slot(1),
-                sequence.len() as u32 - 1,
-                &sequence[sequence.len() - 1..],
-                true,
-            );
+            batch.push(Slot(1), sequence.len() as u32 - 1, &sequence[sequence.len() - 1..], true);
             let mut sampled = Vec::new();
             session.runner.run(&batch, &mut sampled).unwrap();
             sequence.push(sampled[0].outcome.as_ref().unwrap().token);
-            assert_eq!(
-                sequence.last(),
-                expected.get(sequence.len() - 1),
-                "step {step}"
-            );
+            assert_eq!(sequence.last(), expected.get(sequence.len() - 1), "step {step}");
         }
     }
 }
@@ -198,12 +170,7 @@ fn a_prompt_in_chunks_equals_a_whole_one() {
     for start in (0..whole - 1).step_by(7) {
         let end = (start + 7).min(whole - 1);
         batch.clear();
-        batch.push(
-            Slot(0),
-            start as u32,
-            &session.sequences[0][start..end],
-            false,
-        );
+        batch.push(Slot(0), start as u32, &session.sequences[0][start..end], false);
         let mut sampled = Vec::new();
         session.runner.run(&batch, &mut sampled).unwrap();
         assert!(sampled.is_empty());
@@ -219,41 +186,23 @@ fn a_broken_sequence_fails_alone() {
     prompts.truncate(4);
     // F16, since without flash attention nothing keeps sequences apart.
     let f16 = |model: &Arc<Model>, slots| runner_with(KvType::F16, model.clone(), slots, 1024);
-    let alone = |prompt| {
-        Session::new(f16(&model, 1), &[prompt])
-            .generate(8)
-            .remove(0)
-    };
+    let alone = |prompt| Session::new(f16(&model, 1), &[prompt]).generate(8).remove(0);
     let expected: Vec<_> = prompts.iter().cloned().map(alone).collect();
     let mut broken = prompts[1].clone();
     broken[3] = b'Z'.into();
-    let sequences = [
-        prompts[0].clone(),
-        broken,
-        prompts[2].clone(),
-        prompts[3].clone(),
-    ];
+    let sequences = [prompts[0].clone(), broken, prompts[2].clone(), prompts[3].clone()];
     let mut session = Session::new(f16(&model, 4), &sequences);
     let sampled = session.step();
     assert_eq!(sampled[1].outcome, Err(RowError::NonFiniteLogits));
-    assert!(
-        [0, 2, 3].iter().all(|&i| sampled[i].outcome.is_ok()),
-        "{sampled:?}"
-    );
+    assert!([0, 2, 3].iter().all(|&i| sampled[i].outcome.is_ok()), "{sampled:?}");
     // Its slot serves another sequence afterwards, in the same cells.
     session.runner.truncate(Slot(1), 0);
-    session
-        .runner
-        .assign(Slot(1), Sampler::new(Sampling::default(), &prompts[1], &[]));
+    session.runner.assign(Slot(1), Sampler::new(Sampling::default(), &prompts[1], &[]));
     session.sequences[1] = prompts[1].clone();
     session.computed[1] = 0;
     let sequences = session.generate(8);
     for i in [0, 2, 3] {
-        assert_eq!(
-            sequences[i][..expected[i].len()],
-            expected[i],
-            "sequence {i}"
-        );
+        assert_eq!(sequences[i][..expected[i].len()], expected[i], "sequence {i}");
     }
     assert_eq!(sequences[1], expected[1]);
 }
@@ -265,16 +214,11 @@ fn a_full_cache_changes_nothing() {
     let expected = alone(&model, &prompt, 8);
     let mut session = Session::new(runner(model, 2, 256), std::slice::from_ref(&prompt));
     session.step();
-    session
-        .runner
-        .assign(Slot(1), Sampler::new(Sampling::default(), &prompt, &[]));
+    session.runner.assign(Slot(1), Sampler::new(Sampling::default(), &prompt, &[]));
     let mut batch = Batch::default();
     batch.push(Slot(1), 0, &prompt, true);
     let mut sampled = Vec::new();
-    assert_eq!(
-        session.runner.run(&batch, &mut sampled),
-        Err(RunError::CacheFull)
-    );
+    assert_eq!(session.runner.run(&batch, &mut sampled), Err(RunError::CacheFull));
     assert!(sampled.is_empty());
     assert_eq!(session.generate(7), [expected]);
 }
@@ -327,10 +271,7 @@ fn many_slots_and_own_caches_work() {
         };
         let runner = LlamaRunner::new(model.clone(), &options).unwrap();
         let capacity = runner.capacity();
-        assert_eq!(
-            (capacity.slots, capacity.shares_prefix),
-            (slots, kv_unified)
-        );
+        assert_eq!((capacity.slots, capacity.shares_prefix), (slots, kv_unified));
         let together = Session::new(runner, &prompts).generate(4);
         for (i, prompt) in prompts.iter().enumerate().step_by(5) {
             assert_eq!(together[i], alone(&model, prompt, 4), "sequence {i}");

@@ -29,31 +29,19 @@ fn describes_a_model() {
     };
     let model = Model::load(&path, &LoadOptions::default(), record).unwrap();
     let info = model.info();
-    assert_eq!(
-        (info.name.as_deref(), info.architecture.as_str()),
-        (Some("random"), "llama")
-    );
+    assert_eq!((info.name.as_deref(), info.architecture.as_str()), (Some("random"), "llama"));
     assert_eq!((info.context_train, info.vocab_size), (1024, 260));
     assert_eq!(info.chat_template, None);
     assert!(!info.partial_history);
-    assert!(
-        shares.is_sorted() && shares.last() == Some(&1.0),
-        "{shares:?}"
-    );
+    assert!(shares.is_sorted() && shares.last() == Some(&1.0), "{shares:?}");
 }
 
 #[test]
 fn missing_files_and_folders() {
     let folder = tempfile::tempdir().unwrap();
     let options = LoadOptions::default();
-    assert!(matches!(
-        error(&folder.path().join("no"), &options),
-        LoadError::NotFound(_)
-    ));
-    assert!(matches!(
-        error(folder.path(), &options),
-        LoadError::Unreadable { .. }
-    ));
+    assert!(matches!(error(&folder.path().join("no"), &options), LoadError::NotFound(_)));
+    assert!(matches!(error(folder.path(), &options), LoadError::Unreadable { .. }));
 }
 
 #[test]
@@ -65,15 +53,8 @@ fn other_files() {
         let error = error(&path, &LoadOptions::default());
         assert!(matches!(error, LoadError::NotGguf(_)), "{bytes:?}: {error}");
     }
-    fs::write(
-        &path,
-        b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\0\0\0\0",
-    )
-    .unwrap();
-    assert!(matches!(
-        error(&path, &LoadOptions::default()),
-        LoadError::Malformed { .. }
-    ));
+    fs::write(&path, b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\0\0\0\0").unwrap();
+    assert!(matches!(error(&path, &LoadOptions::default()), LoadError::Malformed { .. }));
 }
 
 #[test]
@@ -83,10 +64,7 @@ fn truncated_files() {
     for len in [10, 1000, 10_000, bytes.len() - 40] {
         fs::write(&path, &bytes[..len]).unwrap();
         let error = error(&path, &LoadOptions::default());
-        assert!(
-            matches!(error, LoadError::Truncated { .. }),
-            "{len}: {error}"
-        );
+        assert!(matches!(error, LoadError::Truncated { .. }), "{len}: {error}");
     }
 }
 
@@ -103,17 +81,11 @@ fn unknown_architecture() {
 #[test]
 fn too_large() {
     let (_folder, path) = file(Defect::None);
-    let options = LoadOptions {
-        memory_bytes: Some(1000),
-        ..LoadOptions::default()
-    };
+    let options = LoadOptions { memory_bytes: Some(1000), ..LoadOptions::default() };
     assert!(matches!(error(&path, &options), LoadError::TooLarge { .. }));
     let megabyte = Some(1 << 20);
-    let options = LoadOptions {
-        memory_bytes: megabyte,
-        kv_cells: 1 << 20,
-        ..LoadOptions::default()
-    };
+    let options =
+        LoadOptions { memory_bytes: megabyte, kv_cells: 1 << 20, ..LoadOptions::default() };
     // 2 layers x (32 + 32) elements x 2 bytes a cell.
     let expected_bytes = 256 << 20;
     let error = error(&path, &options);
@@ -122,14 +94,9 @@ fn too_large() {
 
 #[test]
 fn a_context_that_cannot_fit() {
-    let options = RunnerOptions {
-        kv_cells: 1 << 30,
-        kv_type: KvType::F32,
-        ..RunnerOptions::default()
-    };
-    let error = LlamaRunner::new(crate::random(), &options)
-        .err()
-        .expect("512 GiB do not fit");
+    let options =
+        RunnerOptions { kv_cells: 1 << 30, kv_type: KvType::F32, ..RunnerOptions::default() };
+    let error = LlamaRunner::new(crate::random(), &options).err().expect("512 GiB do not fit");
     assert!(matches!(error, LoadError::TooLarge { .. }), "{error}");
 }
 

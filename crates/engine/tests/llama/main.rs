@@ -25,10 +25,7 @@ fn load_random(defect: Defect) -> Arc<Model> {
     let path = folder.path().join("random.gguf");
     random_model::write(&path, defect);
     // Not mapped: the file is gone when this returns.
-    let options = LoadOptions {
-        mmap: false,
-        ..LoadOptions::default()
-    };
+    let options = LoadOptions { mmap: false, ..LoadOptions::default() };
     Model::load(&path, &options, |_| true).expect("the random model loads")
 }
 
@@ -39,10 +36,7 @@ fn bundled() -> Option<Arc<Model>> {
 }
 
 fn load_bundled() -> Option<Arc<Model>> {
-    let default = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../models/loquent-tiny.gguf"
-    );
+    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/loquent-tiny.gguf");
     let path = std::env::var_os("LOQUENT_TEST_MODEL").map_or(PathBuf::from(default), PathBuf::from);
     if !path.exists() {
         eprintln!("skipped: no model at {}", path.display());

@@ -75,10 +75,8 @@ struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> f32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 }
@@ -108,16 +106,9 @@ fn tensors(vocab: u64) -> Vec<TensorSpec> {
 }
 
 fn metadata(defect: Defect) -> Vec<(String, Value)> {
-    let architecture = if defect == Defect::Architecture {
-        "llamma"
-    } else {
-        "llama"
-    };
+    let architecture = if defect == Defect::Architecture { "llamma" } else { "llama" };
     let mut metadata = vec![
-        (
-            "general.architecture".to_owned(),
-            Value::string(architecture),
-        ),
+        ("general.architecture".to_owned(), Value::string(architecture)),
         ("general.name".to_owned(), Value::string("random")),
     ];
     for (key, value) in [
@@ -140,9 +131,7 @@ fn metadata(defect: Defect) -> Vec<(String, Value)> {
 fn tokenizer() -> Vec<(String, Value)> {
     let tokens = vocabulary();
     let (normal, control) = (1, 3);
-    let types = tokens
-        .iter()
-        .map(|t| if t.starts_with("<|") { control } else { normal });
+    let types = tokens.iter().map(|t| if t.starts_with("<|") { control } else { normal });
     let types = Array::of_i32(types);
     let end = tokens.len() as u32 - 1;
     [

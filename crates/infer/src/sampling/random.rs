@@ -30,11 +30,7 @@ mod tests {
         for by_seed in [false, true] {
             let mut bins = [0u32; 20];
             for i in 0..100_000u64 {
-                let u = if by_seed {
-                    uniform(i, 3)
-                } else {
-                    uniform(3, i)
-                };
+                let u = if by_seed { uniform(i, 3) } else { uniform(3, i) };
                 bins[(u * 20.0) as usize] += 1;
             }
             // Expected 5000 each, standard deviation 69: five of them.

@@ -20,11 +20,7 @@ pub(super) fn scan(logits: &[f32], maxima: &mut Vec<f32>) -> Result<f32, RowErro
         max = max.max(chunk_max);
         broken |= has_nan;
     }
-    if broken || max == f32::INFINITY {
-        Err(RowError::NonFiniteLogits)
-    } else {
-        Ok(max)
-    }
+    if broken || max == f32::INFINITY { Err(RowError::NonFiniteLogits) } else { Ok(max) }
 }
 
 /// The maximum of a chunk, and whether it holds a NaN (which no maximum shows).
@@ -39,10 +35,7 @@ fn chunk_max(chunk: &[f32]) -> (f32, bool) {
         }
     }
     let rest_nan = rest.iter().any(|x| x.is_nan());
-    let max = max
-        .iter()
-        .chain(rest)
-        .fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+    let max = max.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| a.max(b));
     (max, rest_nan || nans.iter().any(|&n| n != 0))
 }
 
@@ -66,26 +59,12 @@ pub(super) fn exp(x: f32) -> f32 {
     let fraction = t - (rounded - ROUND);
     // 2^f = sum of (f ln 2)^k / k!
     let mut power = 1.540_353e-4;
-    for coefficient in [
-        1.333_355_8e-3,
-        9.618_129e-3,
-        5.550_411e-2,
-        2.402_265e-1,
-        6.931_472e-1,
-        1.0,
-    ] {
+    for coefficient in [1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 2.402_265e-1, 6.931_472e-1, 1.0]
+    {
         power = power * fraction + coefficient;
     }
-    let exponent = rounded
-        .to_bits()
-        .wrapping_sub(ROUND.to_bits())
-        .wrapping_add(127)
-        << 23;
-    if x < -87.0 {
-        0.0
-    } else {
-        power * f32::from_bits(exponent)
-    }
+    let exponent = rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
+    if x < -87.0 { 0.0 } else { power * f32::from_bits(exponent) }
 }
 
 /// Sum over a chunk of `exp((logit - max) * scale)`.

@@ -17,10 +17,7 @@ pub(super) struct Candidate {
 impl Candidate {
     /// Most probable first; of equals, the lowest token.
     fn rank(&self, other: &Self) -> Ordering {
-        other
-            .logit
-            .total_cmp(&self.logit)
-            .then(self.token.cmp(&other.token))
+        other.logit.total_cmp(&self.logit).then(self.token.cmp(&other.token))
     }
 }
 
@@ -51,11 +48,7 @@ impl Row<'_> {
             for (i, &logit) in chunk.iter().enumerate() {
                 if logit >= floor && logit > f32::NEG_INFINITY {
                     let weight = exp((logit - self.max) * self.scale);
-                    into.push(Candidate {
-                        token: (start + i) as TokenId,
-                        logit,
-                        weight,
-                    });
+                    into.push(Candidate { token: (start + i) as TokenId, logit, weight });
                 }
             }
         }
@@ -90,10 +83,7 @@ impl Row<'_> {
 
     /// Sum of the weights of all tokens.
     pub(super) fn mass(&self) -> f64 {
-        self.logits
-            .chunks(CHUNK)
-            .map(|chunk| sum_exp(chunk, self.max, self.scale))
-            .sum()
+        self.logits.chunks(CHUNK).map(|chunk| sum_exp(chunk, self.max, self.scale)).sum()
     }
 
     /// A logit that every token of the top-p set reaches, where all tokens weigh `mass`:
@@ -132,8 +122,5 @@ pub(super) fn keep_mass(candidates: &mut Vec<Candidate>, enough: f64, order: &mu
 
 /// Sum of the weights.
 pub(super) fn mass(candidates: &[Candidate]) -> f64 {
-    candidates
-        .iter()
-        .map(|candidate| f64::from(candidate.weight))
-        .sum()
+    candidates.iter().map(|candidate| f64::from(candidate.weight)).sum()
 }

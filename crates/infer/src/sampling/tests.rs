@@ -12,30 +12,18 @@ use super::*;
 fn reference(logits: &[f32], how: &Sampling, prompt: &[u32], generated: &[u32]) -> Vec<f64> {
     let mut logits = logits.to_vec();
     let mut seen: HashMap<u32, u32> = prompt.iter().map(|&t| (t, 0)).collect();
-    generated
-        .iter()
-        .for_each(|&t| *seen.entry(t).or_default() += 1);
+    generated.iter().for_each(|&t| *seen.entry(t).or_default() += 1);
     for (&token, &count) in &seen {
         let logit = &mut logits[token as usize];
         let factor = how.repetition_penalty;
-        *logit = if *logit > 0.0 {
-            *logit / factor
-        } else {
-            *logit * factor
-        };
+        *logit = if *logit > 0.0 { *logit / factor } else { *logit * factor };
         *logit -= if count > 0 { how.presence_penalty } else { 0.0 };
         *logit -= how.frequency_penalty * count as f32;
     }
     for &(token, bias) in &how.logit_bias {
-        logits[token as usize] += if bias <= -100.0 {
-            f32::NEG_INFINITY
-        } else {
-            bias
-        };
+        logits[token as usize] += if bias <= -100.0 { f32::NEG_INFINITY } else { bias };
     }
-    how.forbidden
-        .iter()
-        .for_each(|&t| logits[t as usize] = f32::NEG_INFINITY);
+    how.forbidden.iter().for_each(|&t| logits[t as usize] = f32::NEG_INFINITY);
 
     let mut ranked: Vec<usize> = (0..logits.len()).collect();
     ranked.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
@@ -54,9 +42,7 @@ fn reference(logits: &[f32], how: &Sampling, prompt: &[u32], generated: &[u32]) 
     ranked.truncate(enough.map_or(ranked.len(), |last| last + 1));
     let kept: f64 = ranked.iter().map(|&t| weight(t)).sum();
     let mut probabilities = vec![0.0; logits.len()];
-    ranked
-        .iter()
-        .for_each(|&t| probabilities[t] = weight(t) / kept);
+    ranked.iter().for_each(|&t| probabilities[t] = weight(t) / kept);
     probabilities
 }
 
@@ -84,42 +70,31 @@ fn sample(
 
 fn any_sampling(vocab: u32) -> impl Strategy<Value = Sampling> {
     let token = 0..vocab;
-    let filters = (
-        prop_oneof![Just(0u32), 1..60u32],
-        prop_oneof![Just(1.0f32), 0.0..1.0f32],
-    );
+    let filters = (prop_oneof![Just(0u32), 1..60u32], prop_oneof![Just(1.0f32), 0.0..1.0f32]);
     let filters = (filters, prop_oneof![Just(0.0f32), 0.0..0.5f32]);
     let penalties = (-2.0f32..2.0, -2.0f32..2.0, 0.5f32..2.0);
     let penalties = prop_oneof![Just((0.0, 0.0, 1.0)), penalties];
     let bias = prop_oneof![Just(-100.0f32), -5.0f32..5.0];
     let bias = prop::collection::vec((token.clone(), bias), 0..4);
     let forbidden = prop::collection::vec(token, 0..3);
-    (
-        0.05f32..3.0,
-        filters,
-        penalties,
-        bias,
-        forbidden,
-        any::<u64>(),
+    (0.05f32..3.0, filters, penalties, bias, forbidden, any::<u64>()).prop_map(
+        |(temperature, ((top_k, top_p), min_p), penalties, logit_bias, forbidden, seed)| {
+            let (presence_penalty, frequency_penalty, repetition_penalty) = penalties;
+            Sampling {
+                temperature,
+                top_k,
+                top_p,
+                min_p,
+                presence_penalty,
+                frequency_penalty,
+                repetition_penalty,
+                seed,
+                logit_bias: distinct(logit_bias),
+                logprobs: None,
+                forbidden,
+            }
+        },
     )
-        .prop_map(
-            |(temperature, ((top_k, top_p), min_p), penalties, logit_bias, forbidden, seed)| {
-                let (presence_penalty, frequency_penalty, repetition_penalty) = penalties;
-                Sampling {
-                    temperature,
-                    top_k,
-                    top_p,
-                    min_p,
-                    presence_penalty,
-                    frequency_penalty,
-                    repetition_penalty,
-                    seed,
-                    logit_bias: distinct(logit_bias),
-                    logprobs: None,
-                    forbidden,
-                }
-            },
-        )
 }
 
 /// The first bias of each token.
@@ -133,15 +108,12 @@ const VOCAB: u32 = 700;
 
 fn any_logits() -> impl Strategy<Value = Vec<f32>> {
     let spread = prop_oneof![Just(0.2f32), Just(2.0), Just(8.0)];
-    (
-        spread,
-        prop::collection::vec(-1.0f32..1.0, VOCAB as usize),
-        any::<bool>(),
-    )
-        .prop_map(|(spread, row, ties)| {
+    (spread, prop::collection::vec(-1.0f32..1.0, VOCAB as usize), any::<bool>()).prop_map(
+        |(spread, row, ties)| {
             let scaled = row.into_iter().map(|x| x * spread);
             scaled.map(|x| if ties { x.round() } else { x }).collect()
-        })
+        },
+    )
 }
 
 proptest! {
@@ -229,37 +201,15 @@ proptest! {
 fn draws_follow_the_distribution() {
     let logits: Vec<f32> = (0..600).map(|i| ((i * 37) % 100) as f32 / 25.0).collect();
     for how in [
-        Sampling {
-            temperature: 1.0,
-            ..Sampling::default()
-        },
-        Sampling {
-            temperature: 0.7,
-            top_k: 20,
-            ..Sampling::default()
-        },
-        Sampling {
-            temperature: 1.3,
-            top_p: 0.6,
-            ..Sampling::default()
-        },
-        Sampling {
-            temperature: 1.0,
-            min_p: 0.3,
-            ..Sampling::default()
-        },
+        Sampling { temperature: 1.0, ..Sampling::default() },
+        Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() },
+        Sampling { temperature: 1.3, top_p: 0.6, ..Sampling::default() },
+        Sampling { temperature: 1.0, min_p: 0.3, ..Sampling::default() },
     ] {
         let expected = reference(&logits, &how, &[], &[]);
         let draws = 60_000;
         let (mut counts, mut scratch) = (vec![0u32; logits.len()], Scratch::default());
-        let mut sampler = Sampler::new(
-            Sampling {
-                seed: 7,
-                ..how.clone()
-            },
-            &[],
-            &[],
-        );
+        let mut sampler = Sampler::new(Sampling { seed: 7, ..how.clone() }, &[], &[]);
         for _ in 0..draws {
             let choice = sampler.sample(&mut logits.clone(), &mut scratch).unwrap();
             counts[choice.token as usize] += 1;
@@ -267,11 +217,7 @@ fn draws_follow_the_distribution() {
         for (token, &p) in expected.iter().enumerate() {
             let mean = p * f64::from(draws);
             let off = (f64::from(counts[token]) - mean).abs();
-            assert!(
-                off <= 5.0 * mean.sqrt() + 1e-9,
-                "token {token}: {} of {mean}",
-                counts[token]
-            );
+            assert!(off <= 5.0 * mean.sqrt() + 1e-9, "token {token}: {} of {mean}", counts[token]);
         }
     }
 }
@@ -279,17 +225,9 @@ fn draws_follow_the_distribution() {
 #[test]
 fn broken_rows_are_told_from_forbidden_ones() {
     let greedy = Sampling::default();
-    let forbids_all = Sampling {
-        forbidden: vec![0, 1, 2],
-        ..Sampling::default()
-    };
+    let forbids_all = Sampling { forbidden: vec![0, 1, 2], ..Sampling::default() };
     let inf = f32::INFINITY;
-    for row in [
-        [f32::NAN, 1.0, 2.0],
-        [1.0, inf, 2.0],
-        [-inf; 3],
-        [f32::NAN; 3],
-    ] {
+    for row in [[f32::NAN, 1.0, 2.0], [1.0, inf, 2.0], [-inf; 3], [f32::NAN; 3]] {
         for how in [&greedy, &forbids_all] {
             let error = sample(how, &row, &[], &[]).unwrap_err();
             assert_eq!(error, RowError::NonFiniteLogits, "{row:?}");
@@ -299,10 +237,7 @@ fn broken_rows_are_told_from_forbidden_ones() {
         let error = sample(&forbids_all, &row, &[], &[]).unwrap_err();
         assert_eq!(error, RowError::NothingAllowed, "{row:?}");
     }
-    assert_eq!(
-        sample(&greedy, &[], &[], &[]),
-        Err(RowError::NonFiniteLogits)
-    );
+    assert_eq!(sample(&greedy, &[], &[], &[]), Err(RowError::NonFiniteLogits));
 }
 
 #[test]
@@ -321,13 +256,7 @@ fn extreme_parameters_still_choose() {
     let logits: Vec<f32> = (0..1000).map(|i| (i % 10) as f32).collect();
     for temperature in [1e-5, 1e-3, 100.0] {
         for (top_k, top_p, min_p) in [(0, 1.0, 0.0), (1, 1.0, 0.0), (0, 0.0, 0.0), (0, 1.0, 1.0)] {
-            let how = Sampling {
-                temperature,
-                top_k,
-                top_p,
-                min_p,
-                ..Sampling::default()
-            };
+            let how = Sampling { temperature, top_k, top_p, min_p, ..Sampling::default() };
             let token = sample(&how, &logits, &[], &[]).unwrap().token;
             if top_k == 1 || top_p == 0.0 {
                 assert_eq!(token, 9, "{how:?}");

@@ -69,12 +69,9 @@ pub(super) fn obey(
             dialogue.system = Some(text);
             screen.note("The system message is set.")
         }
-        Command::System(None) => screen.note(
-            dialogue
-                .system
-                .as_deref()
-                .unwrap_or("There is no system message."),
-        ),
+        Command::System(None) => {
+            screen.note(dialogue.system.as_deref().unwrap_or("There is no system message."))
+        }
         Command::Unknown(name) => screen.error(&format!("{name} is no command; /help lists them")),
         Command::Retry | Command::Quit | Command::Say(_) => {
             unreachable!("the conversation handles it itself")
@@ -97,10 +94,7 @@ mod tests {
         );
         assert_eq!(Command::parse("/system"), Some(Command::System(None)));
         assert_eq!(Command::parse("//etc"), Some(Command::Say("/etc".into())));
-        assert_eq!(
-            Command::parse("/quit now"),
-            Some(Command::Unknown("/quit".into()))
-        );
+        assert_eq!(Command::parse("/quit now"), Some(Command::Unknown("/quit".into())));
         assert_eq!(Command::parse("/"), Some(Command::Unknown("/".into())));
     }
 }

@@ -73,11 +73,7 @@ impl Answer {
 
     /// Tokens after the first per second of streaming, where the server counted them.
     pub fn tokens_per_second(&self) -> Option<f64> {
-        let later = self
-            .usage?
-            .completion_tokens
-            .checked_sub(1)
-            .filter(|later| *later > 0)?;
+        let later = self.usage?.completion_tokens.checked_sub(1).filter(|later| *later > 0)?;
         let seconds = self.streamed.as_secs_f64();
         (seconds > 0.0).then(|| later as f64 / seconds)
     }
@@ -102,14 +98,7 @@ impl Dialogue {
     /// An empty conversation.
     pub fn new(client: HttpClient, model: String) -> Dialogue {
         let turns = Vec::new();
-        Dialogue {
-            client,
-            model,
-            system: None,
-            temperature: None,
-            max_tokens: None,
-            turns,
-        }
+        Dialogue { client, model, system: None, temperature: None, max_tokens: None, turns }
     }
 
     /// Forgets what was said; the settings stay.
@@ -221,13 +210,7 @@ impl Arriving {
             _ => Duration::ZERO,
         };
         let ttft = self.first_at.map(|first| first - asked_at);
-        Answer {
-            text: self.text,
-            ending,
-            ttft,
-            streamed,
-            usage: self.usage,
-        }
+        Answer { text: self.text, ending, ttft, streamed, usage: self.usage }
     }
 }
 
@@ -242,15 +225,9 @@ mod tests {
             ending: Ending::Finished("stop".into()),
             ttft: Some(Duration::from_millis(85)),
             streamed: Duration::from_secs(2),
-            usage: Some(Usage {
-                prompt_tokens: 3,
-                completion_tokens: 41,
-            }),
+            usage: Some(Usage { prompt_tokens: 3, completion_tokens: 41 }),
         };
-        assert_eq!(
-            answer.summary(),
-            "41 tokens, 20.0 tokens/s, first after 85 ms"
-        );
+        assert_eq!(answer.summary(), "41 tokens, 20.0 tokens/s, first after 85 ms");
         answer.usage = None;
         answer.ending = Ending::Stopped;
         assert_eq!(answer.summary(), "first after 85 ms, stopped");

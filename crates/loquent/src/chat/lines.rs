@@ -69,10 +69,8 @@ pub(super) struct Terminal {
 
 impl Terminal {
     pub(super) fn new() -> anyhow::Result<Terminal> {
-        let config = Config::builder()
-            .max_history_size(HISTORY_LINES)?
-            .auto_add_history(false)
-            .build();
+        let config =
+            Config::builder().max_history_size(HISTORY_LINES)?.auto_add_history(false).build();
         let mut editor = Editor::with_config(config).context("this terminal cannot be used")?;
         let history = history_file();
         if let Some(file) = &history {
@@ -106,12 +104,8 @@ impl Lines for Terminal {
 
 /// `$XDG_STATE_HOME/loquent/chat_history`, in a folder that exists.
 fn history_file() -> Option<PathBuf> {
-    let state = std::env::var_os("XDG_STATE_HOME")
-        .filter(|dir| !dir.is_empty())
-        .map(PathBuf::from);
-    let dir = state
-        .or_else(|| Some(std::env::home_dir()?.join(".local/state")))?
-        .join("loquent");
+    let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let dir = state.or_else(|| Some(std::env::home_dir()?.join(".local/state")))?.join("loquent");
     std::fs::create_dir_all(&dir).ok()?;
     Some(dir.join("chat_history"))
 }

@@ -33,12 +33,7 @@ const MAX_STDIN_BYTES: u64 = 16 << 20;
   loquent chat --to https://example.org/v1 --model m")]
 pub struct ChatArgs {
     /// The server's URL; a final /v1 makes no difference
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "LOQUENT_URL",
-        default_value = "http://127.0.0.1:8080"
-    )]
+    #[arg(long, value_name = "URL", env = "LOQUENT_URL", default_value = "http://127.0.0.1:8080")]
     pub to: String,
     /// Model to ask [default: the first that the server lists]
     #[arg(long, short, value_name = "NAME")]
@@ -47,12 +42,7 @@ pub struct ChatArgs {
     #[arg(long, short, value_name = "TEXT")]
     pub system: Option<String>,
     /// Key sent as a bearer token
-    #[arg(
-        long,
-        value_name = "KEY",
-        env = "LOQUENT_API_KEY",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "KEY", env = "LOQUENT_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
     /// Sampling temperature [default: the server's]
     #[arg(long, short, value_name = "T")]
@@ -86,17 +76,9 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     match once {
         Some(prompt) => answer_once(&mut dialogue, &prompt, &mut screen, interrupt()).await,
         None => {
-            screen.note(&format!(
-                "{} at {}. /help lists the commands.",
-                dialogue.model, args.to
-            ))?;
-            converse(
-                &mut dialogue,
-                &mut lines::Terminal::new()?,
-                &mut screen,
-                interrupt,
-            )
-            .await
+            screen
+                .note(&format!("{} at {}. /help lists the commands.", dialogue.model, args.to))?;
+            converse(&mut dialogue, &mut lines::Terminal::new()?, &mut screen, interrupt).await
         }
     }
 }
@@ -117,10 +99,7 @@ fn prompt_of(args: &ChatArgs, stdin: impl Read + IsTerminal) -> anyhow::Result<O
     }
     let mut piped = String::new();
     if args.prompt.is_empty() || reads_stdin {
-        stdin
-            .take(MAX_STDIN_BYTES + 1)
-            .read_to_string(&mut piped)
-            .context("standard input")?;
+        stdin.take(MAX_STDIN_BYTES + 1).read_to_string(&mut piped).context("standard input")?;
     }
     if piped.len() as u64 > MAX_STDIN_BYTES {
         bail!("standard input has more than {MAX_STDIN_BYTES} bytes");
@@ -128,9 +107,7 @@ fn prompt_of(args: &ChatArgs, stdin: impl Read + IsTerminal) -> anyhow::Result<O
     let prompt = match args.prompt.as_slice() {
         [] => piped,
         words => {
-            let words = words
-                .iter()
-                .map(|word| if word == "-" { &piped } else { word });
+            let words = words.iter().map(|word| if word == "-" { &piped } else { word });
             words.map(String::as_str).collect::<Vec<_>>().join(" ")
         }
     };
@@ -153,18 +130,9 @@ fn connect(url: &str, api_key: Option<&str>) -> anyhow::Result<HttpClient> {
 async fn first_model(client: &HttpClient) -> anyhow::Result<String> {
     use loquent_client::ClientError;
     match openai::models(client).await {
-        Ok(models) => Ok(models
-            .into_iter()
-            .next()
-            .unwrap_or_else(|| "default".to_owned())),
-        Err(ClientError::Refused {
-            status: 404 | 405, ..
-        }) => Ok("default".to_owned()),
-        Err(ClientError::Refused {
-            status: 401 | 403,
-            message,
-            ..
-        }) => {
+        Ok(models) => Ok(models.into_iter().next().unwrap_or_else(|| "default".to_owned())),
+        Err(ClientError::Refused { status: 404 | 405, .. }) => Ok("default".to_owned()),
+        Err(ClientError::Refused { status: 401 | 403, message, .. }) => {
             bail!("the server wants a key, by --api-key or LOQUENT_API_KEY: {message}")
         }
         Err(error @ ClientError::Connect { .. }) => {
@@ -181,9 +149,7 @@ async fn answer_once(
     screen: &mut Screen<impl Write>,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let asked = dialogue
-        .ask(prompt, stop, &mut |text| screen.answer(text))
-        .await;
+    let asked = dialogue.ask(prompt, stop, &mut |text| screen.answer(text)).await;
     if matches!(&asked, Err(AskError::Screen(error)) if error.kind() == ErrorKind::BrokenPipe) {
         return Ok(()); // As `| head` does when it has enough.
     }
@@ -233,9 +199,7 @@ pub async fn converse<W: Write, S: Future<Output = ()>>(
                 continue;
             }
         };
-        let asked = dialogue
-            .ask(&prompt, stop(), &mut |text| screen.answer(text))
-            .await;
+        let asked = dialogue.ask(&prompt, stop(), &mut |text| screen.answer(text)).await;
         last_prompt = Some(prompt);
         screen.end_line()?;
         match asked {
@@ -267,21 +231,10 @@ mod tests {
 
     #[test]
     fn the_question_comes_from_words_or_from_standard_input() {
-        assert_eq!(
-            prompt(&["one", "two"], "ignored").unwrap().unwrap(),
-            "one two"
-        );
+        assert_eq!(prompt(&["one", "two"], "ignored").unwrap().unwrap(), "one two");
         assert_eq!(prompt(&[], "piped\n").unwrap().unwrap(), "piped\n");
-        assert_eq!(
-            prompt(&["see:", "-", "?"], "piped").unwrap().unwrap(),
-            "see: piped ?"
-        );
-        assert!(
-            prompt(&[], " \n")
-                .unwrap_err()
-                .to_string()
-                .contains("empty")
-        );
+        assert_eq!(prompt(&["see:", "-", "?"], "piped").unwrap().unwrap(), "see: piped ?");
+        assert!(prompt(&[], " \n").unwrap_err().to_string().contains("empty"));
         assert!(prompt(&[" "], "").is_err());
     }
 }

@@ -17,10 +17,7 @@ impl Style {
     pub fn of_terminal(terminal: bool) -> Style {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
-        Style {
-            terminal,
-            colour: terminal && set("NO_COLOR").is_none() && !dumb,
-        }
+        Style { terminal, colour: terminal && set("NO_COLOR").is_none() && !dumb }
     }
 }
 
@@ -35,11 +32,7 @@ pub struct Screen<W> {
 impl<W: Write> Screen<W> {
     /// A screen that writes to `out`.
     pub fn new(out: W, style: Style) -> Screen<W> {
-        Screen {
-            out,
-            style,
-            line_open: false,
-        }
+        Screen { out, style, line_open: false }
     }
 
     /// How it writes.
@@ -52,11 +45,7 @@ impl<W: Write> Screen<W> {
     /// # Errors
     /// Those of writing, here and in the other methods.
     pub fn answer(&mut self, text: &str) -> io::Result<()> {
-        let text = if self.style.terminal {
-            harmless(text)
-        } else {
-            Cow::Borrowed(text)
-        };
+        let text = if self.style.terminal { harmless(text) } else { Cow::Borrowed(text) };
         if let Some(last) = text.chars().next_back() {
             self.line_open = last != '\n';
         }
@@ -112,13 +101,7 @@ mod tests {
     fn a_terminal_gets_no_control_characters() {
         let show = |terminal| {
             let mut out = Vec::new();
-            let mut screen = Screen::new(
-                &mut out,
-                Style {
-                    terminal,
-                    colour: false,
-                },
-            );
+            let mut screen = Screen::new(&mut out, Style { terminal, colour: false });
             screen.answer("a\x1b]52;c;x\x07\tb\u{9b}1m\r").unwrap();
             screen.end_line().unwrap();
             screen.end_line().unwrap();
@@ -131,15 +114,7 @@ mod tests {
     #[test]
     fn colours_only_where_they_are_wanted() {
         let mut out = Vec::new();
-        Screen::new(
-            &mut out,
-            Style {
-                terminal: true,
-                colour: true,
-            },
-        )
-        .note("n")
-        .unwrap();
+        Screen::new(&mut out, Style { terminal: true, colour: true }).note("n").unwrap();
         assert_eq!(out, b"\x1b[2mn\x1b[0m\n");
     }
 }

@@ -12,10 +12,7 @@ use tokio_rustls::TlsConnector;
 
 /// A client of the server at an `https://` URL.
 pub(super) fn client(url: &str, api_key: Option<&str>) -> anyhow::Result<HttpClient> {
-    let refuse = |reason| ClientError::Url {
-        url: url.to_owned(),
-        reason,
-    };
+    let refuse = |reason| ClientError::Url { url: url.to_owned(), reason };
     let uri: ureq::http::Uri = url.parse().map_err(|_| refuse("not a URL"))?;
     let authority = uri.authority().ok_or_else(|| refuse("it names no host"))?;
     let host = authority.host().trim_matches(['[', ']']).to_owned();
@@ -26,17 +23,8 @@ pub(super) fn client(url: &str, api_key: Option<&str>) -> anyhow::Result<HttpCli
         return Err(refuse("user information and queries are not supported").into());
     }
     let name = ServerName::try_from(host.clone()).map_err(|_| refuse("it names no host"))?;
-    let dial = TlsDial {
-        host,
-        port,
-        name,
-        connector: connector()?,
-    };
-    Ok(HttpClient::with_dial(
-        BaseUrl::parse(&plain)?,
-        api_key,
-        Arc::new(dial),
-    )?)
+    let dial = TlsDial { host, port, name, connector: connector()? };
+    Ok(HttpClient::with_dial(BaseUrl::parse(&plain)?, api_key, Arc::new(dial))?)
 }
 
 fn connector() -> anyhow::Result<TlsConnector> {

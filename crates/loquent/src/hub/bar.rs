@@ -11,31 +11,17 @@ pub fn progress_bar() -> impl FnMut(Event) {
     let terminal = std::io::stderr().is_terminal();
     let mut bar = ProgressBar::hidden();
     let say = move |bar: &ProgressBar, text: String| {
-        if terminal {
-            bar.println(text)
-        } else {
-            eprintln!("{text}")
-        }
+        if terminal { bar.println(text) } else { eprintln!("{text}") }
     };
     move |event| match event {
         Event::Unreachable => eprintln!("The hub cannot be reached: using the copy in the cache."),
         Event::Waiting { file } => eprintln!("Another process is fetching {file}: waiting for it."),
-        Event::Started {
-            file,
-            have_bytes,
-            total_bytes,
-            part,
-        } => {
-            let place = if part.1 > 1 {
-                format!(" ({} of {})", part.0, part.1)
-            } else {
-                String::new()
-            };
+        Event::Started { file, have_bytes, total_bytes, part } => {
+            let place =
+                if part.1 > 1 { format!(" ({} of {})", part.0, part.1) } else { String::new() };
             let title = format!("{}{place}", file.rsplit('/').next().unwrap_or(&file));
             if terminal {
-                bar = ProgressBar::new(total_bytes)
-                    .with_style(style())
-                    .with_message(title);
+                bar = ProgressBar::new(total_bytes).with_style(style()).with_message(title);
                 // The rate is that of this transfer, without what an earlier one brought.
                 bar.set_position(have_bytes);
                 bar.reset_eta();

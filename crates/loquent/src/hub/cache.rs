@@ -14,11 +14,7 @@ const MAX_DEPTH: usize = 8;
 /// The hub's folder of settings and caches: `HF_HOME`, else below the user's cache folder.
 pub(super) fn home(set: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let in_cache = |dir: PathBuf| dir.join("huggingface");
-    let user_home = || {
-        set("HOME")
-            .or_else(|| set("USERPROFILE"))
-            .map(PathBuf::from)
-    };
+    let user_home = || set("HOME").or_else(|| set("USERPROFILE")).map(PathBuf::from);
     set("HF_HOME")
         .map(PathBuf::from)
         .or_else(|| set("XDG_CACHE_HOME").map(|dir| in_cache(dir.into())))
@@ -39,10 +35,7 @@ pub(super) struct RepoCache {
 impl RepoCache {
     pub(super) fn new(cache_dir: &Path, repo: &str) -> RepoCache {
         let folder = format!("models--{}", repo.replace('/', "--"));
-        RepoCache {
-            dir: cache_dir.join(&folder),
-            locks: cache_dir.join(".locks").join(folder),
-        }
+        RepoCache { dir: cache_dir.join(&folder), locks: cache_dir.join(".locks").join(folder) }
     }
 
     pub(super) fn blob(&self, id: &str) -> PathBuf {
@@ -99,17 +92,12 @@ impl RepoCache {
             return Ok(());
         }
         let path = self.dir.join("refs").join(revision);
-        create_parents(&path)
-            .and_then(|()| fs::write(&path, commit))
-            .map_err(HubError::io(path))
+        create_parents(&path).and_then(|()| fs::write(&path, commit)).map_err(HubError::io(path))
     }
 
     /// The model of `spec` among what is already here.
     pub(super) fn find(&self, spec: &HubSpec) -> Result<PathBuf, HubError> {
-        let missing = || HubError::NotCached {
-            wanted: spec.to_string(),
-            cache: self.dir.clone(),
-        };
+        let missing = || HubError::NotCached { wanted: spec.to_string(), cache: self.dir.clone() };
         let reference = fs::read_to_string(self.dir.join("refs").join(&spec.revision));
         let commit =
             reference.map_or_else(|_| spec.revision.clone(), |text| text.trim().to_owned());
@@ -134,11 +122,7 @@ fn collect_files(dir: &Path, prefix: &str, depth: usize, files: &mut Vec<String>
         let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
-        let relative = if prefix.is_empty() {
-            name
-        } else {
-            format!("{prefix}/{name}")
-        };
+        let relative = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
         // Follows links: one whose blob was removed counts as absent.
         let Ok(meta) = fs::metadata(entry.path()) else {
             continue;

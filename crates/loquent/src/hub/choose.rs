@@ -19,22 +19,14 @@ pub(super) fn parts<'a>(spec: &HubSpec, files: &[&'a str]) -> Result<Model<'a>, 
     let missing = |wanted: String| HubError::FileNotFound {
         repo: spec.repo.clone(),
         wanted,
-        available: files
-            .iter()
-            .filter(|f| is_gguf(f))
-            .map(|f| (*f).to_owned())
-            .collect(),
+        available: files.iter().filter(|f| is_gguf(f)).map(|f| (*f).to_owned()).collect(),
     };
     if models.is_empty() {
-        return Err(HubError::NoGguf {
-            repo: spec.repo.clone(),
-        });
+        return Err(HubError::NoGguf { repo: spec.repo.clone() });
     }
     let chosen = match &spec.selector {
         Selector::File(name) => {
-            let found = models
-                .into_iter()
-                .find(|model| model.contains(&name.as_str()));
+            let found = models.into_iter().find(|model| model.contains(&name.as_str()));
             found.ok_or_else(|| missing(name.clone()))?
         }
         Selector::Quant(tag) => {
@@ -46,18 +38,13 @@ pub(super) fn parts<'a>(spec: &HubSpec, files: &[&'a str]) -> Result<Model<'a>, 
 }
 
 fn default_model<'a>(spec: &HubSpec, models: Vec<Model<'a>>) -> Result<Model<'a>, HubError> {
-    let models: Vec<_> = models
-        .into_iter()
-        .filter(|model| !is_companion(model[0]))
-        .collect();
+    let models: Vec<_> = models.into_iter().filter(|model| !is_companion(model[0])).collect();
     for quant in DEFAULT_QUANTS {
         if let Some(model) = one_of(spec, with_quant(&models, quant))? {
             return Ok(model);
         }
     }
-    one_of(spec, models)?.ok_or_else(|| HubError::NoGguf {
-        repo: spec.repo.clone(),
-    })
+    one_of(spec, models)?.ok_or_else(|| HubError::NoGguf { repo: spec.repo.clone() })
 }
 
 /// The single candidate. Of several, one in the repository's root wins over those in folders;
@@ -66,10 +53,7 @@ fn one_of<'a>(spec: &HubSpec, found: Vec<Model<'a>>) -> Result<Option<Model<'a>>
     if found.len() <= 1 {
         return Ok(found.into_iter().next());
     }
-    let mut in_root: Vec<_> = found
-        .iter()
-        .filter(|model| !model[0].contains('/'))
-        .collect();
+    let mut in_root: Vec<_> = found.iter().filter(|model| !model[0].contains('/')).collect();
     match (in_root.pop(), in_root.is_empty()) {
         (Some(model), true) => Ok(Some(model.clone())),
         _ => Err(HubError::Ambiguous {
@@ -94,13 +78,10 @@ fn models<'a>(files: &[&'a str]) -> Vec<Model<'a>> {
 
 /// The model, if none of its parts is missing.
 fn complete(model: Model<'_>) -> Option<Model<'_>> {
-    let whole = model
-        .iter()
-        .enumerate()
-        .all(|(index, file)| match split_of(file) {
-            Some((_, number, count)) => number == index + 1 && count == model.len(),
-            None => model.len() == 1,
-        });
+    let whole = model.iter().enumerate().all(|(index, file)| match split_of(file) {
+        Some((_, number, count)) => number == index + 1 && count == model.len(),
+        None => model.len() == 1,
+    });
     whole.then_some(model)
 }
 
@@ -122,10 +103,7 @@ fn with_quant<'a>(models: &[Model<'a>], tag: &str) -> Vec<Model<'a>> {
     let tag = tag.to_ascii_uppercase();
     let carries = |model: &&Model<'_>| {
         let name = model[0].to_ascii_uppercase();
-        !is_companion(model[0])
-            && name
-                .match_indices(&tag)
-                .any(|(at, _)| is_word(&name, at, &tag))
+        !is_companion(model[0]) && name.match_indices(&tag).any(|(at, _)| is_word(&name, at, &tag))
     };
     models.iter().filter(carries).cloned().collect()
 }
@@ -154,46 +132,22 @@ mod tests {
 
     #[test]
     fn the_default_prefers_q4_k_m_then_q8_0_then_the_only_model() {
-        let all = [
-            "README.md",
-            "m-IQ4_XS.gguf",
-            "m-q8_0.gguf",
-            "m-Q4_K_M.gguf",
-            "mmproj-Q8_0.gguf",
-        ];
+        let all =
+            ["README.md", "m-IQ4_XS.gguf", "m-q8_0.gguf", "m-Q4_K_M.gguf", "mmproj-Q8_0.gguf"];
         assert_eq!(chosen("a/b", &all).unwrap(), ["m-Q4_K_M.gguf"]);
         assert_eq!(chosen("a/b", &all[..3]).unwrap(), ["m-q8_0.gguf"]);
-        assert_eq!(
-            chosen("a/b", &["mmproj.gguf", "m-f16.gguf"]).unwrap(),
-            ["m-f16.gguf"]
-        );
-        assert!(
-            chosen("a/b", &["x-f16.gguf", "y-f16.gguf"])
-                .unwrap_err()
-                .contains("x-f16.gguf")
-        );
-        assert!(
-            chosen("a/b", &["model.safetensors"])
-                .unwrap_err()
-                .contains("no GGUF")
-        );
+        assert_eq!(chosen("a/b", &["mmproj.gguf", "m-f16.gguf"]).unwrap(), ["m-f16.gguf"]);
+        assert!(chosen("a/b", &["x-f16.gguf", "y-f16.gguf"]).unwrap_err().contains("x-f16.gguf"));
+        assert!(chosen("a/b", &["model.safetensors"]).unwrap_err().contains("no GGUF"));
     }
 
     #[test]
     fn a_tag_matches_as_a_whole_word_only() {
-        let files = [
-            "m-Q4_K_M.gguf",
-            "m-Q4_K_S.gguf",
-            "m-IQ4_XS.gguf",
-            "m.q4_k.gguf",
-        ];
+        let files = ["m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-IQ4_XS.gguf", "m.q4_k.gguf"];
         assert_eq!(chosen("a/b:Q4_K", &files).unwrap(), ["m.q4_k.gguf"]);
         assert_eq!(chosen("a/b:iq4_xs", &files).unwrap(), ["m-IQ4_XS.gguf"]);
         let error = chosen("a/b:Q4_XS", &files).unwrap_err();
-        assert!(
-            error.contains("m-Q4_K_S.gguf"),
-            "the files there are should be listed: {error}"
-        );
+        assert!(error.contains("m-Q4_K_S.gguf"), "the files there are should be listed: {error}");
     }
 
     #[test]
@@ -205,14 +159,8 @@ mod tests {
         ];
         let both = ["Q8_0/m-00001-of-00002.gguf", "Q8_0/m-00002-of-00002.gguf"];
         assert_eq!(chosen("a/b:Q8_0", &files).unwrap(), both);
-        assert_eq!(
-            chosen("a/b:Q8_0/m-00002-of-00002.gguf", &files).unwrap(),
-            both
-        );
-        assert!(
-            chosen("a/b:F16", &files).is_err(),
-            "two of three parts are missing"
-        );
+        assert_eq!(chosen("a/b:Q8_0/m-00002-of-00002.gguf", &files).unwrap(), both);
+        assert!(chosen("a/b:F16", &files).is_err(), "two of three parts are missing");
     }
 
     #[test]

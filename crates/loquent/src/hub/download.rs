@@ -47,11 +47,7 @@ impl Job<'_> {
         content: &Content,
         progress: Progress<'_>,
     ) -> Result<(), HubError> {
-        let waiting = || {
-            progress(Event::Waiting {
-                file: path.to_owned(),
-            })
-        };
+        let waiting = || progress(Event::Waiting { file: path.to_owned() });
         let _lock = cache.lock(&content.id, waiting)?;
         // The holder of the lock may have brought it while this one waited.
         if !cache::has_size(&cache.blob(&content.id), content.size_bytes) {
@@ -76,9 +72,7 @@ impl Job<'_> {
         });
         self.transfer(path, &mut partial, progress)?;
         partial.finish(path, content, &cache.blob(&content.id))?;
-        progress(Event::Verified {
-            file: path.to_owned(),
-        });
+        progress(Event::Verified { file: path.to_owned() });
         Ok(())
     }
 
@@ -101,11 +95,7 @@ impl Job<'_> {
                 break;
             }
             // Only beyond the best so far is progress: a server that ignores ranges starts over.
-            failures = if partial.len_bytes > best_bytes {
-                1
-            } else {
-                failures + 1
-            };
+            failures = if partial.len_bytes > best_bytes { 1 } else { failures + 1 };
             best_bytes = best_bytes.max(partial.len_bytes);
             if failures >= self.hub.max_attempts {
                 return Err(HubError::Interrupted {
@@ -116,10 +106,7 @@ impl Job<'_> {
                 });
             }
             progress(Event::Retrying { why });
-            let delay = self
-                .hub
-                .retry_delay
-                .saturating_mul(1 << (failures - 1).min(16));
+            let delay = self.hub.retry_delay.saturating_mul(1 << (failures - 1).min(16));
             std::thread::sleep(delay.min(MAX_RETRY_DELAY));
         }
         Ok(())
@@ -151,9 +138,7 @@ impl Job<'_> {
                 return Err(partial.wrong_size(path, partial.len_bytes + n as u64));
             }
             partial.append(&chunk[..n]).map_err(Failure::Final)?;
-            progress(Event::Advanced {
-                have_bytes: partial.len_bytes,
-            });
+            progress(Event::Advanced { have_bytes: partial.len_bytes });
         }
     }
 
@@ -176,17 +161,13 @@ impl Job<'_> {
                     Failure::Broken("a part was sent without saying which".to_owned())
                 })?;
                 if from_bytes != partial.len_bytes {
-                    return Err(Failure::Broken(
-                        "another part than asked for was sent".to_owned(),
-                    ));
+                    return Err(Failure::Broken("another part than asked for was sent".to_owned()));
                 }
                 total_bytes
             }
             416 => {
                 partial.restart().map_err(Failure::Final)?;
-                return Err(Failure::Broken(
-                    "the rest of the file was refused".to_owned(),
-                ));
+                return Err(Failure::Broken("the rest of the file was refused".to_owned()));
             }
             status @ (408 | 429 | 500..=599) => {
                 return Err(Failure::Broken(format!("HTTP status {status}")));
@@ -228,24 +209,10 @@ impl Partial {
     /// Opens or creates the unfinished blob and hashes what it holds.
     fn open(path: PathBuf, total_bytes: u64) -> Result<Partial, HubError> {
         let file = cache::create_parents(&path)
-            .and_then(|()| {
-                OpenOptions::new()
-                    .read(true)
-                    .append(true)
-                    .create(true)
-                    .open(&path)
-            })
+            .and_then(|()| OpenOptions::new().read(true).append(true).create(true).open(&path))
             .map_err(HubError::io(&path))?;
-        let mut partial = Partial {
-            path,
-            file,
-            hash: Sha256::new(),
-            len_bytes: 0,
-            total_bytes,
-        };
-        partial
-            .hash_present()
-            .map_err(HubError::io(&partial.path))?;
+        let mut partial = Partial { path, file, hash: Sha256::new(), len_bytes: 0, total_bytes };
+        partial.hash_present().map_err(HubError::io(&partial.path))?;
         if partial.len_bytes > total_bytes {
             partial.restart()?;
         }
@@ -268,18 +235,12 @@ impl Partial {
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), HubError> {
         let missing_bytes = self.total_bytes - self.len_bytes;
-        self.file
-            .write_all(bytes)
-            .map_err(|source| match source.kind() {
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => HubError::NoSpace {
-                    path: self.path.clone(),
-                    missing_bytes,
-                },
-                _ => HubError::Io {
-                    path: self.path.clone(),
-                    source,
-                },
-            })?;
+        self.file.write_all(bytes).map_err(|source| match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                HubError::NoSpace { path: self.path.clone(), missing_bytes }
+            }
+            _ => HubError::Io { path: self.path.clone(), source },
+        })?;
         self.hash.update(bytes);
         self.len_bytes += bytes.len() as u64;
         Ok(())
@@ -298,37 +259,18 @@ impl Partial {
     fn wrong_size(&self, path: &str, actual_bytes: u64) -> Failure {
         let _ = fs::remove_file(&self.path);
         let expected_bytes = self.total_bytes;
-        Failure::Final(HubError::WrongSize {
-            file: path.to_owned(),
-            expected_bytes,
-            actual_bytes,
-        })
+        Failure::Final(HubError::WrongSize { file: path.to_owned(), expected_bytes, actual_bytes })
     }
 
     /// Makes the complete file the blob if its hash is right, and deletes it otherwise.
     fn finish(self, path: &str, content: &Content, blob: &Path) -> Result<(), HubError> {
-        assert_eq!(
-            self.len_bytes, self.total_bytes,
-            "only a complete file is finished"
-        );
+        assert_eq!(self.len_bytes, self.total_bytes, "only a complete file is finished");
         self.file.sync_all().map_err(HubError::io(&self.path))?;
-        let actual: String = self
-            .hash
-            .finalize()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        if let Some(expected) = content
-            .sha256
-            .clone()
-            .filter(|expected| *expected != actual)
-        {
+        let actual: String =
+            self.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        if let Some(expected) = content.sha256.clone().filter(|expected| *expected != actual) {
             fs::remove_file(&self.path).map_err(HubError::io(&self.path))?;
-            return Err(HubError::WrongHash {
-                file: path.to_owned(),
-                expected,
-                actual,
-            });
+            return Err(HubError::WrongHash { file: path.to_owned(), expected, actual });
         }
         fs::rename(&self.path, blob).map_err(HubError::io(blob))
     }
@@ -342,24 +284,10 @@ mod tests {
     fn a_full_disk_is_called_so() {
         let path = PathBuf::from("/dev/full");
         let file = OpenOptions::new().append(true).open(&path).unwrap();
-        let mut partial = Partial {
-            path,
-            file,
-            hash: Sha256::new(),
-            len_bytes: 40,
-            total_bytes: 100,
-        };
+        let mut partial =
+            Partial { path, file, hash: Sha256::new(), len_bytes: 40, total_bytes: 100 };
         let error = partial.append(b"0123456789").unwrap_err();
-        assert!(
-            matches!(
-                error,
-                HubError::NoSpace {
-                    missing_bytes: 60,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, HubError::NoSpace { missing_bytes: 60, .. }), "{error}");
         assert_eq!(partial.len_bytes, 40, "what was not written does not count");
     }
 }

@@ -173,11 +173,7 @@ impl HubError {
 /// One name per line; a repository may hold hundreds, of which the first say enough.
 fn bullets(names: &[String]) -> String {
     const SHOWN: usize = 40;
-    let mut text: String = names
-        .iter()
-        .take(SHOWN)
-        .map(|name| format!("\n  {name}"))
-        .collect();
+    let mut text: String = names.iter().take(SHOWN).map(|name| format!("\n  {name}")).collect();
     if names.len() > SHOWN {
         text.push_str(&format!("\n  … and {} more", names.len() - SHOWN));
     }

@@ -11,11 +11,7 @@ use super::{Hub, download};
 /// A listing is metadata; one of this size would name about 100,000 files.
 const MAX_LISTING_BYTES: u64 = 32 << 20;
 
-const IN_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
+const IN_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const IN_PATH: &AsciiSet = &IN_SEGMENT.remove(b'/');
 
 /// A repository at one commit.
@@ -67,14 +63,10 @@ impl Hub {
     /// `GET /api/models/REPO/revision/REVISION?blobs=true`.
     pub(super) fn list(&self, agent: &ureq::Agent, spec: &HubSpec) -> Result<Listing, HubError> {
         let revision = utf8_percent_encode(&spec.revision, IN_SEGMENT);
-        let url = format!(
-            "{}/api/models/{}/revision/{revision}?blobs=true",
-            self.endpoint, spec.repo
-        );
-        let unreachable = |why: String| HubError::Unreachable {
-            endpoint: self.endpoint.clone(),
-            why,
-        };
+        let url =
+            format!("{}/api/models/{}/revision/{revision}?blobs=true", self.endpoint, spec.repo);
+        let unreachable =
+            |why: String| HubError::Unreachable { endpoint: self.endpoint.clone(), why };
         let answer = self.send(agent, &Method::GET, &url, None, false);
         let mut answer = answer.map_err(|error| unreachable(error.to_string()))?;
         match answer.status().as_u16() {
@@ -82,28 +74,16 @@ impl Hub {
             status @ (429 | 500..=599) => return Err(unreachable(format!("HTTP status {status}"))),
             _ => return Err(self.refusal(spec, &url, &answer)),
         }
-        let info: Result<ModelInfo, _> = answer
-            .body_mut()
-            .with_config()
-            .limit(MAX_LISTING_BYTES)
-            .read_json();
-        let bad = |why: String| HubError::BadAnswer {
-            url: url.clone(),
-            why,
-        };
+        let info: Result<ModelInfo, _> =
+            answer.body_mut().with_config().limit(MAX_LISTING_BYTES).read_json();
+        let bad = |why: String| HubError::BadAnswer { url: url.clone(), why };
         let info = info.map_err(|error| bad(error.to_string()))?;
         if !is_hex(&info.sha, 40) {
             return Err(bad("it names no commit".to_owned()));
         }
         // A name that leads outside the snapshot is dropped: nothing may be written there.
-        let files = info
-            .siblings
-            .into_iter()
-            .filter(|s| is_safe_path(&s.rfilename));
-        Ok(Listing {
-            commit: info.sha,
-            files: files.map(Listed::from).collect(),
-        })
+        let files = info.siblings.into_iter().filter(|s| is_safe_path(&s.rfilename));
+        Ok(Listing { commit: info.sha, files: files.map(Listed::from).collect() })
     }
 
     /// Size and hash of one file: from the listing, else from the headers of its address.
@@ -116,16 +96,10 @@ impl Hub {
     ) -> Result<Content, HubError> {
         let id = file.sha256.clone().or_else(|| file.git_id.clone());
         match (id, file.size_bytes) {
-            (Some(id), Some(size_bytes)) => Ok(Content {
-                id,
-                size_bytes,
-                sha256: file.sha256.clone(),
-            }),
-            _ => self.probe(
-                agent,
-                spec,
-                &self.file_url(spec, &listing.commit, &file.path),
-            ),
+            (Some(id), Some(size_bytes)) => {
+                Ok(Content { id, size_bytes, sha256: file.sha256.clone() })
+            }
+            _ => self.probe(agent, spec, &self.file_url(spec, &listing.commit, &file.path)),
         }
     }
 
@@ -142,25 +116,17 @@ impl Hub {
         }
         let header = |name: &str| answer.headers().get(name)?.to_str().ok();
         let etag = header("x-linked-etag").or_else(|| header("etag"));
-        let etag = etag.map(|tag| {
-            tag.trim_start_matches("W/")
-                .trim_matches('"')
-                .to_lowercase()
-        });
+        let etag = etag.map(|tag| tag.trim_start_matches("W/").trim_matches('"').to_lowercase());
         let size = header("x-linked-size")
             .or_else(|| header("content-length").filter(|_| answer.status().is_success()))
             .and_then(|size| size.parse().ok());
         match (etag, size) {
-            (Some(id), Some(size_bytes)) if is_hex(&id, 64) => Ok(Content {
-                sha256: Some(id.clone()),
-                id,
-                size_bytes,
-            }),
-            (Some(id), Some(size_bytes)) if is_hex(&id, 40) => Ok(Content {
-                id,
-                size_bytes,
-                sha256: None,
-            }),
+            (Some(id), Some(size_bytes)) if is_hex(&id, 64) => {
+                Ok(Content { sha256: Some(id.clone()), id, size_bytes })
+            }
+            (Some(id), Some(size_bytes)) if is_hex(&id, 40) => {
+                Ok(Content { id, size_bytes, sha256: None })
+            }
             _ => Err(HubError::BadAnswer {
                 url: url.to_owned(),
                 why: "it gives neither size nor hash of the file".to_owned(),
@@ -182,32 +148,16 @@ impl Hub {
         answer: &Response<ureq::Body>,
     ) -> HubError {
         let status = answer.status().as_u16();
-        let code = answer
-            .headers()
-            .get("x-error-code")
-            .and_then(|code| code.to_str().ok());
+        let code = answer.headers().get("x-error-code").and_then(|code| code.to_str().ok());
         let (endpoint, repo) = (self.endpoint.clone(), spec.repo.clone());
         let with_token = self.token.is_some();
         match (status, code) {
             (404, _) | (401, Some("RepoNotFound" | "RevisionNotFound")) => {
                 let revision = spec.revision.clone();
-                HubError::RepoNotFound {
-                    endpoint,
-                    repo,
-                    revision,
-                    with_token,
-                }
+                HubError::RepoNotFound { endpoint, repo, revision, with_token }
             }
-            (401 | 403, _) => HubError::AccessDenied {
-                endpoint,
-                repo,
-                status,
-                with_token,
-            },
-            _ => HubError::Status {
-                url: download::without_query(url),
-                status,
-            },
+            (401 | 403, _) => HubError::AccessDenied { endpoint, repo, status, with_token },
+            _ => HubError::Status { url: download::without_query(url), status },
         }
     }
 }
@@ -215,25 +165,14 @@ impl Hub {
 impl From<Sibling> for Listed {
     /// Keeps a hash only if it is one: it becomes a file name.
     fn from(sibling: Sibling) -> Listed {
-        let (lfs_hash, lfs_size) = sibling
-            .lfs
-            .map_or((None, None), |lfs| (lfs.sha256, lfs.size));
+        let (lfs_hash, lfs_size) = sibling.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
         let hex = |text: Option<String>, digits| {
             text.map(|t| t.to_lowercase()).filter(|t| is_hex(t, digits))
         };
         let sha256 = hex(lfs_hash, 64);
         // The git id of an LFS file is that of its pointer and says nothing about the content.
-        let git_id = if lfs_size.is_none() {
-            hex(sibling.blob_id, 40)
-        } else {
-            None
-        };
-        Listed {
-            path: sibling.rfilename,
-            size_bytes: lfs_size.or(sibling.size),
-            sha256,
-            git_id,
-        }
+        let git_id = if lfs_size.is_none() { hex(sibling.blob_id, 40) } else { None };
+        Listed { path: sibling.rfilename, size_bytes: lfs_size.or(sibling.size), sha256, git_id }
     }
 }
 

@@ -116,19 +116,14 @@ impl Hub {
     /// # Errors
     /// [`HubError::NoCacheDir`], as for [`Hub::from_env`].
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Hub, HubError> {
-        let set = |name: &str| {
-            variable(name)
-                .map(|v| v.trim().to_owned())
-                .filter(|v| !v.is_empty())
-        };
+        let set =
+            |name: &str| variable(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
         let home = cache::home(&set);
         let cache_dir = set("HF_HUB_CACHE")
             .map(PathBuf::from)
             .or_else(|| home.as_ref().map(|home| home.join("hub")))
             .ok_or(HubError::NoCacheDir)?;
-        let token_file = set("HF_TOKEN_PATH")
-            .map(PathBuf::from)
-            .or(home.map(|h| h.join("token")));
+        let token_file = set("HF_TOKEN_PATH").map(PathBuf::from).or(home.map(|h| h.join("token")));
         let token = set("HF_TOKEN").or_else(|| {
             let text = std::fs::read_to_string(token_file?).ok()?;
             Some(text.trim().to_owned()).filter(|token| !token.is_empty())
@@ -179,11 +174,7 @@ impl Hub {
         listing: &Listing,
         progress: Progress<'_>,
     ) -> Result<PathBuf, HubError> {
-        let names: Vec<&str> = listing
-            .files
-            .iter()
-            .map(|file| file.path.as_str())
-            .collect();
+        let names: Vec<&str> = listing.files.iter().map(|file| file.path.as_str()).collect();
         let parts = choose::parts(spec, &names)?;
         for (index, part) in parts.iter().enumerate() {
             let listed = listing.files.iter().find(|file| file.path == *part);
@@ -195,10 +186,7 @@ impl Hub {
         Ok(cache.snapshot(&listing.commit).join(parts[0]))
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one call site; a struct would only rename them"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
     fn fetch_part(
         &self,
         agent: &ureq::Agent,
@@ -213,13 +201,7 @@ impl Hub {
         if cache.has(&listing.commit, &listed.path, &content) {
             return Ok(());
         }
-        let job = download::Job {
-            hub: self,
-            agent,
-            spec,
-            commit: &listing.commit,
-            part,
-        };
+        let job = download::Job { hub: self, agent, spec, commit: &listing.commit, part };
         job.run(cache, &listed.path, &content, progress)
     }
 
@@ -257,10 +239,8 @@ impl Hub {
         let mut url = url.to_owned();
         for _ in 0..MAX_REDIRECTS {
             let mut request = Request::builder().method(method).uri(&url);
-            if let Some(token) = self
-                .token
-                .as_ref()
-                .filter(|_| origin(&url) == origin(&self.endpoint))
+            if let Some(token) =
+                self.token.as_ref().filter(|_| origin(&url) == origin(&self.endpoint))
             {
                 request = request.header("authorization", format!("Bearer {token}"));
             }

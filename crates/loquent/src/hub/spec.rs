@@ -31,31 +31,20 @@ impl FromStr for HubSpec {
     type Err = HubError;
 
     fn from_str(text: &str) -> Result<HubSpec, HubError> {
-        let bad = |why| HubError::BadSpec {
-            spec: text.to_owned(),
-            why,
-        };
+        let bad = |why| HubError::BadSpec { spec: text.to_owned(), why };
         let (place, selector) = match text.split_once(':') {
             Some((place, selector)) => (place, parse_selector(selector).map_err(bad)?),
             None => (text, Selector::Default),
         };
         let (repo, revision) = place.split_once('@').unwrap_or((place, "main"));
-        let (owner, name) = repo
-            .split_once('/')
-            .ok_or_else(|| bad("it needs owner/repo"))?;
+        let (owner, name) = repo.split_once('/').ok_or_else(|| bad("it needs owner/repo"))?;
         if !is_name(owner) || !is_name(name) {
-            return Err(bad(
-                "owner and repo are of letters, digits, '.', '_' and '-'",
-            ));
+            return Err(bad("owner and repo are of letters, digits, '.', '_' and '-'"));
         }
         if !is_safe_path(revision) {
             return Err(bad("the revision is not a branch, tag or commit"));
         }
-        Ok(HubSpec {
-            repo: repo.to_owned(),
-            revision: revision.to_owned(),
-            selector,
-        })
+        Ok(HubSpec { repo: repo.to_owned(), revision: revision.to_owned(), selector })
     }
 }
 
@@ -107,9 +96,7 @@ pub(super) fn is_safe_path(path: &str) -> bool {
         && path.len() <= 1024
         && !path.contains(['\\', ':', '\0'])
         && !path.chars().any(char::is_control)
-        && path
-            .split('/')
-            .all(|step| !step.is_empty() && step != "." && step != "..")
+        && path.split('/').all(|step| !step.is_empty() && step != "." && step != "..")
 }
 
 #[cfg(test)]
@@ -119,10 +106,7 @@ mod tests {
     #[test]
     fn every_form_is_understood() {
         let spec: HubSpec = "own/re.po_1".parse().unwrap();
-        assert_eq!(
-            (spec.repo.as_str(), spec.revision.as_str()),
-            ("own/re.po_1", "main")
-        );
+        assert_eq!((spec.repo.as_str(), spec.revision.as_str()), ("own/re.po_1", "main"));
         assert_eq!(spec.selector, Selector::Default);
         let spec: HubSpec = "a/b@v1.0:q4_k_m".parse().unwrap();
         assert_eq!(

@@ -94,7 +94,8 @@ mod llama {
         let path = args.source.fetch()?;
         let engine = &args.engine;
         let kv_type = parse_kv_type(&engine.kv_type)?;
-        let options = LoadOptions { gpu_layers: engine.gpu_layers, kv_type, ..LoadOptions::default() };
+        let options =
+            LoadOptions { gpu_layers: engine.gpu_layers, kv_type, ..LoadOptions::default() };
         let bar = progress_bar();
         let weights = Weights::load(&path, &options, |share| {
             bar.set_position((share * 100.0) as u64);

@@ -103,12 +103,7 @@ struct EngineArgs {
     #[arg(long, env = "LOQUENT_KV_CELLS", value_name = "N")]
     kv_cells: Option<u32>,
     /// Element type of the KV cache: f16, f32 or q8_0
-    #[arg(
-        long,
-        env = "LOQUENT_KV_TYPE",
-        default_value = "f16",
-        value_name = "TYPE"
-    )]
+    #[arg(long, env = "LOQUENT_KV_TYPE", default_value = "f16", value_name = "TYPE")]
     kv_type: String,
     /// Prompt tokens computed in one step
     #[arg(long, env = "LOQUENT_PREFILL_MAX_TOKENS", default_value_t = 512, value_name = "N",
@@ -144,12 +139,7 @@ struct StreamArgs {
     #[arg(long, env = "LOQUENT_STREAM_BUFFER_BYTES", default_value_t = 32 * 1024, value_name = "N")]
     stream_buffer_bytes: usize,
     /// Seconds after which a paused answer is ended with an error
-    #[arg(
-        long,
-        env = "LOQUENT_SLOW_READER_TIMEOUT_S",
-        default_value_t = 30,
-        value_name = "S"
-    )]
+    #[arg(long, env = "LOQUENT_SLOW_READER_TIMEOUT_S", default_value_t = 30, value_name = "S")]
     slow_reader_timeout_s: u64,
     /// Seconds of silence after which a stream gets a comment, so that proxies keep it
     #[arg(long, env = "LOQUENT_HEARTBEAT_S", default_value_t = 10, value_name = "S",
@@ -161,31 +151,16 @@ struct StreamArgs {
 #[command(next_help_heading = "Admission")]
 struct AdmissionArgs {
     /// Completions running and waiting; further requests get 429 with Retry-After
-    #[arg(
-        long,
-        env = "LOQUENT_MAX_INFLIGHT_REQUESTS",
-        default_value_t = 256,
-        value_name = "N"
-    )]
+    #[arg(long, env = "LOQUENT_MAX_INFLIGHT_REQUESTS", default_value_t = 256, value_name = "N")]
     max_inflight_requests: usize,
     /// Prompt tokens waiting; further requests get 429 with Retry-After
-    #[arg(
-        long,
-        env = "LOQUENT_MAX_QUEUED_TOKENS",
-        default_value_t = 262_144,
-        value_name = "N"
-    )]
+    #[arg(long, env = "LOQUENT_MAX_QUEUED_TOKENS", default_value_t = 262_144, value_name = "N")]
     max_queued_tokens: usize,
     /// Seconds a request may wait for its turn [default: no limit]
     #[arg(long, env = "LOQUENT_QUEUE_TIMEOUT", value_name = "S")]
     queue_timeout: Option<f64>,
     /// Prompts tokenized at once
-    #[arg(
-        long,
-        env = "LOQUENT_TOKENIZE_WORKERS",
-        default_value_t = 2,
-        value_name = "N"
-    )]
+    #[arg(long, env = "LOQUENT_TOKENIZE_WORKERS", default_value_t = 2, value_name = "N")]
     tokenize_workers: usize,
 }
 
@@ -193,12 +168,7 @@ struct AdmissionArgs {
 #[command(next_help_heading = "HTTP")]
 struct HttpArgs {
     /// Key that clients must send as a bearer token; several by repeating
-    #[arg(
-        long,
-        env = "LOQUENT_API_KEY",
-        hide_env_values = true,
-        value_name = "K"
-    )]
+    #[arg(long, env = "LOQUENT_API_KEY", hide_env_values = true, value_name = "K")]
     api_key: Vec<String>,
     /// File with one key per line
     #[arg(long, env = "LOQUENT_API_KEY_FILE", value_name = "FILE")]
@@ -210,20 +180,10 @@ struct HttpArgs {
     #[arg(long, env = "LOQUENT_MAX_REQUEST_BYTES", default_value_t = 8 * 1024 * 1024, value_name = "N")]
     max_request_bytes: usize,
     /// Open connections
-    #[arg(
-        long,
-        env = "LOQUENT_MAX_CONNECTIONS",
-        default_value_t = 4096,
-        value_name = "N"
-    )]
+    #[arg(long, env = "LOQUENT_MAX_CONNECTIONS", default_value_t = 4096, value_name = "N")]
     max_connections: usize,
     /// Seconds that running answers may take to end after SIGTERM
-    #[arg(
-        long,
-        env = "LOQUENT_DRAIN_TIMEOUT_S",
-        default_value_t = 30,
-        value_name = "S"
-    )]
+    #[arg(long, env = "LOQUENT_DRAIN_TIMEOUT_S", default_value_t = 30, value_name = "S")]
     drain_timeout_s: u64,
 }
 
@@ -233,8 +193,7 @@ fn parse_rate(text: &str) -> Result<f64, String> {
 }
 
 fn parse_interval(text: &str) -> Result<StreamInterval, String> {
-    text.parse()
-        .map_err(|_| "give a number above 0, or \"auto\"".to_owned())
+    text.parse().map_err(|_| "give a number above 0, or \"auto\"".to_owned())
 }
 
 fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {
@@ -256,22 +215,14 @@ fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {
 /// When the model cannot be loaded or the address not be used; the message says what to do.
 pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     let options = args.options()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let address = format!("{}:{}", args.host, args.port);
         let listener = TcpListener::bind(&address).await.with_context(|| {
             format!("cannot listen on {address}; choose another --port or --host")
         })?;
         let bound = listener.local_addr()?;
-        server::run(
-            listener,
-            options,
-            move || load::load(&args, bound),
-            shutdown_signal(),
-        )
-        .await
+        server::run(listener, options, move || load::load(&args, bound), shutdown_signal()).await
     })
 }
 
@@ -295,10 +246,7 @@ async fn shutdown_signal() {
 impl ServeArgs {
     fn options(&self) -> anyhow::Result<Options> {
         let seconds = Duration::from_secs;
-        let queue_timeout = self
-            .admission
-            .queue_timeout
-            .map(Duration::try_from_secs_f64);
+        let queue_timeout = self.admission.queue_timeout.map(Duration::try_from_secs_f64);
         Ok(Options {
             http: HttpOptions {
                 api_keys: self.http.keys()?,
@@ -344,4 +292,3 @@ impl HttpArgs {
         Ok(ApiKeys::new(keys))
     }
 }
-

@@ -29,9 +29,7 @@ pub enum Reply {
 impl Reply {
     /// A complete answer of these pieces.
     pub fn full(pieces: &[&str]) -> Reply {
-        Reply::Full {
-            pieces: pieces.iter().map(|piece| (*piece).to_owned()).collect(),
-        }
+        Reply::Full { pieces: pieces.iter().map(|piece| (*piece).to_owned()).collect() }
     }
 }
 
@@ -70,11 +68,7 @@ impl StandIn {
                 std::thread::spawn(move || serve(stream, &shared));
             }
         });
-        StandIn {
-            address,
-            questions,
-            hung_up,
-        }
+        StandIn { address, questions, hung_up }
     }
 
     /// Base URL.
@@ -120,18 +114,10 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
             plain(&mut stream, 200, &models)?;
             continue;
         }
-        assert!(
-            line.starts_with("POST /v1/chat/completions "),
-            "unexpected request {line}"
-        );
+        assert!(line.starts_with("POST /v1/chat/completions "), "unexpected request {line}");
         let question = (serde_json::from_slice(&body).unwrap(), authorization);
         shared.questions.lock().unwrap().push(question);
-        let reply = shared
-            .replies
-            .lock()
-            .unwrap()
-            .pop_front()
-            .expect("a reply for the question");
+        let reply = shared.replies.lock().unwrap().pop_front().expect("a reply for the question");
         if !answer(&mut stream, &reply)? {
             if matches!(reply, Reply::Hang { .. }) {
                 let gone = reader.read(&mut [0])?;
@@ -156,11 +142,7 @@ fn answer(stream: &mut TcpStream, reply: &Reply) -> std::io::Result<bool> {
             let tokens = pieces.len() + 1;
             let usage = json!({ "prompt_tokens": 3, "completion_tokens": tokens });
             let usage = json!({ "choices": [], "usage": usage });
-            (
-                pieces,
-                format!("data: {finish}\n\ndata: {usage}\n\ndata: [DONE]\n\n"),
-                true,
-            )
+            (pieces, format!("data: {finish}\n\ndata: {usage}\n\ndata: [DONE]\n\n"), true)
         }
         Reply::Cut { pieces, clean } => (pieces, String::new(), *clean),
         Reply::DoneWithoutFinish { pieces } => (pieces, "data: [DONE]\n\n".to_owned(), true),

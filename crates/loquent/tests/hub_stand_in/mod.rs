@@ -37,10 +37,7 @@ struct Request {
 
 impl Request {
     fn header(&self, name: &str) -> Option<String> {
-        self.headers
-            .iter()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.clone())
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
     }
 }
 
@@ -70,20 +67,15 @@ impl StandIn {
         let address = api.local_addr().unwrap();
         let state = Arc::new(Mutex::new(State {
             repo: repo.to_owned(),
-            files: files
-                .iter()
-                .map(|(name, bytes)| ((*name).to_owned(), bytes.clone()))
-                .collect(),
+            files: files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.clone())).collect(),
             faults: VecDeque::new(),
             token: None,
             omit_hashes: false,
             requests: Vec::new(),
             storage: storage.local_addr().unwrap(),
         }));
-        for (listener, answer) in [
-            (api, answer_api as Answer),
-            (storage, answer_storage as Answer),
-        ] {
+        for (listener, answer) in [(api, answer_api as Answer), (storage, answer_storage as Answer)]
+        {
             let state = state.clone();
             std::thread::spawn(move || serve(&listener, &state, answer));
         }
@@ -123,22 +115,13 @@ impl StandIn {
 
     /// How many requests had this in their target.
     pub fn count(&self, part: &str) -> usize {
-        self.state
-            .lock()
-            .unwrap()
-            .requests
-            .iter()
-            .filter(|r| r.target.contains(part))
-            .count()
+        self.state.lock().unwrap().requests.iter().filter(|r| r.target.contains(part)).count()
     }
 
     /// One header of each GET whose target has `part`, in the order they came.
     pub fn headers(&self, part: &str, name: &str) -> Vec<Option<String>> {
         let state = self.state.lock().unwrap();
-        let gets = state
-            .requests
-            .iter()
-            .filter(|r| r.method == "GET" && r.target.contains(part));
+        let gets = state.requests.iter().filter(|r| r.method == "GET" && r.target.contains(part));
         gets.map(|request| request.header(name)).collect()
     }
 }
@@ -163,17 +146,11 @@ fn read_request(stream: &TcpStream) -> Option<Request> {
     let first = lines.next()?;
     let mut words = first.split(' ');
     let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
-    let headers = lines
-        .take_while(|line| !line.is_empty())
-        .filter_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            Some((name.to_lowercase(), value.trim().to_owned()))
-        });
-    Some(Request {
-        method,
-        target,
-        headers: headers.collect(),
-    })
+    let headers = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.to_lowercase(), value.trim().to_owned()))
+    });
+    Some(Request { method, target, headers: headers.collect() })
 }
 
 fn answer_api(
@@ -194,11 +171,7 @@ fn answer_api(
     let path = request.target.split('?').next().unwrap();
     if let Some(file) = path.strip_prefix(&resolve) {
         if denied {
-            let status = if request.header("authorization").is_some() {
-                403
-            } else {
-                401
-            };
+            let status = if request.header("authorization").is_some() { 403 } else { 401 };
             return respond(stream, status, "x-error-code: GatedRepo\r\n", b"gated");
         }
         let Some((_, bytes)) = state.files.iter().find(|(name, _)| name == file) else {
@@ -241,27 +214,12 @@ fn answer_storage(
 ) -> std::io::Result<()> {
     let (mut bytes, fault) = {
         let mut state = state.lock().unwrap();
-        let name = request
-            .target
-            .trim_start_matches("/storage/")
-            .split('?')
-            .next()
-            .unwrap();
-        let file = state
-            .files
-            .iter()
-            .find(|(file, _)| file == name)
-            .unwrap()
-            .1
-            .clone();
+        let name = request.target.trim_start_matches("/storage/").split('?').next().unwrap();
+        let file = state.files.iter().find(|(file, _)| file == name).unwrap().1.clone();
         (file, state.faults.pop_front())
     };
     let mut from = request.header("range").map_or(0, |range| {
-        range
-            .trim_start_matches("bytes=")
-            .trim_end_matches('-')
-            .parse()
-            .unwrap()
+        range.trim_start_matches("bytes=").trim_end_matches('-').parse().unwrap()
     });
     match fault {
         Some(Fault::Status(status)) => return respond(stream, status, "", b""),
@@ -284,11 +242,7 @@ fn answer_storage(
     }
     stream.write_all(format!("{head}\r\n").as_bytes())?;
     let body = &bytes[from..];
-    let sent = if let Some(Fault::CutAfter(n)) = fault {
-        n
-    } else {
-        body.len()
-    };
+    let sent = if let Some(Fault::CutAfter(n)) = fault { n } else { body.len() };
     stream.write_all(&body[..sent])
 }
 
@@ -302,8 +256,5 @@ fn respond(stream: &mut TcpStream, status: u16, headers: &str, body: &[u8]) -> s
 }
 
 fn hex_sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

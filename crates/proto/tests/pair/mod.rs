@@ -53,11 +53,7 @@ impl Markov {
 }
 
 /// The paper's default channel (measuring.md's reading of it): 15 % loss in bursts.
-pub const DEFAULT_CHANNEL: Markov = Markov {
-    stay_good: 0.9,
-    stay_lossy: 0.5,
-    loss: 0.9,
-};
+pub const DEFAULT_CHANNEL: Markov = Markov { stay_good: 0.9, stay_lossy: 0.5, loss: 0.9 };
 
 #[derive(Clone)]
 pub struct LinkConfig {
@@ -89,10 +85,7 @@ impl LinkConfig {
     }
 
     pub fn bursty(delay_ms: u64) -> Self {
-        Self {
-            markov: Some(DEFAULT_CHANNEL),
-            ..Self::clean(delay_ms)
-        }
+        Self { markov: Some(DEFAULT_CHANNEL), ..Self::clean(delay_ms) }
     }
 }
 
@@ -113,21 +106,11 @@ pub struct Link {
 
 impl Link {
     pub fn new(config: LinkConfig, seed: u64) -> Self {
-        let states = config
-            .markov
-            .map_or(Vec::new(), |markov| markov.states(&mut Rng(!seed)));
+        let states = config.markov.map_or(Vec::new(), |markov| markov.states(&mut Rng(!seed)));
         let mut rng = Rng(seed);
         let phase = Micros(rng.below(SLOT_MICROS));
         let busy_until = Micros::ZERO;
-        Self {
-            config,
-            rng,
-            states,
-            phase,
-            busy_until,
-            packets: 0,
-            wire_bytes: 0,
-        }
+        Self { config, rng, states, phase, busy_until, packets: 0, wire_bytes: 0 }
     }
 
     /// Whether the slot of `at` is lossy, whatever is sent in it.
@@ -140,11 +123,7 @@ impl Link {
     fn loses(&mut self, at: Micros) -> bool {
         let lossy = self.config.markov.filter(|_| self.is_lossy(at));
         let chance = lossy.map_or(self.config.loss, |markov| markov.loss);
-        let outage = self
-            .config
-            .outages
-            .iter()
-            .any(|(from, to)| at >= *from && at < *to);
+        let outage = self.config.outages.iter().any(|(from, to)| at >= *from && at < *to);
         self.rng.unit() < chance || outage
     }
 
@@ -169,10 +148,7 @@ impl Link {
         (0..copies)
             .map(|_| {
                 let jitter = Micros(self.rng.below(self.config.jitter.0 + 1));
-                (
-                    leaves + self.config.delay + jitter,
-                    self.rng.unit() < self.config.corrupt,
-                )
+                (leaves + self.config.delay + jitter, self.rng.unit() < self.config.corrupt)
             })
             .collect()
     }
@@ -241,10 +217,7 @@ impl Pair {
     /// Appends a delta now.
     pub fn push(&mut self, delta: &Delta) {
         for _ in 0..delta.tokens() {
-            self.tokens.push(Token {
-                generated: self.now,
-                shown: None,
-            });
+            self.tokens.push(Token { generated: self.now, shown: None });
         }
         self.sender.push(self.now, delta).expect("room in the log");
         self.drive();
@@ -271,11 +244,7 @@ impl Pair {
     }
 
     fn deliver(&mut self) {
-        while self
-            .flying
-            .peek()
-            .is_some_and(|Reverse((at, ..))| *at <= self.now)
-        {
+        while self.flying.peek().is_some_and(|Reverse((at, ..))| *at <= self.now) {
             let Some(Reverse((_, _, path, down, bytes))) = self.flying.pop() else {
                 return;
             };
@@ -295,23 +264,17 @@ impl Pair {
         self.sender.handle_timeout(self.now);
         while let Some(sent) = self.sender.poll_transmit(self.now, &mut datagram) {
             if !sent.new_text {
-                self.spare
-                    .push((self.now, sent.len as u64 + OVERHEAD_BYTES));
+                self.spare.push((self.now, sent.len as u64 + OVERHEAD_BYTES));
             }
             self.fly(true, &datagram);
             datagram.clear();
         }
-        self.sender_events
-            .extend(std::iter::from_fn(|| self.sender.poll_event()));
+        self.sender_events.extend(std::iter::from_fn(|| self.sender.poll_event()));
         self.receiver.handle_timeout(self.now);
         while let Some(event) = self.receiver.poll_event() {
             self.note(event);
         }
-        while self
-            .receiver
-            .poll_transmit(self.now, &mut datagram)
-            .is_some()
-        {
+        while self.receiver.poll_transmit(self.now, &mut datagram).is_some() {
             self.fly(false, &datagram);
             datagram.clear();
         }
@@ -326,8 +289,7 @@ impl Pair {
                 bytes[i] ^= 1 << self.rng.below(8);
             }
             self.sequence += 1;
-            self.flying
-                .push(Reverse((at, self.sequence, self.path, down, bytes)));
+            self.flying.push(Reverse((at, self.sequence, self.path, down, bytes)));
         }
     }
 
@@ -336,12 +298,7 @@ impl Pair {
             ReceiverEvent::Delta { delta, .. } => {
                 let first = self.tokens.iter().position(|t| t.shown.is_none());
                 let first = first.unwrap_or(self.tokens.len());
-                for token in self
-                    .tokens
-                    .iter_mut()
-                    .skip(first)
-                    .take(delta.tokens() as usize)
-                {
+                for token in self.tokens.iter_mut().skip(first).take(delta.tokens() as usize) {
                     token.shown = Some(self.now);
                 }
                 self.shown.push(delta);
@@ -357,9 +314,7 @@ impl Pair {
     pub fn migrate(&mut self) {
         self.path += 1;
         self.receiver.migrate(self.now, self.path);
-        self.sender
-            .resume(self.now, self.path, self.receiver.cum())
-            .expect("in the log");
+        self.sender.resume(self.now, self.path, self.receiver.cum()).expect("in the log");
         self.drive();
     }
 
@@ -377,9 +332,7 @@ impl Pair {
     pub fn restart_at(&mut self, offset: u64, config: ReceiverConfig) {
         self.path += 1;
         self.receiver = Receiver::new(self.now, self.path, offset, config);
-        self.sender
-            .resume(self.now, self.path, offset)
-            .expect("in the log");
+        self.sender.resume(self.now, self.path, offset).expect("in the log");
         self.drive();
     }
 }
@@ -389,10 +342,7 @@ impl Pair {
 pub fn stall_ratio(tokens: &[Token], rtt: Micros) -> (f64, f64) {
     let shown: Vec<u64> = tokens.iter().filter_map(|t| Some(t.shown?.0)).collect();
     let span = shown.last().unwrap() - (tokens[0].generated.0 + rtt.0 / 2);
-    let gaps = shown
-        .windows(2)
-        .map(|w| w[1] - w[0])
-        .filter(|g| *g > 200_000);
+    let gaps = shown.windows(2).map(|w| w[1] - w[0]).filter(|g| *g > 200_000);
     let (full, excess) = gaps.fold((0, 0), |(f, e), g| (f + g, e + g - 200_000));
     (full as f64 / span as f64, excess as f64 / span as f64)
 }

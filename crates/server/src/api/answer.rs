@@ -111,9 +111,7 @@ impl Chunks {
         }
         if !flush.text.is_empty() || !flush.logprobs.is_empty() {
             self.offset += flush.text.len() as u64;
-            self.event(flush.choice, out, usage, |chunks, out| {
-                chunks.content(flush, out)
-            });
+            self.event(flush.choice, out, usage, |chunks, out| chunks.content(flush, out));
             self.text_offsets[index] += flush.text.chars().count();
         }
         if let Some(reason) = flush.end.as_ref().and_then(|end| reason_name(&end.reason)) {
@@ -131,11 +129,7 @@ impl Chunks {
 
     /// Appends text that is no completion: an echoed prompt.
     pub fn echo(&mut self, choice: u32, text: &str, out: &mut Vec<u8>) {
-        let flush = Flush {
-            choice,
-            text: text.to_owned(),
-            ..Flush::default()
-        };
+        let flush = Flush { choice, text: text.to_owned(), ..Flush::default() };
         self.flush(&flush, &Usage::default(), out);
     }
 
@@ -284,12 +278,8 @@ fn chat_logprob(vocab: &dyn Vocab, one: &TokenLogprobs) -> Value {
         })
     };
     let mut chosen = entry(one.token, one.logprobs.chosen);
-    chosen["top_logprobs"] = one
-        .logprobs
-        .top
-        .iter()
-        .map(|&(token, logprob)| entry(token, logprob))
-        .collect();
+    chosen["top_logprobs"] =
+        one.logprobs.top.iter().map(|&(token, logprob)| entry(token, logprob)).collect();
     chosen
 }
 
@@ -317,10 +307,6 @@ fn text_logprobs(vocab: &dyn Vocab, tokens: &[TokenLogprobs], start: usize) -> V
 /// A token as text; bytes of half characters are replaced, as `bytes` carries them exactly.
 fn token_text(vocab: &dyn Vocab, token: TokenId) -> String {
     let piece = vocab.piece(token);
-    let bytes = if piece.is_empty() {
-        vocab.name(token)
-    } else {
-        piece
-    };
+    let bytes = if piece.is_empty() { vocab.name(token) } else { piece };
     String::from_utf8_lossy(bytes).into_owned()
 }

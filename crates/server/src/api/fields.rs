@@ -30,10 +30,7 @@ impl Fields {
             ApiError::invalid(format!("The request body is not valid JSON: {error}."))
         })?;
         match value {
-            Value::Object(map) => Ok(Self {
-                map,
-                path: String::new(),
-            }),
+            Value::Object(map) => Ok(Self { map, path: String::new() }),
             other => Err(ApiError::invalid(format!(
                 "The request body must be a JSON object, not {}.",
                 kind_of(&other)
@@ -137,10 +134,7 @@ impl Fields {
     /// The object `value`, found at `field`.
     pub fn nested(&self, field: &str, value: Value) -> Result<Self, ApiError> {
         match value {
-            Value::Object(map) => Ok(Self {
-                map,
-                path: format!("{}.", self.name(field)),
-            }),
+            Value::Object(map) => Ok(Self { map, path: format!("{}.", self.name(field)) }),
             other => Err(self.wrong_type(field, "an object", &other)),
         }
     }

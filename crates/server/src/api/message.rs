@@ -14,9 +14,8 @@ const MAX_MESSAGES: usize = 4096;
 /// # Errors
 /// 400 with the place of the message that is wrong.
 pub fn parse_messages(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
-    let items = fields
-        .array("messages")?
-        .ok_or_else(|| fields.error("messages", "is required."))?;
+    let items =
+        fields.array("messages")?.ok_or_else(|| fields.error("messages", "is required."))?;
     if items.is_empty() {
         return Err(fields.error("messages", "must hold at least one message."));
     }

@@ -39,10 +39,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("web_search_options", "web search is not supported"),
     ("prediction", "predicted outputs are not supported"),
     ("functions", "is deprecated and not supported; use 'tools'"),
-    (
-        "function_call",
-        "is deprecated and not supported; use 'tool_choice'",
-    ),
+    ("function_call", "is deprecated and not supported; use 'tool_choice'"),
     ("suffix", "text after the completion is not supported"),
 ];
 
@@ -183,19 +180,13 @@ impl Request {
 
     /// The ignored parameters that are not mere annotations: worth a warning.
     pub fn unknown(&self) -> impl Iterator<Item = &str> {
-        self.ignored
-            .iter()
-            .map(String::as_str)
-            .filter(|name| !ANNOTATIONS.contains(name))
+        self.ignored.iter().map(String::as_str).filter(|name| !ANNOTATIONS.contains(name))
     }
 }
 
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     for (name, why) in UNSUPPORTED {
-        if fields
-            .take(name)
-            .is_some_and(|value| value != Value::String(String::new()))
-        {
+        if fields.take(name).is_some_and(|value| value != Value::String(String::new())) {
             return Err(ApiError::invalid_param(*name, format!("'{name}': {why}.")));
         }
     }
@@ -207,16 +198,12 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     if let Some(mut format) = fields.object("response_format")? {
         let kind = format.string("type")?.unwrap_or_default();
         if kind != "text" {
-            return Err(fields.error(
-                "response_format",
-                format!("of type '{kind}' is not supported."),
-            ));
+            return Err(
+                fields.error("response_format", format!("of type '{kind}' is not supported."))
+            );
         }
     }
-    if fields
-        .array("tools")?
-        .is_some_and(|tools| !tools.is_empty())
-    {
+    if fields.array("tools")?.is_some_and(|tools| !tools.is_empty()) {
         return Err(fields.error("tools", "are not supported by this server."));
     }
     match fields.take("tool_choice") {
@@ -228,9 +215,7 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
 
 fn parse_prompts(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {
     let wrong = "must be a string, an array of strings, or token ids";
-    let value = fields
-        .take("prompt")
-        .ok_or_else(|| fields.error("prompt", "is required."))?;
+    let value = fields.take("prompt").ok_or_else(|| fields.error("prompt", "is required."))?;
     let items = match value {
         Value::String(text) => return Ok(vec![Prompt::Text(text)]),
         Value::Array(items) if !items.is_empty() => items,
@@ -246,10 +231,7 @@ fn parse_prompts(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {
     let parse = |item| match item {
         Value::String(text) => Ok(Prompt::Text(text)),
         Value::Array(ids) if !ids.is_empty() => Ok(Prompt::Tokens(token_ids(fields, &ids)?)),
-        other => Err(fields.error(
-            "prompt",
-            format!("{wrong}; one entry is {}.", kind_of(&other)),
-        )),
+        other => Err(fields.error("prompt", format!("{wrong}; one entry is {}.", kind_of(&other)))),
     };
     items.into_iter().map(parse).collect()
 }
@@ -287,10 +269,7 @@ fn parse_stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     let parse = |item| match item {
         Value::String(text) if text.len() <= MAX_STOP_BYTES => Ok(text),
         Value::String(_) => Err(fields.error("stop", format!("exceeds {MAX_STOP_BYTES} bytes."))),
-        other => Err(fields.error(
-            "stop",
-            format!("{wrong}; one entry is {}.", kind_of(&other)),
-        )),
+        other => Err(fields.error("stop", format!("{wrong}; one entry is {}.", kind_of(&other)))),
     };
     items.into_iter().map(parse).collect()
 }
@@ -302,16 +281,10 @@ fn parse_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<SamplingPar
         top_p: number(fields.number("top_p", 0.0..=1.0)?),
         top_k: parse_top_k(fields)?,
         min_p: number(fields.number("min_p", 0.0..=1.0)?),
-        presence_penalty: fields
-            .number("presence_penalty", -2.0..=2.0)?
-            .unwrap_or(0.0) as f32,
-        frequency_penalty: fields
-            .number("frequency_penalty", -2.0..=2.0)?
-            .unwrap_or(0.0) as f32,
+        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32,
+        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32,
         repetition_penalty: number(fields.number("repetition_penalty", 0.01..=10.0)?),
-        seed: fields
-            .integer("seed", i64::MIN..=i64::MAX)?
-            .map(|seed| seed as u64),
+        seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
         logit_bias: parse_logit_bias(fields)?,
         logprobs: parse_logprobs(fields, endpoint)?,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
@@ -343,9 +316,7 @@ fn parse_logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError
 
 fn parse_logprobs(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<u8>, ApiError> {
     if endpoint == Endpoint::Text {
-        return Ok(fields
-            .integer("logprobs", 0..=MAX_TOP_LOGPROBS)?
-            .map(|k| k as u8));
+        return Ok(fields.integer("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|k| k as u8));
     }
     let wanted = fields.boolean("logprobs")?.unwrap_or(false);
     let top = fields.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
@@ -377,10 +348,8 @@ fn parse_interval(fields: &mut Fields) -> Result<Option<StreamInterval>, ApiErro
         Some(other) => other.to_string(),
     };
     let wrong = || {
-        fields.error(
-            "stream_interval",
-            format!("must be a number above 0 or \"auto\", not {text}."),
-        )
+        fields
+            .error("stream_interval", format!("must be a number above 0 or \"auto\", not {text}."))
     };
     text.parse().map(Some).map_err(|_| wrong())
 }
@@ -392,9 +361,7 @@ mod tests {
 
     fn chat(extra: Value) -> Result<Request, ApiError> {
         let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
-        body.as_object_mut()
-            .unwrap()
-            .extend(extra.as_object().unwrap().clone());
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         Request::parse(Endpoint::Chat, body.to_string().as_bytes())
     }
 
@@ -415,19 +382,13 @@ mod tests {
             (json!({"logit_bias": {"x": 1}}), "logit_bias"),
             (json!({"logit_bias": {"5": 101}}), "logit_bias"),
             (json!({"top_logprobs": 2}), "top_logprobs"),
-            (
-                json!({"stream_options": {"include_usage": true}}),
-                "stream_options",
-            ),
+            (json!({"stream_options": {"include_usage": true}}), "stream_options"),
             (
                 json!({"stream": true, "stream_options": {"include_usage": 1}}),
                 "stream_options.include_usage",
             ),
             (json!({"stream_interval": 0}), "stream_interval"),
-            (
-                json!({"response_format": {"type": "xml"}}),
-                "response_format",
-            ),
+            (json!({"response_format": {"type": "xml"}}), "response_format"),
             (json!({"audio": {"voice": "x"}}), "audio"),
             (json!({"best_of": 3}), "best_of"),
             (json!({"messages": []}), "messages"),
@@ -450,12 +411,7 @@ mod tests {
     #[test]
     fn deep_nesting_is_an_error_and_no_stack_overflow() {
         let body = "[".repeat(100_000);
-        assert_eq!(
-            Request::parse(Endpoint::Chat, body.as_bytes())
-                .unwrap_err()
-                .status(),
-            400
-        );
+        assert_eq!(Request::parse(Endpoint::Chat, body.as_bytes()).unwrap_err().status(), 400);
     }
 
     #[test]
@@ -469,10 +425,7 @@ mod tests {
     fn prompts_come_as_text_or_tokens_one_or_many() {
         let prompts = |value: Value| text(json!({"prompt": value})).map(|request| request.prompts);
         assert_eq!(prompts(json!("a")).unwrap(), [Prompt::Text("a".into())]);
-        assert_eq!(
-            prompts(json!([1, 2])).unwrap(),
-            [Prompt::Tokens(vec![1, 2])]
-        );
+        assert_eq!(prompts(json!([1, 2])).unwrap(), [Prompt::Tokens(vec![1, 2])]);
         assert_eq!(
             prompts(json!([[1], "b"])).unwrap(),
             [Prompt::Tokens(vec![1]), Prompt::Text("b".into())]

@@ -225,9 +225,7 @@ impl Sender for CongestedSender {
             return;
         };
         let largest = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
-        let before = head[4..]
-            .iter()
-            .fold(0, |bits, byte| bits << 8 | u64::from(*byte));
+        let before = head[4..].iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
         self.handle_ack(now_us, largest, before);
         if !payload.is_empty() {
             self.inner.handle_packet(now_us, payload);
@@ -242,11 +240,7 @@ impl Sender for CongestedSender {
             // While blocked its own timers wait for this one: it may want to give up.
             self.inner.handle_timeout(now_us);
         }
-        if self
-            .inner
-            .poll_timeout()
-            .is_some_and(|at_us| at_us <= now_us)
-        {
+        if self.inner.poll_timeout().is_some_and(|at_us| at_us <= now_us) {
             self.inner.handle_timeout(now_us);
         }
     }
@@ -306,13 +300,7 @@ pub struct CongestedReceiver {
 impl CongestedReceiver {
     /// `inner` under QUIC's acknowledgements.
     pub fn new(inner: Box<dyn Receiver>) -> Self {
-        Self {
-            inner,
-            largest: 0,
-            before: 0,
-            unacked: 0,
-            ack_at: None,
-        }
+        Self { inner, largest: 0, before: 0, unacked: 0, ack_at: None }
     }
 
     fn note(&mut self, number: u32) {
@@ -341,11 +329,7 @@ impl Receiver for CongestedReceiver {
     }
 
     fn handle_timeout(&mut self, now_us: u64) {
-        if self
-            .inner
-            .poll_timeout()
-            .is_some_and(|at_us| at_us <= now_us)
-        {
+        if self.inner.poll_timeout().is_some_and(|at_us| at_us <= now_us) {
             self.inner.handle_timeout(now_us);
         }
     }
@@ -371,11 +355,7 @@ impl Receiver for CongestedReceiver {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        self.inner
-            .poll_timeout()
-            .into_iter()
-            .chain(self.ack_at)
-            .min()
+        self.inner.poll_timeout().into_iter().chain(self.ack_at).min()
     }
 
     fn take_shown(&mut self, text: &mut Vec<u8>) {

@@ -47,11 +47,7 @@ impl Sender for DuplicationSender {
         self.volume.once += text.len() as u64;
         let index = self.next_index;
         self.next_index += 1;
-        let token = Token {
-            index,
-            last,
-            text: text.to_vec(),
-        };
+        let token = Token { index, last, text: text.to_vec() };
         let resend_us = now_us + self.resend_after_us;
         self.unacked.insert(index, Waiting { token, resend_us });
         self.queue.push_back((index, self.copies));
@@ -68,9 +64,7 @@ impl Sender for DuplicationSender {
     }
 
     fn handle_timeout(&mut self, now_us: u64) {
-        self.suspended = self
-            .ended_us
-            .is_some_and(|end_us| now_us > end_us + GIVE_UP_US);
+        self.suspended = self.ended_us.is_some_and(|end_us| now_us > end_us + GIVE_UP_US);
         for (&index, waiting) in &mut self.unacked {
             if waiting.resend_us <= now_us {
                 waiting.resend_us = now_us + self.resend_after_us;

@@ -62,11 +62,7 @@ impl EloquentSender {
 impl Sender for EloquentSender {
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool) {
         self.volume.once += text.len() as u64;
-        self.fresh.push_back(Token {
-            index: self.next_index,
-            last,
-            text: text.to_vec(),
-        });
+        self.fresh.push_back(Token { index: self.next_index, last, text: text.to_vec() });
         self.next_index += 1;
         if last {
             self.ended_us = Some(now_us);
@@ -81,9 +77,7 @@ impl Sender for EloquentSender {
     }
 
     fn handle_timeout(&mut self, now_us: u64) {
-        self.suspended = self
-            .ended_us
-            .is_some_and(|end_us| now_us > end_us + GIVE_UP_US);
+        self.suspended = self.ended_us.is_some_and(|end_us| now_us > end_us + GIVE_UP_US);
         self.timer_fired = !self.unacked.is_empty();
     }
 

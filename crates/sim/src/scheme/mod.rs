@@ -145,13 +145,8 @@ impl Scheme {
             Self::Duplication { copies, .. } => format!("Duplication x{copies}"),
             Self::Eloquent { max_tokens: 10, .. } => "Eloquent".to_owned(),
             Self::Eloquent { max_tokens, .. } => format!("Eloquent, {max_tokens} tokens"),
-            Self::Ours {
-                congestion: None, ..
-            } => "Loquent".to_owned(),
-            Self::Ours {
-                congestion: Some(congestion),
-                ..
-            } => match congestion.control {
+            Self::Ours { congestion: None, .. } => "Loquent".to_owned(),
+            Self::Ours { congestion: Some(congestion), .. } => match congestion.control {
                 Control::NewReno => "Loquent behind NewReno".to_owned(),
                 Control::Cubic => "Loquent behind CUBIC".to_owned(),
             },
@@ -171,11 +166,10 @@ impl Scheme {
                 bounded("copies", f64::from(copies), 1.0, 50.0)
                     .or_else(|| bounded("resend_ms", resend_ms, 1.0, 60_000.0))
             }
-            Self::Eloquent {
-                max_tokens,
-                resend_ms,
-            } => bounded("max_tokens", max_tokens as f64, 1.0, 200.0)
-                .or_else(|| bounded("resend_ms", resend_ms, 1.0, 60_000.0)),
+            Self::Eloquent { max_tokens, resend_ms } => {
+                bounded("max_tokens", max_tokens as f64, 1.0, 200.0)
+                    .or_else(|| bounded("resend_ms", resend_ms, 1.0, 60_000.0))
+            }
             Self::Oracle { every_ms } => bounded("every_ms", every_ms, 1.0, 60_000.0),
         }
     }
@@ -197,10 +191,7 @@ impl Scheme {
                 let resend_us = (resend_ms * 1e3) as u64;
                 Box::new(duplication::DuplicationSender::new(copies, resend_us))
             }
-            Self::Eloquent {
-                max_tokens,
-                resend_ms,
-            } => {
+            Self::Eloquent { max_tokens, resend_ms } => {
                 let resend_us = (resend_ms * 1e3) as u64;
                 Box::new(eloquent::EloquentSender::new(max_tokens, resend_us))
             }
@@ -221,11 +212,7 @@ fn our_ends(tuning: &Tuning, congestion: Option<Congestion>, link: &Link, reader
     let (sender, receiver) = ours::ends(tuning, rtt_us, link.corrupt > 0.0, reader);
     match congestion {
         Some(congestion) => (
-            Box::new(congestion::CongestedSender::new(
-                Box::new(sender),
-                congestion,
-                rtt_us,
-            )),
+            Box::new(congestion::CongestedSender::new(Box::new(sender), congestion, rtt_us)),
             Box::new(congestion::CongestedReceiver::new(Box::new(receiver))),
         ),
         None => (Box::new(sender), Box::new(receiver)),

@@ -79,10 +79,7 @@ impl Tuning {
     /// What packets without new text may cost.
     pub fn budget(&self) -> Budget {
         let config = self.config();
-        Budget {
-            burst_bytes: config.bucket_depth_bytes,
-            bytes_per_s: config.bucket_bytes_per_s,
-        }
+        Budget { burst_bytes: config.bucket_depth_bytes, bytes_per_s: config.bucket_bytes_per_s }
     }
 }
 
@@ -97,16 +94,9 @@ pub fn ends(
     checked: bool,
     reader: &Reader,
 ) -> (OursSender, OursReceiver) {
-    let config = SenderConfig {
-        initial_rtt: Micros(rtt_us),
-        checked,
-        ..tuning.config()
-    };
-    let receiver_config = ReceiverConfig {
-        pace: reader.pace(),
-        checked,
-        ..ReceiverConfig::default()
-    };
+    let config = SenderConfig { initial_rtt: Micros(rtt_us), checked, ..tuning.config() };
+    let receiver_config =
+        ReceiverConfig { pace: reader.pace(), checked, ..ReceiverConfig::default() };
     let token_ends = TokenEnds::default();
     let sender = OursSender {
         inner: ProtoSender::new(Micros(0), 0, config),
@@ -172,11 +162,7 @@ impl Sender for OursSender {
         match Frame::decode(packet, self.checked) {
             Ok(Frame::Resume(resume)) if resume.stream > self.streams => {
                 // The server has checked id and token by now; a stale offset is refused.
-                if self
-                    .inner
-                    .resume(Micros(now_us), resume.stream, resume.offset)
-                    .is_ok()
-                {
+                if self.inner.resume(Micros(now_us), resume.stream, resume.offset).is_ok() {
                     self.streams = resume.stream;
                 }
             }

@@ -81,20 +81,10 @@ impl Sender for TcpSender {
         self.volume.once += text.len() as u64;
         let index = self.next_index;
         self.next_index += 1;
-        let token = Token {
-            index,
-            last,
-            text: text.to_vec(),
-        };
+        let token = Token { index, last, text: text.to_vec() };
         self.unacked.insert(
             index,
-            Segment {
-                token,
-                number: 0,
-                sent_us: now_us,
-                transmissions: 0,
-                later_acks: 0,
-            },
+            Segment { token, number: 0, sent_us: now_us, transmissions: 0, later_acks: 0 },
         );
         self.queue.push_back(index);
         if last {
@@ -127,9 +117,7 @@ impl Sender for TcpSender {
     }
 
     fn handle_timeout(&mut self, now_us: u64) {
-        self.suspended = self
-            .ended_us
-            .is_some_and(|end_us| now_us > end_us + GIVE_UP_US);
+        self.suspended = self.ended_us.is_some_and(|end_us| now_us > end_us + GIVE_UP_US);
         let expired: Vec<u32> = self
             .unacked
             .iter()
@@ -146,10 +134,7 @@ impl Sender for TcpSender {
             return false;
         };
         let number = self.next_number;
-        let segment = self
-            .unacked
-            .get_mut(&index)
-            .expect("queued means unacknowledged");
+        let segment = self.unacked.get_mut(&index).expect("queued means unacknowledged");
         segment.transmissions += 1;
         segment.later_acks = 0;
         segment.number = number;

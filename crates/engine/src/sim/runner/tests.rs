@@ -8,27 +8,12 @@ use super::super::SimVocab;
 use super::*;
 
 fn tokens(text: &str) -> Vec<TokenId> {
-    SimVocab
-        .encode(
-            text,
-            Encode {
-                add_bos: false,
-                parse_special: true,
-            },
-        )
-        .unwrap()
+    SimVocab.encode(text, Encode { add_bos: false, parse_special: true }).unwrap()
 }
 
 fn small(slots: u16, kv_cells: u32) -> SimOptions {
-    let capacity = Capacity {
-        slots,
-        kv_cells,
-        ..SimOptions::default().capacity
-    };
-    SimOptions {
-        capacity,
-        ..SimOptions::default()
-    }
+    let capacity = Capacity { slots, kv_cells, ..SimOptions::default().capacity };
+    SimOptions { capacity, ..SimOptions::default() }
 }
 
 /// Decodes `steps` tokens of several prompts in one batch each step.
@@ -63,11 +48,7 @@ fn generate(
 
 #[test]
 fn text_depends_on_the_prompt_alone() {
-    let how = Sampling {
-        temperature: 1.0,
-        seed: 3,
-        ..Sampling::default()
-    };
+    let how = Sampling { temperature: 1.0, seed: 3, ..Sampling::default() };
     let prompts = ["one", "two", "one"];
     let together = generate(&mut SimRunner::new(small(3, 4096)), &prompts, &how, 40);
     assert_eq!(together[0], together[2]);
@@ -95,9 +76,7 @@ fn ends_as_asked_unless_forbidden() {
     let mut how = Sampling::default();
     let answer = generate(&mut SimRunner::new(small(1, 4096)), &["tokens=5"], &how, 8).remove(0);
     assert_eq!(answer.iter().position(|&t| SimVocab.is_end(t)), Some(5));
-    how.forbidden = (0..SIZE as TokenId)
-        .filter(|&t| SimVocab.is_end(t))
-        .collect();
+    how.forbidden = (0..SIZE as TokenId).filter(|&t| SimVocab.is_end(t)).collect();
     let answer = generate(&mut SimRunner::new(small(1, 4096)), &["tokens=5"], &how, 8).remove(0);
     assert!(!answer.iter().any(|&t| SimVocab.is_end(t)));
 }
@@ -117,10 +96,7 @@ fn shared_cells_count_once() {
     assert_eq!(runner.free_cells(), 6);
     batch.clear();
     batch.push(Slot(0), 0, &[0; 7], false);
-    assert_eq!(
-        runner.run(&batch, &mut Vec::new()),
-        Err(RunError::CacheFull)
-    );
+    assert_eq!(runner.run(&batch, &mut Vec::new()), Err(RunError::CacheFull));
     assert_eq!(runner.free_cells(), 6);
     runner.truncate(Slot(1), 0);
     runner.truncate(Slot(2), 0);
@@ -131,20 +107,10 @@ fn shared_cells_count_once() {
 fn faults_come_once_and_alone() {
     let broken = RunError::Backend("on purpose".into());
     let faults = vec![
-        Fault::Row {
-            slot: Slot(1),
-            step: 0,
-            error: RowError::NonFiniteLogits,
-        },
-        Fault::Batch {
-            step: 1,
-            error: broken.clone(),
-        },
+        Fault::Row { slot: Slot(1), step: 0, error: RowError::NonFiniteLogits },
+        Fault::Batch { step: 1, error: broken.clone() },
     ];
-    let mut runner = SimRunner::new(SimOptions {
-        faults,
-        ..small(2, 100)
-    });
+    let mut runner = SimRunner::new(SimOptions { faults, ..small(2, 100) });
     let mut batch = Batch::default();
     for slot in [Slot(0), Slot(1)] {
         runner.assign(slot, Sampler::new(Sampling::default(), &[7], &[]));
