@@ -1,14 +1,14 @@
 //! Measures decoding on this machine: tokens per second by batch size, and the time that
 //! sampling a row takes.
 //!
-//! `cargo run --release -p loquent-engine --example decode_speed -- MODEL.gguf [THREADS] [POLL] [TEMPERATURE]`
+//! `cargo run --release -p loquent-engine --example decode_speed -- MODEL.gguf [THREADS] [POLL] [TEMPERATURE] [f32|f16|q8_0]`
 
 use std::error::Error;
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::Instant;
 
-use loquent_engine::llama::{self, LlamaRunner, LoadOptions, Model, RunnerOptions};
+use loquent_engine::llama::{self, KvType, LlamaRunner, LoadOptions, Model, RunnerOptions};
 use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Sampler, Sampling, Scratch};
 
@@ -24,13 +24,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let threads = arguments.next().map(|n| n.parse()).transpose()?.and_then(NonZeroU16::new);
     let poll = arguments.next().map_or(Ok(0), |n| n.parse())?;
     let temperature = arguments.next().map_or(Ok(0.0), |n| n.parse())?;
+    let kv_type = match arguments.next().as_deref() {
+        Some("f32") => KvType::F32,
+        Some("q8_0") => KvType::Q8_0,
+        _ => KvType::F16,
+    };
     let sampling = Sampling { temperature, top_p: 0.95, ..Sampling::default() };
 
     let started = Instant::now();
     let model = Model::load(Path::new(&path), &LoadOptions::default(), |_| true)?;
     println!("{} in {:?}", model.info().description, started.elapsed());
     println!("llama.cpp: {}", llama::system_info());
-    let options = RunnerOptions { slots: 32, threads, poll, ..RunnerOptions::default() };
+    let options = RunnerOptions { slots: 32, threads, poll, kv_type, ..RunnerOptions::default() };
     let mut runner = LlamaRunner::new(model, &options)?;
     runner.warm_up()?;
 
