@@ -40,7 +40,8 @@ impl Governor {
             return; // the effect of the last change is not visible yet
         }
         if self.is_standing(queue) {
-            self.gap = Micros(self.gap.0 * 3 / 2).min(Self::MOST);
+            // In proportion to a long queue: it has grown for a round trip unseen.
+            self.gap = Micros((self.gap.0 * 3 / 2).max(queue.0 / 4)).min(Self::MOST);
             self.has_queued = true;
         } else if !self.is_standing(queue.times(2)) {
             let percent = if self.has_queued { 85 } else { 70 };
@@ -55,11 +56,12 @@ impl Governor {
 
     /// Whether the queue did not shrink in so long a time of least sending that it cannot
     /// be this stream's: the path itself has become longer.
-    pub fn is_mistaken(&mut self, now: Micros, queue: Micros) -> bool {
+    pub fn is_mistaken(&mut self, now: Micros, rtt: Micros, queue: Micros) -> bool {
         let Some((since, before)) = self.slow_since else {
             return false;
         };
-        if now.since(since) < Self::PATIENCE {
+        // A queue shows its length a round trip late, which includes the queue itself.
+        if now.since(since) < Self::PATIENCE.max(rtt.times(4)) {
             return false;
         }
         self.slow_since = Some((now, queue));

@@ -70,9 +70,9 @@ pub struct SenderConfig {
     pub silence: Micros,
     /// Gap between packets on a path that loses in bursts. Default 25 ms.
     pub copy_gap: Micros,
-    /// The same while the path is unknown. Default 50 ms.
+    /// The same while the path is unknown. Default 25 ms.
     pub start_copy_gap: Micros,
-    /// How long a path counts as unknown. Default 150 ms: the first text is worth a copy.
+    /// How long a path counts as unknown. Default 500 ms.
     pub start: Micros,
     /// How long a path counts as bursty after a burst. Default 8 s.
     pub burst_memory: Micros,
@@ -110,8 +110,8 @@ impl Default for SenderConfig {
             alarm_queue_max: ms(30),
             silence: ms(500),
             copy_gap: ms(25),
-            start_copy_gap: ms(50),
-            start: ms(150),
+            start_copy_gap: ms(25),
+            start: ms(500),
             burst_memory: ms(8_000),
             burst: Burst { span: ms(60), packets: 4 },
             bucket_bytes_per_s: 2_800,
@@ -407,7 +407,7 @@ impl Sender {
     fn govern(&mut self, now: Micros) {
         let rtt = &mut self.path.rtt;
         self.governor.on_round_trip(now, rtt.smoothed(), rtt.queue());
-        if self.governor.is_mistaken(now, rtt.queue()) {
+        if self.governor.is_mistaken(now, rtt.smoothed(), rtt.queue()) {
             rtt.forget_min();
             self.governor = Governor::new(now, self.config.alarm_queue_max);
         }

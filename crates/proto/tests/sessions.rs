@@ -81,7 +81,7 @@ fn a_clean_link_delivers_each_token_after_half_a_round_trip() {
         assert_eq!(token.shown, Some(token.generated + ms(50)), "token {i}");
     }
     assert_eq!(stall_ratio(&pair.tokens, ms(100)), (0.0, 0.0));
-    assert!(pair.down.packets < 110, "{} packets for 103 records", pair.down.packets);
+    assert!(pair.down.packets < 120, "{} packets for 103 records", pair.down.packets);
 }
 
 #[test]
