@@ -25,7 +25,7 @@ test-rust: ## Unit, property and simulation tests
 	$(CARGO) test --workspace --locked
 
 test-e2e: ## The real binary with openai-python, openai-node and a browser
-	$(CARGO) build --workspace --locked
+	$(CARGO) test --workspace --locked --no-run --quiet
 	tools/e2e
 
 lint: ## Formatting, clippy, licences
