@@ -176,14 +176,9 @@ fn harsh_session(seed: u64) {
 
 #[test]
 fn harsh_links_lose_double_and_reorder_nothing() {
-    (0..150).for_each(harsh_session);
-}
-
-#[test]
-#[ignore = "minutes: run by hand, LOQUENT_SESSIONS says how many"]
-fn harsh_links_at_length() {
+    // LOQUENT_SESSIONS asks for more: 20,000 take some seconds.
     let sessions = std::env::var("LOQUENT_SESSIONS").ok().and_then(|n| n.parse().ok());
-    (1_000_000..1_000_000 + sessions.unwrap_or(20_000)).for_each(harsh_session);
+    (0..sessions.unwrap_or(150)).for_each(harsh_session);
 }
 
 #[test]
