@@ -27,6 +27,7 @@ Examples:
   loquent bench --url http://127.0.0.1:8080 --requests 8 --max-tokens 400 --no-stop-on-eos \\
       --inject-prompt-tokens 4000 --inject-at-ms 2000 --control
   loquent bench --url http://127.0.0.1:8080 --requests 32 --slow-readers 32 --control
+  loquent bench --in-process --model qwen.gguf --max-batch-size 64 --preset rose-050
 
 Exit status: 0 when all went well, 1 when a measured request failed (refusals for load, \
 429 and 503, do not count), 3 when a token total is impossible.";
@@ -59,7 +60,8 @@ pub struct BenchArgs {
     /// compare them, alternating runs
     #[arg(long, env = "LOQUENT_URL", value_name = "[NAME=]URL")]
     url: Vec<String>,
-    /// Measure the engine within this process, without HTTP (beside any --url)
+    /// Measure an engine within this process, without HTTP (beside any --url); the Engine and
+    /// Admission options are its
     #[arg(long)]
     in_process: bool,
     /// Process id of a local server, for its CPU time and memory; once per --url, in order
@@ -71,7 +73,7 @@ pub struct BenchArgs {
     /// A published configuration; other options win over it
     #[arg(long, value_enum)]
     preset: Option<Preset>,
-    /// Model name [default: the server's first]
+    /// Model name; with --in-process a GGUF file [default: the server's first; the bundled model]
     #[arg(long)]
     model: Option<String>,
     /// Endpoint to use [default: chat; completions with --pretok]
@@ -229,6 +231,11 @@ impl BenchArgs {
         self.in_process
     }
 
+    /// What `--model` names: with `--in-process` a file, and no name to ask servers for.
+    pub fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
     fn resolve(self, in_process: Option<Arc<dyn Target>>) -> Result<Plan, BenchError> {
         let preset = self.preset.map(Preset::values).unwrap_or_default();
         if let (Some(note), false) = (preset.server_note, self.quiet) {
@@ -304,7 +311,7 @@ impl BenchArgs {
         let mut extra = preset.extra.clone();
         extra.extend(self.extra_body()?);
         Ok(Settings {
-            model: self.model.clone(),
+            model: self.model.clone().filter(|_| !self.in_process),
             endpoint,
             requests,
             max_tokens,

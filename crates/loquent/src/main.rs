@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use loquent::chat::{self, ChatArgs};
+use loquent::in_process::BenchCommand;
 use loquent::serve::{self, ServeArgs};
-use loquent_bench::cli::BenchArgs;
 use loquent_sim::cli::{SimArgs, TraceArgs};
 use tracing_subscriber::EnvFilter;
 
@@ -23,8 +23,8 @@ enum Command {
     Serve(Box<ServeArgs>),
     /// Chat in the terminal with any OpenAI-compatible server
     Chat(ChatArgs),
-    /// Measure any OpenAI-compatible server under load
-    Bench(Box<BenchArgs>),
+    /// Measure any OpenAI-compatible server under load, or the engine without one
+    Bench(Box<BenchCommand>),
     /// Simulate delivery schemes over lossy links, in virtual time
     Sim(SimArgs),
     /// Read losses and stalls from a packet capture of a stream
@@ -47,7 +47,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(args) => serve::run(*args)?,
         Command::Chat(args) => runtime()?.block_on(chat::run(args))?,
-        Command::Bench(args) => return runtime()?.block_on(args.run(None)),
+        Command::Bench(args) => return runtime()?.block_on(args.run()),
         Command::Sim(args) => args.run()?,
         Command::Trace(args) => args.run()?,
     }

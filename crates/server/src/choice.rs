@@ -56,6 +56,15 @@ pub struct Flush {
 }
 
 impl FinishReason {
+    /// OpenAI's name of it; `None` for an unsuccessful end, which has none.
+    pub fn name(&self) -> Option<&'static str> {
+        match self {
+            Self::Stop => Some("stop"),
+            Self::Length => Some("length"),
+            Self::Expired | Self::Error(_) => None,
+        }
+    }
+
     /// What an unsuccessful end is to the client; `None` for a complete answer.
     pub fn error(&self) -> Option<ApiError> {
         match self {

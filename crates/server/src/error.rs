@@ -157,6 +157,11 @@ impl ApiError {
     pub fn status(&self) -> u16 {
         self.kind.status().as_u16()
     }
+
+    /// When to come again, in seconds, where waiting helps.
+    pub fn retry_after_s(&self) -> Option<u64> {
+        self.kind.retry_after_s()
+    }
 }
 
 impl IntoResponse for ApiError {

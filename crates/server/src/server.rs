@@ -45,6 +45,17 @@ const CONNECTION_BUFFER_BYTES: usize = 16 * 1024;
 pub struct Options {
     /// The HTTP side.
     pub http: HttpOptions,
+    /// The service behind it.
+    pub service: ServiceOptions,
+    /// Connections at once; further ones wait in the listener's queue.
+    pub max_connections: usize,
+    /// How long running streams may take to end after a shutdown was asked for.
+    pub drain_limit: Duration,
+}
+
+/// What a service can be told, whether or not HTTP stands before it.
+#[derive(Debug, Clone)]
+pub struct ServiceOptions {
     /// The scheduler.
     pub limits: Limits,
     /// Admission.
@@ -55,10 +66,6 @@ pub struct Options {
     pub policy: Policy,
     /// Prompts tokenized at once.
     pub tokenize_workers: usize,
-    /// Connections at once; further ones wait in the listener's queue.
-    pub max_connections: usize,
-    /// How long running streams may take to end after a shutdown was asked for.
-    pub drain_limit: Duration,
 }
 
 /// What a loader brings.
@@ -107,13 +114,28 @@ pub async fn run(
 
 /// Starts the engine and opens the API.
 fn open(app: &App, options: &Options, loaded: Loaded) -> io::Result<JoinHandle<()>> {
+    let (service, engine) = start(&options.service, loaded, app.clock, app.metrics.clone())?;
+    app.open(service);
+    Ok(engine)
+}
+
+/// Starts a service without a listener: the engine on a thread of its own, delivery on the
+/// current runtime. The thread ends after [`crate::delivery::Handle::stop`].
+///
+/// # Errors
+/// When the operating system refuses the thread.
+pub fn start(
+    options: &ServiceOptions,
+    loaded: Loaded,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+) -> io::Result<(Arc<Service>, JoinHandle<()>)> {
     let Loaded { runner, model } = loaded;
-    let (clock, metrics) = (app.clock, app.metrics.clone());
     let end_tokens = model.end_tokens.clone();
     let engine = engine_thread::start(runner, options.limits, end_tokens, clock, metrics.clone())?;
     let delivery =
         delivery::start(engine.steps, engine.commands, options.streams, clock, metrics.clone());
-    app.open(Arc::new(Service {
+    let service = Service {
         model,
         delivery,
         gate: Gate::new(options.bounds, clock),
@@ -122,8 +144,8 @@ fn open(app: &App, options: &Options, loaded: Loaded) -> io::Result<JoinHandle<(
         clock,
         metrics,
         draining: AtomicBool::new(false),
-    }));
-    Ok(engine.thread)
+    };
+    Ok((Arc::new(service), engine.thread))
 }
 
 /// Refuses new work, waits for the running streams, at most `limit`, and breaks off the rest.

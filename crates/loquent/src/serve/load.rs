@@ -1,6 +1,5 @@
-//! Loading what `loquent serve` serves: a GGUF file, or the simulated engine.
+//! Loading what `loquent serve` serves and `loquent bench --in-process` measures: a GGUF file, or the simulated engine.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,39 +10,46 @@ use loquent_server::model::{ChatFormat, Model, SamplingDefaults, end_tokens};
 use loquent_server::server::Loaded;
 use loquent_server::service::unix_time_s;
 
-use super::{EngineArgs, ServeArgs};
+use super::{EngineArgs, Source};
 
 /// Context of the simulated engine unless `--context` says otherwise.
 const SIMULATED_CONTEXT_TOKENS: u32 = 16_384;
 
-/// Loads what `args` ask for and announces it on standard error.
+/// Loads what was asked for; `name` is what the API calls it instead of its own name.
+/// Returns a description for people too.
 ///
 /// # Errors
 /// When the model is missing, broken or too large; the message says what to do.
-pub(super) fn load(args: &ServeArgs, bound: SocketAddr) -> anyhow::Result<Loaded> {
-    let (loaded, description) = match args.source.simulate {
-        Some(rate) => simulated(args, rate)?,
-        None => real(args)?,
-    };
-    eprintln!("Loquent serves {} ({description}) on http://{bound}", loaded.model.name);
-    Ok(loaded)
+pub(crate) fn load(
+    source: &Source,
+    engine: &EngineArgs,
+    name: Option<String>,
+) -> anyhow::Result<(Loaded, String)> {
+    match source.simulate {
+        Some(rate) => simulated(engine, name, rate),
+        None => real(source, engine, name),
+    }
 }
 
-fn simulated(args: &ServeArgs, tokens_per_s: f64) -> anyhow::Result<(Loaded, String)> {
-    let (context_tokens, kv_cells) = args.engine.sizes(SIMULATED_CONTEXT_TOKENS)?;
-    let batch = args.engine.max_batch_size;
+fn simulated(
+    engine: &EngineArgs,
+    name: Option<String>,
+    tokens_per_s: f64,
+) -> anyhow::Result<(Loaded, String)> {
+    let (context_tokens, kv_cells) = engine.sizes(SIMULATED_CONTEXT_TOKENS)?;
+    let batch = engine.max_batch_size;
     let capacity = Capacity {
         slots: batch.saturating_mul(2),
         kv_cells,
         context_tokens,
-        batch_tokens: args.engine.batch_tokens(kv_cells),
+        batch_tokens: engine.batch_tokens(kv_cells),
         shares_prefix: true,
     };
     let step = Duration::try_from_secs_f64(1.0 / tokens_per_s);
     let pace = step.map_or(Pace::None, |step| Pace::Fixed { step });
     let runner = SimRunner::new(SimOptions { capacity, pace, faults: Vec::new() });
     let model = Model {
-        name: args.served_model_name.clone().unwrap_or_else(|| "loquent-simulated".into()),
+        name: name.unwrap_or_else(|| "loquent-simulated".into()),
         end_tokens: end_tokens(&SimVocab),
         vocab: Arc::new(SimVocab),
         chat: Arc::new(ChatFormat {
@@ -63,7 +69,11 @@ fn simulated(args: &ServeArgs, tokens_per_s: f64) -> anyhow::Result<(Loaded, Str
 use llama::real;
 
 #[cfg(not(feature = "llama"))]
-fn real(_args: &ServeArgs) -> anyhow::Result<(Loaded, String)> {
+fn real(
+    _source: &Source,
+    _engine: &EngineArgs,
+    _name: Option<String>,
+) -> anyhow::Result<(Loaded, String)> {
     anyhow::bail!("this build has no engine (cargo feature 'llama'); it can --simulate only")
 }
 
@@ -90,9 +100,12 @@ mod llama {
     const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
 
     /// A GGUF file in llama.cpp.
-    pub(super) fn real(args: &ServeArgs) -> anyhow::Result<(Loaded, String)> {
-        let path = args.source.fetch()?;
-        let engine = &args.engine;
+    pub(super) fn real(
+        source: &Source,
+        engine: &EngineArgs,
+        name: Option<String>,
+    ) -> anyhow::Result<(Loaded, String)> {
+        let path = source.fetch()?;
         let kv_type = parse_kv_type(&engine.kv_type)?;
         let options =
             LoadOptions { gpu_layers: engine.gpu_layers, kv_type, ..LoadOptions::default() };
@@ -105,7 +118,7 @@ mod llama {
         let threads = engine.threads.unwrap_or_else(|| threads_for(&weights));
         let sizes = engine.sizes(weights.info().context_train.min(DEFAULT_CONTEXT_TOKENS))?;
         let runner = runner(engine, &weights, kv_type, threads, sizes)?;
-        let model = describe(args, &weights, &path, sizes.0)?;
+        let model = describe(name, &weights, &path, sizes.0)?;
         let words = if threads.get() == 1 { "thread" } else { "threads" };
         let description = format!("{}, {threads} {words}", weights.info().description);
         Ok((Loaded { runner: Box::new(runner), model }, description))
@@ -144,7 +157,7 @@ mod llama {
     }
 
     fn describe(
-        args: &ServeArgs,
+        name: Option<String>,
         weights: &Arc<Weights>,
         path: &Path,
         context_tokens: u32,
@@ -156,7 +169,7 @@ mod llama {
         };
         let own_name = weights.info().name.clone().filter(|name| !name.is_empty());
         let file_name = || path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        let named = args.served_model_name.clone().or(own_name).or_else(file_name);
+        let named = name.or(own_name).or_else(file_name);
         let source = weights.info().chat_template.as_deref().unwrap_or(CHATML);
         Ok(Model {
             name: named.unwrap_or_else(|| bundled::NAME.into()),

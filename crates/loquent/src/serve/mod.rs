@@ -1,7 +1,8 @@
 //! `loquent serve`: arguments as typed, then resolved into the server's options.
 
-mod load;
+pub(crate) mod load;
 
+use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,12 +16,17 @@ use loquent_proto::coalesce::StreamInterval;
 use loquent_server::app::HttpOptions;
 use loquent_server::auth::ApiKeys;
 use loquent_server::delivery::StreamBounds;
-use loquent_server::server::{self, Options};
+use loquent_server::server::{self, Loaded, Options, ServiceOptions};
 use loquent_server::service::Policy;
 use tokio::net::TcpListener;
 
 use crate::bundled;
 use crate::hub::{self, HubSpec};
+
+/// Default of `--stream-buffer-bytes`.
+pub(crate) const STREAM_BUFFER_BYTES: usize = 32 * 1024;
+/// Default of `--slow-reader-timeout-s`.
+pub(crate) const SLOW_READER_TIMEOUT_S: u64 = 30;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,17 +70,17 @@ pub struct ServeArgs {
 
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-struct Source {
+pub(crate) struct Source {
     /// GGUF file [default: the bundled model]
     #[arg(long, env = "LOQUENT_MODEL", value_name = "FILE")]
-    model: Option<PathBuf>,
+    pub(crate) model: Option<PathBuf>,
     /// Model from the Hugging Face hub, OWNER/REPO[:FILE or quantisation]
     #[arg(long, env = "LOQUENT_HF", value_name = "REPO")]
-    hf: Option<HubSpec>,
+    pub(crate) hf: Option<HubSpec>,
     /// No model: a simulated engine that gives each answer so many tokens per second
     /// ("inf" for as fast as it can); for tests and measurements
     #[arg(long, env = "LOQUENT_SIMULATE", value_name = "RATE", value_parser = parse_rate)]
-    simulate: Option<f64>,
+    pub(crate) simulate: Option<f64>,
 }
 
 impl Source {
@@ -90,7 +96,7 @@ impl Source {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
-struct EngineArgs {
+pub(crate) struct EngineArgs {
     /// Sequences computed in one batch, at most 256 (4096 simulated)
     #[arg(long, env = "LOQUENT_MAX_BATCH_SIZE", default_value_t = 16, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=4096))]
@@ -136,10 +142,10 @@ struct StreamArgs {
     #[arg(long, env = "LOQUENT_STREAM_MAX_DELAY_MS", value_name = "MS")]
     stream_max_delay_ms: Option<u64>,
     /// Unread bytes after which a slow reader's answer is paused
-    #[arg(long, env = "LOQUENT_STREAM_BUFFER_BYTES", default_value_t = 32 * 1024, value_name = "N")]
+    #[arg(long, env = "LOQUENT_STREAM_BUFFER_BYTES", default_value_t = STREAM_BUFFER_BYTES, value_name = "N")]
     stream_buffer_bytes: usize,
     /// Seconds after which a paused answer is ended with an error
-    #[arg(long, env = "LOQUENT_SLOW_READER_TIMEOUT_S", default_value_t = 30, value_name = "S")]
+    #[arg(long, env = "LOQUENT_SLOW_READER_TIMEOUT_S", default_value_t = SLOW_READER_TIMEOUT_S, value_name = "S")]
     slow_reader_timeout_s: u64,
     /// Seconds of silence after which a stream gets a comment, so that proxies keep it
     #[arg(long, env = "LOQUENT_HEARTBEAT_S", default_value_t = 10, value_name = "S",
@@ -149,7 +155,7 @@ struct StreamArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Admission")]
-struct AdmissionArgs {
+pub(crate) struct AdmissionArgs {
     /// Completions running and waiting; further requests get 429 with Retry-After
     #[arg(long, env = "LOQUENT_MAX_INFLIGHT_REQUESTS", default_value_t = 256, value_name = "N")]
     max_inflight_requests: usize,
@@ -187,7 +193,7 @@ struct HttpArgs {
     drain_timeout_s: u64,
 }
 
-fn parse_rate(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
     let rate = text.parse::<f64>().ok().filter(|rate| *rate > 0.0);
     rate.ok_or_else(|| "give tokens per second, above 0, or \"inf\"".to_owned())
 }
@@ -222,7 +228,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
             format!("cannot listen on {address}; choose another --port or --host")
         })?;
         let bound = listener.local_addr()?;
-        server::run(listener, options, move || load::load(&args, bound), shutdown_signal()).await
+        server::run(listener, options, move || args.load(bound), shutdown_signal()).await
     })
 }
 
@@ -244,9 +250,24 @@ async fn shutdown_signal() {
 }
 
 impl ServeArgs {
+    /// Loads the model and announces it on standard error.
+    fn load(self, bound: SocketAddr) -> anyhow::Result<Loaded> {
+        let (loaded, description) = load::load(&self.source, &self.engine, self.served_model_name)?;
+        eprintln!("Loquent serves {} ({description}) on http://{bound}", loaded.model.name);
+        Ok(loaded)
+    }
+
     fn options(&self) -> anyhow::Result<Options> {
         let seconds = Duration::from_secs;
-        let queue_timeout = self.admission.queue_timeout.map(Duration::try_from_secs_f64);
+        let streams = StreamBounds {
+            buffer_bytes: self.streams.stream_buffer_bytes.max(1024),
+            stall_limit: seconds(self.streams.slow_reader_timeout_s),
+        };
+        let policy = Policy {
+            interval: self.streams.stream_interval,
+            max_delay: self.streams.stream_max_delay_ms.map(Duration::from_millis),
+            strict_model: self.strict_model,
+        };
         Ok(Options {
             http: HttpOptions {
                 api_keys: self.http.keys()?,
@@ -254,29 +275,37 @@ impl ServeArgs {
                 max_request_bytes: self.http.max_request_bytes,
                 heartbeat: seconds(self.streams.heartbeat_s),
             },
+            service: self.admission.service(&self.engine, streams, policy)?,
+            max_connections: self.http.max_connections,
+            drain_limit: seconds(self.http.drain_timeout_s),
+        })
+    }
+}
+
+impl AdmissionArgs {
+    /// The options of a service with these bounds before `engine`.
+    pub(crate) fn service(
+        &self,
+        engine: &EngineArgs,
+        streams: StreamBounds,
+        policy: Policy,
+    ) -> anyhow::Result<ServiceOptions> {
+        let queue_timeout = self.queue_timeout.map(Duration::try_from_secs_f64);
+        Ok(ServiceOptions {
             limits: Limits {
-                max_batch_size: usize::from(self.engine.max_batch_size),
-                prefill_max_tokens: self.engine.prefill_max_tokens,
-                itl_target: self.engine.itl_target_ms,
-                prefix_cache: !self.engine.no_prefix_cache,
+                max_batch_size: usize::from(engine.max_batch_size),
+                prefill_max_tokens: engine.prefill_max_tokens,
+                itl_target: engine.itl_target_ms,
+                prefix_cache: !engine.no_prefix_cache,
                 queue_timeout: queue_timeout.transpose().context("--queue-timeout")?,
             },
             bounds: Bounds {
-                max_inflight_requests: self.admission.max_inflight_requests,
-                max_queued_tokens: self.admission.max_queued_tokens,
+                max_inflight_requests: self.max_inflight_requests,
+                max_queued_tokens: self.max_queued_tokens,
             },
-            streams: StreamBounds {
-                buffer_bytes: self.streams.stream_buffer_bytes.max(1024),
-                stall_limit: seconds(self.streams.slow_reader_timeout_s),
-            },
-            policy: Policy {
-                interval: self.streams.stream_interval,
-                max_delay: self.streams.stream_max_delay_ms.map(Duration::from_millis),
-                strict_model: self.strict_model,
-            },
-            tokenize_workers: self.admission.tokenize_workers,
-            max_connections: self.http.max_connections,
-            drain_limit: seconds(self.http.drain_timeout_s),
+            streams,
+            policy,
+            tokenize_workers: self.tokenize_workers,
         })
     }
 }

@@ -10,7 +10,7 @@ use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
 use super::request::Endpoint;
-use crate::choice::{End, FinishReason, Flush, TokenLogprobs};
+use crate::choice::{End, Flush, TokenLogprobs};
 
 /// Stands for minus infinity in JSON, as in OpenAI's answers.
 const MIN_LOGPROB: f32 = -9999.0;
@@ -114,7 +114,7 @@ impl Chunks {
             self.event(flush.choice, out, usage, |chunks, out| chunks.content(flush, out));
             self.text_offsets[index] += flush.text.chars().count();
         }
-        if let Some(reason) = flush.end.as_ref().and_then(|end| reason_name(&end.reason)) {
+        if let Some(reason) = flush.end.as_ref().and_then(|end| end.reason.name()) {
             let endpoint = self.endpoint;
             self.event(flush.choice, out, usage, |_, out| {
                 out.extend_from_slice(match endpoint {
@@ -232,7 +232,7 @@ impl Whole {
             [] => Value::Null,
             some => logprobs_json(endpoint, vocab, some, 0),
         };
-        let reason = self.end.as_ref().and_then(|end| reason_name(&end.reason));
+        let reason = self.end.as_ref().and_then(|end| end.reason.name());
         match endpoint {
             Endpoint::Chat => json!({
                 "index": index,
@@ -243,14 +243,6 @@ impl Whole {
                 "index": index, "text": self.text, "logprobs": logprobs, "finish_reason": reason,
             }),
         }
-    }
-}
-
-fn reason_name(reason: &FinishReason) -> Option<&'static str> {
-    match reason {
-        FinishReason::Stop => Some("stop"),
-        FinishReason::Length => Some("length"),
-        FinishReason::Expired | FinishReason::Error(_) => None,
     }
 }
 

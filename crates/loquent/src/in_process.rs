@@ -1,0 +1,245 @@
+//! `loquent bench --in-process`: load on the server's own scheduler, without HTTP.
+//!
+//! A request takes the way of one that came over the network, from its JSON on: parsed,
+//! admitted, tokenized, scheduled, turned into flushes by delivery. What is missing is the
+//! socket, the HTTP framing and the event stream, and that difference is what is looked for.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::stream;
+use loquent_bench::Target;
+use loquent_bench::cli::BenchArgs;
+use loquent_bench::target::{Answer, Failure};
+use loquent_client::ClientError;
+use loquent_client::http::{BoxFuture, Transport, Wire};
+use loquent_client::openai::{self, Arrival, Delta, Generate};
+use loquent_proto::coalesce::StreamInterval;
+use loquent_server::answering::Answering;
+use loquent_server::api::request::{Endpoint, Prompt, Request};
+use loquent_server::choice::Flush;
+use loquent_server::clock::Clock;
+use loquent_server::delivery::StreamBounds;
+use loquent_server::error::ApiError;
+use loquent_server::metrics::Metrics;
+use loquent_server::server::{self, Loaded};
+use loquent_server::service::{Policy, Service};
+use tokio::time::Instant;
+
+use crate::hub::HubSpec;
+use crate::serve::load::load;
+use crate::serve::{
+    AdmissionArgs, EngineArgs, SLOW_READER_TIMEOUT_S, STREAM_BUFFER_BYTES, Source, parse_rate,
+};
+
+/// What `loquent bench` takes.
+#[derive(Debug, Args)]
+pub struct BenchCommand {
+    /// The load and its reports.
+    #[command(flatten)]
+    pub bench: BenchArgs,
+    /// The engine of this process.
+    #[command(flatten)]
+    pub engine: InProcessArgs,
+}
+
+/// The engine that `--in-process` measures; without it these have no effect.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "In-process engine")]
+pub struct InProcessArgs {
+    /// Model from the Hugging Face hub, OWNER/REPO[:FILE or quantisation]
+    #[arg(long, value_name = "REPO", requires = "in_process", conflicts_with = "model")]
+    hf: Option<HubSpec>,
+    /// No model: a simulated engine that gives each answer so many tokens per second
+    /// ("inf" for as fast as it can)
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, requires = "in_process",
+          conflicts_with_all = ["model", "hf"])]
+    simulate: Option<f64>,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    admission: AdmissionArgs,
+}
+
+impl BenchCommand {
+    /// Runs the benchmark, with an engine of this process where it is asked for.
+    ///
+    /// # Errors
+    /// When options contradict each other, a target cannot be used, or a report not written.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        if !self.bench.wants_in_process() {
+            return self.bench.run(None).await;
+        }
+        let model = self.bench.model().map(PathBuf::from);
+        let engine = InProcess::open(self.engine, model).await?;
+        let verdict = self.bench.run(Some(engine.target())).await;
+        engine.close().await;
+        verdict
+    }
+}
+
+/// A service without a listener.
+pub struct InProcess {
+    service: Arc<Service>,
+    engine: JoinHandle<()>,
+}
+
+impl InProcess {
+    /// Loads what `args` ask for, or the GGUF file `model`, and starts it; delivery runs on
+    /// the current runtime. Streams have the defaults of `loquent serve`.
+    ///
+    /// # Errors
+    /// When the model cannot be loaded; the message says what to do.
+    pub async fn open(args: InProcessArgs, model: Option<PathBuf>) -> anyhow::Result<Self> {
+        let InProcessArgs { hf, simulate, engine, admission } = args;
+        let streams = StreamBounds {
+            buffer_bytes: STREAM_BUFFER_BYTES,
+            stall_limit: Duration::from_secs(SLOW_READER_TIMEOUT_S),
+        };
+        let interval = StreamInterval::default();
+        let policy = Policy { interval, max_delay: None, strict_model: false };
+        let options = admission.service(&engine, streams, policy)?;
+        let source = Source { model, hf, simulate };
+        let loading = tokio::task::spawn_blocking(move || load(&source, &engine, None));
+        let (loaded, description) = loading.await??;
+        tracing::info!(model = loaded.model.name, "measuring in process: {description}");
+        Self::start(&options, loaded)
+    }
+
+    fn start(options: &server::ServiceOptions, loaded: Loaded) -> anyhow::Result<Self> {
+        let metrics = Arc::new(Metrics::new());
+        let (service, engine) = server::start(options, loaded, Clock::start(), metrics)?;
+        Ok(Self { service, engine })
+    }
+
+    /// The service as the load generator sees it.
+    pub fn target(&self) -> Arc<dyn Target> {
+        Arc::new(ServiceTarget { service: self.service.clone() })
+    }
+
+    /// Breaks off what still runs and waits until the engine is freed.
+    pub async fn close(self) {
+        self.service.delivery.stop();
+        // An engine that panicked has said so, and its requests have failed.
+        let _ = tokio::task::spawn_blocking(|| self.engine.join()).await;
+    }
+}
+
+/// Submits to a service directly. Its futures need a runtime for tokenizing, any one: the
+/// caller's own reads the flushes without another task in between.
+struct ServiceTarget {
+    service: Arc<Service>,
+}
+
+impl ServiceTarget {
+    async fn answer(&self, request: Generate) -> Result<Answering, ApiError> {
+        let endpoint = match request.prompt {
+            openai::Prompt::Chat(_) => Endpoint::Chat,
+            openai::Prompt::Text(_) | openai::Prompt::Tokens(_) => Endpoint::Text,
+        };
+        let body = request.body().to_string();
+        let arrived = self.service.clock.now();
+        let request = Request::parse(endpoint, body.as_bytes())?;
+        if request.echo || request.stream.is_none() {
+            let message = "Neither 'echo' nor 'stream': false is possible in process.";
+            return Err(ApiError::invalid(message));
+        }
+        self.service.answer(request, arrived).await
+    }
+
+    fn refusal(&self, error: &ApiError) -> Failure {
+        self.service.metrics.on_refusal(error.status());
+        Failure::from(ClientError::Refused {
+            status: error.status(),
+            retry_after_s: error.retry_after_s(),
+            message: error.to_string(),
+        })
+    }
+}
+
+impl Target for ServiceTarget {
+    fn name(&self) -> &str {
+        "in-process"
+    }
+
+    fn models(&self) -> BoxFuture<'_, Result<Vec<String>, Failure>> {
+        Box::pin(async { Ok(vec![self.service.model.name.clone()]) })
+    }
+
+    fn submit(&self, request: Generate, _: Transport) -> BoxFuture<'_, Result<Answer, Failure>> {
+        Box::pin(async move {
+            let answering = self.answer(request).await.map_err(|error| self.refusal(&error))?;
+            Ok(Box::pin(stream::unfold(Some(Box::new(answering)), read)) as Answer)
+        })
+    }
+
+    fn tokenize<'a>(
+        &'a self,
+        _model: &'a str,
+        text: &'a str,
+        add_special: bool,
+    ) -> BoxFuture<'a, Result<Vec<u32>, Failure>> {
+        Box::pin(async move {
+            let encoding = self.service.encode(Prompt::Text(text.to_owned()), add_special);
+            encoding.await.map_err(|error| self.refusal(&error))
+        })
+    }
+
+    fn metrics(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async { Some(self.service.metrics.render()) })
+    }
+}
+
+/// The state is `None` after the answer's end. Boxed: it moves at every flush.
+type Reading = Option<Box<Answering>>;
+
+async fn read(reading: Reading) -> Option<(Result<Arrival, Failure>, Reading)> {
+    let mut answering = reading?;
+    let flush = answering.next_flush().await;
+    let at = Instant::now();
+    let arrived = |delta| Ok(Arrival { at, delta, wire: Wire::default() });
+    match flush {
+        Some(flush) => match delta(flush) {
+            Ok(delta) => Some((arrived(delta), Some(answering))),
+            Err(error) => Some((Err(broken(&error)), None)),
+        },
+        None if answering.is_complete() => Some((last_delta(&answering).and_then(arrived), None)),
+        None => Some((Err(broken(&ApiError::internal("The engine has stopped."))), None)),
+    }
+}
+
+fn broken(error: &ApiError) -> Failure {
+    ClientError::Stream(error.to_string()).into()
+}
+
+fn delta(flush: Flush) -> Result<Delta, ApiError> {
+    let reason = flush.end.map(|end| end.reason);
+    if let Some(error) = reason.as_ref().and_then(|reason| reason.error()) {
+        return Err(error);
+    }
+    let finish_reason = reason.and_then(|reason| reason.name()).map(str::to_owned);
+    Ok(Delta { text: flush.text, finish_reason, ..Delta::default() })
+}
+
+/// What a stream's usage chunk carries.
+fn last_delta(answering: &Answering) -> Result<Delta, Failure> {
+    let mut delta = Delta::default();
+    if answering.stream.include_usage {
+        let usage = answering.usage();
+        delta.usage = Some(openai::Usage {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.completion_tokens,
+        });
+    }
+    if answering.stream.include_usage && answering.stream.include_timings {
+        // By way of their JSON, as over the wire, so that neither path knows more.
+        let timings = serde_json::from_value(answering.timings());
+        let malformed = |error| ClientError::Malformed(format!("the server's timings: {error}"));
+        delta.timings = Some(Box::new(timings.map_err(malformed)?));
+    }
+    Ok(delta)
+}
