@@ -83,7 +83,7 @@ class Sampler:
         return "".join(self.rng.choice(syllables) for _ in range(self.rng.randrange(2, 5)))
 
     def unknown_subject(self):
-        if self.rng.random() < 0.15:
+        if self.rng.random() < 0.22:
             word = self.invented_word()
             return word if self.rng.random() < 0.6 else f"{self.rng.choice(['a', 'the'])} {word}"
         if self.rng.random() < 0.25:
@@ -116,7 +116,7 @@ class Sampler:
             text = rng.choice(phrasing.TEMPLATES[family]).format(self.unknown_subject())
         return phrasing.add_noise(text, rng)
 
-    def turn(self, previous=None, follow=0.15, unknown=0.17):
+    def turn(self, previous=None, follow=0.15, unknown=0.24):
         """A question and the whole answer to it; `previous` is the last answer of the conversation."""
         draw = self.rng.random()
         if previous and draw < follow:

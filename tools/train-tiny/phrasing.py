@@ -188,7 +188,7 @@ def dress(text, rng):
     """A hand-written question varied further: words left out, or a keyword phrase put into a sentence."""
     short = len(text.split(" ")) <= 4
     if not short and rng.random() < 0.35:
-        return thin_out(text, rng, 0.22)
+        return thin_out(text, rng, 0.18)
     if short and rng.random() < 0.5:
         return rng.choice(CARRIERS).format(text)
     return text
@@ -261,8 +261,8 @@ def add_case(text, rng):
 
 def add_noise(text, rng):
     """Openers, closers, synonyms, dropped words, typos, case and punctuation, each by chance."""
-    if rng.random() < 0.45:
-        text = swap_words(text, rng, 0.35)
+    if rng.random() < 0.4:
+        text = swap_words(text, rng, 0.3)
     if rng.random() < 0.12:
         text = drop_word(text, rng)
     if rng.random() < 0.14:

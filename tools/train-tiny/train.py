@@ -31,7 +31,7 @@ from tokenizer import restored_tokenizer, train_tokenizer  # noqa: E402
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="GGUF file to write")
-    parser.add_argument("--steps", type=int, default=3600, help="optimiser steps of 1,024 tokens")
+    parser.add_argument("--steps", type=int, default=6000, help="optimiser steps of 1,024 tokens")
     parser.add_argument("--rate", type=float, default=2.5e-3, help="peak learning rate")
     parser.add_argument("--seed", type=int, default=7, help="seed of weights and data")
     parser.add_argument("--quant", choices=["q8_0", "f16", "f32"], default="q8_0", help="type of the matrices in the file")

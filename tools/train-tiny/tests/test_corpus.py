@@ -1,5 +1,6 @@
 """Invariants of the corpus, the held-out files and the committed GGUF; needs only the standard library, pytest and gguf."""
 
+import hashlib
 import random
 import re
 import sys
@@ -125,6 +126,11 @@ def test_the_file_is_small_and_names_itself(reader):
     assert field(reader, "general.name") == "loquent-tiny"
     assert field(reader, "general.license") == "MIT OR Apache-2.0"
     assert field(reader, "llama.context_length") >= 2048
+
+
+def test_the_card_names_the_committed_file():
+    card = (MODEL.parent / "README.md").read_text(encoding="utf-8")
+    assert hashlib.sha256(MODEL.read_bytes()).hexdigest() in card
 
 
 def test_the_tokenizer_metadata_is_what_llama_cpp_expects(reader):
