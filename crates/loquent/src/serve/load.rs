@@ -194,8 +194,11 @@ mod llama {
             _ => otherwise,
         };
         let openai = SamplingDefaults::default();
+        // The bundled model recites: sampled at 1, its sentences would break.
+        let recites = weights.info().name.as_deref() == Some(bundled::NAME);
+        let temperature = if recites { 0.0 } else { openai.temperature };
         SamplingDefaults {
-            temperature: number("temp", openai.temperature),
+            temperature: number("temp", temperature),
             top_k: value("top_k").and_then(Value::as_u64).map_or(openai.top_k, |k| k as u32),
             top_p: number("top_p", openai.top_p),
             min_p: number("min_p", openai.min_p),
