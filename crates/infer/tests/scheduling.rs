@@ -122,24 +122,8 @@ impl Runner for ToyRunner {
     }
 }
 
-fn greedy() -> Sampling {
-    Sampling {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: 1.0,
-        seed: 0,
-        logit_bias: Vec::new(),
-        logprobs: None,
-        forbidden: Vec::new(),
-    }
-}
-
 fn work(tag: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Work {
-    Work { tag: Tag(tag), prompt, max_tokens, sampling: greedy(), priority: 0 }
+    Work { tag: Tag(tag), prompt, max_tokens, sampling: Sampling::default(), priority: 0 }
 }
 
 fn limits(max_batch_size: usize) -> Limits {

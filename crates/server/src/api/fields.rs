@@ -3,6 +3,7 @@
 //! Every field that is read is noted; what is left over at the end is reported as
 //! without effect, so that a misspelt parameter does not vanish silently.
 
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
@@ -73,17 +74,7 @@ impl Fields {
         field: &str,
         range: RangeInclusive<f64>,
     ) -> Result<Option<f64>, ApiError> {
-        let Some(value) = self.take(field) else {
-            return Ok(None);
-        };
-        let Some(number) = value.as_f64() else {
-            return Err(self.wrong_type(field, "a number", &value));
-        };
-        if range.contains(&number) {
-            return Ok(Some(number));
-        }
-        let bounds = format!("must be between {} and {}", range.start(), range.end());
-        Err(self.error(field, format!("{bounds}, not {number}.")))
+        self.ranged(field, "a number", range, Value::as_f64)
     }
 
     /// A whole number inside `range`.
@@ -92,11 +83,19 @@ impl Fields {
         field: &str,
         range: RangeInclusive<i64>,
     ) -> Result<Option<i64>, ApiError> {
-        let Some(value) = self.take(field) else {
-            return Ok(None);
-        };
-        let Some(number) = value.as_i64() else {
-            return Err(self.wrong_type(field, "a whole number", &value));
+        self.ranged(field, "a whole number", range, Value::as_i64)
+    }
+
+    fn ranged<T: PartialOrd + Display>(
+        &mut self,
+        field: &str,
+        wanted: &str,
+        range: RangeInclusive<T>,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>, ApiError> {
+        let Some(value) = self.take(field) else { return Ok(None) };
+        let Some(number) = read(&value) else {
+            return Err(self.wrong_type(field, wanted, &value));
         };
         if range.contains(&number) {
             return Ok(Some(number));
