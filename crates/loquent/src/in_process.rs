@@ -105,8 +105,9 @@ impl InProcess {
         let options = admission.service(&engine, streams, policy)?;
         let source = Source { model, hf, simulate };
         let loading = tokio::task::spawn_blocking(move || load(&source, &engine, None));
-        let (loaded, description) = loading.await??;
-        tracing::info!(model = loaded.model.name, "measuring in process: {description}");
+        let loaded = loading.await??;
+        let Loaded { model, description, .. } = &loaded;
+        tracing::info!(model = model.name, "measuring in process: {description}");
         Self::start(&options, loaded)
     }
 

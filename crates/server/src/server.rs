@@ -74,11 +74,14 @@ pub struct Loaded {
     pub runner: Box<dyn Runner>,
     /// The model it runs.
     pub model: Model,
+    /// The model and its engine in words, for people.
+    pub description: String,
 }
 
 /// Serves on `listener` until `shutdown` resolves and all streams have ended.
 ///
-/// `load` runs on its own thread, while the server already answers.
+/// `load` runs on its own thread, while the server already answers; `announce` is told the
+/// model's name and description once requests are taken.
 ///
 /// # Errors
 /// What `load` failed with, or the operating system.
@@ -86,6 +89,7 @@ pub async fn run(
     listener: TcpListener,
     options: Options,
     load: impl FnOnce() -> anyhow::Result<Loaded> + Send + 'static,
+    announce: impl FnOnce(&str, &str),
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let clock = Clock::start();
@@ -98,10 +102,9 @@ pub async fn run(
         tokio::select! {
             error = serving => return Err(error.into()),
             () = &mut shutdown => return Ok(()),
-            loaded = loading => open(&app, &options, loaded??)?,
+            loaded = loading => open(&app, &options, loaded??, announce)?,
         }
     };
-    tracing::info!(model = app.service().map_or("", |service| &service.model.name), "ready");
     tokio::select! {
         error = connections.accept(&listener) => return Err(error.into()),
         () = &mut shutdown => {}
@@ -113,9 +116,16 @@ pub async fn run(
 }
 
 /// Starts the engine and opens the API.
-fn open(app: &App, options: &Options, loaded: Loaded) -> io::Result<JoinHandle<()>> {
+fn open(
+    app: &App,
+    options: &Options,
+    loaded: Loaded,
+    announce: impl FnOnce(&str, &str),
+) -> io::Result<JoinHandle<()>> {
+    let (name, description) = (loaded.model.name.clone(), loaded.description.clone());
     let (service, engine) = start(&options.service, loaded, app.clock, app.metrics.clone())?;
     app.open(service);
+    announce(&name, &description);
     Ok(engine)
 }
 
@@ -130,7 +140,7 @@ pub fn start(
     clock: Clock,
     metrics: Arc<Metrics>,
 ) -> io::Result<(Arc<Service>, JoinHandle<()>)> {
-    let Loaded { runner, model } = loaded;
+    let Loaded { runner, model, .. } = loaded;
     let end_tokens = model.end_tokens.clone();
     let engine = engine_thread::start(runner, options.limits, end_tokens, clock, metrics.clone())?;
     let delivery =

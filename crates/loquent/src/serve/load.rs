@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use loquent_engine::sim::{Pace, SimOptions, SimRunner, SimVocab};
 use loquent_engine::template::{CHATML, ChatTemplate};
-use loquent_infer::runner::{Capacity, Runner};
+use loquent_infer::runner::Capacity;
 use loquent_server::model::{ChatFormat, Model, SamplingDefaults, end_tokens};
 use loquent_server::server::Loaded;
 use loquent_server::service::unix_time_s;
@@ -16,7 +16,6 @@ use super::{EngineArgs, Source};
 const SIMULATED_CONTEXT_TOKENS: u32 = 16_384;
 
 /// Loads what was asked for; `name` is what the API calls it instead of its own name.
-/// Returns a description for people too.
 ///
 /// # Errors
 /// When the model is missing, broken or too large; the message says what to do.
@@ -24,7 +23,7 @@ pub(crate) fn load(
     source: &Source,
     engine: &EngineArgs,
     name: Option<String>,
-) -> anyhow::Result<(Loaded, String)> {
+) -> anyhow::Result<Loaded> {
     match source.simulate {
         Some(rate) => simulated(engine, name, rate),
         None => real(source, engine, name),
@@ -35,7 +34,7 @@ fn simulated(
     engine: &EngineArgs,
     name: Option<String>,
     tokens_per_s: f64,
-) -> anyhow::Result<(Loaded, String)> {
+) -> anyhow::Result<Loaded> {
     let (context_tokens, kv_cells) = engine.sizes(SIMULATED_CONTEXT_TOKENS)?;
     let batch = engine.max_batch_size;
     let capacity = Capacity {
@@ -62,18 +61,14 @@ fn simulated(
         created_s: unix_time_s(),
     };
     let description = format!("simulated, {tokens_per_s} tokens/s for each answer");
-    Ok((Loaded { runner: Box::new(runner) as Box<dyn Runner>, model }, description))
+    Ok(Loaded { runner: Box::new(runner), model, description })
 }
 
 #[cfg(feature = "llama")]
 use llama::real;
 
 #[cfg(not(feature = "llama"))]
-fn real(
-    _source: &Source,
-    _engine: &EngineArgs,
-    _name: Option<String>,
-) -> anyhow::Result<(Loaded, String)> {
+fn real(_source: &Source, _engine: &EngineArgs, _name: Option<String>) -> anyhow::Result<Loaded> {
     anyhow::bail!("this build has no engine (cargo feature 'llama'); it can --simulate only")
 }
 
@@ -104,7 +99,7 @@ mod llama {
         source: &Source,
         engine: &EngineArgs,
         name: Option<String>,
-    ) -> anyhow::Result<(Loaded, String)> {
+    ) -> anyhow::Result<Loaded> {
         let path = source.fetch()?;
         let kv_type = parse_kv_type(&engine.kv_type)?;
         let options =
@@ -121,7 +116,7 @@ mod llama {
         let model = describe(name, &weights, &path, sizes.0)?;
         let words = if threads.get() == 1 { "thread" } else { "threads" };
         let description = format!("{}, {threads} {words}", weights.info().description);
-        Ok((Loaded { runner: Box::new(runner), model }, description))
+        Ok(Loaded { runner: Box::new(runner), model, description })
     }
 
     fn threads_for(weights: &Weights) -> NonZeroU16 {

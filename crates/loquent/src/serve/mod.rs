@@ -2,7 +2,6 @@
 
 pub(crate) mod load;
 
-use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use loquent_proto::coalesce::StreamInterval;
 use loquent_server::app::HttpOptions;
 use loquent_server::auth::ApiKeys;
 use loquent_server::delivery::StreamBounds;
-use loquent_server::server::{self, Loaded, Options, ServiceOptions};
+use loquent_server::server::{self, Options, ServiceOptions};
 use loquent_server::service::Policy;
 use tokio::net::TcpListener;
 
@@ -228,7 +227,11 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
             format!("cannot listen on {address}; choose another --port or --host")
         })?;
         let bound = listener.local_addr()?;
-        server::run(listener, options, move || args.load(bound), shutdown_signal()).await
+        let load = move || load::load(&args.source, &args.engine, args.served_model_name);
+        let announce = |name: &str, description: &str| {
+            eprintln!("Loquent serves {name} ({description}) on http://{bound}");
+        };
+        server::run(listener, options, load, announce, shutdown_signal()).await
     })
 }
 
@@ -250,13 +253,6 @@ async fn shutdown_signal() {
 }
 
 impl ServeArgs {
-    /// Loads the model and announces it on standard error.
-    fn load(self, bound: SocketAddr) -> anyhow::Result<Loaded> {
-        let (loaded, description) = load::load(&self.source, &self.engine, self.served_model_name)?;
-        eprintln!("Loquent serves {} ({description}) on http://{bound}", loaded.model.name);
-        Ok(loaded)
-    }
-
     fn options(&self) -> anyhow::Result<Options> {
         let seconds = Duration::from_secs;
         let streams = StreamBounds {
