@@ -14,7 +14,7 @@ HELD_OUT = REPOSITORY / "tools" / "train-tiny" / "heldout"
 @pytest.mark.parametrize(
     ("kind", "least"),
     # The card has the exact figures; these bounds only ever go up.
-    [("paraphrase", 0.70), ("unknown", 0.80), ("third_turn", 0.75)]
+    [("paraphrase", 0.72), ("unknown", 0.86), ("third_turn", 0.80)]
 )
 def test_accuracy_on_held_out_questions(server, kind, least):
     cases = [json.loads(line) for line in (HELD_OUT / f"{kind}.jsonl").read_text().splitlines()]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fills the expected texts of the held-out cases from the corpus, after an answer has been edited.
 
-Each case of heldout/*.jsonl names its answers by id: `answers` has one id per assistant turn, the last for `expect`.
+Each case of heldout/*.jsonl and dev/*.jsonl names its answers by id: `answers` has one id per assistant turn, the last for `expect`.
 "refusal" stands for the answer to unknown topics. The questions themselves are written by hand and never touched.
 
     python tools/train-tiny/heldout.py            rewrite the files
@@ -31,7 +31,7 @@ def filled(case, texts):
 
 def main():
     texts = answers_by_id()
-    for path in sorted((corpus.HERE / "heldout").glob("*.jsonl")):
+    for path in sorted([*corpus.HERE.glob("heldout/*.jsonl"), *corpus.HERE.glob("dev/*.jsonl")]):
         cases = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         lines = [json.dumps(filled(case, texts), ensure_ascii=False) for case in cases]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")

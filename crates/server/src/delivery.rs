@@ -140,7 +140,7 @@ struct Stream {
 }
 
 /// The delivery task's state.
-pub struct Delivery {
+struct Delivery {
     streams: Slab<Stream>,
     next_generation: u32,
     bounds: StreamBounds,
@@ -242,18 +242,15 @@ impl Delivery {
         };
         stream.ticket.dequeue();
         let clear = stream.unread_bytes() == 0;
-        if let Some(last) = stream.choice.last_token().filter(|_| event.token.is_some()) {
+        let last = stream.choice.last_token().filter(|_| event.token.is_some());
+        let progress = stream.choice.on_event(now, rows, event, clear);
+        let waits = stream.choice.deadline().is_some() || stream.choice.wants_clear();
+        if let Some(last) = last {
             self.metrics.on_token_gap(now.saturating_sub(last));
         }
-        let Some(stream) = self.stream(tag) else {
-            return;
-        };
-        match stream.choice.on_event(now, rows, event, clear) {
-            Progress::Held => {
-                if stream.choice.deadline().is_some() || stream.choice.wants_clear() {
-                    self.watch(tag);
-                }
-            }
+        match progress {
+            Progress::Held if waits => self.watch(tag),
+            Progress::Held => {}
             Progress::Due => self.flush(tag),
             Progress::Ended => self.end(tag),
             Progress::Stopped => {

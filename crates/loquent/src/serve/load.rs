@@ -115,7 +115,8 @@ mod llama {
         let runner = runner(engine, &weights, kv_type, threads, sizes)?;
         let model = describe(name, &weights, &path, sizes.0)?;
         let words = if threads.get() == 1 { "thread" } else { "threads" };
-        let description = format!("{}, {threads} {words}", weights.info().description);
+        let about = weights.info().description.replace("?B ", "");
+        let description = format!("{about}, {threads} {words}");
         Ok(Loaded { runner: Box::new(runner), model, description })
     }
 
