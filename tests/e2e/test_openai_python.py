@@ -23,6 +23,12 @@ def collect(stream):
     return text, finish, usage
 
 
+def exact(start):
+    """A server whose cache neither rounds nor depends on what was asked before, and its client."""
+    server = start("--kv-type", "f32", "--no-prefix-cache")
+    return server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
 def ask(client, **extra):
     return client.chat.completions.create(
         model="loquent-tiny", messages=QUESTION, temperature=0, **extra
@@ -97,9 +103,8 @@ def test_n_completions_each_with_its_index(client):
 
 
 def test_a_seed_repeats_and_other_seeds_differ(start):
-    # Exact caches: a draw that falls between two tokens must not hang on the last bit.
-    server = start("--kv-type", "f32", "--no-prefix-cache")
-    sdk = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    # A draw that falls between two tokens must not hang on the last bit.
+    _server, sdk = exact(start)
 
     def sample(seed):
         answer = sdk.chat.completions.create(
@@ -228,8 +233,7 @@ QUESTIONS = [
 
 
 def test_sixteen_different_greedy_answers_are_the_same_together_and_alone(start):
-    server = start("--kv-type", "f32", "--no-prefix-cache")
-    sdk = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    server, sdk = exact(start)
 
     def one(question):
         answer = sdk.chat.completions.create(

@@ -1,6 +1,5 @@
 //! Prometheus metrics, with vLLM's names where vLLM has one, so that dashboards port.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use loquent_infer::request::Step;
@@ -48,7 +47,6 @@ pub struct Metrics {
     flushes: IntCounter,
     flush_tokens: Histogram,
     pauses: IntCounter,
-    seen: Mutex<Load>,
 }
 
 /// When a finished request's phases began, on the server's clock.
@@ -149,7 +147,6 @@ impl Metrics {
             flushes: make.counter("stream_flushes_total", "Pieces handed to connections."),
             flush_tokens: make.count("stream_flush_tokens", "Tokens in one flush."),
             pauses: make.counter("stream_pauses_total", "Completions paused for a slow reader."),
-            seen: Mutex::default(),
             registry: make.0,
         }
     }
@@ -178,11 +175,9 @@ impl Metrics {
         self.running.set(load.running as i64);
         self.waiting.set(load.waiting as i64);
         self.kv_usage.set(f64::from(load.kv_used_cells) / f64::from(load.kv_cells.max(1)));
-        let mut seen = self.seen.lock().expect("no panic holds this lock");
-        self.prefix_queries.inc_by(load.prefix_queries - seen.prefix_queries);
-        self.prefix_hits.inc_by(load.prefix_hits - seen.prefix_hits);
-        self.preemptions.inc_by(load.preemptions - seen.preemptions);
-        *seen = *load;
+        raise(&self.prefix_queries, load.prefix_queries);
+        raise(&self.prefix_hits, load.prefix_hits);
+        raise(&self.preemptions, load.preemptions);
     }
 
     /// Notes how long a step's results took to reach delivery.
@@ -241,6 +236,11 @@ impl Metrics {
             observe(&self.decode, first, end.record.last_token);
         }
     }
+}
+
+/// Brings a counter to a total that only one thread, the engine's, reports.
+fn raise(counter: &IntCounter, total: u64) {
+    counter.inc_by(total - counter.get());
 }
 
 impl Default for Metrics {

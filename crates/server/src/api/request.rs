@@ -40,6 +40,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("prediction", "predicted outputs are not supported"),
     ("functions", "is deprecated and not supported; use 'tools'"),
     ("function_call", "is deprecated and not supported; use 'tool_choice'"),
+    ("best_of", "is not supported; ask for 'n' completions and choose"),
     ("suffix", "text after the completion is not supported"),
 ];
 
@@ -146,7 +147,7 @@ impl Request {
         if prompts.len() * n as usize > MAX_CHOICES {
             return Err(fields.error("n", format!("times the prompts exceeds {MAX_CHOICES}.")));
         }
-        let request = Self {
+        Ok(Self {
             endpoint,
             model: fields.string("model")?,
             prompts,
@@ -161,21 +162,12 @@ impl Request {
                 .unwrap_or(0) as i32,
             echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
             ignored: fields.rest(),
-        };
-        request.check_best_of()
+        })
     }
 
     /// Completions in all.
     pub fn choices(&self) -> usize {
         self.prompts.len() * self.n as usize
-    }
-
-    fn check_best_of(self) -> Result<Self, ApiError> {
-        if self.ignored.iter().any(|name| name == "best_of") {
-            let message = "'best_of' is not supported; ask for 'n' completions and choose.";
-            return Err(ApiError::invalid_param("best_of", message));
-        }
-        Ok(self)
     }
 
     /// The ignored parameters that are not mere annotations: worth a warning.
