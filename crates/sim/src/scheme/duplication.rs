@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::ending::Ending;
 use super::packet::{self, Token};
-use super::{GIVE_UP_US, Progress, Sender, Volume};
+use super::{Progress, Sender, Volume};
 
 #[derive(Debug)]
 struct Waiting {
@@ -20,8 +21,7 @@ pub struct DuplicationSender {
     /// (token, copies left to send).
     queue: VecDeque<(u32, u32)>,
     next_index: u32,
-    ended_us: Option<u64>,
-    suspended: bool,
+    ending: Ending,
     volume: Volume,
 }
 
@@ -35,8 +35,7 @@ impl DuplicationSender {
             unacked: BTreeMap::new(),
             queue: VecDeque::new(),
             next_index: 0,
-            ended_us: None,
-            suspended: false,
+            ending: Ending::default(),
             volume: Volume::default(),
         }
     }
@@ -52,7 +51,7 @@ impl Sender for DuplicationSender {
         self.unacked.insert(index, Waiting { token, resend_us });
         self.queue.push_back((index, self.copies));
         if last {
-            self.ended_us = Some(now_us);
+            self.ending.end(now_us);
         }
     }
 
@@ -64,7 +63,7 @@ impl Sender for DuplicationSender {
     }
 
     fn handle_timeout(&mut self, now_us: u64) {
-        self.suspended = self.ended_us.is_some_and(|end_us| now_us > end_us + GIVE_UP_US);
+        self.ending.handle_timeout(now_us);
         for (&index, waiting) in &mut self.unacked {
             if waiting.resend_us <= now_us {
                 waiting.resend_us = now_us + self.resend_after_us;
@@ -94,16 +93,11 @@ impl Sender for DuplicationSender {
             return None;
         }
         let resend = self.unacked.values().map(|w| w.resend_us).min()?;
-        let give_up = self.ended_us.map(|end_us| end_us + GIVE_UP_US + 1);
-        Some(give_up.map_or(resend, |give_up| resend.min(give_up)))
+        Some(self.ending.or_give_up(resend))
     }
 
     fn progress(&self) -> Progress {
-        match (self.ended_us, self.suspended) {
-            (_, true) => Progress::Suspended,
-            (Some(_), false) if self.unacked.is_empty() => Progress::Complete,
-            _ => Progress::Active,
-        }
+        self.ending.progress(self.unacked.is_empty())
     }
 
     fn volume(&self) -> Volume {

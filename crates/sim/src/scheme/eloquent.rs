@@ -13,8 +13,9 @@
 
 use std::collections::VecDeque;
 
+use super::ending::Ending;
 use super::packet::{self, Token};
-use super::{GIVE_UP_US, Progress, Sender, Volume};
+use super::{Progress, Sender, Volume};
 
 /// The sending end.
 #[derive(Debug)]
@@ -28,8 +29,7 @@ pub struct EloquentSender {
     next_index: u32,
     last_sent_us: u64,
     timer_fired: bool,
-    ended_us: Option<u64>,
-    suspended: bool,
+    ending: Ending,
     volume: Volume,
 }
 
@@ -46,8 +46,7 @@ impl EloquentSender {
             next_index: 0,
             last_sent_us: 0,
             timer_fired: false,
-            ended_us: None,
-            suspended: false,
+            ending: Ending::default(),
             volume: Volume::default(),
         }
     }
@@ -65,7 +64,7 @@ impl Sender for EloquentSender {
         self.fresh.push_back(Token { index: self.next_index, last, text: text.to_vec() });
         self.next_index += 1;
         if last {
-            self.ended_us = Some(now_us);
+            self.ending.end(now_us);
         }
     }
 
@@ -77,7 +76,7 @@ impl Sender for EloquentSender {
     }
 
     fn handle_timeout(&mut self, now_us: u64) {
-        self.suspended = self.ended_us.is_some_and(|end_us| now_us > end_us + GIVE_UP_US);
+        self.ending.handle_timeout(now_us);
         self.timer_fired = !self.unacked.is_empty();
     }
 
@@ -112,11 +111,7 @@ impl Sender for EloquentSender {
 
     fn progress(&self) -> Progress {
         let settled = self.unacked.is_empty() && self.fresh.is_empty();
-        match (self.ended_us, self.suspended) {
-            (_, true) => Progress::Suspended,
-            (Some(_), false) if settled => Progress::Complete,
-            _ => Progress::Active,
-        }
+        self.ending.progress(settled)
     }
 
     fn volume(&self) -> Volume {

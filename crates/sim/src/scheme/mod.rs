@@ -12,6 +12,7 @@ pub use ours::Tuning;
 mod congestion;
 mod duplication;
 mod eloquent;
+mod ending;
 mod ours;
 mod packet;
 mod tcp;

@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::ending::Ending;
 use super::packet::{self, Token};
-use super::{GIVE_UP_US, Progress, Sender, Volume};
+use super::{Progress, Sender, Volume};
 
 const MIN_RTO_MARGIN_US: f64 = 200_000.0;
 const MAX_BACKOFF: u32 = 6;
@@ -35,8 +36,7 @@ pub struct TcpSender {
     srtt_us: f64,
     var_us: f64,
     next_index: u32,
-    ended_us: Option<u64>,
-    suspended: bool,
+    ending: Ending,
     volume: Volume,
 }
 
@@ -51,8 +51,7 @@ impl TcpSender {
             srtt_us: rtt_us as f64,
             var_us: 0.0,
             next_index: 0,
-            ended_us: None,
-            suspended: false,
+            ending: Ending::default(),
             volume: Volume::default(),
         }
     }
@@ -88,7 +87,7 @@ impl Sender for TcpSender {
         );
         self.queue.push_back(index);
         if last {
-            self.ended_us = Some(now_us);
+            self.ending.end(now_us);
         }
     }
 
@@ -117,7 +116,7 @@ impl Sender for TcpSender {
     }
 
     fn handle_timeout(&mut self, now_us: u64) {
-        self.suspended = self.ended_us.is_some_and(|end_us| now_us > end_us + GIVE_UP_US);
+        self.ending.handle_timeout(now_us);
         let expired: Vec<u32> = self
             .unacked
             .iter()
@@ -152,16 +151,11 @@ impl Sender for TcpSender {
             return None;
         }
         let resend = self.unacked.values().map(|s| self.deadline_us(s)).min()?;
-        let give_up = self.ended_us.map(|end_us| end_us + GIVE_UP_US + 1);
-        Some(give_up.map_or(resend, |give_up| resend.min(give_up)))
+        Some(self.ending.or_give_up(resend))
     }
 
     fn progress(&self) -> Progress {
-        match (self.ended_us, self.suspended) {
-            (_, true) => Progress::Suspended,
-            (Some(_), false) if self.unacked.is_empty() => Progress::Complete,
-            _ => Progress::Active,
-        }
+        self.ending.progress(self.unacked.is_empty())
     }
 
     fn volume(&self) -> Volume {
