@@ -377,7 +377,9 @@ impl Sender {
 
     fn handle_ack(&mut self, now: Micros, ack: &Ack) -> Result<(), Error> {
         let unsent_packet = ack.largest.is_some_and(|n| n >= self.next_packet);
-        if ack.cum > self.sent_most || unsent_packet {
+        // D-5.2. Ranges past what was ever sent would be swept around, beyond the log's end.
+        let unsent_range = ack.ranges.iter().any(|range| range.end > self.sent_most);
+        if ack.cum > self.sent_most || unsent_packet || unsent_range {
             return Err(Error::Malformed);
         }
         let silence = now.since(self.last_heard);
