@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use loquent_infer::request::{Event, Step, Tag, Work};
 use slab::Slab;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::choice::{Choice, Flush, Progress};
 use crate::clock::Clock;
@@ -35,6 +35,7 @@ const TICK: Duration = Duration::from_millis(10);
 struct Open {
     openings: Vec<Opening>,
     outlet: Outlet,
+    tags: oneshot::Sender<Vec<Tag>>,
 }
 
 /// One completion to start.
@@ -57,18 +58,19 @@ enum Control {
 const SHUTDOWN: &str = "the server is shutting down";
 
 /// The delivery side's end of a request.
+///
+/// Flushes are boxed, since a channel has room for 32 of what it carries from the start.
 #[derive(Debug, Clone)]
 struct Outlet {
-    flushes: mpsc::UnboundedSender<Flush>,
-    tags: mpsc::UnboundedSender<Vec<Tag>>,
+    flushes: mpsc::UnboundedSender<Box<Flush>>,
     unread_bytes: Arc<AtomicUsize>,
 }
 
 /// The request's end: yields its flushes; dropping it cancels what still runs.
 #[derive(Debug)]
 pub struct Inlet {
-    flushes: mpsc::UnboundedReceiver<Flush>,
-    tags: mpsc::UnboundedReceiver<Vec<Tag>>,
+    flushes: mpsc::UnboundedReceiver<Box<Flush>>,
+    tags: oneshot::Receiver<Vec<Tag>>,
     unread_bytes: Arc<AtomicUsize>,
     delivery: Handle,
 }
@@ -88,7 +90,7 @@ impl Inlet {
         if let Some(flush) = &flush {
             self.unread_bytes.fetch_sub(size_of_flush(flush), Ordering::Relaxed);
         }
-        std::task::Poll::Ready(flush)
+        std::task::Poll::Ready(flush.map(|flush| *flush))
     }
 }
 
@@ -117,12 +119,12 @@ impl Handle {
     /// Starts a request's completions; their flushes come out of the returned inlet.
     pub fn open(&self, openings: Vec<Opening>) -> Inlet {
         let (flush_sender, flushes) = mpsc::unbounded_channel();
-        let (tag_sender, tags) = mpsc::unbounded_channel();
+        let (tag_sender, tags) = oneshot::channel();
         let unread_bytes = Arc::new(AtomicUsize::new(0));
-        let outlet =
-            Outlet { flushes: flush_sender, tags: tag_sender, unread_bytes: unread_bytes.clone() };
+        let outlet = Outlet { flushes: flush_sender, unread_bytes: unread_bytes.clone() };
+        let open = Open { openings, outlet, tags: tag_sender };
         // When delivery is gone the inlet ends at once, without a finish: the caller reports it.
-        let _ = self.control.send(Control::Open(Open { openings, outlet }));
+        let _ = self.control.send(Control::Open(open));
         Inlet { flushes, tags, unread_bytes, delivery: self.clone() }
     }
 }
@@ -219,7 +221,7 @@ impl Delivery {
             tags.push(work.tag);
             works.push(work);
         }
-        if open.outlet.tags.send(tags.clone()).is_err() {
+        if open.tags.send(tags.clone()).is_err() {
             // The client left before we knew it.
             tags.into_iter().for_each(|tag| drop(self.remove(tag)));
             return;
@@ -381,7 +383,7 @@ impl Stream {
     /// Hands a flush to the client's side; false when the client is gone.
     fn pass_on(&self, flush: Flush) -> bool {
         self.outlet.unread_bytes.fetch_add(size_of_flush(&flush), Ordering::Relaxed);
-        self.outlet.flushes.send(flush).is_ok()
+        self.outlet.flushes.send(Box::new(flush)).is_ok()
     }
 }
 
