@@ -84,6 +84,16 @@ impl Chunks {
         Self::default()
     }
 
+    /// Chunks of a log that is read from somewhere in it: `meta` is that of its Open record,
+    /// `started` are the choices that had a chunk before.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] for meta that does not say what S-6.1 asks for.
+    pub fn resume(meta: &str, started: impl IntoIterator<Item = u32>) -> Result<Self, Error> {
+        let envelope = Some(Envelope::parse(meta).ok_or(Error::Malformed)?);
+        Ok(Self { envelope, started: started.into_iter().collect(), ..Self::default() })
+    }
+
     /// Takes the record that ends at log `offset`, and appends the events that it gives to
     /// `out`: none (Open, Logprobs, kinds without a chunk) or more. The last of them has the
     /// offset as its id.
@@ -436,6 +446,24 @@ mod tests {
         assert_eq!(data(&events[0])["timings"], json!({"a": [1]}));
         assert_eq!(data(&events[0])["choices"], json!([]));
         assert_eq!(data(&events[1])["choices"][0]["delta"]["x"], 1);
+    }
+
+    #[test]
+    fn a_resumed_log_goes_on_as_if_it_had_been_read() {
+        let open = meta("chat.completion.chunk", "null");
+        let (mut whole, mut rest) = (String::new(), String::new());
+        let mut chunks = Chunks::new();
+        for (at, delta) in [&open, &text(3, "a")].into_iter().enumerate() {
+            chunks.write(at as u64, delta, &mut whole).unwrap();
+        }
+        let Delta::Open { meta } = &open else { unreachable!() };
+        let mut resumed = Chunks::resume(meta, [3]).unwrap();
+        whole.clear();
+        for (at, delta) in [text(3, "b"), text(1, "c")].iter().enumerate() {
+            chunks.write(at as u64, delta, &mut whole).unwrap();
+            resumed.write(at as u64, delta, &mut rest).unwrap();
+        }
+        assert_eq!(rest, whole);
     }
 
     #[test]
