@@ -21,6 +21,12 @@ pub enum ClientError {
         /// The operating system's words.
         reason: String,
     },
+    /// TLS cannot be set up.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// The server does not have the answer any more, or not for this reader.
+    #[error("the server does not have this answer any more")]
+    Gone,
     /// The connection broke before the answer was complete.
     #[error("the connection broke: {0}")]
     Broken(String),
