@@ -298,12 +298,19 @@ impl Incoming {
                 return Ok(Some(message));
             }
             let read = self.recv.read_chunk(READ_BYTES, true).await;
-            match read.map_err(|error| ClientError::Broken(error.to_string()))? {
+            match read.map_err(read_error)? {
                 Some(chunk) => self.messages.push(&chunk.bytes),
                 None if self.messages.buffered_bytes() == 0 => return Ok(None),
                 None => return Err(ClientError::Malformed("the stream ends in a message".into())),
             }
         }
+    }
+}
+
+fn read_error(error: quinn::ReadError) -> ClientError {
+    match error {
+        quinn::ReadError::Reset(code) => ClientError::Reset(code.into_inner()),
+        other => ClientError::Broken(other.to_string()),
     }
 }
 

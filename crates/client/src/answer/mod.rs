@@ -34,9 +34,6 @@ use quic::QuicPath;
 const MAX_STEPS: usize = 64;
 /// How long a resume over QUIC may take before HTTP is tried.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(3);
-/// A path that its reader has left without a word is kept so long, so that the server
-/// does not take it for cancelled: its default grace period (S-5.5).
-const KEEP: Duration = Duration::from_secs(60);
 
 /// What a request for an answer led to.
 pub enum Asked {
@@ -306,12 +303,9 @@ impl Driver {
     async fn cancel(mut self, path: Option<Path>) {
         let keep = self.shared.keep.load(Ordering::Relaxed);
         match (path, &mut self.receiver) {
-            (Some(path), _) if keep => {
-                tokio::time::sleep(KEEP).await;
-                drop(path);
-            }
-            (Some(Path::Quic(quic)), Some(receiver)) => quic.stop(&self.client, receiver).await,
+            // A stream that ends without a STOP is no cancellation (S-4.5).
             _ if keep => {}
+            (Some(Path::Quic(quic)), Some(receiver)) => quic.stop(&self.client, receiver).await,
             _ => self.client.forget(self.claim).await,
         }
     }

@@ -25,6 +25,8 @@ const REBIND_PAUSE: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Without a packet for so long after a request the connection is taken to be dead.
 const REQUEST_SILENCE: Duration = Duration::from_secs(4);
+/// Code of a stream that broke off (S-3.2).
+const BROKEN_OFF: u64 = 2;
 /// Acknowledgements that may wait for the stream, in bytes.
 const MAX_OUT_BYTES: usize = 16 * 1024;
 
@@ -268,6 +270,8 @@ impl QuicPath {
                 self.doubt();
                 None
             }
+            // Another reader has taken the answer, or it was stopped (S-5.4).
+            Err(ClientError::Reset(BROKEN_OFF)) => Some(Outcome::Failed(ClientError::Gone)),
             Err(error) => Some(Outcome::Lost(error)),
         }
     }
