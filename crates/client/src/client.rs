@@ -202,10 +202,7 @@ impl Client {
         if let Some(link) = self.link().await {
             match ask_by_quic(self, &link, request).await {
                 Ok(asked) => return Ok(asked),
-                Err(error) => {
-                    tracing::debug!("asking by QUIC: {error}");
-                    self.give_up(&link);
-                }
+                Err(error) => tracing::debug!("asking by QUIC: {error}"),
             }
         }
         self.ask_by_http(request).await
@@ -241,8 +238,7 @@ impl Client {
         if let Some(link) = self.link_now()
             && let Ok(stream) = link.open().await
         {
-            let sent = request.tunnel(stream, &link, self.key()).await;
-            match sent {
+            match request.tunnel(self, stream, &link).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) if request.method.is_idempotent() => {
                     tracing::debug!("{} by QUIC: {error}", request.path);
@@ -417,8 +413,10 @@ impl Client {
             return Ok(offer);
         }
         let offer = match self.0.http.get(offer::PATH, offer::MAX_BYTES).await {
-            Ok(json) => Some(Offer::parse(&json)?),
+            // Some servers answer every path with a page.
+            Ok(json) => Offer::parse(&json).ok(),
             Err(ClientError::Refused { status: 400..=499, .. }) => None,
+            Err(ClientError::Refused { .. } | ClientError::TooLarge { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
         *known = Some(offer);

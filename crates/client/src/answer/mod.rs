@@ -105,6 +105,13 @@ impl Answer {
         self.shared.resumes.load(Ordering::Relaxed)
     }
 
+    /// Cancels the answer, and waits until the server was told (some seconds at most).
+    /// Dropping the answer does the same in the background.
+    pub async fn cancel(mut self) {
+        self.items.close();
+        while self.items.recv().await.is_some() {}
+    }
+
     /// Leaves the answer without cancelling it: it is generated on for the server's grace
     /// period, for whoever resumes it.
     pub fn leave(self) {
