@@ -99,6 +99,8 @@ struct Inner {
     offer: tokio::sync::Mutex<Option<Option<Offer>>>,
     /// Counts connections that came up.
     link_ups: watch::Sender<u64>,
+    /// Counts answers whose task runs.
+    answers: watch::Sender<usize>,
     started: Instant,
 }
 
@@ -127,8 +129,19 @@ enum Dial {
 const REST: Duration = Duration::from_secs(10);
 /// Longest pause.
 const MAX_REST: Duration = Duration::from_secs(300);
+/// How long the last packets of a connection may take to leave.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long saying that an answer is not wanted may take.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An answer's task runs for as long as this is there.
+pub(crate) struct Busy(Client);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.0.answers.send_modify(|count| *count -= 1);
+    }
+}
 
 /// Tells when a QUIC connection comes up.
 pub(crate) struct LinkUp(watch::Receiver<u64>);
@@ -159,6 +172,7 @@ impl Client {
             dialing: Mutex::default(),
             offer: tokio::sync::Mutex::new(None),
             link_ups: watch::Sender::new(0),
+            answers: watch::Sender::new(0),
             started: Instant::now(),
         })))
     }
@@ -290,6 +304,24 @@ impl Client {
     pub(crate) fn instant(&self, at: Micros) -> Instant {
         // Never so far that the clock cannot count it.
         self.0.started + Duration::from_micros(at.0.min(u64::from(u32::MAX) * 1_000_000))
+    }
+
+    /// Waits, for `limit` at most, until the server was told of all answers that have ended
+    /// or are not wanted, then closes the connection. For the end of a program.
+    pub async fn close(&self, limit: Duration) {
+        let mut answers = self.0.answers.subscribe();
+        let _ = tokio::time::timeout(limit, answers.wait_for(|count| *count == 0)).await;
+        let state = std::mem::take(&mut self.dialing().state);
+        if let Dial::Up(link) = state {
+            link.close();
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, link.idle()).await;
+        }
+    }
+
+    /// Counts an answer's task.
+    pub(crate) fn busy(&self) -> Busy {
+        self.0.answers.send_modify(|count| *count += 1);
+        Busy(self.clone())
     }
 
     pub(crate) fn link_up(&self) -> LinkUp {

@@ -155,6 +155,22 @@ pub(crate) struct Driver {
     receiver: Option<Receiver>,
     /// What the server said in the log's last record, if that was an error.
     server_error: Option<String>,
+    /// Since the answer last made progress.
+    trouble: Option<Trouble>,
+}
+
+/// Losses without progress in between.
+struct Trouble {
+    /// Log offset up to which the answer had come.
+    reached: u64,
+    since: Instant,
+    backoff: Backoff,
+}
+
+impl Trouble {
+    fn next_pause(&mut self) -> Option<Duration> {
+        self.backoff.next(self.since.elapsed(), rand::random())
+    }
 }
 
 impl Answer {
@@ -172,6 +188,7 @@ impl Answer {
             seen_until: cursor,
             receiver: None,
             server_error: None,
+            trouble: None,
         };
         driver.note_transport(&path);
         tokio::spawn(driver.run(path));
@@ -219,6 +236,7 @@ async fn reach(
 
 impl Driver {
     async fn run(mut self, first: Path) {
+        let _busy = self.client.busy();
         let mut path = first;
         loop {
             let outcome = match &mut path {
@@ -247,11 +265,14 @@ impl Driver {
 
     /// A new path after the loss of one; `None` if the reader has gone meanwhile.
     async fn recover(&mut self, lost: ClientError) -> Result<Option<Path>, ClientError> {
-        let lost_at = Instant::now();
-        let mut backoff = Backoff::new(self.client.config().resume_limit);
+        let kept = self.receiver.as_ref().map(Receiver::cum);
+        let reached = kept.unwrap_or(0).max(self.cursor);
+        if self.trouble.as_ref().is_none_or(|trouble| trouble.reached < reached) {
+            let backoff = Backoff::new(self.client.config().resume_limit);
+            self.trouble = Some(Trouble { reached, since: Instant::now(), backoff });
+        }
         let mut last = lost;
-        while let Some(pause) = backoff.next(lost_at.elapsed(), rand::random()) {
-            let kept = self.receiver.as_ref().map(Receiver::cum);
+        while let Some(pause) = self.trouble.as_mut().and_then(Trouble::next_pause) {
             let attempt = async {
                 tokio::time::sleep(pause).await;
                 reach(&self.client, self.claim, kept, self.cursor).await
