@@ -119,6 +119,31 @@ def test_a_hundred_answers_over_a_lossy_path_are_those_of_a_clean_one(start, con
     assert took < 60
 
 
+@pytest.mark.parametrize("change", ["move", "die"])
+def test_an_answer_survives_a_new_address_and_the_death_of_udp(start, connect, lossy, change):
+    server = start(*PACED)
+    path = lossy(server, loss=0)
+    proxy = connect(path.url, "--head-start-ms", "5000")
+    assert proxy.decided() == "QUIC"
+    asked = question(1, 200)
+    direct = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    expected = direct.chat.completions.create(**asked).choices[0].message.content
+    text, last, stall = "", None, 0
+    for chunk in proxy.sdk().chat.completions.create(**asked, stream=True):
+        now = time.monotonic()
+        stall = max(stall, now - (last or now))
+        last, before = now, len(text)
+        text += chunk.choices[0].delta.content or ""
+        if before < len(expected) // 3 <= len(text):
+            if change == "move":
+                path.move_client()
+            else:
+                path.loss = 1
+    assert text == expected
+    print(f"{change}: longest stall {stall * 1000:.0f} ms")
+    assert stall < (1 if change == "move" else 15)
+
+
 def test_everything_else_passes_unchanged(start, connect):
     server = start(*PACED)
     proxy = connect(server.url)

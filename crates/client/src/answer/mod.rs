@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use loquent_proto::Receiver;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 pub(crate) use quic::ask as ask_by_quic;
@@ -49,6 +49,8 @@ pub struct Answer {
     shared: Arc<Shared>,
     claim: Claim,
     ended: bool,
+    /// Resolves when the task has ended.
+    over: oneshot::Receiver<()>,
 }
 
 enum Item {
@@ -109,7 +111,7 @@ impl Answer {
     /// Dropping the answer does the same in the background.
     pub async fn cancel(mut self) {
         self.items.close();
-        while self.items.recv().await.is_some() {}
+        let _ = (&mut self.over).await; // It is only ever dropped.
     }
 
     /// Leaves the answer without cancelling it: it is generated on for the server's grace
@@ -191,8 +193,12 @@ impl Answer {
             trouble: None,
         };
         driver.note_transport(&path);
-        tokio::spawn(driver.run(path));
-        Answer { items: receiver, shared, claim, ended: false }
+        let (task, over) = oneshot::channel();
+        tokio::spawn(async move {
+            driver.run(path).await;
+            drop(task);
+        });
+        Answer { items: receiver, shared, claim, ended: false, over }
     }
 
     /// Goes on with the answer of `claim` from log offset `cursor`, over whichever
