@@ -1,6 +1,8 @@
 """`loquent connect`: any SDK, unmodified, over a lossy path; nothing broken looks whole."""
 
 import concurrent.futures
+import os
+import pty
 import signal
 import socket
 import subprocess
@@ -270,8 +272,20 @@ def test_a_termination_lets_answers_end(start, connect):
     assert proxy.process.wait(20) == 0
 
 
-def test_the_chat_says_how_its_answer_came(start):
+@pytest.mark.parametrize("args, way", [((), "by QUIC"), (("--no-quic",), "by HTTP")])
+def test_the_chat_says_how_its_answer_came(start, tmp_path, args, way):
     server = start(*PACED)
-    command = [BINARY, "chat", "--to", server.url, "tokens=20"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    assert answer.returncode == 0 and len(answer.stdout) > 20, answer.stderr
+    terminal, stdout = pty.openpty()
+    command = [BINARY, "chat", "--to", server.url, *args, "tokens=20"]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TERM": "dumb"}
+    chat = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, env=env)
+    os.close(stdout)
+    shown = b""
+    try:
+        while data := os.read(terminal, 4096):
+            shown += data
+    except OSError:
+        pass  # The last writer of a terminal has closed it.
+    os.close(terminal)
+    assert chat.wait(20) == 0
+    assert "tokens/s" in shown.decode() and way in shown.decode(), shown

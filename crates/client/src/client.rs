@@ -225,7 +225,10 @@ impl Client {
     async fn ask_by_http(&self, request: &Request) -> Result<Asked, ClientError> {
         let resumable = self.offer(false).await?.is_some();
         let body = if resumable { with_resumable(&request.body) } else { request.body.clone() };
-        let response = self.send_by_http(request, body).await?;
+        let mut request = request.clone();
+        // Events are read here, not by whoever can unpack them.
+        request.headers.remove("accept-encoding");
+        let response = self.send_by_http(&request, body).await?;
         match claim_of(&response.headers) {
             Some(claim) if response.status == 200 && resumable => {
                 let path = Path::Sse(Box::new(SsePath::new(response)));
