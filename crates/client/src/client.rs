@@ -1,6 +1,7 @@
 //! A client of one server: finds out whether QUIC gets through, keeps one connection for
 //! everything, and goes by HTTP where it does not.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +12,6 @@ use loquent_proto::{Micros, ReceiverConfig};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::ClientError;
 use crate::answer::{Answer, Asked, Path, SsePath, ask_by_quic, claim_of};
 use crate::claim::Claim;
 use crate::http::{BaseUrl, HttpClient, Transport as HttpTransport};
@@ -19,6 +19,7 @@ use crate::link::Link;
 use crate::memory::{Known, Memory, Transport};
 use crate::offer::{self, Offer};
 use crate::reply::Reply;
+use crate::{ClientError, network};
 
 /// How a [`Client`] works. [`Config::new`] has the defaults.
 #[derive(Debug, Clone)]
@@ -37,6 +38,9 @@ pub struct Config {
     pub memory: Option<PathBuf>,
     /// How answers by QUIC are received and paced.
     pub receiver: ReceiverConfig,
+    /// Tells which network this machine is on; when that changes, event streams are
+    /// resumed at once. Default: the address from which packets leave.
+    pub network: fn() -> Option<IpAddr>,
 }
 
 impl Config {
@@ -54,6 +58,7 @@ impl Config {
                 silent_after: Micros::from_ms(3_000),
                 ..ReceiverConfig::default()
             },
+            network: network::source_address,
         }
     }
 }
@@ -438,6 +443,14 @@ impl Client {
         let mut dialing = self.dialing();
         if matches!(&dialing.state, Dial::Up(current) if current.is(link)) {
             dialing.state = Dial::Down;
+        }
+    }
+
+    /// The network has changed: QUIC may get through here.
+    pub(crate) fn retry_quic(&self) {
+        let mut dialing = self.dialing();
+        if matches!(dialing.state, Dial::Resting(_)) {
+            *dialing = Dialing::default();
         }
     }
 

@@ -3,6 +3,8 @@
 mod relay;
 mod stand_in;
 
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::Method;
@@ -346,6 +348,21 @@ async fn event_streams_that_break_are_resumed_exactly_once() {
     let (whole, answer) = whole(&client).await;
     assert_whole(&whole, &expected);
     assert_eq!((answer.transport(), answer.resumes()), (Transport::Http, 1));
+}
+
+#[tokio::test]
+async fn event_streams_are_resumed_at_once_on_another_network() {
+    static MOVED: AtomicBool = AtomicBool::new(false);
+    let network = || Some(IpAddr::from([10, 0, 0, u8::from(MOVED.load(Ordering::Relaxed))]));
+    let expected = pieces(40);
+    let server = StandIn::start(&expected, GAP, Fault::HangSse(15)).await;
+    let client = Client::new(Config { quic: false, network, ..config(&server) }).unwrap();
+    let mut answer = begin(&client).await;
+    let began = Instant::now();
+    let whole = read(&mut answer, |_| MOVED.store(true, Ordering::Relaxed)).await;
+    assert_whole(&whole, &expected);
+    assert_eq!(answer.resumes(), 1);
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
