@@ -540,7 +540,8 @@ impl Reader {
             if self.text().len() >= enough {
                 return Ended::Enough;
             }
-            if !open && (self.complete || self.failed || self.deltas.is_empty()) {
+            let cut = matches!(self.said.last(), Some(Said::Reset(_) | Said::Response(..)));
+            if !open && (self.complete || self.failed || cut) {
                 return Ended::Over;
             }
             let wake =

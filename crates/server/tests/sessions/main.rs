@@ -23,7 +23,7 @@ async fn an_answer_by_datagram_is_the_answer() {
     );
     let end = &reader.deltas[reader.deltas.len() - 3..];
     assert_eq!(end[0], Delta::Finish { choice: 0, reason: "stop".into() });
-    assert!(matches!(end[1], Delta::Usage { completion: 60, .. }), "{end:?}");
+    assert!(matches!(end[1], Delta::Usage { completion: 61, .. }), "{end:?}");
     assert!(
         matches!(&reader.said[..], [Said::Answer(head), Said::End] if head["stream"] == 4 && head["offset"] == 0),
         "{:?}",
