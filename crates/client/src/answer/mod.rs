@@ -225,6 +225,7 @@ async fn reach(
     cursor: u64,
 ) -> Result<Path, ClientError> {
     if let Some(link) = client.link().await {
+        let packets = link.packets_received();
         let resuming = QuicPath::resume(&link, claim, kept.unwrap_or(0));
         match tokio::time::timeout(RESUME_TIMEOUT, resuming).await {
             Ok(Ok(path)) => return Ok(Path::Quic(Box::new(path))),
@@ -234,7 +235,8 @@ async fn reach(
             }
             Ok(Err(ClientError::Gone)) => {}
             Ok(Err(error)) => tracing::debug!("resume by QUIC: {error}"),
-            Err(_) => client.give_up(&link),
+            Err(_) if link.packets_received() == packets => client.give_up(&link),
+            Err(_) => tracing::debug!("resume by QUIC: no answer within {RESUME_TIMEOUT:?}"),
         }
     }
     SsePath::resume(client, claim, cursor).await.map(|path| Path::Sse(Box::new(path)))
@@ -325,11 +327,14 @@ impl Driver {
 
     /// Tells the reader how the answer ended, and the server that we know.
     async fn finish(self, path: Path, end: Result<(), ClientError>) {
+        let unreadable = matches!(end, Err(ClientError::Malformed(_)));
         let _ = self.items.send(Item::End(end)).await;
         let Driver { client, items, mut receiver, .. } = self;
         drop(items);
-        if let (Path::Quic(quic), Some(receiver)) = (path, &mut receiver) {
-            quic.linger(&client, receiver).await;
+        match (path, &mut receiver) {
+            (Path::Quic(quic), Some(receiver)) if unreadable => quic.stop(&client, receiver).await,
+            (Path::Quic(quic), Some(receiver)) => quic.linger(&client, receiver).await,
+            _ => {}
         }
     }
 

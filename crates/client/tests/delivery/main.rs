@@ -276,6 +276,7 @@ async fn a_log_that_cannot_be_read_is_never_taken_for_complete() {
     let (whole, _) = whole(&client(&server)).await;
     assert!(matches!(whole.end, Some(ClientError::Malformed(_))), "{whole:?}");
     assert_eq!(whole.dones, 0);
+    wait_for(&server, |seen| *seen == Seen::Stop).await;
 }
 
 #[tokio::test]
