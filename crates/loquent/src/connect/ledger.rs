@@ -183,7 +183,10 @@ mod tests {
         for n in 0..=255 {
             ledger.begin(claim(n), now);
         }
-        ledger.begin(Claim { id: [1; 16], token: [0; 16] }, now + Duration::from_secs(1));
+        let mut another = claim(1);
+        another.id[0] = 2;
+        ledger.begin(another, now + Duration::from_secs(1));
         assert_eq!(ledger.answers().len(), MAX_ANSWERS);
+        assert_eq!(ledger.claim(&another.id_hex()), Some(another));
     }
 }

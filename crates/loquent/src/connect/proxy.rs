@@ -182,12 +182,11 @@ impl Proxy {
 
 /// Whether `host`, a port allowed, is a name of this machine alone.
 fn is_local(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let name = name.trim_matches(['[', ']']);
-    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    let loopback = |name: &str| name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    let with_port = host.rsplit_once(':');
+    let with_port = with_port.filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+    let name = with_port.map_or(host, |(name, _)| name);
+    loopback(host) || name == "localhost" || loopback(name.trim_matches(['[', ']']))
 }
 
 /// The server's response as it stands. A body that breaks off breaks the connection.
