@@ -3,6 +3,7 @@
 import concurrent.futures
 import os
 import pty
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,9 +23,11 @@ PACED = ("--simulate", "100")
 class Proxy:
     """A running `loquent connect`."""
 
-    def __init__(self, to, state_dir, *args, listen="127.0.0.1:0"):
+    def __init__(self, to, state_dir, *args, listen="127.0.0.1:0", env=None):
         command = [BINARY, "connect", "--to", to, "--listen", listen, "--state-dir", str(state_dir)]
-        self.process = subprocess.Popen([*command, *args], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [*command, *args], stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
+        )
         self.log, self.url, self.way = [], None, None
         self._announced, self._decided = threading.Event(), threading.Event()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
@@ -270,6 +273,45 @@ def test_a_termination_lets_answers_end(start, connect):
     proxy.process.send_signal(signal.SIGTERM)
     assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "stop"
     assert proxy.process.wait(20) == 0
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    """A certificate for localhost, its key, and the authority that signed it."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("authority")
+    (folder / "names").write_text("subjectAltName=DNS:localhost\nextendedKeyUsage=serverAuth\n")
+    new_key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+    for command in (
+        f"req -x509 {new_key} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
+        f"req {new_key} -keyout server.key -out server.csr -subj /CN=localhost",
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem",
+    ):
+        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def test_certificates_of_an_authority_hold_for_both_ways(authority, connect, tmp_path):
+    cert = ("--tls-cert", str(authority / "server.pem"), "--tls-key", str(authority / "server.key"))
+    server = Server(*PACED, *cert)
+    try:
+        assert server._announced.wait(60) and server.url.startswith("https://"), "".join(server.log)
+        url = f"https://localhost:{server.url.rsplit(':', 1)[1]}"
+        trusting = {"SSL_CERT_FILE": str(authority / "ca.pem")}
+        for args, way in (((), "QUIC"), (("--no-quic",), "HTTP")):
+            proxy = connect(url, *args, env=trusting)
+            assert proxy.decided() == way
+            text, finish, *_ = collect(proxy.sdk(), question(1, 20))
+            assert text and finish == "stop"
+            # The next proxy must not find what this one has learnt.
+            shutil.rmtree(tmp_path / "state")
+        stranger = connect(url)
+        assert stranger.decided() == "HTTP"
+        with pytest.raises(openai.InternalServerError, match="cannot be reached"):
+            collect(stranger.sdk(), question(1, 20))
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("args, way", [((), "by QUIC"), (("--no-quic",), "by HTTP")])
