@@ -292,7 +292,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
 }
 
 /// Resolves at the first SIGTERM or Ctrl-C; a second one kills the process as usual.
-async fn shutdown_signal() {
+pub(crate) async fn shutdown_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate()).expect("signals can be handled");
     tokio::select! {
