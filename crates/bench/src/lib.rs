@@ -10,6 +10,8 @@ pub mod cli;
 pub mod drive;
 pub mod experiment;
 pub mod http_target;
+#[cfg(target_os = "linux")]
+pub mod link;
 pub mod plan;
 pub mod preset;
 pub mod process;
