@@ -89,9 +89,10 @@ impl LinkArgs {
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let link = self.link.link().map_err(LinkError::Options)?;
         let course = Course::new(link, self.seed, WEATHER_US, self.link.outage.clone());
-        let record = self.record.as_ref().map(|path| {
-            File::create(path).map_err(LinkError::io(path.display().to_string()))
-        });
+        let record = self
+            .record
+            .as_ref()
+            .map(|path| File::create(path).map_err(LinkError::io(path.display().to_string())));
         let record = record.transpose()?;
         match self.udp_listen.zip(self.udp_to) {
             Some((listen, to)) => self.relay_udp(course, record, listen, to).await,

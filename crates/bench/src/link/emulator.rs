@@ -200,8 +200,8 @@ impl Crossing<'_> {
         let queue_drops = path.queue_drops(lane);
         let arrivals = path.send(at_us, payload, lane).arrivals;
         let queue_full = path.queue_drops(lane) > queue_drops;
-        let out = begun
-            && self.course.outages_us.iter().any(|&(from, to)| (from..to).contains(&at_us));
+        let out =
+            begun && self.course.outages_us.iter().any(|&(from, to)| (from..to).contains(&at_us));
         if out {
             return (Fate::Outage, [None; 2]);
         }

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 

@@ -68,7 +68,9 @@ impl LinkOptions {
 pub fn parse_loss(text: &str) -> Result<Channel, String> {
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     let numbers = || -> Result<Vec<f64>, String> {
-        rest.split(',').map(|n| n.trim().parse().map_err(|_| format!("{n:?} is no number"))).collect()
+        rest.split(',')
+            .map(|n| n.trim().parse().map_err(|_| format!("{n:?} is no number")))
+            .collect()
     };
     let channel = match kind {
         "none" | "clean" => Channel::Clean,
@@ -166,8 +168,7 @@ mod tests {
 
     #[test]
     fn losses_are_read() {
-        let paper =
-            Channel::Markov { stay_good: 0.9, stay_lossy: 0.5, loss: 0.9, state_ms: 100.0 };
+        let paper = Channel::Markov { stay_good: 0.9, stay_lossy: 0.5, loss: 0.9, state_ms: 100.0 };
         assert_eq!(parse_loss("default").as_ref(), Ok(&paper));
         assert_eq!(parse_loss("markov:0.9,0.5,0.9,100").as_ref(), Ok(&paper));
         assert_eq!(parse_loss("none"), Ok(Channel::Clean));

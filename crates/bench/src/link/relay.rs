@@ -232,14 +232,17 @@ impl<'a, W: Wire> Carrier<'a, W> {
         let fate = self.emulator.handle_packet(now_us, route, wire_bytes, packet);
         // Before a path begins there is no course to compare a record with.
         match (&mut self.record, now_us.checked_sub(begins_us)) {
-            (Some(record), Some(at_us)) => write_line(record, at_us, route, wire_bytes, fate),
+            (Some(record), Some(at_us)) => {
+                let fate = fate.since(begins_us);
+                write_line(record, at_us, route, wire_bytes, fate)
+            }
             _ => Ok(()),
         }
     }
 }
 
-/// One packet: when it was sent (µs after the path began), where to, how large, what became of
-/// it, and how long it was under way.
+/// One packet: when it was sent, in µs after the path began, where to, how large, what became of
+/// it, and when it came out.
 fn write_line(
     out: &mut impl Write,
     at_us: u64,

@@ -25,6 +25,16 @@ pub enum Fate {
 }
 
 impl Fate {
+    /// The same in a time that begins at `zero_us`.
+    pub fn since(self, zero_us: u64) -> Self {
+        match self {
+            Self::Delivered { due_us, twice } => {
+                Self::Delivered { due_us: due_us - zero_us, twice }
+            }
+            other => other,
+        }
+    }
+
     /// Its name in records.
     pub fn name(self) -> &'static str {
         match self {
@@ -173,7 +183,8 @@ impl Summary {
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (number, [down, up]) in self.tallies.iter().enumerate() {
-            let path = if self.tallies.len() > 1 { format!("path {number} ") } else { String::new() };
+            let path =
+                if self.tallies.len() > 1 { format!("path {number} ") } else { String::new() };
             let _ = writeln!(text, "{}", down.line(&format!("{path}server to client")));
             let _ = writeln!(text, "{}", up.line(&format!("{path}client to server")));
         }

@@ -99,7 +99,8 @@ impl TunWire {
 /// Sender and receiver of a packet; none if it is not IPv4 from one host to another.
 fn addresses(packet: &[u8]) -> Option<(Ipv4Addr, Ipv4Addr)> {
     let header: &[u8; 20] = packet.first_chunk()?;
-    let address = |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
+    let address =
+        |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
     let (from, to) = (address(12), address(16));
     (header[0] >> 4 == 4 && !to.is_multicast() && !to.is_broadcast()).then_some((from, to))
 }
