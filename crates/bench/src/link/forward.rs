@@ -82,12 +82,11 @@ async fn forward_udp(inside: Arc<UdpSocket>, to: SocketAddr) {
         };
         // The other holder is the task that carries answers back.
         flows.retain(|_, outside| Arc::strong_count(outside) > 1);
-        if !flows.contains_key(&client) && flows.len() < MAX_FLOWS {
-            if let Ok(outside) = open(to).await {
-                let outside = Arc::new(outside);
-                tokio::spawn(answers(Arc::clone(&outside), Arc::clone(&inside), client));
-                flows.insert(client, outside);
-            }
+        let room = !flows.contains_key(&client) && flows.len() < MAX_FLOWS;
+        if room && let Ok(outside) = open(to).await {
+            let outside = Arc::new(outside);
+            tokio::spawn(answers(Arc::clone(&outside), Arc::clone(&inside), client));
+            flows.insert(client, outside);
         }
         if let Some(outside) = flows.get(&client) {
             // As on any network, a datagram may be lost.

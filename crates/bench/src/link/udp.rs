@@ -55,7 +55,7 @@ impl UdpWire {
         Ok(Self { doors, flows: Vec::new(), by_client: HashMap::new() })
     }
 
-    fn from_client(&mut self, path: usize, buffer: &mut [u8]) -> Received {
+    fn take_from_client(&mut self, path: usize, buffer: &mut [u8]) -> Received {
         let Ok((len, client)) = self.doors[path].listen.recv_from(buffer) else {
             return Received::Nothing;
         };
@@ -91,7 +91,7 @@ impl UdpWire {
         Some(place)
     }
 
-    fn from_server(&mut self, flow: usize, buffer: &mut [u8]) -> Received {
+    fn take_from_server(&mut self, flow: usize, buffer: &mut [u8]) -> Received {
         let Flow { path, server, last_heard, .. } = &mut self.flows[flow];
         // An error is a port that nobody listens on: the client will notice by itself.
         let Ok(len) = server.recv(buffer) else {
@@ -110,8 +110,8 @@ impl Wire for UdpWire {
 
     fn receive(&mut self, source: usize, buffer: &mut [u8]) -> Received {
         match source.checked_sub(self.doors.len()) {
-            None => self.from_client(source, buffer),
-            Some(flow) => self.from_server(flow, buffer),
+            None => self.take_from_client(source, buffer),
+            Some(flow) => self.take_from_server(flow, buffer),
         }
     }
 
