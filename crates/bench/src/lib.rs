@@ -7,6 +7,8 @@
 
 pub mod arrivals;
 pub mod cli;
+#[cfg(target_os = "linux")]
+pub mod delivery;
 pub mod drive;
 pub mod experiment;
 pub mod http_target;

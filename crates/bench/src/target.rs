@@ -90,7 +90,9 @@ impl From<ClientError> for Failure {
             ClientError::Url { .. } | ClientError::Connect { .. } | ClientError::Tls(_) => {
                 FailureKind::Connect
             }
-            ClientError::Broken(_) | ClientError::Gone | ClientError::Reset(_) => FailureKind::Broken,
+            ClientError::Broken(_) | ClientError::Gone | ClientError::Reset(_) => {
+                FailureKind::Broken
+            }
             ClientError::Truncated => FailureKind::Truncated,
             ClientError::Stream(_) => FailureKind::Server,
             ClientError::Malformed(_) => FailureKind::Malformed,

@@ -57,6 +57,7 @@ struct Crossing<'a> {
     before: Path<'a>,
     during: Path<'a>,
     began_us: Option<u64>,
+    ended: bool,
     tallies: [Tally; 2],
 }
 
@@ -114,6 +115,7 @@ impl<'a> Emulator<'a> {
             before: Path::new(&course.clean, &course.fair, course.seed, course.length_us),
             during: Path::new(&course.link, &course.weather, course.seed, course.length_us),
             began_us: None,
+            ended: false,
             tallies: Default::default(),
         };
         let paths = courses.iter().map(crossing).collect();
@@ -123,6 +125,11 @@ impl<'a> Emulator<'a> {
     /// The course of `path` begins at `at_us`: its losses count from then, and its tallies too.
     pub fn begin(&mut self, path: usize, at_us: u64) {
         self.paths[path].began_us.get_or_insert(at_us);
+    }
+
+    /// Packets of `path` do not count from now on.
+    pub fn end(&mut self, path: usize) {
+        self.paths[path].ended = true;
     }
 
     /// A packet of `wire_bytes` enters. Returns what becomes of it.
@@ -152,8 +159,9 @@ impl<'a> Emulator<'a> {
             self.order += 1;
             self.held.push(Reverse(Held { due_us, order: self.order, route, packet }));
         }
-        if self.paths[route.path].has_begun(now_us) {
-            let tally = &mut self.paths[route.path].tallies[route.lane() as usize];
+        let crossing = &mut self.paths[route.path];
+        if crossing.has_begun(now_us) && !crossing.ended {
+            let tally = &mut crossing.tallies[route.lane() as usize];
             tally.count(now_us, wire_bytes, fate);
         }
         fate

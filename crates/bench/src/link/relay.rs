@@ -60,6 +60,8 @@ struct Shared {
     origin: Instant,
     /// When each path's course begins, in µs after the origin.
     begins_us: Vec<AtomicU64>,
+    /// From when on its packets do not count any more.
+    ends_us: Vec<AtomicU64>,
     stop: EventFd,
 }
 
@@ -87,6 +89,7 @@ impl Relay {
         let shared = Arc::new(Shared {
             origin: Instant::now(),
             begins_us: courses.iter().map(|_| AtomicU64::new(NOT_YET)).collect(),
+            ends_us: courses.iter().map(|_| AtomicU64::new(NOT_YET)).collect(),
             stop,
         });
         let inside = Arc::clone(&shared);
@@ -100,8 +103,12 @@ impl Relay {
 
     /// The course of `path`, its losses and outages, begins at `at`.
     pub fn begin(&self, path: usize, at: Instant) {
-        let at_us = at.saturating_duration_since(self.shared.origin).as_micros() as u64;
-        self.shared.begins_us[path].store(at_us, Ordering::Release);
+        self.shared.begins_us[path].store(self.shared.since_origin_us(at), Ordering::Release);
+    }
+
+    /// What crosses `path` from `at` on is carried, but not counted.
+    pub fn end(&self, path: usize, at: Instant) {
+        self.shared.ends_us[path].store(self.shared.since_origin_us(at), Ordering::Release);
     }
 
     /// Stops; what is in flight is lost.
@@ -118,6 +125,12 @@ impl Relay {
         let _ = self.shared.stop.write(1);
         let done = thread.join();
         Some(done.unwrap_or_else(|_| Err(io::Error::other("the relay has panicked"))))
+    }
+}
+
+impl Shared {
+    fn since_origin_us(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.origin).as_micros() as u64
     }
 }
 
@@ -226,6 +239,9 @@ impl<'a, W: Wire> Carrier<'a, W> {
         let begins_us = self.shared.begins_us[route.path].load(Ordering::Acquire);
         if begins_us <= now_us {
             self.emulator.begin(route.path, begins_us);
+        }
+        if self.shared.ends_us[route.path].load(Ordering::Acquire) <= now_us {
+            self.emulator.end(route.path);
         }
         let wire_bytes = len + self.wire.header_bytes();
         let packet = &self.buffer[..len];
