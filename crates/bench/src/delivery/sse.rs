@@ -19,6 +19,7 @@ use super::plan::{Answer, Plan, Scheme};
 use super::run::{Starts, blocking_runtime};
 use super::stage::Stage;
 use crate::link::LinkError;
+use crate::link::punctual::be_punctual;
 
 /// Any free one: the namespace has no other.
 const PORT: u16 = 8000;
@@ -75,12 +76,14 @@ pub fn run(
     let sending = {
         let (answers, starts) = (Arc::clone(&served), Arc::clone(starts));
         ends.server.spawn("sse-server", move || {
+            be_punctual();
             blocking_runtime()?.block_on(serve(listener, answers, starts))
         })?
     };
     let receiving = {
         let (answers, starts) = (Arc::clone(&served), Arc::clone(starts));
         ends.client.spawn("sse-client", move || {
+            be_punctual();
             blocking_runtime()?.block_on(read_all(asked, answers, starts))
         })?
     };

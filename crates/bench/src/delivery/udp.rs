@@ -19,6 +19,7 @@ use super::plan::{Answer, Plan, Scheme};
 use super::run::{Starts, blocking_runtime, closed};
 use super::stage::Stage;
 use crate::link::LinkError;
+use crate::link::punctual::be_punctual;
 
 /// Larger than any packet of these schemes.
 const BUFFER_BYTES: usize = 2048;
@@ -43,6 +44,7 @@ pub fn run(
     let driving = {
         let (plan, starts) = (plan.clone(), Arc::clone(starts));
         std::thread::Builder::new().name("udp".into()).spawn(move || {
+            be_punctual();
             blocking_runtime()?.block_on(drive_all(&plan, scheme, rtt_ms, sockets, starts))
         })?
     };

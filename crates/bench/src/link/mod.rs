@@ -12,6 +12,7 @@ pub mod emulator;
 pub mod forward;
 pub mod netns;
 pub mod options;
+pub mod punctual;
 pub mod relay;
 pub mod tally;
 pub mod tun;

@@ -18,6 +18,7 @@ use nix::sys::time::TimeSpec;
 
 use super::LinkError;
 use super::emulator::{Course, Delivery, Emulator, Route};
+use super::punctual::be_punctual;
 use super::tally::{Fate, Lateness, Summary};
 
 /// Where packets come from and go to.
@@ -93,7 +94,10 @@ impl Relay {
             stop,
         });
         let inside = Arc::clone(&shared);
-        let body = move || Carrier::new(wire, &courses, &inside, record).run();
+        let body = move || {
+            be_punctual();
+            Carrier::new(wire, &courses, &inside, record).run()
+        };
         let thread = std::thread::Builder::new()
             .name("link".into())
             .spawn(body)
