@@ -204,6 +204,10 @@ pub struct BenchArgs {
     /// Answers per run whose tokens are recounted by POST /tokenize
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Reports")]
     recount: usize,
+
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    delivery: crate::delivery::cli::DeliveryArgs,
 }
 
 impl BenchArgs {
@@ -216,6 +220,10 @@ impl BenchArgs {
     /// so on a runtime of its own choice.
     pub async fn run(self, in_process: Option<Arc<dyn Target>>) -> anyhow::Result<ExitCode> {
         raise_open_files_limit();
+        #[cfg(target_os = "linux")]
+        if self.delivery.is_asked() {
+            return self.measure_delivery().await;
+        }
         let plan = self.resolve(in_process)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (done, verdict) = tokio::sync::oneshot::channel();
@@ -224,6 +232,13 @@ impl BenchArgs {
             let _ = done.send(runtime.block_on(experiment::run(&plan)));
         })?;
         Ok(ExitCode::from(verdict.await??.exit_code()))
+    }
+
+    #[cfg(target_os = "linux")]
+    async fn measure_delivery(self) -> anyhow::Result<ExitCode> {
+        use crate::delivery::{cli::Shared, plan::Outputs};
+        let Self { title, seed, json, html, quiet, .. } = self;
+        self.delivery.run(Shared { title, seed, outputs: Outputs { json, html, quiet } }).await
     }
 
     /// Whether [`BenchArgs::run`] needs an engine of this process.

@@ -7,9 +7,13 @@
 
 pub mod arrivals;
 pub mod cli;
+#[cfg(target_os = "linux")]
+pub mod delivery;
 pub mod drive;
 pub mod experiment;
 pub mod http_target;
+#[cfg(target_os = "linux")]
+pub mod link;
 pub mod plan;
 pub mod preset;
 pub mod process;

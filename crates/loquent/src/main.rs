@@ -28,6 +28,9 @@ enum Command {
     Chat(ChatArgs),
     /// Measure any OpenAI-compatible server under load, or the engine without one
     Bench(Box<BenchCommand>),
+    /// Emulate a bad network between two commands, with real packets
+    #[cfg(target_os = "linux")]
+    Link(Box<loquent_bench::link::cli::LinkArgs>),
     /// Simulate delivery schemes over lossy links, in virtual time
     Sim(SimArgs),
     /// Read losses and stalls from a packet capture of a stream
@@ -52,6 +55,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Connect(args) => runtime()?.block_on(connect::run(*args))?,
         Command::Chat(args) => runtime()?.block_on(chat::run(args))?,
         Command::Bench(args) => return runtime()?.block_on(args.run()),
+        #[cfg(target_os = "linux")]
+        Command::Link(args) => return runtime()?.block_on(args.run()),
         Command::Sim(args) => args.run()?,
         Command::Trace(args) => args.run()?,
     }

@@ -20,7 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("server", &["proto", "infer", "engine"]),
     ("client", &["proto"]),
     ("sim", &["proto", "infer"]),
-    ("bench", &["client", "sim"]),
+    ("bench", &["proto", "client", "sim"]),
     ("loquent", &["proto", "infer", "engine", "server", "client", "sim", "bench"]),
 ];
 

@@ -131,6 +131,7 @@ struct LaneState {
     sent_in_slot: u64,
     sent: u64,
     wire_bytes: u64,
+    queue_drops: u64,
 }
 
 impl<'a> Path<'a> {
@@ -162,6 +163,11 @@ impl<'a> Path<'a> {
     /// Packets put on the wire in this direction so far.
     pub fn packets(&self, lane: Lane) -> u64 {
         self.lanes[lane as usize].sent
+    }
+
+    /// Packets dropped in front of the rate limit in this direction so far.
+    pub fn queue_drops(&self, lane: Lane) -> u64 {
+        self.lanes[lane as usize].queue_drops
     }
 
     /// The next change of the path after `now_us`, if there is one.
@@ -201,6 +207,7 @@ impl<'a> Path<'a> {
         let start_us = state.busy_until_us.max(now_us);
         let waiting_bytes = (start_us - now_us) as f64 * rate_kbps / 8e3;
         if waiting_bytes > self.link.queue_bytes as f64 {
+            state.queue_drops += 1;
             return None;
         }
         state.busy_until_us = start_us + (bytes as f64 * 8e3 / rate_kbps) as u64;

@@ -14,7 +14,7 @@ use crate::verify::Findings;
 
 mod html;
 mod machine;
-mod svg;
+pub(crate) mod svg;
 mod table;
 
 /// One run of one case against one target.

@@ -1,0 +1,204 @@
+//! From arrivals to figures, by the simulator's own definitions.
+
+use loquent_proto::Pace;
+use loquent_sim::metrics::{Smoothness, smoothness};
+use loquent_sim::reader::{Reader, Shower};
+use loquent_sim::world::{self, Setting};
+use serde::Serialize;
+
+use super::plan::{Plan, Scheme};
+use crate::link::tally::{Lateness, Tally};
+
+/// The course of one stream, in µs after its start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Course {
+    /// When each token was generated.
+    pub generated_us: Vec<u64>,
+    /// When each token could be shown in order; shorter if some never came.
+    pub ready_us: Vec<u64>,
+    /// What was sent to the client.
+    pub down: Tally,
+    /// What was sent to the server.
+    pub up: Tally,
+}
+
+/// Everything measured of one scheme at one round-trip time.
+#[derive(Debug, Clone, Default)]
+pub struct Trial {
+    /// The streams.
+    pub courses: Vec<Course>,
+    /// How punctual the emulator was.
+    pub lateness: Lateness,
+    /// CPU time of the server's process for each token, in µs, where there is one.
+    pub server_cpu_us_per_token: Option<f64>,
+    /// From the request to the first token at the client, in ms, where that was measured.
+    pub ttft_ms: Vec<f64>,
+}
+
+/// The figures of one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Figures {
+    /// As tokens become ready in order.
+    pub ready: Smoothness,
+    /// The stall ratio with a threshold of 205 ms. Two tokens of 10 per second are exactly 200 ms
+    /// apart when one was lost between them, which is no stall in the simulator's exact time and
+    /// one in half of all cases on real clocks; this figure does not depend on that.
+    pub full_205: f64,
+    /// As a client displays them that paces.
+    pub paced: Smoothness,
+    /// Bytes per second to the client, headers included, in kB.
+    pub down_kb_s: f64,
+    /// Bytes per second to the server, headers included, in kB.
+    pub up_kb_s: f64,
+    /// Packets per second to the client.
+    pub packets_per_s: f64,
+    /// Tokens that never came.
+    pub missing: usize,
+}
+
+/// Judges one stream.
+pub fn judge(plan: &Plan, scheme: Scheme, rtt_ms: f64, course: &Course) -> Figures {
+    let rtt_us = (rtt_ms * 1e3) as u64;
+    let paced_us = displayed_us(&course.ready_us, plan.pace());
+    let kb_s = |tally: &Tally| {
+        let bytes = tally.bytes + tally.packets * scheme.missing_header_bytes();
+        bytes as f64 / 1e3 / plan.seconds
+    };
+    Figures {
+        ready: smoothness(&course.generated_us, &course.ready_us, rtt_us, None),
+        full_205: stall_share(&course.generated_us, &course.ready_us, rtt_us, TOLERANT_STALL_US),
+        paced: smoothness(&course.generated_us, &paced_us, rtt_us, None),
+        down_kb_s: kb_s(&course.down),
+        up_kb_s: kb_s(&course.up),
+        packets_per_s: course.down.packets as f64 / plan.seconds,
+        missing: course.generated_us.len() - course.ready_us.len(),
+    }
+}
+
+/// Threshold of [`Figures::full_205`].
+const TOLERANT_STALL_US: u64 = 205_000;
+
+/// The share of gaps above a threshold in the span that the stall ratio takes.
+fn stall_share(generated_us: &[u64], ready_us: &[u64], rtt_us: u64, threshold_us: u64) -> f64 {
+    let Some((&first, &last)) = generated_us.first().zip(ready_us.last()) else {
+        return 0.0;
+    };
+    let start = first + rtt_us / 2;
+    let times = std::iter::once(start).chain(ready_us.iter().copied());
+    let gaps = times.zip(ready_us).map(|(from, to)| to.saturating_sub(from));
+    let stalled: u64 = gaps.filter(|&gap| gap > threshold_us).sum();
+    stalled as f64 / last.saturating_sub(start).max(1) as f64
+}
+
+/// When a client of this pace shows tokens that became ready at these times.
+pub fn displayed_us(ready_us: &[u64], pace: Pace) -> Vec<u64> {
+    let mut shower = Shower::new(pace);
+    let mut shown_us = Vec::with_capacity(ready_us.len());
+    let mut waiting = ready_us;
+    while shown_us.len() < ready_us.len() {
+        let next = waiting.first().copied().into_iter().chain(shower.poll_timeout()).min();
+        let Some(now_us) = next else { break };
+        let arrived = waiting.partition_point(|&at| at <= now_us);
+        waiting = &waiting[arrived..];
+        shower.handle_arrival(now_us, arrived as u32);
+        let due = shower.take_due(now_us);
+        shown_us.extend(std::iter::repeat_n(now_us, due));
+    }
+    shown_us
+}
+
+/// What the simulator says of the same session.
+pub fn predict(plan: &Plan, scheme: Scheme, rtt_ms: f64, session: usize) -> Figures {
+    let setting = Setting {
+        link: &plan.link(rtt_ms),
+        generator: &plan.generator(),
+        reader: Reader::default(),
+        length_us: plan.length_us(),
+        seed: plan.session_seed(session),
+    };
+    let course = world::run(&scheme.simulated(), &setting);
+    let rtt_us = (rtt_ms * 1e3) as u64;
+    let paced_us = displayed_us(&course.ready_us, plan.pace());
+    Figures {
+        ready: smoothness(&course.generated_us, &course.ready_us, rtt_us, None),
+        full_205: stall_share(&course.generated_us, &course.ready_us, rtt_us, TOLERANT_STALL_US),
+        paced: smoothness(&course.generated_us, &paced_us, rtt_us, None),
+        down_kb_s: course.wire_bytes as f64 / 1e3 / plan.seconds,
+        up_kb_s: course.ack_bytes as f64 / 1e3 / plan.seconds,
+        packets_per_s: course.packets as f64 / plan.seconds,
+        missing: course.generated_us.len() - course.ready_us.len(),
+    }
+}
+
+/// A figure over streams.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// The mean.
+    pub mean: f64,
+    /// Half the width of its 95 % interval.
+    pub half: f64,
+    /// The median.
+    pub median: f64,
+}
+
+/// The spread of `value` over streams.
+///
+/// # Panics
+/// If there are none.
+pub fn spread(figures: &[Figures], value: impl Fn(&Figures) -> f64) -> Spread {
+    assert!(!figures.is_empty(), "no streams");
+    let values: Vec<f64> = figures.iter().map(value).collect();
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+    let median = crate::stats::median(values).unwrap_or(mean);
+    Spread { mean, half: 1.96 * (variance / count).sqrt(), median }
+}
+
+#[cfg(test)]
+mod tests {
+    use loquent_proto::Micros;
+
+    use super::*;
+
+    #[test]
+    fn without_a_pace_tokens_are_shown_as_they_come() {
+        let ready = [0, 100_000, 100_000, 500_000];
+        assert_eq!(displayed_us(&ready, Pace::OFF), ready);
+    }
+
+    #[test]
+    fn a_pace_hides_a_gap_that_is_shorter_than_its_buffer() {
+        // A token every 100 ms, but between 5.0 s and 5.3 s nothing comes.
+        let ready: Vec<u64> = (0..100)
+            .map(|i| i * 100_000)
+            .map(|at| if (5_000_000..5_300_000).contains(&at) { 5_300_000 } else { at })
+            .collect();
+        let shown =
+            displayed_us(&ready, Pace { buffer: Micros::from_ms(300), max_tokens_per_s: None });
+        assert_eq!(shown.len(), ready.len());
+        let longest = shown.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        assert!(longest <= 200_000, "{longest}");
+        assert!(shown.iter().zip(&ready).all(|(shown, ready)| shown >= ready));
+    }
+
+    #[test]
+    fn the_tolerant_stall_ratio_forgives_five_milliseconds() {
+        let generated: Vec<u64> = (0..10).map(|i| i * 100_000).collect();
+        let mut ready: Vec<u64> = generated.iter().map(|at| at + 50_000).collect();
+        ready[4] += 101_000;
+        ready[5] += 1_000;
+        let strict = smoothness(&generated, &ready, 100_000, None).full;
+        assert!((strict - stall_share(&generated, &ready, 100_000, 200_000)).abs() < 1e-9);
+        assert!(strict > 0.2, "{strict}");
+        assert_eq!(stall_share(&generated, &ready, 100_000, TOLERANT_STALL_US), 0.0);
+    }
+
+    #[test]
+    fn spreads_have_mean_interval_and_median() {
+        let figures = [1.0, 2.0, 6.0].map(|down_kb_s| Figures { down_kb_s, ..Figures::default() });
+        let spread = spread(&figures, |figures| figures.down_kb_s);
+        assert_eq!((spread.mean, spread.median), (3.0, 2.0));
+        assert!((spread.half - 1.96 * (7.0f64 / 3.0).sqrt()).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,357 @@
+//! What a delivery benchmark found: a table, JSON, a page with plots, and whether targets are met.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::judge::{Figures, Spread, Trial, judge, predict, spread};
+use super::plan::{Outputs, Plan, Scheme};
+use super::plot;
+use super::run::Trials;
+use crate::BenchError;
+
+/// What ours has to reach.
+#[derive(Debug, Clone, Default)]
+pub struct Targets {
+    /// Round-trip time in ms, and by how many per cent the stall ratio must be below the better
+    /// TCP's.
+    pub reduction: Vec<(f64, f64)>,
+    /// Most kB per second of one stream.
+    pub kb_s: Option<f64>,
+}
+
+/// One scheme at one round-trip time, judged.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// What was measured.
+    pub trial: Trial,
+    /// Its figures, by session.
+    pub figures: Vec<Figures>,
+    /// The simulator's for the same sessions.
+    pub predicted: Vec<Figures>,
+}
+
+impl Cell {
+    /// Mean, interval and median of a figure.
+    pub fn spread(&self, value: impl Fn(&Figures) -> f64) -> Spread {
+        spread(&self.figures, value)
+    }
+
+    /// The mean stall ratio.
+    pub fn full(&self) -> f64 {
+        self.spread(|figures| figures.ready.full).mean
+    }
+
+    /// The simulator's mean stall ratio.
+    pub fn predicted_full(&self) -> f64 {
+        spread(&self.predicted, |figures| figures.ready.full).mean
+    }
+
+    /// How far the measured stall ratio is from the simulator's, both with the threshold that
+    /// real clocks can be held to; 0.1 is 10 % above.
+    fn off_prediction(&self) -> Option<f64> {
+        let predicted = spread(&self.predicted, |figures| figures.full_205).mean;
+        let measured = self.spread(|figures| figures.full_205).mean;
+        (predicted > 0.0).then(|| measured / predicted - 1.0)
+    }
+}
+
+/// Everything of one round-trip time.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Round-trip time in ms.
+    pub rtt_ms: f64,
+    /// Its schemes.
+    pub cells: Vec<Cell>,
+}
+
+impl Case {
+    /// The TCP that stalls least.
+    fn better_tcp(&self) -> Option<&Cell> {
+        let tcp = self.cells.iter().filter(|cell| cell.scheme.congestion().is_some());
+        tcp.min_by(|a, b| a.full().total_cmp(&b.full()))
+    }
+
+    fn ours(&self) -> impl Iterator<Item = &Cell> {
+        self.cells.iter().filter(|cell| cell.scheme.is_ours())
+    }
+}
+
+/// Whether a target is met.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// The target and the figure.
+    pub text: String,
+    /// Whether it is met.
+    pub holds: bool,
+}
+
+/// A finished benchmark.
+#[derive(Debug, Clone)]
+pub struct Report {
+    plan: Plan,
+    targets: Targets,
+    cases: Vec<Case>,
+}
+
+impl Report {
+    /// Judges what was measured and asks the simulator for its opinion.
+    pub fn new(plan: Plan, trials: Trials, targets: Targets) -> Self {
+        let cell = |scheme: Scheme, rtt_ms: f64, trial: Trial| Cell {
+            figures: trial.courses.iter().map(|c| judge(&plan, scheme, rtt_ms, c)).collect(),
+            predicted: (0..plan.sessions).map(|s| predict(&plan, scheme, rtt_ms, s)).collect(),
+            scheme,
+            trial,
+        };
+        let cases = plan.rtts_ms.iter().zip(trials).map(|(&rtt_ms, row)| Case {
+            rtt_ms,
+            cells: plan.schemes.iter().zip(row).map(|(&s, trial)| cell(s, rtt_ms, trial)).collect(),
+        });
+        Self { cases: cases.collect(), targets, plan }
+    }
+
+    /// The table for a terminal.
+    pub fn table(&self) -> String {
+        let plan = &self.plan;
+        let mut text = format!(
+            "{}\n{} streams of {} s, {} tokens/s each, losses {}, seed {}\n\
+             mean ± half of the 95 % interval; sim: the simulator's mean for the same sessions; \
+             paced: a client that holds {} ms of text\n",
+            plan.title,
+            plan.sessions,
+            plan.seconds,
+            plan.tokens_per_s,
+            serde_json::to_string(&plan.channel).unwrap_or_default(),
+            plan.seed,
+            plan.pace_ms
+        );
+        for case in &self.cases {
+            let _ = writeln!(text, "\nRTT {} ms", case.rtt_ms);
+            text.push_str(&header());
+            case.cells.iter().for_each(|cell| text.push_str(&row(cell, case.rtt_ms)));
+            comparisons(&mut text, case);
+        }
+        for verdict in self.verdicts() {
+            let mark = if verdict.holds { "met   " } else { "MISSED" };
+            let _ = writeln!(text, "{mark} {}", verdict.text);
+        }
+        text
+    }
+
+    /// The targets against the figures.
+    pub fn verdicts(&self) -> Vec<Verdict> {
+        let mut verdicts = Vec::new();
+        for &(rtt_ms, percent) in &self.targets.reduction {
+            let case = self.cases.iter().find(|case| case.rtt_ms == rtt_ms);
+            let pair = case.and_then(|case| case.better_tcp().map(|tcp| (case, tcp)));
+            let Some((case, tcp)) = pair else { continue };
+            for ours in case.ours() {
+                let less = 100.0 * (1.0 - ours.full() / tcp.full());
+                verdicts.push(Verdict {
+                    text: format!(
+                        "RTT {rtt_ms} ms: {} stalls {less:.1} % less than {}; at least {percent} %",
+                        ours.scheme.label(),
+                        tcp.scheme.label()
+                    ),
+                    holds: less >= percent,
+                });
+            }
+        }
+        for (case, most) in self.cases.iter().flat_map(|case| Some((case, self.targets.kb_s?))) {
+            verdicts.extend(case.ours().map(|ours| {
+                let kb_s = ours.spread(|figures| figures.down_kb_s).mean;
+                Verdict {
+                    text: format!(
+                        "RTT {} ms: {} takes {kb_s:.2} kB/s per stream; at most {most}",
+                        case.rtt_ms,
+                        ours.scheme.label()
+                    ),
+                    holds: kb_s <= most,
+                }
+            }));
+        }
+        verdicts
+    }
+
+    /// True if every target is met.
+    pub fn good(&self) -> bool {
+        self.verdicts().iter().all(|verdict| verdict.holds)
+    }
+
+    /// Writes what `outputs` ask for.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write(&self, outputs: &Outputs) -> Result<(), BenchError> {
+        if let Some(path) = &outputs.json {
+            let text = serde_json::to_string(&self.json()).unwrap_or_default();
+            write(path, &text)?;
+        }
+        if let Some(path) = &outputs.html {
+            write(path, &plot::page(&self.plan, &self.cases, &self.table()))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let cases: Vec<Value> = self.cases.iter().map(case_json).collect();
+        let verdicts: Vec<Value> = self
+            .verdicts()
+            .iter()
+            .map(|verdict| json!({ "text": verdict.text, "holds": verdict.holds }))
+            .collect();
+        json!({
+            "title": self.plan.title,
+            "sessions": self.plan.sessions,
+            "seconds": self.plan.seconds,
+            "tokens_per_s": self.plan.tokens_per_s,
+            "channel": self.plan.channel,
+            "seed": self.plan.seed,
+            "pace_ms": self.plan.pace_ms,
+            "cases": cases,
+            "verdicts": verdicts,
+        })
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), BenchError> {
+    std::fs::write(path, text)
+        .map_err(|error| BenchError::Output { path: path.to_owned(), reason: error.to_string() })
+}
+
+const COLUMNS: [&str; 14] = [
+    "full",
+    "median",
+    "sim",
+    "full>205",
+    "sim",
+    "ex",
+    "sim",
+    "late",
+    "delay ms",
+    "kB/s",
+    "packets/s",
+    "acks kB/s",
+    "paced full",
+    "added ms",
+];
+
+fn header() -> String {
+    let mut text = format!("{:20}", "");
+    for column in COLUMNS {
+        let _ = write!(text, " {column:>12}");
+    }
+    text + "\n"
+}
+
+fn row(cell: &Cell, rtt_ms: f64) -> String {
+    let three = |spread: Spread| format!("{:.3} ±{:.3}", spread.mean, spread.half);
+    let full = cell.spread(|f| f.ready.full);
+    let columns = [
+        three(full),
+        format!("{:.3}", full.median),
+        format!("{:.3}", cell.predicted_full()),
+        format!("{:.3}", cell.spread(|f| f.full_205).mean),
+        format!("{:.3}", spread(&cell.predicted, |f| f.full_205).mean),
+        three(cell.spread(|f| f.ready.excess)),
+        format!("{:.3}", spread(&cell.predicted, |f| f.ready.excess).mean),
+        three(cell.spread(|f| f.ready.late)),
+        format!("{:.0}", cell.spread(|f| f.ready.delay_ms).mean),
+        format!("{:.2}", cell.spread(|f| f.down_kb_s).mean),
+        format!("{:.1}", cell.spread(|f| f.packets_per_s).mean),
+        format!("{:.2}", cell.spread(|f| f.up_kb_s).mean),
+        format!("{:.3}", cell.spread(|f| f.paced.full).mean),
+        format!("{:.0}", cell.spread(|f| f.paced.delay_ms).mean - rtt_ms / 2.0),
+    ];
+    let mut text = format!("{:20}", cell.scheme.label());
+    for column in columns {
+        let _ = write!(text, " {column:>12}");
+    }
+    text + "\n"
+}
+
+fn comparisons(text: &mut String, case: &Case) {
+    for ours in case.ours() {
+        if let Some(tcp) = case.better_tcp().filter(|tcp| tcp.full() > 0.0) {
+            let _ = writeln!(
+                text,
+                "  {} against {}: full {:+.1} %",
+                ours.scheme.label(),
+                tcp.scheme.label(),
+                100.0 * (ours.full() / tcp.full() - 1.0)
+            );
+        }
+    }
+    for cell in case.cells.iter().filter(|cell| cell.scheme.congestion().is_none()) {
+        if let Some(off) = cell.off_prediction() {
+            let label = cell.scheme.label();
+            let off = 100.0 * off;
+            let _ = writeln!(text, "  {label} against the simulator: full>205 {off:+.1} %");
+        }
+    }
+    for cell in &case.cells {
+        let missing: usize = cell.figures.iter().map(|figures| figures.missing).sum();
+        if missing > 0 {
+            let _ = writeln!(text, "  {}: {missing} tokens never came", cell.scheme.label());
+        }
+        if let Some(cpu_us) = cell.trial.server_cpu_us_per_token {
+            let ttft_ms = crate::stats::median(cell.trial.ttft_ms.clone()).unwrap_or(f64::NAN);
+            let _ = writeln!(
+                text,
+                "  {}: {cpu_us:.0} µs of the server's CPU per token; first token after \
+                 {ttft_ms:.1} ms (median)",
+                cell.scheme.label()
+            );
+        }
+    }
+    let late = case.cells.iter().map(|cell| &cell.trial.lateness);
+    let p99_ms = late.clone().map(|l| l.quantile_ms(0.99)).fold(0.0, f64::max);
+    let max_ms = late.map(|l| l.max_ms).fold(0.0, f64::max);
+    let _ = writeln!(text, "  emulator late by {p99_ms:.2} ms at p99, {max_ms:.2} ms at most");
+}
+
+fn case_json(case: &Case) -> Value {
+    let cells: Vec<Value> = case.cells.iter().map(|cell| cell_json(cell, case.rtt_ms)).collect();
+    json!({ "rtt_ms": case.rtt_ms, "schemes": cells })
+}
+
+fn cell_json(cell: &Cell, rtt_ms: f64) -> Value {
+    let measured = |value: fn(&Figures) -> f64| json!(cell.spread(value));
+    let simulated = |value: fn(&Figures) -> f64| json!(spread(&cell.predicted, value));
+    let figures: [(&str, fn(&Figures) -> f64); 10] = [
+        ("full", |f| f.ready.full),
+        ("full_205", |f| f.full_205),
+        ("excess", |f| f.ready.excess),
+        ("late", |f| f.ready.late),
+        ("delay_ms", |f| f.ready.delay_ms),
+        ("down_kb_s", |f| f.down_kb_s),
+        ("up_kb_s", |f| f.up_kb_s),
+        ("packets_per_s", |f| f.packets_per_s),
+        ("paced_full", |f| f.paced.full),
+        ("paced_delay_ms", |f| f.paced.delay_ms),
+    ];
+    let table = |value: &dyn Fn(fn(&Figures) -> f64) -> Value| -> Value {
+        Value::Object(figures.iter().map(|&(name, f)| (name.to_owned(), value(f))).collect())
+    };
+    let sessions: Vec<Value> = cell
+        .trial
+        .courses
+        .iter()
+        .zip(&cell.figures)
+        .map(|(course, figures)| json!({ "figures": figures, "course": course }))
+        .collect();
+    json!({
+        "scheme": cell.scheme,
+        "label": cell.scheme.label(),
+        "rtt_ms": rtt_ms,
+        "measured": table(&measured),
+        "simulated": table(&simulated),
+        "server_cpu_us_per_token": cell.trial.server_cpu_us_per_token,
+        "ttft_ms": cell.trial.ttft_ms,
+        "emulator_late_p99_ms": cell.trial.lateness.quantile_ms(0.99),
+        "sessions": sessions,
+    })
+}

@@ -1,0 +1,262 @@
+//! Server-sent events on kernel TCP, as chat services stream today.
+//!
+//! The server writes each token as one chunk of OpenAI's API at once (TCP_NODELAY), on sockets
+//! under the chosen congestion control. The requests are over before the losses begin, so that
+//! only the tokens' way is measured.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::judge::Course;
+use super::plan::{Answer, Plan, Scheme};
+use super::run::{Starts, blocking_runtime};
+use super::stage::Stage;
+use crate::link::LinkError;
+use crate::link::punctual::be_punctual;
+
+/// Any free one: the namespace has no other.
+const PORT: u16 = 8000;
+
+/// Whether sockets can have this congestion control here; else what the kernel said.
+///
+/// # Errors
+/// If it is not built in or loaded and cannot be loaded.
+pub fn check_congestion(name: &str) -> Result<(), LinkError> {
+    congested_socket(name).map(drop)
+}
+
+fn congested_socket(name: &str) -> Result<Socket, LinkError> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))
+        .map_err(LinkError::io("TCP socket"))?;
+    let what = format!("congestion control {name} (try `modprobe tcp_{name}`)");
+    socket.set_tcp_congestion(name.as_bytes()).map_err(LinkError::io(what))?;
+    Ok(socket)
+}
+
+/// A listening socket inside the current namespace whose connections are under `congestion`.
+///
+/// # Errors
+/// If the port is taken or the congestion control unknown.
+pub fn listen(congestion: &str, port: u16) -> Result<std::net::TcpListener, LinkError> {
+    let socket = congested_socket(congestion)?;
+    let bound = || -> io::Result<_> {
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
+        socket.listen(1024)?;
+        socket.set_nonblocking(true)?;
+        Ok(std::net::TcpListener::from(socket))
+    };
+    bound().map_err(LinkError::io(format!("port {port}")))
+}
+
+/// Streams all sessions over a namespace pair. Courses are in the order of the sessions.
+///
+/// # Errors
+/// If sockets cannot be had.
+pub fn run(
+    plan: &Plan,
+    scheme: Scheme,
+    stage: &Stage,
+    starts: &Arc<Starts>,
+) -> anyhow::Result<Vec<Course>> {
+    let ends = stage.ends.as_ref().ok_or_else(|| anyhow::anyhow!("TCP needs namespaces"))?;
+    let congestion = scheme.congestion().expect("TCP has a congestion control");
+    let listener = ends.server.within(|| listen(congestion, PORT))??;
+    let answers: Vec<Answer> = (0..plan.sessions).map(|session| plan.answer(session)).collect();
+    let addresses: Vec<SocketAddr> =
+        (0..plan.sessions).map(|session| stage.server_address(session, PORT)).collect();
+    let (served, asked) = (Arc::new(answers), addresses);
+    let sending = {
+        let (answers, starts) = (Arc::clone(&served), Arc::clone(starts));
+        ends.server.spawn("sse-server", move || {
+            be_punctual();
+            blocking_runtime()?.block_on(serve(listener, answers, starts))
+        })?
+    };
+    let receiving = {
+        let (answers, starts) = (Arc::clone(&served), Arc::clone(starts));
+        ends.client.spawn("sse-client", move || {
+            be_punctual();
+            blocking_runtime()?.block_on(read_all(asked, answers, starts))
+        })?
+    };
+    starts.open(|session, at| stage.begin(session, at));
+    let joined = |thread: std::thread::JoinHandle<io::Result<io::Result<_>>>| {
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("a side has panicked")))
+    };
+    let generated = joined(sending)??;
+    let ready = joined(receiving)??;
+    let courses = generated.into_iter().zip(ready).map(|(generated_us, ready_us)| Course {
+        generated_us,
+        ready_us,
+        ..Course::default()
+    });
+    Ok(courses.collect())
+}
+
+type Times = Vec<Vec<u64>>;
+
+async fn serve(
+    listener: std::net::TcpListener,
+    answers: Arc<Vec<Answer>>,
+    starts: Arc<Starts>,
+) -> io::Result<Times> {
+    let listener = TcpListener::from_std(listener)?;
+    let mut tasks = JoinSet::new();
+    for _ in 0..answers.len() {
+        let (stream, _) = tokio::select! {
+            accepted = listener.accept() => accepted?,
+            () = starts.failed() => break,
+        };
+        let (answers, starts) = (Arc::clone(&answers), Arc::clone(&starts));
+        tasks.spawn(serve_one(stream, answers, starts));
+    }
+    let mut generated = vec![Vec::new(); answers.len()];
+    while let Some(done) = tasks.join_next().await {
+        let (session, times_us) = done.map_err(io::Error::other)??;
+        generated[session] = times_us;
+    }
+    Ok(generated)
+}
+
+/// Which session a request is for stands in its path: `/session/7`.
+async fn serve_one(
+    mut stream: TcpStream,
+    answers: Arc<Vec<Answer>>,
+    starts: Arc<Starts>,
+) -> io::Result<(usize, Vec<u64>)> {
+    stream.set_nodelay(true)?;
+    let head = read_head(&mut stream).await?;
+    let number = head.strip_prefix("POST /session/").and_then(|rest| rest.split(' ').next());
+    let session: usize = number
+        .and_then(|number| number.parse().ok())
+        .filter(|session| *session < answers.len())
+        .ok_or_else(|| io::Error::other("a strange request"))?;
+    let header = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n\
+                  connection: close\r\n\r\n: waiting\n\n";
+    stream.write_all(header.as_bytes()).await?;
+    let answer = &answers[session];
+    let start = starts.wait(session).await?;
+    let mut times_us = Vec::with_capacity(answer.tokens.len());
+    for (token, &at_us) in answer.tokens.iter().zip(&answer.times_us) {
+        tokio::time::sleep_until((start + Duration::from_micros(at_us)).into()).await;
+        times_us.push(start.elapsed().as_micros() as u64);
+        // A client that has gone away stops listening at the deadline.
+        if stream.write_all(event(token).as_bytes()).await.is_err() {
+            break;
+        }
+    }
+    let _ = stream.write_all(b"data: [DONE]\n\n").await;
+    let _ = stream.shutdown().await;
+    // The kernel goes on until the client has everything or has gone.
+    let _ = tokio::time::timeout_at(starts.deadline(start).into(), stream.read(&mut [0])).await;
+    Ok((session, times_us))
+}
+
+async fn read_head(stream: &mut TcpStream) -> io::Result<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if stream.read_buf(&mut head).await? == 0 || head.len() > 4096 {
+            return Err(io::Error::other("a strange request"));
+        }
+    }
+    String::from_utf8(head).map_err(io::Error::other)
+}
+
+/// A token as OpenAI's API streams it.
+fn event(token: &str) -> String {
+    format!(
+        "data: {{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\
+         \"created\":1700000000,\"model\":\"measured\",\"choices\":[{{\"index\":0,\
+         \"delta\":{{\"content\":\"{token}\"}},\"finish_reason\":null}}]}}\n\n"
+    )
+}
+
+async fn read_all(
+    addresses: Vec<SocketAddr>,
+    answers: Arc<Vec<Answer>>,
+    starts: Arc<Starts>,
+) -> io::Result<Times> {
+    let mut tasks = JoinSet::new();
+    for (session, address) in addresses.into_iter().enumerate() {
+        let (answers, starts) = (Arc::clone(&answers), Arc::clone(&starts));
+        tasks.spawn(async move {
+            let ready = read_one(session, address, &answers[session], &starts).await?;
+            io::Result::Ok((session, ready))
+        });
+    }
+    let mut ready = vec![Vec::new(); answers.len()];
+    while let Some(done) = tasks.join_next().await {
+        let (session, times_us) = done.map_err(io::Error::other)??;
+        ready[session] = times_us;
+    }
+    Ok(ready)
+}
+
+/// Reads one stream until its end or the deadline: when each token could be shown.
+async fn read_one(
+    session: usize,
+    address: SocketAddr,
+    answer: &Answer,
+    starts: &Starts,
+) -> io::Result<Vec<u64>> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("POST /session/{session} HTTP/1.1\r\nhost: link\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut bytes = vec![0; 1];
+    stream.read_exact(&mut bytes).await?;
+    starts.arrive();
+    let start = starts.wait(session).await?;
+    let mut ready_us = Vec::with_capacity(answer.tokens.len());
+    let mut parsed = 0;
+    let deadline = starts.deadline(start).into();
+    while let Ok(read) = tokio::time::timeout_at(deadline, stream.read_buf(&mut bytes)).await {
+        if read? == 0 {
+            break;
+        }
+        let now_us = Instant::now().saturating_duration_since(start).as_micros() as u64;
+        while let Some((event, end)) = next_event(&bytes[parsed..]) {
+            parsed += end;
+            let Some(token) = token_of(event) else { continue };
+            let expected = answer.tokens.get(ready_us.len()).map(String::as_str);
+            if expected != Some(token) {
+                return Err(io::Error::other(format!("session {session}: {token:?} is wrong")));
+            }
+            ready_us.push(now_us);
+        }
+    }
+    Ok(ready_us)
+}
+
+/// The first whole event and where it ends.
+fn next_event(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let end = bytes.windows(2).position(|pair| pair == b"\n\n")?;
+    Some((&bytes[..end], end + 2))
+}
+
+fn token_of(event: &[u8]) -> Option<&str> {
+    let (_, rest) = std::str::from_utf8(event).ok()?.split_once("\"content\":\"")?;
+    rest.split('"').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_read_back_from_events() {
+        let text = format!(": waiting\n\n{}{}", event(" abc"), &event(" de")[..20]);
+        let (comment, end) = next_event(text.as_bytes()).unwrap();
+        assert_eq!(token_of(comment), None);
+        let (token, next) = next_event(&text.as_bytes()[end..]).unwrap();
+        assert_eq!(token_of(token), Some(" abc"));
+        assert_eq!(next_event(&text.as_bytes()[end + next..]), None);
+    }
+}

@@ -1,0 +1,268 @@
+//! The simulator's schemes over real UDP sockets: the same two ends, driven by the real clock.
+//!
+//! Both ends of a stream are driven by one task, since the measuring half of our scheme is
+//! shared between them; their packets go through the emulated network all the same.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdSocket};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use loquent_sim::reader::Reader;
+use loquent_sim::scheme::{Ends as SchemeEnds, Progress, Receiver, Sender};
+use tokio::net::UdpSocket;
+use tokio::task::{JoinHandle, LocalSet};
+
+use super::judge::{Course, Trial};
+use super::plan::{Answer, Plan, Scheme};
+use super::run::{Starts, blocking_runtime, closed};
+use super::stage::Stage;
+use crate::link::LinkError;
+use crate::link::punctual::be_punctual;
+
+/// Larger than any packet of these schemes.
+const BUFFER_BYTES: usize = 2048;
+
+/// The sockets of one stream: the server's and the client's.
+type Sockets = (StdSocket, StdSocket);
+
+/// Runs all sessions of a case.
+///
+/// # Errors
+/// If the network or its sockets cannot be had, or text arrives that was never sent.
+pub fn run(
+    plan: &Plan,
+    scheme: Scheme,
+    rtt_ms: f64,
+    starts: &Arc<Starts>,
+) -> anyhow::Result<Trial> {
+    let (stage, sockets) = match plan.without_root {
+        true => relayed(plan, rtt_ms)?,
+        false => namespaced(plan, rtt_ms)?,
+    };
+    let driving = {
+        let (plan, starts) = (plan.clone(), Arc::clone(starts));
+        std::thread::Builder::new().name("udp".into()).spawn(move || {
+            be_punctual();
+            blocking_runtime()?.block_on(drive_all(&plan, scheme, rtt_ms, sockets, starts))
+        })?
+    };
+    (0..plan.sessions).for_each(|_| starts.arrive());
+    starts.open(|session, at| stage.begin(session, at));
+    let joined = driving.join();
+    let courses = joined.unwrap_or_else(|_| Err(io::Error::other("a stream has panicked")))?;
+    closed(stage, courses)
+}
+
+fn bind(address: SocketAddr) -> Result<StdSocket, LinkError> {
+    let bound = StdSocket::bind(address).and_then(|socket| {
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    });
+    bound.map_err(LinkError::io("UDP socket"))
+}
+
+/// Sockets in both namespaces; the server answers from the address of its path.
+fn namespaced(plan: &Plan, rtt_ms: f64) -> Result<(Stage, Vec<Sockets>), LinkError> {
+    let stage = Stage::namespaces(plan, rtt_ms)?;
+    let ends = stage.ends.as_ref().expect("a stage with namespaces");
+    let mut sockets = Vec::new();
+    for session in 0..plan.sessions {
+        let server = ends.server.within(|| bind(stage.server_address(session, 0)))??;
+        let address = server.local_addr().map_err(LinkError::io("UDP socket"))?;
+        let client = ends.client.within(|| bind((Ipv4Addr::UNSPECIFIED, 0).into()))??;
+        client.connect(address).map_err(LinkError::io("UDP socket"))?;
+        sockets.push((server, client));
+    }
+    Ok((stage, sockets))
+}
+
+/// Sockets on loopback with a relay between.
+fn relayed(plan: &Plan, rtt_ms: f64) -> Result<(Stage, Vec<Sockets>), LinkError> {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let servers: Result<Vec<StdSocket>, _> = (0..plan.sessions).map(|_| bind(any)).collect();
+    let servers = servers?;
+    let addresses: io::Result<Vec<_>> = servers.iter().map(StdSocket::local_addr).collect();
+    let stage = Stage::relays(plan, rtt_ms, addresses.map_err(LinkError::io("UDP socket"))?)?;
+    let mut sockets = Vec::new();
+    for (session, server) in servers.into_iter().enumerate() {
+        let client = bind(any)?;
+        client.connect(stage.server_address(session, 0)).map_err(LinkError::io("UDP socket"))?;
+        sockets.push((server, client));
+    }
+    Ok((stage, sockets))
+}
+
+async fn drive_all(
+    plan: &Plan,
+    scheme: Scheme,
+    rtt_ms: f64,
+    sockets: Vec<Sockets>,
+    starts: Arc<Starts>,
+) -> io::Result<Vec<Course>> {
+    let local = LocalSet::new();
+    let link = Rc::new(plan.link(rtt_ms));
+    let mut tasks: Vec<JoinHandle<io::Result<Course>>> = Vec::new();
+    for (session, (server, client)) in sockets.into_iter().enumerate() {
+        let (starts, link) = (Arc::clone(&starts), Rc::clone(&link));
+        let answer = plan.answer(session);
+        let sockets = (UdpSocket::from_std(server)?, UdpSocket::from_std(client)?);
+        tasks.push(local.spawn_local(async move {
+            let ends = scheme.simulated().ends(&link, &Reader::default());
+            let start = starts.wait(session).await?;
+            // So that the server knows where to send: the handshake is not measured.
+            sockets.1.send(&[]).await?;
+            let mut stream = Stream::new(ends.expect("no oracle"), answer, sockets, start);
+            stream.run(starts.deadline(start)).await
+        }));
+    }
+    local
+        .run_until(async {
+            let mut courses = Vec::new();
+            for task in tasks {
+                courses.push(task.await.map_err(io::Error::other)??);
+            }
+            Ok(courses)
+        })
+        .await
+}
+
+/// One session under way.
+struct Stream {
+    sender: Box<dyn Sender>,
+    receiver: Box<dyn Receiver>,
+    answer: Answer,
+    text: Vec<u8>,
+    server: UdpSocket,
+    client: UdpSocket,
+    /// Where the client's datagrams come from.
+    client_address: Option<SocketAddr>,
+    start: Instant,
+    course: Course,
+    shown: Vec<u8>,
+    packet: Vec<u8>,
+}
+
+impl Stream {
+    fn new(
+        (sender, receiver): SchemeEnds,
+        answer: Answer,
+        (server, client): (UdpSocket, UdpSocket),
+        start: Instant,
+    ) -> Self {
+        Self {
+            sender,
+            receiver,
+            text: answer.tokens.concat().into_bytes(),
+            answer,
+            server,
+            client,
+            client_address: None,
+            start,
+            course: Course::default(),
+            shown: Vec::new(),
+            packet: Vec::with_capacity(BUFFER_BYTES),
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    async fn run(&mut self, deadline: Instant) -> io::Result<Course> {
+        self.meet().await?;
+        tokio::time::sleep_until(self.start.into()).await;
+        let (mut from_client, mut from_server) = ([0; BUFFER_BYTES], [0; BUFFER_BYTES]);
+        while !self.is_over() && Instant::now() < deadline {
+            self.handle_time();
+            self.transmit();
+            let wake = self.wake_at().min(deadline);
+            tokio::select! {
+                received = self.server.recv_from(&mut from_client) => {
+                    let (len, from) = received?;
+                    self.client_address = Some(from);
+                    let now_us = self.now_us();
+                    self.sender.handle_packet(now_us, &from_client[..len]);
+                }
+                received = self.client.recv(&mut from_server) => {
+                    let len = received?;
+                    let now_us = self.now_us();
+                    self.receiver.handle_packet(now_us, &from_server[..len]);
+                    self.note_arrivals(now_us)?;
+                }
+                () = tokio::time::sleep_until(wake.into()) => {}
+            }
+        }
+        Ok(std::mem::take(&mut self.course))
+    }
+
+    /// Waits for the client's first datagram, which is before the losses begin.
+    async fn meet(&mut self) -> io::Result<()> {
+        self.server.writable().await?;
+        let (_, from) = self.server.recv_from(&mut [0; BUFFER_BYTES]).await?;
+        self.client_address = Some(from);
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.sender.progress() != Progress::Active
+            && self.course.generated_us.len() == self.answer.tokens.len()
+    }
+
+    /// Tokens and timers that are due.
+    fn handle_time(&mut self) {
+        let now_us = self.now_us();
+        while let Some(&at_us) = self.answer.times_us.get(self.course.generated_us.len()) {
+            if at_us > now_us {
+                break;
+            }
+            let token = self.answer.tokens[self.course.generated_us.len()].as_bytes();
+            self.course.generated_us.push(now_us);
+            let last = self.course.generated_us.len() == self.answer.tokens.len();
+            self.sender.handle_token(now_us, token, last);
+        }
+        let due = |at_us: Option<u64>| at_us.is_some_and(|at_us| at_us <= now_us);
+        if due(self.sender.poll_timeout()) {
+            self.sender.handle_timeout(now_us);
+        }
+        if due(self.receiver.poll_timeout()) {
+            self.receiver.handle_timeout(now_us);
+        }
+    }
+
+    /// Sends what both ends have to send. A socket that takes no more drops the packet, as a
+    /// full queue on the way would.
+    fn transmit(&mut self) {
+        let now_us = self.now_us();
+        self.packet.clear();
+        while self.sender.poll_transmit(now_us, &mut self.packet) {
+            if let Some(to) = self.client_address {
+                let _ = self.server.try_send_to(&self.packet, to);
+            }
+            self.packet.clear();
+        }
+        while self.receiver.poll_transmit(now_us, &mut self.packet) {
+            let _ = self.client.try_send(&self.packet);
+            self.packet.clear();
+        }
+    }
+
+    fn wake_at(&self) -> Instant {
+        let token_us = self.answer.times_us.get(self.course.generated_us.len()).copied();
+        let timers = [token_us, self.sender.poll_timeout(), self.receiver.poll_timeout()];
+        let wake_us = timers.into_iter().flatten().min();
+        self.start + wake_us.map_or(Duration::from_secs(1), Duration::from_micros)
+    }
+
+    /// Dates the tokens that are ready now, and checks that they are what was generated.
+    fn note_arrivals(&mut self, now_us: u64) -> io::Result<()> {
+        let before = self.shown.len();
+        self.receiver.take_shown(&mut self.shown);
+        if self.text.get(before..self.shown.len()) != Some(&self.shown[before..]) {
+            return Err(io::Error::other("text arrived that was never sent"));
+        }
+        self.course.ready_us.resize(self.receiver.arrived(), now_us);
+        Ok(())
+    }
+}

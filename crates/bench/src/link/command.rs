@@ -1,0 +1,124 @@
+//! The commands that run at the two ends of a link, and how they end.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::LinkError;
+use super::netns::Namespace;
+use super::tun::{CLIENT, SERVER};
+
+/// A server has so long to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Starts `command` within `inside`, or here. The addresses of both ends are in its environment.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn start(mut command: Command, inside: Option<&Namespace>) -> Result<Child, LinkError> {
+    command
+        .env("LOQUENT_LINK_SERVER", SERVER.to_string())
+        .env("LOQUENT_LINK_CLIENT", CLIENT.to_string())
+        .kill_on_drop(true);
+    let name = command.as_std().get_program().to_string_lossy().into_owned();
+    let runtime = tokio::runtime::Handle::current();
+    let mut spawn = || {
+        let _context = runtime.enter();
+        command.spawn()
+    };
+    let child = match inside {
+        Some(namespace) => namespace.within(spawn)?,
+        None => spawn(),
+    };
+    child.map_err(LinkError::io(name))
+}
+
+/// A command with everything that it starts, as a process group that ends with this program.
+#[derive(Debug)]
+pub struct Group {
+    leader: Child,
+    group: Pid,
+    /// Kills the group once its standard input ends: that happens however this program ends.
+    _watchdog: Child,
+}
+
+impl Group {
+    /// Starts a shell command within `inside`.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(shell: &str, inside: &Namespace) -> Result<Self, LinkError> {
+        let mut command = Command::new("sh");
+        command.args(["-c", shell]).stdin(Stdio::null()).process_group(0);
+        let leader = start(command, Some(inside))?;
+        let id = leader.id().map(|id| id as i32).unwrap_or_default();
+        let mut command = Command::new("sh");
+        command.args(["-c", "read _; kill -KILL 0"]).stdin(Stdio::piped()).process_group(id);
+        let watchdog = start(command, Some(inside))?;
+        Ok(Self { leader, group: Pid::from_raw(id), _watchdog: watchdog })
+    }
+
+    /// How it has ended, if it has.
+    ///
+    /// # Errors
+    /// If the system does not know.
+    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.leader.try_wait()
+    }
+
+    /// Asks it to end, and kills what is left of it after some seconds.
+    pub async fn stop(mut self) {
+        // It may have ended by itself.
+        let _ = killpg(self.group, Signal::SIGTERM);
+        let _ = tokio::time::timeout(GRACE, self.leader.wait()).await;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = killpg(self.group, Signal::SIGKILL);
+    }
+}
+
+/// Waits until `client` has ended, or without one until a signal asks to end. Signals go on to
+/// the client, which decides.
+///
+/// # Errors
+/// If signals cannot be waited for.
+pub async fn wait(client: Option<Child>) -> io::Result<ExitCode> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut client = client;
+    loop {
+        let gone = async {
+            match &mut client {
+                Some(client) => client.wait().await,
+                None => std::future::pending().await,
+            }
+        };
+        let received = tokio::select! {
+            status = gone => return Ok(exit_code(status?)),
+            _ = interrupt.recv() => Signal::SIGINT,
+            _ = terminate.recv() => Signal::SIGTERM,
+            _ = hang_up.recv() => Signal::SIGHUP,
+        };
+        match client.as_ref().and_then(Child::id) {
+            // It may be gone already, which the next turn will find.
+            Some(id) => drop(kill(Pid::from_raw(id as i32), received)),
+            None => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// As a shell tells it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(code as u8)
+}

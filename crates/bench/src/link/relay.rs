@@ -1,0 +1,285 @@
+//! The thread that carries packets through an [`Emulator`] in real time.
+//!
+//! A thread of its own that waits with `ppoll`: its timeout has nanoseconds, where the timers of
+//! an async runtime have milliseconds, and nothing else runs on it.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+
+use super::LinkError;
+use super::emulator::{Course, Delivery, Emulator, Route};
+use super::punctual::be_punctual;
+use super::tally::{Fate, Lateness, Summary};
+
+/// Where packets come from and go to.
+pub trait Wire: Send {
+    /// What to wait for; the places in this list are the sources of [`Self::receive`].
+    fn sources(&self) -> Vec<BorrowedFd<'_>>;
+    /// The next packet that waits at `source`; none if there is none.
+    fn receive(&mut self, source: usize, buffer: &mut [u8]) -> Received;
+    /// Puts out a packet at the far end of `route`; false if that failed.
+    fn deliver(&mut self, route: Route, packet: &[u8]) -> bool;
+    /// Bytes of headers that a packet has on a network and not in the buffer.
+    fn header_bytes(&self) -> usize;
+}
+
+/// What [`Wire::receive`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    /// Nothing more for now.
+    Nothing,
+    /// Something that does not cross the link.
+    Ignored,
+    /// A packet of so many bytes, now in the buffer.
+    Packet {
+        /// Its way.
+        route: Route,
+        /// Its length.
+        len: usize,
+    },
+}
+
+/// A running relay. Dropping it stops it.
+#[derive(Debug)]
+pub struct Relay {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<io::Result<Summary>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    origin: Instant,
+    /// When each path's course begins, in µs after the origin.
+    begins_us: Vec<AtomicU64>,
+    /// From when on its packets do not count any more.
+    ends_us: Vec<AtomicU64>,
+    stop: EventFd,
+}
+
+/// The course has not begun.
+const NOT_YET: u64 = u64::MAX;
+/// Packets taken from one source before the others and the clock get their turn.
+const BATCH: usize = 64;
+/// Larger than any packet of a TUN device of ours or of UDP.
+const BUFFER_BYTES: usize = 65_536;
+
+impl Relay {
+    /// Carries the packets of `wire` over one path for each of `courses`. Every packet's fate is
+    /// written to `record` as a line of JSON.
+    ///
+    /// # Errors
+    /// If the system has no descriptor or thread left.
+    pub fn start(
+        wire: impl Wire + 'static,
+        courses: Vec<Course>,
+        record: Option<File>,
+    ) -> Result<Self, LinkError> {
+        let stop = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
+            .map_err(io::Error::from)
+            .map_err(LinkError::io("event descriptor"))?;
+        let shared = Arc::new(Shared {
+            origin: Instant::now(),
+            begins_us: courses.iter().map(|_| AtomicU64::new(NOT_YET)).collect(),
+            ends_us: courses.iter().map(|_| AtomicU64::new(NOT_YET)).collect(),
+            stop,
+        });
+        let inside = Arc::clone(&shared);
+        let body = move || {
+            be_punctual();
+            Carrier::new(wire, &courses, &inside, record).run()
+        };
+        let thread = std::thread::Builder::new()
+            .name("link".into())
+            .spawn(body)
+            .map_err(LinkError::io("relay thread"))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// The course of `path`, its losses and outages, begins at `at`.
+    pub fn begin(&self, path: usize, at: Instant) {
+        self.shared.begins_us[path].store(self.shared.since_origin_us(at), Ordering::Release);
+    }
+
+    /// What crosses `path` from `at` on is carried, but not counted.
+    pub fn end(&self, path: usize, at: Instant) {
+        self.shared.ends_us[path].store(self.shared.since_origin_us(at), Ordering::Release);
+    }
+
+    /// Stops; what is in flight is lost.
+    ///
+    /// # Errors
+    /// If the record could not be written or the relay could not go on.
+    pub fn stop(mut self) -> io::Result<Summary> {
+        self.halt().unwrap_or_else(|| Ok(Summary::default()))
+    }
+
+    fn halt(&mut self) -> Option<io::Result<Summary>> {
+        let thread = self.thread.take()?;
+        // The counter cannot overflow with one write.
+        let _ = self.shared.stop.write(1);
+        let done = thread.join();
+        Some(done.unwrap_or_else(|_| Err(io::Error::other("the relay has panicked"))))
+    }
+}
+
+impl Shared {
+    fn since_origin_us(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.origin).as_micros() as u64
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+struct Carrier<'a, W> {
+    wire: W,
+    emulator: Emulator<'a>,
+    shared: &'a Shared,
+    record: Option<BufWriter<File>>,
+    lateness: Lateness,
+    unwritten: u64,
+    buffer: Vec<u8>,
+}
+
+impl<'a, W: Wire> Carrier<'a, W> {
+    fn new(wire: W, courses: &'a [Course], shared: &'a Shared, record: Option<File>) -> Self {
+        Self {
+            wire,
+            emulator: Emulator::new(courses),
+            shared,
+            record: record.map(BufWriter::new),
+            lateness: Lateness::default(),
+            unwritten: 0,
+            buffer: vec![0; BUFFER_BYTES],
+        }
+    }
+
+    fn run(mut self) -> io::Result<Summary> {
+        loop {
+            self.deliver_due();
+            let Some(ready) = self.wait()? else {
+                break;
+            };
+            for source in ready {
+                self.take_from(source)?;
+            }
+        }
+        if let Some(record) = &mut self.record {
+            record.flush()?;
+        }
+        Ok(Summary {
+            tallies: self.emulator.tallies(),
+            lateness: self.lateness,
+            unwritten: self.unwritten,
+        })
+    }
+
+    fn now_us(&self) -> u64 {
+        self.shared.origin.elapsed().as_micros() as u64
+    }
+
+    fn deliver_due(&mut self) {
+        loop {
+            let now_us = self.now_us();
+            let Some(Delivery { due_us, route, packet }) = self.emulator.poll_delivery(now_us)
+            else {
+                break;
+            };
+            self.unwritten += u64::from(!self.wire.deliver(route, &packet));
+            self.lateness.note(now_us - due_us);
+        }
+    }
+
+    /// The sources that have something once one has, or none once the relay is to stop.
+    fn wait(&self) -> io::Result<Option<Vec<usize>>> {
+        let now_us = self.now_us();
+        let timeout = self.emulator.poll_timeout().map(|due_us| {
+            TimeSpec::from_duration(Duration::from_micros(due_us.saturating_sub(now_us)))
+        });
+        let watched = std::iter::once(self.shared.stop.as_fd()).chain(self.wire.sources());
+        let mut fds: Vec<PollFd<'_>> =
+            watched.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        match ppoll(&mut fds, timeout, None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut ready = fds.iter().enumerate().filter(|(_, fd)| fd.any() == Some(true));
+        let mut sources = Vec::new();
+        for (place, _) in &mut ready {
+            match place.checked_sub(1) {
+                None => return Ok(None),
+                Some(source) => sources.push(source),
+            }
+        }
+        Ok(Some(sources))
+    }
+
+    fn take_from(&mut self, source: usize) -> io::Result<()> {
+        for _ in 0..BATCH {
+            match self.wire.receive(source, &mut self.buffer) {
+                Received::Nothing => break,
+                Received::Ignored => {}
+                Received::Packet { route, len } => self.handle_packet(route, len)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_packet(&mut self, route: Route, len: usize) -> io::Result<()> {
+        let now_us = self.now_us();
+        let begins_us = self.shared.begins_us[route.path].load(Ordering::Acquire);
+        if begins_us <= now_us {
+            self.emulator.begin(route.path, begins_us);
+        }
+        if self.shared.ends_us[route.path].load(Ordering::Acquire) <= now_us {
+            self.emulator.end(route.path);
+        }
+        let wire_bytes = len + self.wire.header_bytes();
+        let packet = &self.buffer[..len];
+        let fate = self.emulator.handle_packet(now_us, route, wire_bytes, packet);
+        // Before a path begins there is no course to compare a record with.
+        match (&mut self.record, now_us.checked_sub(begins_us)) {
+            (Some(record), Some(at_us)) => {
+                let fate = fate.since(begins_us);
+                write_line(record, at_us, route, wire_bytes, fate)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One packet: when it was sent, in µs after the path began, where to, how large, what became of
+/// it, and when it came out.
+fn write_line(
+    out: &mut impl Write,
+    at_us: u64,
+    route: Route,
+    bytes: usize,
+    fate: Fate,
+) -> io::Result<()> {
+    let (path, direction) = (route.path, if route.up { "up" } else { "down" });
+    write!(
+        out,
+        r#"{{"at_us":{at_us},"path":{path},"direction":"{direction}","bytes":{bytes},"fate":"{}""#,
+        fate.name()
+    )?;
+    match fate {
+        Fate::Delivered { due_us, twice } => {
+            writeln!(out, r#","due_us":{due_us},"twice":{twice}}}"#)
+        }
+        _ => writeln!(out, "}}"),
+    }
+}

@@ -1,0 +1,229 @@
+//! The link emulator with real sockets: the model decides, nothing else; root where needed.
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use loquent_bench::link::emulator::Course;
+use loquent_bench::link::relay::Relay;
+use loquent_bench::link::tally::Summary;
+use loquent_bench::link::tun::{self, Ends, Paths};
+use loquent_bench::link::udp::UdpWire;
+use loquent_bench::link::{LinkError, forward};
+use loquent_sim::channel::{Channel, Lane, Weather};
+use loquent_sim::link::{HEADER_BYTES, Link, Path};
+use serde_json::Value;
+
+const SEED: u64 = 11;
+const LENGTH_US: u64 = 60_000_000;
+const WITHIN: Option<Duration> = Some(Duration::from_secs(10));
+
+fn lossy(rtt_ms: f64) -> Link {
+    let channel = Channel::Markov { stay_good: 0.8, stay_lossy: 0.8, loss: 0.9, state_ms: 20.0 };
+    Link::new(rtt_ms, channel)
+}
+
+fn course(link: &Link) -> Course {
+    Course::new(link.clone(), SEED, LENGTH_US, Vec::new())
+}
+
+/// Sends numbered datagrams to `to`, which sends them back, and returns the numbers that came.
+fn ping(socket: &UdpSocket, to: SocketAddr, count: u32) -> BTreeSet<u32> {
+    let gap = Duration::from_millis(2);
+    let receiver = socket.try_clone().unwrap();
+    receiver.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let listen = std::thread::spawn(move || {
+        let mut seen = BTreeSet::new();
+        let mut buffer = [0; 64];
+        while let Ok((len, _)) = receiver.recv_from(&mut buffer) {
+            seen.insert(u32::from_be_bytes(buffer[..len].try_into().unwrap()));
+        }
+        seen
+    });
+    for number in 0..count {
+        socket.send_to(&number.to_be_bytes(), to).unwrap();
+        std::thread::sleep(gap);
+    }
+    listen.join().unwrap()
+}
+
+/// Sends every datagram back until one says "stop".
+fn echo(socket: UdpSocket) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+            if buffer[..len] == *b"stop" {
+                return;
+            }
+            socket.send_to(&buffer[..len], from).unwrap();
+        }
+    })
+}
+
+/// Replays a record through the simulator's model: every fate must be the same. Returns how many
+/// packets came through from client to server and back.
+fn replay(record: &str, link: &Link) -> (usize, usize) {
+    let weather = Weather::new(&link.channel, SEED, LENGTH_US);
+    let mut path = Path::new(link, &weather, SEED, LENGTH_US);
+    let mut through = (0, 0);
+    for line in record.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let up = line["direction"] == "up";
+        let lane = if up { Lane::Up } else { Lane::Down };
+        let payload = (line["bytes"].as_u64().unwrap() as usize).saturating_sub(HEADER_BYTES);
+        let fate = path.send(line["at_us"].as_u64().unwrap(), payload, lane);
+        let due_us = fate.arrivals[0].map(|arrival| arrival.at_us);
+        assert_eq!(line["due_us"].as_u64(), due_us, "{line}");
+        if due_us.is_some() {
+            *(if up { &mut through.0 } else { &mut through.1 }) += 1;
+        }
+    }
+    through
+}
+
+fn check_losses(seen: &BTreeSet<u32>, sent: u32, record: &str, link: &Link, summary: &Summary) {
+    let (up, down) = replay(record, link);
+    let [to_client, to_server] = &summary.tallies[0];
+    assert_eq!(to_server.packets, u64::from(sent), "every datagram was counted");
+    assert_eq!(to_server.packets - to_server.lost, up as u64);
+    assert_eq!(to_client.packets - to_client.lost, down as u64);
+    assert_eq!(seen.len(), down, "what the model delivers arrives, and nothing else");
+    assert!(to_server.lost > sent as u64 / 10, "{to_server:?}");
+}
+
+#[test]
+fn a_udp_relay_loses_what_the_simulator_loses() {
+    let link = lossy(40.0);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("packets.jsonl");
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = server.local_addr().unwrap();
+    let echo = echo(server);
+    let door = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = door.local_addr().unwrap();
+    let wire = UdpWire::new(vec![(door, to)]).unwrap();
+    let record = Some(File::create(&file).unwrap());
+    let relay = Relay::start(wire, vec![course(&link)], record).unwrap();
+    relay.begin(0, Instant::now());
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let seen = ping(&client, address, 400);
+    let summary = relay.stop().unwrap();
+    client.send_to(b"stop", to).unwrap();
+    echo.join().unwrap();
+    let record = std::fs::read_to_string(&file).unwrap();
+    check_losses(&seen, 400, &record, &link, &summary);
+}
+
+#[test]
+fn a_udp_relay_keeps_clients_and_paths_apart() {
+    let servers = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let doors = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let addresses = doors.each_ref().map(|door| door.local_addr().unwrap());
+    let targets = servers.each_ref().map(|server| server.local_addr().unwrap());
+    let wire = UdpWire::new(doors.into_iter().zip(targets).collect()).unwrap();
+    let courses = vec![course(&Link::new(4.0, Channel::Clean)); 2];
+    let _relay = Relay::start(wire, courses, None).unwrap();
+    let mut peers = BTreeSet::new();
+    for (address, server) in addresses.iter().zip(&servers) {
+        server.set_read_timeout(WITHIN).unwrap();
+        for name in [b"a", b"b"] {
+            let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+            client.set_read_timeout(WITHIN).unwrap();
+            client.send_to(name, address).unwrap();
+            let mut buffer = [0; 8];
+            let (len, from) = server.recv_from(&mut buffer).unwrap();
+            assert_eq!(&buffer[..len], name);
+            assert!(peers.insert(from), "each client has a port of its own");
+            server.send_to(b"answer", from).unwrap();
+            let (len, _) = client.recv_from(&mut buffer).unwrap();
+            assert_eq!(&buffer[..len], b"answer");
+        }
+    }
+}
+
+/// Two namespaces, or why there are none.
+fn namespaces(link: &Link, record: Option<File>) -> Option<(Ends, Relay)> {
+    match tun::create(Paths::One) {
+        Ok((ends, wire)) => {
+            let relay = Relay::start(wire, vec![course(link)], record).unwrap();
+            Some((ends, relay))
+        }
+        Err(error @ (LinkError::Privilege { .. } | LinkError::Network { .. })) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn packets_between_namespaces_are_delayed_and_lost_as_the_simulator_says() {
+    let link = lossy(60.0);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("packets.jsonl");
+    let Some((ends, relay)) = namespaces(&link, Some(File::create(&file).unwrap())) else {
+        return;
+    };
+    let bind = || UdpSocket::bind("0.0.0.0:7000").unwrap();
+    let server = ends.server.within(bind).unwrap();
+    let client = ends.client.within(bind).unwrap();
+    let echo = echo(server);
+    let to = SocketAddr::from((tun::SERVER, 7000));
+    // Before its course begins the link loses nothing, so one round trip can be timed.
+    client.set_read_timeout(WITHIN).unwrap();
+    let began = Instant::now();
+    client.send_to(b"time", to).unwrap();
+    client.recv_from(&mut [0; 8]).unwrap();
+    let took = began.elapsed();
+    println!("round trip {took:?} over a link of 60 ms");
+    assert!(took >= Duration::from_millis(60), "{took:?}");
+    relay.begin(0, Instant::now());
+    let seen = ping(&client, to, 400);
+    let stop = ends.server.within(|| UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+    stop.send_to(b"stop", "127.0.0.1:7000").unwrap();
+    echo.join().unwrap();
+    let summary = relay.stop().unwrap();
+    print!("{}", summary.text());
+    check_losses(&seen, 400, &std::fs::read_to_string(&file).unwrap(), &link, &summary);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_outside_is_reached_over_tcp_and_udp() {
+    let link = Link::new(20.0, Channel::Clean);
+    let Some((ends, _relay)) = namespaces(&link, None) else {
+        return;
+    };
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = tcp.local_addr().unwrap();
+    let udp = UdpSocket::bind(to).unwrap();
+    forward::forward(&ends.server, to).unwrap();
+    let echo = echo(udp.try_clone().unwrap());
+    let inside = SocketAddr::from((tun::SERVER, to.port()));
+    let answer = std::thread::spawn(move || {
+        let (mut stream, _) = tcp.accept().unwrap();
+        let mut question = String::new();
+        stream.read_to_string(&mut question).unwrap();
+        stream.write_all(question.to_uppercase().as_bytes()).unwrap();
+    });
+    let asked = ends.client.within(|| {
+        let mut stream = TcpStream::connect(inside).unwrap();
+        stream.set_read_timeout(WITHIN).unwrap();
+        stream.write_all(b"tokens").unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        socket.set_read_timeout(WITHIN).unwrap();
+        socket.send_to(b"datagram", inside).unwrap();
+        let mut buffer = [0; 16];
+        let (len, _) = socket.recv_from(&mut buffer).unwrap();
+        (answer, buffer[..len].to_vec())
+    });
+    assert_eq!(asked.unwrap(), ("TOKENS".to_owned(), b"datagram".to_vec()));
+    answer.join().unwrap();
+    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"stop", to).unwrap();
+    echo.join().unwrap();
+}
