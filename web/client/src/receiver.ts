@@ -166,6 +166,16 @@ export class Receiver {
     return this.#shown;
   }
 
+  /** Whether the last record was read: what is left is to show it, and needs no sender. */
+  get ended(): boolean {
+    return this.#assembler.ended;
+  }
+
+  /** Whether everything that has arrived was shown, and more is expected. */
+  get starved(): boolean {
+    return this.#state.is === "open" && this.#shown === this.cum;
+  }
+
   /** Whether the stream is over and nothing more will be sent or shown. */
   get closed(): boolean {
     return this.#state.is === "closed" && this.#events.length === 0;
@@ -209,7 +219,7 @@ export class Receiver {
     if (frame.stream !== this.#stream) throw new WireError("WrongStream");
     if (frame.kind === "data") this.#handleData(now, frame);
     else if (frame.kind !== "gone") throw new WireError("Malformed");
-    else if (this.#state.is === "open") this.#fail(null);
+    else if (this.#state.is === "open" && !this.ended) this.#fail(null);
   }
 
   #handleData(now: number, data: DataFrame): void {
@@ -307,7 +317,8 @@ export class Receiver {
   pollTimeout(): number | null {
     if (this.#state.is === "closed") return null;
     const linger = this.#state.is === "lingering" ? this.#state.until : null;
-    const show = this.#queue.length > 0 ? this.#pacer.nextAt : null;
+    const showing = this.#queue.length > 0 && this.#events.length < MAX_EVENTS;
+    const show = showing ? this.#pacer.nextAt : null;
     return earliest(linger, show, this.#ackAt, this.#probeAt(), this.#silentAt());
   }
 

@@ -102,7 +102,7 @@ export function decodeRecord(bytes: Uint8Array): DecodedRecord | null {
   }
   const reader = new Reader(bytes);
   const body = wholeBody(reader);
-  return body && { length: reader.position, delta: decodeBody(new Reader(body)) };
+  return body && { length: reader.position, delta: decodeDelta(new Reader(body)) };
 }
 
 /** The body of a record that has all its bytes. */
@@ -115,7 +115,7 @@ function wholeBody(reader: Reader): Uint8Array | null {
   }
 }
 
-function decodeBody(reader: Reader): Delta | null {
+function decodeDelta(reader: Reader): Delta | null {
   const tag = reader.byte();
   const choice = tag >> 4 === 15 ? reader.int32() : tag >> 4;
   const delta = decodeFields(tag & 15, choice, reader);
@@ -179,12 +179,12 @@ export function encodeRecord(delta: Delta): Uint8Array {
     const text = encodeUtf8(delta.text);
     if (text.length < 0x80) return new Writer().byte(SHORT_TEXT | text.length).raw(text).bytes;
   }
-  const body = encodeBody(delta);
+  const body = encodeDelta(delta);
   if (body.length > MAX_RECORD_BYTES) throw new RangeError("delta does not fit a record");
   return new Writer().counted(body).bytes;
 }
 
-function encodeBody(delta: Delta): Uint8Array {
+function encodeDelta(delta: Delta): Uint8Array {
   const out = new Writer();
   switch (delta.kind) {
     case "open":

@@ -8,9 +8,6 @@ export const MessageType = { Request: 0, Body: 1, Response: 2, Answer: 3, Frame:
 /** Longest message that a client accepts, bytes (S-2.1). */
 export const MAX_MESSAGE_BYTES = 1 << 20;
 
-/** Error codes of a reset stream (S-2.1, S-3.2, S-4.5). */
-export const StreamCode = { Protocol: 1, Broken: 2, Cancelled: 3 } as const;
-
 /** One message, as it came. */
 export interface Message {
   readonly type: number;
