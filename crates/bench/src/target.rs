@@ -87,8 +87,12 @@ impl From<ClientError> for Failure {
         let kind = match &error {
             ClientError::Refused { status: 429 | 503, .. } => FailureKind::Overloaded,
             ClientError::Refused { .. } => FailureKind::Refused,
-            ClientError::Url { .. } | ClientError::Connect { .. } => FailureKind::Connect,
-            ClientError::Broken(_) => FailureKind::Broken,
+            ClientError::Url { .. } | ClientError::Connect { .. } | ClientError::Tls(_) => {
+                FailureKind::Connect
+            }
+            ClientError::Broken(_) | ClientError::Gone | ClientError::Reset(_) => {
+                FailureKind::Broken
+            }
             ClientError::Truncated => FailureKind::Truncated,
             ClientError::Stream(_) => FailureKind::Server,
             ClientError::Malformed(_) => FailureKind::Malformed,

@@ -21,6 +21,15 @@ pub enum ClientError {
         /// The operating system's words.
         reason: String,
     },
+    /// TLS cannot be set up.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// The server does not have the answer any more, or not for this reader.
+    #[error("the server does not have this answer any more")]
+    Gone,
+    /// The server reset a QUIC stream (S-2.1, S-3.2).
+    #[error("the server broke the stream off (code {0})")]
+    Reset(u64),
     /// The connection broke before the answer was complete.
     #[error("the connection broke: {0}")]
     Broken(String),

@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, lookup_host};
 
 use crate::ClientError;
+use crate::tls::TlsDial;
 
 /// Idle connections that are kept; more are closed.
 const MAX_IDLE: usize = 4096;
@@ -43,9 +44,11 @@ pub trait Dial: Send + Sync {
     fn dial(&self, recv_buffer_bytes: Option<u32>) -> BoxFuture<'_, io::Result<Box<dyn Io>>>;
 }
 
-/// Where a server is: `http://host:port`, a path prefix allowed, a final `/v1` ignored.
+/// Where a server is: `http://host:port` or `https://…`, a path prefix allowed, a final
+/// `/v1` ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseUrl {
+    secure: bool,
     authority: String,
     host: String,
     port: u16,
@@ -53,15 +56,18 @@ pub struct BaseUrl {
 }
 
 impl BaseUrl {
-    /// Parses `url`; only the scheme `http` is spoken.
+    /// Parses `url`.
+    ///
+    /// # Errors
+    /// [`ClientError::Url`] with what is wrong.
     pub fn parse(url: &str) -> Result<Self, ClientError> {
         let refuse = |reason| ClientError::Url { url: url.to_owned(), reason };
         let uri: Uri = url.parse().map_err(|_| refuse("not a URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(refuse("https is not supported here, use http")),
-            _ => return Err(refuse("it must begin with http://")),
-        }
+        let secure = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(refuse("it must begin with http:// or https://")),
+        };
         let authority = uri.authority().ok_or_else(|| refuse("it names no host"))?;
         if authority.as_str().contains('@') {
             return Err(refuse("user information is not supported"));
@@ -71,9 +77,10 @@ impl BaseUrl {
         }
         let path = uri.path().trim_end_matches('/');
         Ok(BaseUrl {
+            secure,
             authority: authority.to_string(),
             host: authority.host().trim_matches(['[', ']']).to_owned(),
-            port: authority.port_u16().unwrap_or(80),
+            port: authority.port_u16().unwrap_or(if secure { 443 } else { 80 }),
             prefix: path.strip_suffix("/v1").unwrap_or(path).to_owned(),
         })
     }
@@ -82,11 +89,17 @@ impl BaseUrl {
     pub fn authority(&self) -> &str {
         &self.authority
     }
+
+    /// The host's name or address, without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
 }
 
 impl fmt::Display for BaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.prefix)
+        let scheme = if self.secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority, self.prefix)
     }
 }
 
@@ -278,9 +291,15 @@ pub struct Transport {
 
 impl HttpClient {
     /// A client of the server at `base`; `api_key` becomes a bearer token.
+    ///
+    /// # Errors
+    /// An API key that no header can hold, or TLS that cannot be used.
     pub fn new(base: BaseUrl, api_key: Option<&str>) -> Result<Self, ClientError> {
-        let dial = TcpDial { host: base.host.clone(), port: base.port };
-        Self::with_dial(base, api_key, Arc::new(dial))
+        let dial: Arc<dyn Dial> = match base.secure {
+            true => Arc::new(TlsDial::new(&base.host, base.port)?),
+            false => Arc::new(TcpDial { host: base.host.clone(), port: base.port }),
+        };
+        Self::with_dial(base, api_key, dial)
     }
 
     /// As [`HttpClient::new`], with connections made by `dial`.
@@ -313,10 +332,22 @@ impl HttpClient {
         body: Bytes,
         transport: Transport,
     ) -> Result<Response, ClientError> {
+        self.send_with(method, path, &HeaderMap::new(), body, transport).await
+    }
+
+    /// As [`HttpClient::send`], with headers that go before those it sends by itself.
+    pub async fn send_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+        transport: Transport,
+    ) -> Result<Response, ClientError> {
         loop {
             let (mut connection, reused) = self.connection(transport).await?;
             let before = connection.counters.wire();
-            let request = self.request(&method, path, body.clone())?;
+            let request = self.request(&method, path, headers, body.clone())?;
             match connection.send(request).await {
                 Ok(head) => return Ok(self.response(head, connection, before, transport)),
                 Err(error) if reused && error.is_canceled() => {
@@ -372,6 +403,7 @@ impl HttpClient {
         &self,
         method: &Method,
         path: &str,
+        headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Request<Full<Bytes>>, ClientError> {
         let mut builder = Request::builder()
@@ -384,6 +416,11 @@ impl HttpClient {
         }
         if let Some(value) = &self.authorization {
             builder = builder.header(http::header::AUTHORIZATION, value);
+        }
+        if let Some(own) = builder.headers_mut() {
+            for (name, value) in headers {
+                own.insert(name, value.clone());
+            }
         }
         builder.body(Full::new(body)).map_err(|error| ClientError::Malformed(error.to_string()))
     }
@@ -411,7 +448,7 @@ impl HttpClient {
 }
 
 /// The `Authorization` header of `api_key`, hidden from debug output.
-fn bearer(api_key: &str) -> Result<http::HeaderValue, ClientError> {
+pub(crate) fn bearer(api_key: &str) -> Result<http::HeaderValue, ClientError> {
     let mut value = http::HeaderValue::try_from(format!("Bearer {api_key}"))
         .map_err(|_| ClientError::Malformed("the API key has characters of no header".into()))?;
     value.set_sensitive(true);
@@ -466,13 +503,8 @@ impl Response {
 
     /// The error that an answer with a status other than 200 stands for.
     pub async fn into_refusal(mut self) -> ClientError {
-        let retry_after_s = self
-            .headers
-            .get(http::header::RETRY_AFTER)
-            .and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let status = self.status;
         let body = self.read_all(64 * 1024).await.unwrap_or_default();
-        ClientError::Refused { status, retry_after_s, message: refusal_message(&body) }
+        refusal(self.status, &self.headers, &body)
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ClientError>> {
@@ -511,6 +543,13 @@ impl Response {
     }
 }
 
+/// What a refusing answer says.
+pub(crate) fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> ClientError {
+    let retry_after = headers.get(http::header::RETRY_AFTER);
+    let retry_after_s = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    ClientError::Refused { status, retry_after_s, message: refusal_message(body) }
+}
+
 /// The `error.message` of an OpenAI error body, or its beginning as text.
 fn refusal_message(body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
@@ -532,7 +571,8 @@ mod tests {
         assert_eq!(url("http://h:1").unwrap(), ("http://h:1".into(), 1));
         assert_eq!(url("http://h/v1/").unwrap(), ("http://h".into(), 80));
         assert_eq!(url("http://[::1]:8/p/v1").unwrap(), ("http://[::1]:8/p".into(), 8));
-        for bad in ["", "h:1", "https://h", "http://", "http://u:p@h", "http://h?x=1", "ftp://h"] {
+        assert_eq!(url("https://h").unwrap(), ("https://h".into(), 443));
+        for bad in ["", "h:1", "http://", "http://u:p@h", "http://h?x=1", "ftp://h"] {
             assert!(url(bad).is_err(), "{bad:?} was accepted");
         }
     }

@@ -1,13 +1,31 @@
 //! The native client of Loquent and of any OpenAI-compatible server.
 //!
-//! [`sse`] parses event streams, [`http`] speaks HTTP/1.1 over kept-alive
-//! connections, [`openai`] puts the two together: a request goes out, timed
-//! deltas come back, and an answer counts as complete only when its finish arrived.
+//! [`Client`] asks a Loquent server by QUIC, or by HTTP where that does not get through,
+//! and reads an [`Answer`] exactly once across lost packets, lost connections and new
+//! addresses (`spec/session.md`). Below it, and for any other server: [`sse`] parses event
+//! streams, [`http`] speaks HTTP/1.1 over kept-alive connections, [`openai`] puts the two
+//! together. An answer counts as complete only when its finish arrived.
 
 pub mod http;
 pub mod openai;
+pub mod reply;
 pub mod sse;
 
+mod answer;
+mod backoff;
+mod claim;
+mod client;
+mod congestion;
 mod error;
+mod link;
+mod memory;
+mod message;
+mod offer;
+mod tls;
 
+pub use answer::{Answer, Asked, Content, ID_HEADER, Step, TOKEN_HEADER, chunk_deltas};
+pub use claim::Claim;
+pub use client::{Client, Config, Request};
 pub use error::ClientError;
+pub use memory::{Transport, replace_file};
+pub use reply::Reply;

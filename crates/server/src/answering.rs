@@ -1,7 +1,7 @@
 //! A request under way: its flushes as they come, and the counts and times that go with them.
 
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use crate::api::answer::{Head, Usage};
@@ -65,6 +65,14 @@ impl Answering {
     /// [`Self::poll_flush`] for async callers.
     pub async fn next_flush(&mut self) -> Option<Flush> {
         std::future::poll_fn(|context| self.poll_flush(context)).await
+    }
+
+    /// The next flush if it is there already; within, `None` as from [`Self::next_flush`].
+    pub fn ready_flush(&mut self) -> Option<Option<Flush>> {
+        match self.poll_flush(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(flush) => Some(flush),
+            Poll::Pending => None,
+        }
     }
 
     /// Whether every completion has ended.

@@ -45,6 +45,8 @@ pub struct Opening {
     pub work: Box<Work>,
     /// Its place, given back when the generation ends, however slowly the client reads.
     pub ticket: Ticket,
+    /// Somebody else watches the reader: the stall limit does not hold.
+    pub patient: bool,
 }
 
 enum Control {
@@ -131,6 +133,7 @@ struct Stream {
     choice: Choice,
     ticket: Ticket,
     outlet: Outlet,
+    patient: bool,
     generation: u32,
     paused_since: Option<Duration>,
     /// A flush was due when the reader was too far behind.
@@ -203,12 +206,13 @@ impl Delivery {
     fn open(&mut self, open: Open) {
         let mut tags = Vec::with_capacity(open.openings.len());
         let mut works = Vec::with_capacity(open.openings.len());
-        for Opening { choice, mut work, ticket } in open.openings {
+        for Opening { choice, mut work, ticket, patient } in open.openings {
             self.next_generation = self.next_generation.wrapping_add(1);
             let stream = Stream {
                 choice,
                 ticket,
                 outlet: open.outlet.clone(),
+                patient,
                 generation: self.next_generation,
                 paused_since: None,
                 blocked: false,
@@ -327,7 +331,7 @@ impl Delivery {
                 self.send(Command::Resume(tag));
                 self.flush(tag);
             }
-            Some(since) if now.saturating_sub(since) >= bounds.stall_limit => {
+            Some(since) if !stream.patient && now.saturating_sub(since) >= bounds.stall_limit => {
                 stream.choice.fail("the client stopped reading its stream");
                 self.end(tag);
                 self.send(Command::Cancel(tag));

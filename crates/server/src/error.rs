@@ -122,6 +122,17 @@ impl ApiError {
         Self::new(Kind::NotFound, format!("There is no {method} {path} here."))
     }
 
+    /// 404: no such kept answer, or not for this reader, or not from there (S-5.2).
+    pub fn no_stream() -> Self {
+        let message = "There is no such stream: the id or token is wrong, it is too old, or it has no such offset.";
+        Self::new(Kind::NotFound, message)
+    }
+
+    /// 404: this server does not offer QUIC (S-1.3).
+    pub fn no_delivery() -> Self {
+        Self::new(Kind::NotFound, "This server offers no QUIC.")
+    }
+
     /// 405: the path exists, with another method.
     pub fn method_not_allowed(method: &http::Method, path: &str) -> Self {
         Self::new(Kind::MethodNotAllowed, format!("{path} does not answer to {method}."))
@@ -158,10 +169,25 @@ impl ApiError {
         self.kind.status().as_u16()
     }
 
+    /// OpenAI's code for programs, where it has one.
+    pub fn code(&self) -> Option<&'static str> {
+        self.kind.names().1
+    }
+
     /// When to come again, in seconds, where waiting helps.
     pub fn retry_after_s(&self) -> Option<u64> {
         self.kind.retry_after_s()
     }
+}
+
+/// The status of a WebTransport session at a path that has none.
+pub const NOT_FOUND: StatusCode = StatusCode::NOT_FOUND;
+/// The status of a WebTransport session for a page that may not have one.
+pub const FORBIDDEN: StatusCode = StatusCode::FORBIDDEN;
+
+/// 204: done, and nothing to say.
+pub fn no_content() -> Response {
+    StatusCode::NO_CONTENT.into_response()
 }
 
 impl IntoResponse for ApiError {

@@ -3,6 +3,7 @@
 pub mod answering;
 pub mod api;
 pub mod app;
+pub mod ask;
 pub mod auth;
 pub mod choice;
 pub mod clock;
@@ -13,7 +14,9 @@ pub mod http;
 pub mod metrics;
 pub mod model;
 mod page;
+pub mod quic;
 pub mod server;
 pub mod service;
 pub mod sse;
+pub mod streams;
 pub mod ticket;

@@ -29,7 +29,9 @@ use crate::engine_thread;
 use crate::http::router;
 use crate::metrics::Metrics;
 use crate::model::Model;
+use crate::quic::{Port, QuicOptions};
 use crate::service::{Policy, Service};
+use crate::streams::StreamLimits;
 use crate::ticket::Gate;
 
 /// A client must have sent its request's head by then.
@@ -47,6 +49,10 @@ pub struct Options {
     pub http: HttpOptions,
     /// The service behind it.
     pub service: ServiceOptions,
+    /// Answers that outlive their reader's connection.
+    pub kept: StreamLimits,
+    /// The QUIC port, if there shall be one.
+    pub quic: Option<QuicOptions>,
     /// Connections at once; further ones wait in the listener's queue.
     pub max_connections: usize,
     /// How long running streams may take to end after a shutdown was asked for.
@@ -93,26 +99,56 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let clock = Clock::start();
-    let app = Arc::new(App::new(options.http.clone(), clock, Arc::new(Metrics::new())));
+    let metrics = Arc::new(Metrics::new());
+    let app = Arc::new(App::new(options.http.clone(), options.kept, clock, metrics));
     let connections = Connections::new(&app, &options);
+    let port = bind_quic(&listener, &options)?;
+    let quic = port.as_ref().map(|port| port.run(app.clone(), router(app.clone())));
+    let mut quic = std::pin::pin!(async {
+        match quic {
+            Some(quic) => quic.await,
+            None => std::future::pending().await,
+        }
+    });
     let mut shutdown = std::pin::pin!(shutdown);
     let engine = {
         let serving = connections.accept(&listener);
         let loading = tokio::task::spawn_blocking(load);
         tokio::select! {
             error = serving => return Err(error.into()),
+            () = &mut quic => anyhow::bail!("the QUIC port was closed"),
             () = &mut shutdown => return Ok(()),
             loaded = loading => open(&app, &options, loaded??, announce)?,
         }
     };
     tokio::select! {
         error = connections.accept(&listener) => return Err(error.into()),
+        () = &mut quic => anyhow::bail!("the QUIC port was closed"),
         () = &mut shutdown => {}
     }
     drop(listener);
-    drain(&app, connections, options.drain_limit).await;
+    tokio::select! {
+        () = drain(&app, connections, options.drain_limit) => {}
+        () = quic => {} // which it is not while the port is open
+    }
+    if let Some(port) = &port {
+        port.close().await;
+    }
     tokio::task::spawn_blocking(|| engine.join()).await?.ok();
     Ok(())
+}
+
+/// The QUIC port, where one is wanted and can be had.
+fn bind_quic(listener: &TcpListener, options: &Options) -> anyhow::Result<Option<Port>> {
+    let Some(quic) = &options.quic else { return Ok(None) };
+    match Port::bind(listener.local_addr()?, quic.clone()) {
+        Ok(port) => Ok(Some(port)),
+        Err(error) if quic.required => Err(error),
+        Err(error) => {
+            tracing::warn!("serving without QUIC: {error:#}");
+            Ok(None)
+        }
+    }
 }
 
 /// Starts the engine and opens the API.
@@ -163,7 +199,9 @@ async fn drain(app: &App, connections: Connections, limit: Duration) {
     let Ok(service) = app.service() else { return };
     service.draining.store(true, Ordering::Relaxed);
     tracing::info!(inflight = service.gate.inflight(), "draining");
-    let mut ended = std::pin::pin!(connections.graceful.shutdown());
+    let mut ended = std::pin::pin!(async {
+        tokio::join!(connections.graceful.shutdown(), app.streams.settled());
+    });
     if tokio::time::timeout(limit, &mut ended).await.is_err() {
         tracing::warn!(inflight = service.gate.inflight(), "the drain limit is over");
         service.delivery.stop();

@@ -213,7 +213,8 @@ impl Service {
                 timings: request.stream.is_some_and(|stream| stream.include_timings),
             };
             let choice = Choice::new(index as u32, self.model.vocab.clone(), shape);
-            openings.push(Opening { choice, work: Box::new(work), ticket });
+            let patient = request.resumable;
+            openings.push(Opening { choice, work: Box::new(work), ticket, patient });
         }
         Ok(openings)
     }

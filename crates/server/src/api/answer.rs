@@ -9,7 +9,7 @@ use loquent_infer::runner::TokenId;
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
-use super::request::Endpoint;
+use super::request::{Endpoint, StreamParams};
 use crate::choice::{End, Flush, TokenLogprobs};
 
 /// Stands for minus infinity in JSON, as in OpenAI's answers.
@@ -26,6 +26,17 @@ pub struct Head {
     pub model: String,
     /// Unix time in seconds.
     pub created_s: u64,
+}
+
+impl Head {
+    /// What every chunk begins with.
+    pub fn json(&self) -> Value {
+        let object = match self.endpoint {
+            Endpoint::Chat => "chat.completion.chunk",
+            Endpoint::Text => "text_completion",
+        };
+        json!({"id": self.id, "object": object, "created": self.created_s, "model": self.model})
+    }
 }
 
 /// Token counts of an answer.
@@ -77,14 +88,21 @@ pub enum UsageInChunks {
     Counts,
 }
 
+impl UsageInChunks {
+    /// As the request asked for it.
+    pub fn asked_by(stream: StreamParams) -> Self {
+        match stream {
+            StreamParams { continuous_usage: true, .. } => Self::Counts,
+            StreamParams { include_usage: true, .. } => Self::Null,
+            _ => Self::Absent,
+        }
+    }
+}
+
 impl Chunks {
     /// Chunks of an answer with `choices` completions.
     pub fn new(head: &Head, choices: usize, usage: UsageInChunks, vocab: Arc<dyn Vocab>) -> Self {
-        let object = match head.endpoint {
-            Endpoint::Chat => "chat.completion.chunk",
-            Endpoint::Text => "text_completion",
-        };
-        let bare = json!({"id": head.id, "object": object, "created": head.created_s, "model": head.model});
+        let bare = head.json();
         let mut envelope = b"data: ".to_vec();
         envelope.extend_from_slice(bare.to_string().as_bytes());
         envelope.pop();
@@ -246,7 +264,8 @@ impl Whole {
     }
 }
 
-fn logprobs_json(
+/// The `logprobs` of one chunk or answer; `start` is how many characters came before.
+pub fn logprobs_json(
     endpoint: Endpoint,
     vocab: &dyn Vocab,
     tokens: &[TokenLogprobs],

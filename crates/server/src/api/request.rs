@@ -121,6 +121,8 @@ pub struct Request {
     pub sampling: SamplingParams,
     /// Set when the answer is to be streamed.
     pub stream: Option<StreamParams>,
+    /// The answer outlives its reader's connection for a while (S-5.1).
+    pub resumable: bool,
     /// Tokens per flush; `None` is the server's.
     pub interval: Option<StreamInterval>,
     /// Lower goes first.
@@ -156,6 +158,7 @@ impl Request {
             stop: parse_stop(&mut fields)?,
             sampling: parse_sampling(&mut fields, endpoint)?,
             stream: parse_stream(&mut fields)?,
+            resumable: fields.boolean("resumable")?.unwrap_or(false),
             interval: parse_interval(&mut fields)?,
             priority: fields
                 .integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?

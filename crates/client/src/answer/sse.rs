@@ -1,0 +1,152 @@
+//! An answer by server-sent events, resumable (`spec/session.md`, section 5).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method};
+use tokio::time::Instant;
+
+use super::step::chunk_error;
+use super::{Content, Driver, Item, Outcome, Step};
+use crate::ClientError;
+use crate::claim::Claim;
+use crate::client::Client;
+use crate::http::{Response, Transport};
+use crate::sse::{Event, Parser};
+
+/// Longest event, in bytes.
+const MAX_EVENT_BYTES: usize = 4 << 20;
+/// Without a byte for so long the connection is dead: servers send a comment each 10 s.
+const SILENCE: Duration = Duration::from_secs(45);
+
+/// The header that carries an answer's id.
+pub const ID_HEADER: &str = "x-loquent-stream-id";
+/// The header that carries its token.
+pub const TOKEN_HEADER: &str = "x-loquent-stream-token";
+
+/// The claim in a response's headers (S-5.1).
+pub(crate) fn claim_of(headers: &HeaderMap) -> Option<Claim> {
+    let value = |name: &str| headers.get(name)?.to_str().ok();
+    Claim::parse(value(ID_HEADER)?, value(TOKEN_HEADER)?)
+}
+
+/// A response whose body is the answer.
+pub(crate) struct SsePath {
+    response: Response,
+    parser: Parser,
+}
+
+impl SsePath {
+    /// Reads the body of `response` as events.
+    pub(crate) fn new(response: Response) -> SsePath {
+        SsePath { response, parser: Parser::new(MAX_EVENT_BYTES) }
+    }
+
+    /// Asks for the rest of an answer (S-5.2).
+    ///
+    /// # Errors
+    /// [`ClientError::Gone`] for 404; otherwise why the server could not be asked.
+    pub(crate) async fn resume(
+        client: &Client,
+        claim: Claim,
+        offset: u64,
+    ) -> Result<SsePath, ClientError> {
+        let mut headers = HeaderMap::new();
+        let token = HeaderValue::try_from(claim.token_hex()).expect("hex digits");
+        headers.insert(TOKEN_HEADER, token);
+        headers.insert("last-event-id", HeaderValue::from(offset));
+        let path = format!("/v1/streams/{}", claim.id_hex());
+        let sending = client.http().send_with(
+            Method::GET,
+            &path,
+            &headers,
+            Bytes::new(),
+            Transport::default(),
+        );
+        let response = sending.await?;
+        match response.status {
+            200 => Ok(SsePath::new(response)),
+            404 => Err(ClientError::Gone),
+            _ => Err(response.into_refusal().await),
+        }
+    }
+}
+
+/// What has been read from one body.
+struct Reading {
+    cursor: u64,
+    items: Vec<Step>,
+    end: Option<Outcome>,
+}
+
+impl Reading {
+    fn handle_event(&mut self, event: Event<'_>) {
+        if self.end.is_some() {
+            return;
+        }
+        let id = std::str::from_utf8(event.last_event_id).ok().and_then(|id| id.parse().ok());
+        let offset = id.unwrap_or(self.cursor);
+        if offset < self.cursor {
+            return; // It was handed over before.
+        }
+        self.cursor = offset;
+        let data = Bytes::copy_from_slice(event.data);
+        self.end = match chunk_error(&data) {
+            Some(message) => Some(Outcome::Failed(ClientError::Stream(message))),
+            None if *data == *b"[DONE]" => Some(Outcome::Complete),
+            None => None,
+        };
+        self.items.push(Step { offset, seen: false, content: Content::Chunk(data) });
+    }
+}
+
+impl Driver {
+    /// Reads the answer from `path` for as long as that works.
+    pub(super) async fn carry_sse(&mut self, path: &mut SsePath) -> Outcome {
+        let mut end: Option<Outcome> = None;
+        let mut heard = Instant::now();
+        let mut link_up = self.client.link_up();
+        let items = self.items.clone();
+        loop {
+            let ready = self.waiting.is_empty();
+            if ready && let Some(end) = end.take() {
+                return end;
+            }
+            tokio::select! {
+                biased;
+                () = items.closed() => return Outcome::Cancelled,
+                permit = items.reserve(), if !ready => {
+                    if let (Ok(permit), Some(item)) = (permit, self.waiting.pop_front()) {
+                        permit.send(item);
+                    }
+                    heard = Instant::now(); // The reader was slow, not the server.
+                }
+                piece = path.response.frame(), if ready => {
+                    heard = Instant::now();
+                    match piece {
+                        Ok(Some(piece)) => end = self.handle_piece(path, &piece),
+                        Ok(None) => return Outcome::Lost(ClientError::Truncated),
+                        Err(error) => return Outcome::Lost(error),
+                    }
+                }
+                () = link_up.came_up(), if ready => return Outcome::Upgrade,
+                () = tokio::time::sleep_until(heard + SILENCE), if ready => {
+                    return Outcome::Lost(ClientError::Broken("silence".into()));
+                }
+            }
+        }
+    }
+
+    fn handle_piece(&mut self, path: &mut SsePath, piece: &[u8]) -> Option<Outcome> {
+        let mut reading = Reading { cursor: self.cursor, items: Vec::new(), end: None };
+        let pushed = path.parser.push(piece, |event| reading.handle_event(event));
+        self.cursor = reading.cursor;
+        for step in reading.items {
+            self.deliver(Item::Step(step));
+        }
+        match (reading.end, pushed) {
+            (None, Err(error)) => Some(Outcome::Failed(error.into())),
+            (end, _) => end,
+        }
+    }
+}

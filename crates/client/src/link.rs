@@ -1,0 +1,356 @@
+//! One QUIC connection to a server, shared by all answers and tunnelled requests.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use loquent_proto::wire::Reader;
+use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::ClientError;
+use crate::congestion::FlooredConfig;
+use crate::message::{MAX_MESSAGE_BYTES, Message, Messages};
+use crate::offer::Offer;
+use crate::tls;
+
+/// How long a handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection without a sign of the server stands.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Signs of life: NATs forget UDP after 30 s at the earliest (RFC 4787), trains sooner.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// How long a new stream may wait for the server's limit to allow it.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
+/// A further address is tried if the one before has not answered by then.
+const STAGGER: Duration = Duration::from_millis(200);
+/// Addresses of one name that are tried.
+const MAX_ADDRESSES: usize = 4;
+/// Datagrams that wait for one answer's task; further ones count as lost.
+const MAX_WAITING: usize = 64;
+/// A connection that nobody used for so many checks, each so long apart, is closed.
+const IDLE_CHECKS: u32 = 3;
+const IDLE_CHECK: Duration = Duration::from_secs(20);
+/// Most bytes that are taken from a stream at once.
+const READ_BYTES: usize = 64 * 1024;
+/// Bytes in flight towards us: one stream's, and all together.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const WINDOW_BYTES: u32 = 8 << 20;
+
+/// A connection. Cheap to clone; it is closed once no clone is left.
+#[derive(Clone)]
+pub struct Link(Arc<Inner>);
+
+struct Inner {
+    connection: Connection,
+    endpoint: Endpoint,
+    routes: Routes,
+    next_stream: AtomicU64,
+    rebound: Mutex<Option<Instant>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.connection.close(VarInt::from_u32(0), b"");
+    }
+}
+
+/// Where the datagrams of each stream go.
+#[derive(Clone, Default)]
+struct Routes(Arc<Mutex<HashMap<u64, mpsc::Sender<Bytes>>>>);
+
+impl Routes {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, mpsc::Sender<Bytes>>> {
+        // Each holder makes one change, which is whole or not made.
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Passes a datagram on; one of an unknown stream, or too many, are dropped.
+    fn pass(&self, datagram: Bytes) {
+        if let Some(stream) = stream_of(&datagram)
+            && let Some(route) = self.lock().get(&stream)
+        {
+            let _ = route.try_send(datagram);
+        }
+    }
+}
+
+/// The stream that a DATA or GONE frame belongs to (D-2.3).
+fn stream_of(datagram: &[u8]) -> Option<u64> {
+    Reader::new(datagram.get(1..)?).int().ok()
+}
+
+/// One answer's number on a connection, and the datagrams that come for it.
+pub(crate) struct Route {
+    /// The number.
+    pub(crate) stream: u64,
+    /// Its datagrams; ends with the connection.
+    pub(crate) datagrams: mpsc::Receiver<Bytes>,
+    routes: Routes,
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        self.routes.lock().remove(&self.stream);
+    }
+}
+
+impl Link {
+    /// Connects to `host` as `offer` says, over whichever of its addresses answers first.
+    ///
+    /// # Errors
+    /// [`ClientError::Connect`] or [`ClientError::Tls`].
+    pub async fn dial(host: &str, offer: &Offer) -> Result<Link, ClientError> {
+        let authority = format!("{host}:{} (UDP)", offer.port);
+        let failed = |reason: String| ClientError::Connect { authority: authority.clone(), reason };
+        let config = client_config(offer)?;
+        let found = tokio::net::lookup_host((host, offer.port)).await;
+        let addresses = found.map_err(|error| failed(error.to_string()))?;
+        let mut attempts: FuturesUnordered<_> = addresses
+            .take(MAX_ADDRESSES)
+            .enumerate()
+            .map(|(at, address)| connect(address, host, config.clone(), STAGGER * at as u32))
+            .collect();
+        let race = async {
+            let mut last = "the name has no address".to_owned();
+            while let Some(attempt) = attempts.next().await {
+                match attempt {
+                    Ok(link) => return Ok(link),
+                    Err(error) => last = error,
+                }
+            }
+            Err(last)
+        };
+        let outcome = tokio::time::timeout(HANDSHAKE_TIMEOUT, race).await;
+        outcome
+            .unwrap_or_else(|_| Err(format!("no answer within {HANDSHAKE_TIMEOUT:?}")))
+            .map_err(failed)
+    }
+
+    fn start(endpoint: Endpoint, connection: Connection) -> Link {
+        let link = Link(Arc::new(Inner {
+            connection,
+            endpoint,
+            routes: Routes::default(),
+            next_stream: AtomicU64::new(0),
+            rebound: Mutex::new(None),
+        }));
+        tokio::spawn(dispatch(
+            link.0.connection.clone(),
+            link.0.routes.clone(),
+            Arc::downgrade(&link.0),
+        ));
+        link
+    }
+
+    /// Whether the connection stands, as far as is known.
+    pub fn is_open(&self) -> bool {
+        self.0.connection.close_reason().is_none()
+    }
+
+    /// Whether both are the same connection.
+    pub fn is(&self, other: &Link) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Gives the connection up for everyone who uses it.
+    pub fn close(&self) {
+        self.0.connection.close(VarInt::from_u32(0), b"");
+    }
+
+    /// Goes on from a new local port, and from whatever address the system now gives:
+    /// QUIC migrates the connection. At most once per `pause`; whether it was done.
+    pub fn rebind(&self, pause: Duration) -> bool {
+        let mut rebound = self.0.rebound.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if rebound.is_some_and(|at| at.elapsed() < pause) {
+            return false;
+        }
+        *rebound = Some(Instant::now());
+        let any = any_address(self.0.connection.remote_address());
+        let moved =
+            std::net::UdpSocket::bind(any).and_then(|socket| self.0.endpoint.rebind(socket));
+        moved.inspect_err(|error| tracing::debug!("cannot rebind: {error}")).is_ok()
+    }
+
+    /// UDP packets that have arrived.
+    pub fn packets_received(&self) -> u64 {
+        self.0.connection.stats().udp_rx.datagrams
+    }
+
+    /// A number for a new answer and the datagrams that will come for it.
+    pub(crate) fn route(&self) -> Route {
+        let stream = self.0.next_stream.fetch_add(1, Ordering::Relaxed);
+        let (sender, datagrams) = mpsc::channel(MAX_WAITING);
+        self.0.routes.lock().insert(stream, sender);
+        Route { stream, datagrams, routes: self.0.routes.clone() }
+    }
+
+    /// Sends a datagram, if it fits and the server takes any; whether it left.
+    pub(crate) fn send_datagram(&self, datagram: Bytes) -> bool {
+        self.0.connection.send_datagram(datagram).is_ok()
+    }
+
+    /// A new bidirectional stream.
+    ///
+    /// # Errors
+    /// [`ClientError::Broken`]: the connection is gone, or the server allows no more.
+    pub(crate) async fn open(&self) -> Result<MessageStream, ClientError> {
+        let opening = tokio::time::timeout(OPEN_TIMEOUT, self.0.connection.open_bi());
+        let (send, recv) = match opening.await {
+            Ok(opened) => opened.map_err(|error| ClientError::Broken(error.to_string()))?,
+            Err(_) => return Err(ClientError::Broken("the server allows no more streams".into())),
+        };
+        let incoming = Incoming { recv, messages: Messages::new(MAX_MESSAGE_BYTES) };
+        Ok(MessageStream { send, incoming })
+    }
+}
+
+fn any_address(remote: SocketAddr) -> SocketAddr {
+    match remote {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
+}
+
+async fn connect(
+    address: SocketAddr,
+    host: &str,
+    config: quinn::ClientConfig,
+    after: Duration,
+) -> Result<Link, String> {
+    tokio::time::sleep(after).await;
+    let endpoint = Endpoint::client(any_address(address)).map_err(|error| error.to_string())?;
+    let connecting =
+        endpoint.connect_with(config, address, host).map_err(|error| error.to_string())?;
+    let connection = connecting.await.map_err(|error| error.to_string())?;
+    Ok(Link::start(endpoint, connection))
+}
+
+fn client_config(offer: &Offer) -> Result<quinn::ClientConfig, ClientError> {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_idle_timeout(Some(IDLE_TIMEOUT.try_into().expect("fits QUIC's integers")))
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
+        .receive_window(VarInt::from_u32(WINDOW_BYTES))
+        .congestion_controller_factory(Arc::new(FlooredConfig::default()));
+    let crypto = tls::quic_config(offer.certificate_sha256)?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(Arc::new(transport));
+    Ok(config)
+}
+
+/// Hands out datagrams until the connection ends; ends it when nobody uses it.
+async fn dispatch(connection: Connection, routes: Routes, link: Weak<Inner>) {
+    let mut idle_checks = 0;
+    let mut check = tokio::time::interval(IDLE_CHECK);
+    loop {
+        tokio::select! {
+            datagram = connection.read_datagram() => match datagram {
+                Ok(datagram) => routes.pass(datagram),
+                Err(error) => {
+                    tracing::debug!("QUIC connection ended: {error}");
+                    break;
+                }
+            },
+            _ = check.tick() => {
+                // One holder: the client that would use it again.
+                idle_checks = if link.strong_count() > 1 { 0 } else { idle_checks + 1 };
+                if idle_checks > IDLE_CHECKS {
+                    connection.close(VarInt::from_u32(0), b"");
+                }
+            }
+        }
+    }
+    routes.lock().clear();
+}
+
+/// A stream of messages in both directions.
+pub(crate) struct MessageStream {
+    /// Our side.
+    pub(crate) send: SendStream,
+    /// The server's side.
+    pub(crate) incoming: Incoming,
+}
+
+/// The messages that come on a stream.
+pub(crate) struct Incoming {
+    recv: RecvStream,
+    messages: Messages,
+}
+
+impl Incoming {
+    /// The next message; `None` at the end of the stream. Cancelling it loses nothing.
+    ///
+    /// # Errors
+    /// A stream that was reset, a lost connection, or what no message is (S-2.1).
+    pub(crate) async fn next(&mut self) -> Result<Option<Message>, ClientError> {
+        loop {
+            if let Some(message) = self.messages.next()? {
+                return Ok(Some(message));
+            }
+            let read = self.recv.read_chunk(READ_BYTES, true).await;
+            match read.map_err(read_error)? {
+                Some(chunk) => self.messages.push(&chunk.bytes),
+                None if self.messages.buffered_bytes() == 0 => return Ok(None),
+                None => return Err(ClientError::Malformed("the stream ends in a message".into())),
+            }
+        }
+    }
+}
+
+fn read_error(error: quinn::ReadError) -> ClientError {
+    match error {
+        quinn::ReadError::Reset(code) => ClientError::Reset(code.into_inner()),
+        other => ClientError::Broken(other.to_string()),
+    }
+}
+
+impl MessageStream {
+    /// Writes all of `bytes`.
+    ///
+    /// # Errors
+    /// [`ClientError::Broken`].
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
+        self.send.write_all(bytes).await.map_err(|error| ClientError::Broken(error.to_string()))
+    }
+
+    /// Tells the server that it broke the rules (S-2.1).
+    pub(crate) fn refuse(&mut self) {
+        let _ = self.send.reset(VarInt::from_u32(1));
+        let _ = self.incoming.recv.stop(VarInt::from_u32(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn datagrams_find_their_stream_and_no_other() {
+        let routes = Routes::default();
+        let (sender, mut datagrams) = mpsc::channel(1);
+        routes.lock().insert(7, sender);
+        for datagram in [&[0x10, 7, 1][..], &[0x10, 8, 1], &[0x10], &[], &[0x10, 7, 2]] {
+            routes.pass(Bytes::copy_from_slice(datagram));
+        }
+        assert_eq!(datagrams.try_recv().unwrap(), [0x10, 7, 1].as_slice());
+        assert!(datagrams.try_recv().is_err(), "what exceeds the bound counts as lost");
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_datagrams_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..20)) {
+            let _ = stream_of(&bytes);
+        }
+    }
+}

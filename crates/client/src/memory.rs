@@ -1,0 +1,208 @@
+//! What this client remembers of servers from one run to the next: which way won, and
+//! where QUIC is offered. A small file; losing it costs a round trip, nothing else.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+
+use crate::offer::Offer;
+
+/// Servers remembered; the oldest is forgotten for a new one.
+const MAX_SERVERS: usize = 64;
+/// A longer file is not ours.
+const MAX_FILE_BYTES: u64 = 64 * 1024;
+/// The file's name within its folder.
+const FILE: &str = "servers.json";
+
+/// Which way an answer comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// QUIC datagrams.
+    Quic,
+    /// Server-sent events.
+    Http,
+}
+
+impl Transport {
+    /// `quic` or `http`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Transport::Quic => "quic",
+            Transport::Http => "http",
+        }
+    }
+}
+
+/// What is known of one server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// The way that won last.
+    pub winner: Transport,
+    /// Its offer of QUIC, as far as known.
+    pub offer: Option<Offer>,
+}
+
+/// Remembers servers by URL, in a file if it was given a folder.
+#[derive(Debug)]
+pub struct Memory {
+    file: Option<PathBuf>,
+    /// Newest last.
+    servers: Mutex<Vec<(String, Known)>>,
+}
+
+impl Memory {
+    /// Memory in a file of `folder`, or of this process alone. A file that is missing,
+    /// too long or unreadable counts as empty.
+    pub fn open(folder: Option<&Path>) -> Memory {
+        let file = folder.map(|folder| folder.join(FILE));
+        let servers = file.as_deref().and_then(read_bounded).map(|text| parse(&text));
+        Memory { file, servers: Mutex::new(servers.unwrap_or_default()) }
+    }
+
+    /// What is known of the server at `url`.
+    pub fn recall(&self, url: &str) -> Option<Known> {
+        let servers = self.lock();
+        servers.iter().find(|(name, _)| name == url).map(|(_, known)| *known)
+    }
+
+    /// Remembers `known` of the server at `url`. A file that cannot be written is left.
+    pub fn remember(&self, url: &str, known: Known) {
+        if self.recall(url) == Some(known) {
+            return;
+        }
+        // Another process may have written since; its other servers are kept.
+        let written = self.file.as_deref().and_then(read_bounded).map(|text| parse(&text));
+        let mut servers = self.lock();
+        if let Some(written) = written {
+            *servers = written;
+        }
+        servers.retain(|(name, _)| name != url);
+        servers.push((url.to_owned(), known));
+        let surplus = servers.len().saturating_sub(MAX_SERVERS);
+        servers.drain(..surplus);
+        if let Some(file) = &self.file
+            && let Err(error) = replace_file(file, render(&servers).as_bytes())
+        {
+            tracing::debug!("cannot write {}: {error}", file.display());
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(String, Known)>> {
+        // A panic while the list is held leaves it whole enough for a hint.
+        self.servers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn read_bounded(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    fs::File::open(path).ok()?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).ok()?;
+    (text.len() as u64 <= MAX_FILE_BYTES).then_some(text)
+}
+
+/// Writes `bytes` to `path` at once: a reader finds the old file or the new one. Only the
+/// user may read it.
+///
+/// # Errors
+/// Those of the file system.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let draft = path.with_extension(format!("{}.tmp", std::process::id()));
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let written = options.open(&draft).and_then(|mut file| file.write_all(bytes));
+    written.and_then(|()| fs::rename(&draft, path)).inspect_err(|_| {
+        let _ = fs::remove_file(&draft);
+    })
+}
+
+fn render(servers: &[(String, Known)]) -> String {
+    let servers: Vec<Value> = servers
+        .iter()
+        .map(|(url, known)| {
+            let offer = known.offer.map(|offer| offer.to_json());
+            json!({ "url": url, "winner": known.winner.name(), "offer": offer })
+        })
+        .collect();
+    json!({ "servers": servers }).to_string()
+}
+
+/// Whatever of `text` makes sense.
+fn parse(text: &str) -> Vec<(String, Known)> {
+    let value: Value = serde_json::from_str(text).unwrap_or_default();
+    let servers = value["servers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    servers.iter().take(MAX_SERVERS).filter_map(parse_server).collect()
+}
+
+fn parse_server(value: &Value) -> Option<(String, Known)> {
+    let winner = match value["winner"].as_str()? {
+        "quic" => Transport::Quic,
+        "http" => Transport::Http,
+        _ => return None,
+    };
+    let offer = Offer::parse(value["offer"].to_string().as_bytes()).ok();
+    Some((value["url"].as_str()?.to_owned(), Known { winner, offer }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const QUIC: Known = Known {
+        winner: Transport::Quic,
+        offer: Some(Offer { port: 7, certificate_sha256: Some([3; 32]) }),
+    };
+    const HTTP: Known = Known { winner: Transport::Http, offer: None };
+
+    #[test]
+    fn remembers_across_runs_and_processes() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("new");
+        let (one, other) = (Memory::open(Some(&folder)), Memory::open(Some(&folder)));
+        one.remember("http://a", QUIC);
+        other.remember("http://b", HTTP);
+        one.remember("http://a", HTTP);
+        let later = Memory::open(Some(&folder));
+        assert_eq!((later.recall("http://a"), later.recall("http://b")), (Some(HTTP), Some(HTTP)));
+        assert_eq!(later.recall("http://c"), None);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "no drafts are left");
+    }
+
+    #[test]
+    fn is_bounded_and_tolerates_any_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE);
+        for bad in ["", "{", "[1]", r#"{"servers":[{"url":1},7,{"url":"x","winner":"tcp"}]}"#] {
+            fs::write(&file, bad).unwrap();
+            assert_eq!(Memory::open(Some(folder.path())).lock().len(), 0, "{bad}");
+        }
+        fs::write(&file, " ".repeat(MAX_FILE_BYTES as usize + 1)).unwrap();
+        let memory = Memory::open(Some(folder.path()));
+        for server in 0..MAX_SERVERS + 10 {
+            memory.remember(&format!("http://{server}"), QUIC);
+        }
+        assert_eq!(Memory::open(Some(folder.path())).lock().len(), MAX_SERVERS);
+        assert_eq!(memory.recall("http://9"), None);
+        assert_eq!(memory.recall("http://10"), Some(QUIC));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_no_failure() {
+        let memory = Memory::open(Some(Path::new("/dev/null/x")));
+        memory.remember("http://a", QUIC);
+        assert_eq!(memory.recall("http://a"), Some(QUIC));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in "[{}\\[\\]\":,a-z0-9]{0,120}") {
+            prop_assert!(parse(&text).len() <= MAX_SERVERS);
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Messages on a QUIC stream (`spec/session.md`, section 2): written, and read from
+//! pieces of any size within a bound.
+
+use bytes::{Buf, Bytes, BytesMut};
+use loquent_proto::wire::{Reader, put_int};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::ClientError;
+use crate::claim::Claim;
+
+/// Longest message that this client reads (S-2.1), in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
+/// Pieces in which it writes a body, in bytes.
+pub const BODY_PIECE_BYTES: usize = 64 * 1024;
+
+/// What a message is (S-2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Head of a request.
+    Request = 0,
+    /// The next bytes of a body.
+    Body = 1,
+    /// Head of a response.
+    Response = 2,
+    /// Head of an answer by datagram.
+    Answer = 3,
+    /// A frame of the delivery protocol.
+    Frame = 4,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Kind> {
+        let kinds = [Kind::Request, Kind::Body, Kind::Response, Kind::Answer, Kind::Frame];
+        kinds.get(usize::from(byte)).copied()
+    }
+}
+
+/// One message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// What it is.
+    pub kind: Kind,
+    /// What it carries.
+    pub payload: Bytes,
+}
+
+/// Appends a message to `out`.
+pub fn put_message(kind: Kind, payload: &[u8], out: &mut Vec<u8>) {
+    out.push(kind as u8);
+    put_int(out, payload.len() as u64);
+    out.extend_from_slice(payload);
+}
+
+/// Appends a request's body as BODY messages; an `answer`'s ends with an empty one (S-4.1).
+pub fn put_body(body: &[u8], answer: bool, out: &mut Vec<u8>) {
+    for piece in body.chunks(BODY_PIECE_BYTES) {
+        put_message(Kind::Body, piece, out);
+    }
+    if answer {
+        put_message(Kind::Body, &[], out);
+    }
+}
+
+/// Reads messages from one stream. After an error it refuses all further input.
+#[derive(Debug)]
+pub struct Messages {
+    buffer: BytesMut,
+    limit_bytes: usize,
+    failed: bool,
+}
+
+impl Messages {
+    /// A reader of messages of at most `limit_bytes`.
+    pub fn new(limit_bytes: usize) -> Self {
+        Messages { buffer: BytesMut::new(), limit_bytes, failed: false }
+    }
+
+    /// Takes the next piece of the stream; poll with [`Self::next`] until it gives nothing.
+    pub fn push(&mut self, piece: &[u8]) {
+        if !self.failed {
+            self.buffer.extend_from_slice(piece);
+        }
+    }
+
+    /// Bytes held for a message that is not complete.
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The next complete message.
+    ///
+    /// # Errors
+    /// An unknown type or a length beyond the limit (S-2.1), as soon as its head is there.
+    pub fn next(&mut self) -> Result<Option<Message>, ClientError> {
+        if self.failed {
+            return Err(ClientError::Malformed("the stream's messages cannot be read".into()));
+        }
+        let outcome = self.parse();
+        if outcome.is_err() {
+            self.failed = true;
+            self.buffer = BytesMut::new();
+        }
+        outcome
+    }
+
+    fn parse(&mut self) -> Result<Option<Message>, ClientError> {
+        let Some(&first) = self.buffer.first() else {
+            return Ok(None);
+        };
+        let kind = Kind::of(first)
+            .ok_or_else(|| ClientError::Malformed(format!("message of unknown type {first}")))?;
+        let mut reader = Reader::new(&self.buffer[1..]);
+        let length = match reader.int() {
+            Ok(length) => length,
+            Err(loquent_proto::Error::Truncated) => return Ok(None),
+            Err(error) => return Err(ClientError::Malformed(format!("message length: {error}"))),
+        };
+        if length > self.limit_bytes as u64 {
+            return Err(ClientError::TooLarge {
+                what: "one message",
+                limit_bytes: self.limit_bytes,
+            });
+        }
+        let (length, head) = (length as usize, self.buffer.len() - reader.rest().len());
+        if reader.rest().len() < length {
+            return Ok(None);
+        }
+        self.buffer.advance(head);
+        Ok(Some(Message { kind, payload: self.buffer.split_to(length).freeze() }))
+    }
+}
+
+/// Head of a REQUEST (S-2.2, S-2.3).
+#[derive(Clone, PartialEq, Eq, Serialize)]
+pub struct RequestHead<'a> {
+    /// API key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<&'a str>,
+    /// HTTP method.
+    pub method: &'a str,
+    /// Path and query.
+    pub path: &'a str,
+    /// Headers beside the key's.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// The stream's number, if the answer shall come by datagram (S-4.1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<u64>,
+}
+
+impl RequestHead<'_> {
+    /// Appends it as a message.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        let json = serde_json::to_vec(self).expect("strings and numbers become JSON");
+        put_message(Kind::Request, &json, out);
+    }
+}
+
+/// Head of a RESPONSE (S-2.2).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ResponseHead {
+    /// HTTP status code.
+    pub status: u16,
+    /// Headers.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+}
+
+/// Head of an ANSWER (S-4.2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnswerHead {
+    /// What names the answer for a resume.
+    pub claim: Claim,
+    /// The stream's number.
+    pub stream: u64,
+    /// Log offset that the log begins with here.
+    pub offset: u64,
+}
+
+impl ResponseHead {
+    /// Parses a RESPONSE's payload.
+    ///
+    /// # Errors
+    /// [`ClientError::Malformed`].
+    pub fn parse(payload: &[u8]) -> Result<Self, ClientError> {
+        let head: ResponseHead = serde_json::from_slice(payload)
+            .map_err(|error| ClientError::Malformed(format!("head of a response: {error}")))?;
+        match head.status {
+            200..=599 => Ok(head),
+            status => Err(ClientError::Malformed(format!("status {status}"))),
+        }
+    }
+}
+
+impl AnswerHead {
+    /// Parses an ANSWER's payload.
+    ///
+    /// # Errors
+    /// [`ClientError::Malformed`].
+    pub fn parse(payload: &[u8]) -> Result<Self, ClientError> {
+        #[derive(Deserialize)]
+        struct Raw<'a> {
+            id: &'a str,
+            token: &'a str,
+            stream: u64,
+            offset: u64,
+        }
+        let raw: Raw<'_> = serde_json::from_slice(payload)
+            .map_err(|error| ClientError::Malformed(format!("head of an answer: {error}")))?;
+        let claim = Claim::parse(raw.id, raw.token)
+            .ok_or_else(|| ClientError::Malformed("an answer's id or token".into()))?;
+        Ok(AnswerHead { claim, stream: raw.stream, offset: raw.offset })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(pieces: &[&[u8]], limit: usize) -> Result<Vec<Message>, ClientError> {
+        let mut messages = Messages::new(limit);
+        let mut found = Vec::new();
+        for piece in pieces {
+            messages.push(piece);
+            while let Some(message) = messages.next()? {
+                found.push(message);
+            }
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn a_request_is_json_with_what_is_there() {
+        let mut out = Vec::new();
+        let head = RequestHead {
+            key: Some("k"),
+            method: "POST",
+            path: "/v1/x?y=1",
+            headers: BTreeMap::new(),
+            stream: Some(7),
+        };
+        head.put(&mut out);
+        put_body(&[9; BODY_PIECE_BYTES + 1], true, &mut out);
+        let found = read(&[&out], MAX_MESSAGE_BYTES).unwrap();
+        let kinds: Vec<_> = found.iter().map(|one| (one.kind, one.payload.len())).collect();
+        assert_eq!(kinds[1..], [(Kind::Body, BODY_PIECE_BYTES), (Kind::Body, 1), (Kind::Body, 0)]);
+        assert_eq!(
+            found[0].payload,
+            br#"{"key":"k","method":"POST","path":"/v1/x?y=1","stream":7}"#.as_slice()
+        );
+    }
+
+    #[test]
+    fn what_is_too_long_or_unknown_is_refused_at_its_head_and_for_good() {
+        let mut messages = Messages::new(10);
+        messages.push(&[1, 11]);
+        assert!(matches!(messages.next(), Err(ClientError::TooLarge { limit_bytes: 10, .. })));
+        messages.push(&[1, 1, 1]);
+        assert!(messages.next().is_err());
+        assert_eq!(messages.buffered_bytes(), 0);
+        assert!(read(&[&[5]], 10).is_err());
+        assert!(read(&[&[1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]], 10).is_err());
+    }
+
+    #[test]
+    fn heads_of_answers_are_checked() {
+        let (id, token) = ("0".repeat(32), "f".repeat(32));
+        let json = |id: &str, token: &str, offset: &str| {
+            format!(r#"{{"id":"{id}","token":"{token}","stream":3,"offset":{offset},"more":1}}"#)
+        };
+        let head = AnswerHead::parse(json(&id, &token, "5").as_bytes()).unwrap();
+        assert_eq!((head.stream, head.offset, head.claim.id_hex()), (3, 5, id.clone()));
+        for bad in
+            [json("0", &token, "5"), json(&id, &"g".repeat(32), "5"), json(&id, &token, "-1")]
+        {
+            assert!(AnswerHead::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+        assert!(ResponseHead::parse(br#"{"status":99,"headers":{}}"#).is_err());
+        assert!(ResponseHead::parse(br#"{"status":404,"headers":{"a":"b"}}"#).is_ok());
+    }
+
+    proptest! {
+        /// Where the network cuts the stream changes nothing.
+        #[test]
+        fn cuts_do_not_matter(
+            sent in proptest::collection::vec((0u8..5, proptest::collection::vec(any::<u8>(), 0..200)), 0..8),
+            cut in 1usize..40,
+        ) {
+            let mut out = Vec::new();
+            for (kind, payload) in &sent {
+                put_message(Kind::of(*kind).unwrap(), payload, &mut out);
+            }
+            let pieces: Vec<&[u8]> = out.chunks(cut).collect();
+            let found = read(&pieces, 1000).unwrap();
+            let expected: Vec<_> = sent.iter()
+                .map(|(kind, payload)| Message { kind: Kind::of(*kind).unwrap(), payload: payload.clone().into() })
+                .collect();
+            prop_assert_eq!(found, expected);
+        }
+
+        /// Hostile bytes neither panic nor are kept beyond one message.
+        #[test]
+        fn memory_is_bounded(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 0..50)) {
+            let mut messages = Messages::new(64);
+            for piece in &pieces {
+                messages.push(piece);
+                while let Ok(Some(message)) = messages.next() {
+                    prop_assert!(message.payload.len() <= 64);
+                }
+                prop_assert!(messages.buffered_bytes() <= 64 + 9);
+            }
+        }
+
+        /// Hostile heads do not panic.
+        #[test]
+        fn heads_do_not_panic(json in "[{}\\[\\]\":,a-f0-9idtokensrm]{0,80}", bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            for payload in [json.as_bytes(), &bytes] {
+                let _ = (ResponseHead::parse(payload), AnswerHead::parse(payload));
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What a server says about its delivery: `GET /v1/delivery` (S-1.3).
+
+use serde::{Deserialize, Serialize};
+
+use crate::ClientError;
+use crate::claim::{hex, unhex};
+
+/// The path to ask.
+pub const PATH: &str = "/v1/delivery";
+/// Longest answer that is read, in bytes.
+pub const MAX_BYTES: usize = 16 * 1024;
+
+/// Where and how a server takes QUIC connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// UDP port.
+    pub port: u16,
+    /// SHA-256 of the self-signed certificate in DER; `None` if an authority signed it.
+    pub certificate_sha256: Option<[u8; 32]>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Raw {
+    version: u64,
+    port: u16,
+    certificate_sha256: Option<String>,
+}
+
+impl Offer {
+    /// Parses the JSON of the answer; fields that are not known are left aside.
+    ///
+    /// # Errors
+    /// [`ClientError::Malformed`] for another version, port 0, or a hash that is none.
+    pub fn parse(json: &[u8]) -> Result<Offer, ClientError> {
+        let wrong = |what: String| ClientError::Malformed(format!("{PATH}: {what}"));
+        let raw: Raw = serde_json::from_slice(json).map_err(|error| wrong(error.to_string()))?;
+        if raw.version != 1 {
+            return Err(wrong(format!("version {} is not spoken", raw.version)));
+        }
+        if raw.port == 0 {
+            return Err(wrong("port 0".into()));
+        }
+        let certificate_sha256 = match raw.certificate_sha256 {
+            Some(digits) => Some(unhex(&digits).ok_or_else(|| wrong("no SHA-256".into()))?),
+            None => None,
+        };
+        Ok(Offer { port: raw.port, certificate_sha256 })
+    }
+
+    /// The JSON that [`Offer::parse`] reads.
+    pub fn to_json(&self) -> serde_json::Value {
+        let certificate_sha256 = self.certificate_sha256.map(|hash| hex(&hash));
+        serde_json::json!({ "version": 1, "port": self.port, "certificate_sha256": certificate_sha256 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn offers() {
+        let hash = "ab".repeat(32);
+        let json = format!(
+            r#"{{"version":1,"port":8080,"certificate_sha256":"{hash}","path":"/loquent/1"}}"#
+        );
+        let offer = Offer::parse(json.as_bytes()).unwrap();
+        assert_eq!(offer, Offer { port: 8080, certificate_sha256: Some([0xab; 32]) });
+        assert_eq!(Offer::parse(offer.to_json().to_string().as_bytes()).unwrap(), offer);
+        let signed = Offer::parse(br#"{"version":1,"port":1,"certificate_sha256":null}"#).unwrap();
+        assert_eq!(signed.certificate_sha256, None);
+        for bad in [
+            "",
+            "[]",
+            "{}",
+            r#"{"version":2,"port":1,"certificate_sha256":null}"#,
+            r#"{"version":1,"port":0,"certificate_sha256":null}"#,
+            r#"{"version":1,"port":65536,"certificate_sha256":null}"#,
+            r#"{"version":1,"port":1,"certificate_sha256":"ab"}"#,
+        ] {
+            assert!(Offer::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_answers_do_not_panic(text in "\\PC{0,100}", bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let _ = (Offer::parse(text.as_bytes()), Offer::parse(&bytes));
+        }
+    }
+}

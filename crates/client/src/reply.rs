@@ -1,0 +1,152 @@
+//! A plain HTTP response, whichever way it came: by HTTP itself or through the tunnel of
+//! a QUIC connection (`spec/session.md`, section 3).
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::ClientError;
+use crate::http::Response;
+use crate::link::{Link, MessageStream};
+use crate::memory::Transport;
+use crate::message::{Kind, ResponseHead};
+
+/// A response whose head has arrived.
+pub struct Reply {
+    /// HTTP status code.
+    pub status: u16,
+    /// Its headers, without those of one connection (RFC 9110 §7.6.1).
+    pub headers: HeaderMap,
+    body: Body,
+}
+
+enum Body {
+    Http(Box<Response>),
+    /// The link is held so that it counts as used.
+    Quic(Box<MessageStream>, Link),
+}
+
+impl Reply {
+    pub(crate) fn by_http(response: Response) -> Reply {
+        let headers = end_to_end(&response.headers);
+        Reply { status: response.status, headers, body: Body::Http(Box::new(response)) }
+    }
+
+    pub(crate) fn by_quic(head: &ResponseHead, stream: MessageStream, link: Link) -> Reply {
+        let headers = end_to_end(&header_map(&head.headers));
+        Reply { status: head.status, headers, body: Body::Quic(Box::new(stream), link) }
+    }
+
+    /// Which way it came.
+    pub fn transport(&self) -> Transport {
+        match self.body {
+            Body::Http(_) => Transport::Http,
+            Body::Quic(..) => Transport::Quic,
+        }
+    }
+
+    /// The response itself, if it came by HTTP.
+    pub fn into_http(self) -> Option<Response> {
+        match self.body {
+            Body::Http(response) => Some(*response),
+            Body::Quic(..) => None,
+        }
+    }
+
+    /// The next piece of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// A body that breaks off (S-3.2): what came is not all of it.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let stream = match &mut self.body {
+            Body::Http(response) => return response.frame().await,
+            Body::Quic(stream, _link) => stream,
+        };
+        match stream.incoming.next().await? {
+            None => Ok(None),
+            Some(message) if message.kind == Kind::Body => Ok(Some(message.payload)),
+            Some(message) => {
+                stream.refuse();
+                Err(ClientError::Malformed(format!("{:?} within a response", message.kind)))
+            }
+        }
+    }
+
+    /// The rest of the body, up to `limit_bytes`.
+    ///
+    /// # Errors
+    /// [`ClientError::TooLarge`], or a body that breaks off.
+    pub async fn read_all(&mut self, limit_bytes: usize) -> Result<Bytes, ClientError> {
+        let mut whole = Vec::new();
+        while let Some(piece) = self.piece().await? {
+            if whole.len() + piece.len() > limit_bytes {
+                return Err(ClientError::TooLarge { what: "an answer", limit_bytes });
+            }
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole.into())
+    }
+
+    /// The error that a status other than 200 stands for.
+    pub async fn into_refusal(mut self) -> ClientError {
+        let body = self.read_all(64 * 1024).await.unwrap_or_default();
+        crate::http::refusal(self.status, &self.headers, &body)
+    }
+}
+
+/// The headers that are not meant for one connection alone.
+pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
+    const HOP: [&str; 10] = [
+        "connection",
+        "content-length",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    let named = headers.get_all("connection").iter().filter_map(|value| value.to_str().ok());
+    let named: Vec<String> =
+        named.flat_map(|value| value.split(',')).map(|name| name.trim().to_lowercase()).collect();
+    let kept = headers.iter().filter(|(name, _)| {
+        !HOP.contains(&name.as_str()) && !named.iter().any(|other| other == name.as_str())
+    });
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Headers from an object of strings; what no header can be is left out.
+fn header_map(object: &std::collections::BTreeMap<String, String>) -> HeaderMap {
+    let parse = |(name, value): (&String, &String)| {
+        Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
+    };
+    object.iter().filter_map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_one_connection_stay_with_it() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Mine"),
+            ("x-mine", "1"),
+            ("transfer-encoding", "chunked"),
+            ("retry-after", "3"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        let kept = end_to_end(&headers);
+        assert_eq!((kept.len(), &kept["retry-after"]), (1, &HeaderValue::from_static("3")));
+    }
+
+    #[test]
+    fn what_is_no_header_is_left_out() {
+        let object = [("a b", "1"), ("ok", "x\ny"), ("fine", "z")];
+        let object = object.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(header_map(&object.into()).len(), 1);
+    }
+}
