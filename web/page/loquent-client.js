@@ -1,7 +1,8 @@
 // Built from web/client by `npm run build`; change it there.
 class ChunkWriter {
     #head = { id: "", object: "chat.completion.chunk", created: 0, model: "" };
-    #usageNull = false;
+    #usageIn = "none";
+    #usage = null;
     #begun = new Set();
     #logprobs = new Map();
     chunks(delta) {
@@ -21,11 +22,12 @@ class ChunkWriter {
             case "finish":
                 return this.#choice(delta.choice, this.#content(null, ""), delta.reason);
             case "usage":
-                return [{ ...this.#head, choices: [], usage: usageOf(delta) }];
+                this.#usage = usageOf(delta);
+                return this.#usageIn === "counts" ? [] : this.#usageChunk();
             case "other":
-                return this.#choice(delta.choice, parseJson(delta.json));
+                return [{ ...this.#head, choices: [], ...parseJson(delta.json) }];
             default:
-                return [];
+                return delta.kind === "done" && this.#usageIn === "counts" ? this.#usageChunk() : [];
         }
     }
     get #chat() {
@@ -33,10 +35,13 @@ class ChunkWriter {
     }
     #open(meta) {
         const { id, object, created, model, usage } = parseJson(meta);
-        this.#usageNull = usage === "null" || usage === "counts";
+        this.#usageIn = usage;
         const known = { id, object, created, model };
         const set = Object.entries(known).filter(([, value]) => value !== undefined);
         this.#head = { ...this.#head, ...Object.fromEntries(set) };
+    }
+    #usageChunk() {
+        return this.#usage === null ? [] : [{ ...this.#head, choices: [], usage: this.#usage }];
     }
     #content(name, text) {
         if (!this.#chat)
@@ -56,7 +61,9 @@ class ChunkWriter {
     }
     #chunk(index, fields, logprobs, finish_reason) {
         const choice = { index, logprobs, finish_reason, ...fields };
-        return { ...this.#head, choices: [choice], ...(this.#usageNull && { usage: null }) };
+        const usage = this.#usageIn === "counts" ? this.#usage : null;
+        const told = this.#usageIn === "counts" || this.#usageIn === "null";
+        return { ...this.#head, choices: [choice], ...(told && { usage }) };
     }
 }
 function toolCall(delta) {
@@ -72,7 +79,7 @@ function usageOf(delta) {
         completion_tokens: delta.completion,
         total_tokens: delta.prompt + delta.completion,
         prompt_tokens_details: { cached_tokens: delta.cached },
-        completion_tokens_details: { reasoning_tokens: delta.reasoning },
+        ...(delta.reasoning > 0 && { completion_tokens_details: { reasoning_tokens: delta.reasoning } }),
     };
 }
 function parseJson(text) {
@@ -175,7 +182,7 @@ function targetOf(server, delivery) {
     return { urls, certificate_sha256: hash };
 }
 function hostsOf(host, anyName) {
-    return host === "localhost" && anyName ? ["127.0.0.1", "[::1]"] : [host];
+    return host === "localhost" && anyName ? [host, "127.0.0.1"] : [host];
 }
 function webTransportWorks() {
     if (!("WebTransport" in globalThis))
@@ -962,7 +969,8 @@ function forgetChat(remember) {
     forget(remember);
 }
 async function prepare(url) {
-    const link = await headStart(serverOf(absolute(url)), "auto");
+    const connecting = webTransportWorks() ? connected(serverOf(absolute(url))) : null;
+    const link = connecting && (await Promise.race([connecting, after(INSISTED_MS)]));
     return link ? "webtransport" : "sse";
 }
 function absolute(url) {
@@ -1198,22 +1206,32 @@ async function paused(ms, signal) {
 const without = new Map();
 const WITHOUT_MS = 60_000;
 async function headStart(server, wish) {
-    const possible = wish === "auto" ? webTransportWorks() : "WebTransport" in globalThis;
-    if (!possible || (without.get(server.href) ?? 0) > Date.now())
+    if (wish === "webtransport")
+        return Promise.race([connected(server), after(INSISTED_MS)]);
+    if (!webTransportWorks())
+        return null;
+    const link = await Promise.race([connected(server), after(lastWinner(server) === "sse" ? 0 : HEAD_START_MS)]);
+    if (link === null)
+        rememberWinner(server, "sse");
+    return link;
+}
+async function connected(server) {
+    if (!("WebTransport" in globalThis) || (without.get(server.href) ?? 0) > Date.now())
         return null;
     const link = sharedLink();
     if (link.isConnected(server))
         return link;
-    const connecting = connect(link, server).then(() => true, () => false);
-    void connecting.then((won) => won && rememberWinner(server, "webtransport"));
-    const lostBefore = wish === "auto" && lastWinner(server) === "sse";
-    const won = await Promise.race([connecting, after(lostBefore ? 0 : wish === "auto" ? HEAD_START_MS : INSISTED_MS)]);
-    if (!won)
-        rememberWinner(server, "sse");
-    return won ? link : null;
+    try {
+        await connect(link, server);
+        rememberWinner(server, "webtransport");
+        return link;
+    }
+    catch {
+        return null;
+    }
 }
 function after(ms) {
-    return new Promise((resolve) => setTimeout(() => resolve(false), ms));
+    return new Promise((resolve) => setTimeout(() => resolve(null), ms));
 }
 async function connect(link, server) {
     const target = await discover(server);

@@ -78,9 +78,13 @@ export function forgetChat(remember: string): void {
   forget(remember);
 }
 
-/** Connects ahead of a first question; resolves to how it would travel. Never rejects. */
+/**
+ * Connects ahead of a question, so that it need not wait. Resolves, once that is known, to
+ * how the answer will travel; never rejects.
+ */
 export async function prepare(url: string | URL): Promise<TransportName> {
-  const link = await headStart(serverOf(absolute(url)), "auto");
+  const connecting = webTransportWorks() ? connected(serverOf(absolute(url))) : null;
+  const link = connecting && (await Promise.race([connecting, after(INSISTED_MS)]));
   return link ? "webtransport" : "sse";
 }
 
@@ -337,28 +341,31 @@ async function paused(ms: number, signal: AbortSignal): Promise<void> {
 const without = new Map<string, number>();
 const WITHOUT_MS = 60_000;
 
-/** How much WebTransport is wanted: `auto` may decide against it. */
-type Wish = "auto" | "webtransport";
-
 /** The link, if it is connected in time; connecting goes on for the next time. */
-async function headStart(server: URL, wish: Wish): Promise<Link | null> {
-  const possible = wish === "auto" ? webTransportWorks() : "WebTransport" in globalThis;
-  if (!possible || (without.get(server.href) ?? 0) > Date.now()) return null;
-  const link = sharedLink();
-  if (link.isConnected(server)) return link;
-  const connecting = connect(link, server).then(
-    () => true,
-    () => false,
-  );
-  void connecting.then((won) => won && rememberWinner(server, "webtransport"));
-  const lostBefore = wish === "auto" && lastWinner(server) === "sse";
-  const won = await Promise.race([connecting, after(lostBefore ? 0 : wish === "auto" ? HEAD_START_MS : INSISTED_MS)]);
-  if (!won) rememberWinner(server, "sse");
-  return won ? link : null;
+async function headStart(server: URL, wish: "auto" | "webtransport"): Promise<Link | null> {
+  if (wish === "webtransport") return Promise.race([connected(server), after(INSISTED_MS)]);
+  if (!webTransportWorks()) return null;
+  const link = await Promise.race([connected(server), after(lastWinner(server) === "sse" ? 0 : HEAD_START_MS)]);
+  if (link === null) rememberWinner(server, "sse");
+  return link;
 }
 
-function after(ms: number): Promise<false> {
-  return new Promise((resolve) => setTimeout(() => resolve(false), ms));
+/** The link, once it is connected to `server`; `null` if that fails. */
+async function connected(server: URL): Promise<Link | null> {
+  if (!("WebTransport" in globalThis) || (without.get(server.href) ?? 0) > Date.now()) return null;
+  const link = sharedLink();
+  if (link.isConnected(server)) return link;
+  try {
+    await connect(link, server);
+    rememberWinner(server, "webtransport");
+    return link;
+  } catch {
+    return null;
+  }
+}
+
+function after(ms: number): Promise<null> {
+  return new Promise((resolve) => setTimeout(() => resolve(null), ms));
 }
 
 async function connect(link: Link, server: URL): Promise<void> {

@@ -36,7 +36,9 @@ export interface ChunkUsage {
 /** Writes chunks from deltas (S-6.2). */
 export class ChunkWriter {
   #head = { id: "", object: "chat.completion.chunk", created: 0, model: "" };
-  #usageNull = false;
+  /** What the open record says of usage in chunks (S-6.1), and the last counts. */
+  #usageIn: unknown = "none";
+  #usage: ChunkUsage | null = null;
   /** Choices whose role was written, and log probabilities that wait for their text. */
   readonly #begun = new Set<number>();
   readonly #logprobs = new Map<number, unknown>();
@@ -59,11 +61,12 @@ export class ChunkWriter {
       case "finish":
         return this.#choice(delta.choice, this.#content(null, ""), delta.reason);
       case "usage":
-        return [{ ...this.#head, choices: [], usage: usageOf(delta) }];
+        this.#usage = usageOf(delta);
+        return this.#usageIn === "counts" ? [] : this.#usageChunk();
       case "other":
-        return this.#choice(delta.choice, parseJson(delta.json));
+        return [{ ...this.#head, choices: [], ...parseJson(delta.json) }];
       default:
-        return [];
+        return delta.kind === "done" && this.#usageIn === "counts" ? this.#usageChunk() : [];
     }
   }
 
@@ -73,10 +76,14 @@ export class ChunkWriter {
 
   #open(meta: string): void {
     const { id, object, created, model, usage } = parseJson(meta);
-    this.#usageNull = usage === "null" || usage === "counts";
+    this.#usageIn = usage;
     const known = { id, object, created, model };
     const set = Object.entries(known).filter(([, value]) => value !== undefined);
     this.#head = { ...this.#head, ...Object.fromEntries(set) };
+  }
+
+  #usageChunk(): Chunk[] {
+    return this.#usage === null ? [] : [{ ...this.#head, choices: [], usage: this.#usage }];
   }
 
   #content(name: string | null, text: string): Json {
@@ -98,7 +105,9 @@ export class ChunkWriter {
 
   #chunk(index: number, fields: Json, logprobs: unknown, finish_reason: string | null): Chunk {
     const choice = { index, logprobs, finish_reason, ...fields };
-    return { ...this.#head, choices: [choice], ...(this.#usageNull && { usage: null }) };
+    const usage = this.#usageIn === "counts" ? this.#usage : null;
+    const told = this.#usageIn === "counts" || this.#usageIn === "null";
+    return { ...this.#head, choices: [choice], ...(told && { usage }) };
   }
 }
 
@@ -116,7 +125,7 @@ function usageOf(delta: Extract<Delta, { kind: "usage" }>): ChunkUsage {
     completion_tokens: delta.completion,
     total_tokens: delta.prompt + delta.completion,
     prompt_tokens_details: { cached_tokens: delta.cached },
-    completion_tokens_details: { reasoning_tokens: delta.reasoning },
+    ...(delta.reasoning > 0 && { completion_tokens_details: { reasoning_tokens: delta.reasoning } }),
   };
 }
 

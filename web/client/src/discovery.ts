@@ -42,7 +42,7 @@ export function targetOf(server: URL, delivery: unknown): Target | null {
  * hash vouches for the certificate, its name does not matter, and both can be tried.
  */
 function hostsOf(host: string, anyName: boolean): string[] {
-  return host === "localhost" && anyName ? ["127.0.0.1", "[::1]"] : [host];
+  return host === "localhost" && anyName ? [host, "127.0.0.1"] : [host];
 }
 
 /** Whether to try WebTransport here at all. */
