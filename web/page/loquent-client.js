@@ -162,14 +162,9 @@ function serverOf(endpoint) {
     return new URL(path, endpoint.origin);
 }
 async function discover(server) {
-    try {
-        const signal = AbortSignal.timeout(DISCOVERY_MS);
-        const response = await fetch(new URL("v1/delivery", server), { cache: "no-store", signal });
-        return response.ok ? targetOf(server, await response.json()) : null;
-    }
-    catch {
-        return null;
-    }
+    const signal = AbortSignal.timeout(DISCOVERY_MS);
+    const response = await fetch(new URL("v1/delivery", server), { cache: "no-store", signal });
+    return response.ok ? targetOf(server, await response.json().catch(() => null)) : null;
 }
 function targetOf(server, delivery) {
     const { version, port, certificate_sha256: hash, path } = (delivery ?? {});
@@ -805,6 +800,8 @@ function putText(out, one, many, delta) {
     return out.raw(encodeUtf8(delta.text)).bytes;
 }
 const MAX_EVENT_CHARS = 4 << 20;
+const RESUME_RESPONSE_MS = 10_000;
+const SILENCE_MS = 30_000;
 class EventReader {
     #line = "";
     #id = null;
@@ -840,7 +837,7 @@ class EventReader {
     }
 }
 async function askBySse(request, signal, server) {
-    const response = await reach(request.url, { method: "POST", headers: request.headers, body: request.body, signal });
+    const response = await reach(request.url, { method: "POST", headers: request.headers, body: request.body, signal }, signal);
     if (!response.ok)
         throw await refusedBy(response);
     return new EventAnswer(response, server, referenceOf(response), null, signal);
@@ -848,7 +845,13 @@ async function askBySse(request, signal, server) {
 async function resumeBySse(server, reference, offset, signal) {
     const url = new URL(`v1/streams/${reference.id}?from=${offset}`, server);
     const headers = { "x-loquent-stream-token": reference.token, accept: "text/event-stream" };
-    const response = await reach(url, { headers, signal });
+    const patience = new AbortController();
+    const timer = setTimeout(() => patience.abort(), RESUME_RESPONSE_MS);
+    const abort = () => patience.abort(signal.reason);
+    signal.addEventListener("abort", abort, { once: true });
+    if (signal.aborted)
+        abort();
+    const response = await reach(url, { headers, signal: patience.signal }, signal).finally(() => clearTimeout(timer));
     if (response.status === 404)
         throw new LoquentError("gone", "The rest of this answer is not kept any more.", { status: 404 });
     if (!response.ok)
@@ -860,12 +863,12 @@ function stopByHttp(server, reference) {
     const headers = { "x-loquent-stream-token": reference.token };
     void fetch(url, { method: "DELETE", headers, keepalive: true }).catch(() => { });
 }
-async function reach(url, init) {
+async function reach(url, init, stopped) {
     try {
         return await fetch(url, { cache: "no-store", ...init });
     }
     catch (error) {
-        if (init.signal?.aborted)
+        if (stopped.aborted)
             throw error;
         throw new PathLost("The server does not answer.", { cause: error });
     }
@@ -925,6 +928,8 @@ class EventAnswer {
         }
     }
     async #next(reader) {
+        const silent = () => void reader.cancel().catch(() => { });
+        const timer = this.reference ? setTimeout(silent, SILENCE_MS) : undefined;
         try {
             return await reader.read();
         }
@@ -932,6 +937,9 @@ class EventAnswer {
             if (this.signal.aborted)
                 throw error;
             throw new PathLost("The connection broke.", { cause: error });
+        }
+        finally {
+            clearTimeout(timer);
         }
     }
     #items(event) {
@@ -992,6 +1000,8 @@ class Answer {
     #stopped = new AbortController();
     #memory;
     #source = null;
+    #progressAt = Date.now();
+    #barrenPaths = 0;
     constructor(url, options, origin) {
         this.url = url;
         this.options = options;
@@ -1066,6 +1076,8 @@ class Answer {
         }
     }
     #apply(offset, delta) {
+        this.#progressAt = Date.now();
+        this.#barrenPaths = 0;
         this.offset = offset;
         this.reference ??= this.#source?.reference ?? null;
         if (delta.kind === "open")
@@ -1128,17 +1140,16 @@ class Answer {
         const before = this.#source instanceof LinkAnswer ? this.#source : null;
         this.#source = null;
         this.#state("resuming");
-        const until = Date.now() + RESUME_WITHIN_MS;
         let resumed = null;
         try {
-            for (let pause = FIRST_PAUSE_MS;; pause = Math.min(2 * pause, LONGEST_PAUSE_MS)) {
-                resumed = await this.#resume(this.reference, before);
-                if (resumed)
-                    return resumed;
-                if (Date.now() > until)
+            for (; resumed === null; this.#barrenPaths += 1) {
+                if (this.#barrenPaths > 0)
+                    await paused(pauseAfter(this.#barrenPaths), this.#stopped.signal);
+                if (Date.now() > this.#progressAt + RESUME_WITHIN_MS)
                     throw broken(null);
-                await paused(pause, this.#stopped.signal);
+                resumed = await this.#resume(this.reference, before);
             }
+            return resumed;
         }
         finally {
             if (!(resumed instanceof LinkAnswer))
@@ -1188,6 +1199,9 @@ function broken(error) {
     if (error !== null && !(error instanceof PathLost))
         return error;
     return new LoquentError("broken", "The connection broke; the answer is incomplete.", {});
+}
+function pauseAfter(paths) {
+    return Math.min(FIRST_PAUSE_MS * 2 ** (paths - 1), LONGEST_PAUSE_MS);
 }
 async function paused(ms, signal) {
     await new Promise((resolve) => {

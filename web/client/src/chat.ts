@@ -18,7 +18,7 @@ const HEAD_START_MS = 500;
 /** How long WebTransport may take where nothing else is wanted, ms. */
 const INSISTED_MS = 15_000;
 
-/** How long a broken answer is tried to be resumed, ms: as long as servers keep it. */
+/** How long a broken answer is tried to be resumed, ms: as long as servers keep it by default. */
 const RESUME_WITHIN_MS = 60_000;
 
 /** The first pause between attempts to resume, and the longest, ms. */
@@ -118,6 +118,9 @@ export class Answer implements AsyncIterable<Delta> {
   readonly #stopped = new AbortController();
   readonly #memory: Memory | null;
   #source: Source | null = null;
+  /** When something last came, and how many paths have brought nothing since. */
+  #progressAt = Date.now();
+  #barrenPaths = 0;
 
   /** Use {@link streamChat} or {@link resumeChat}. */
   constructor(
@@ -202,6 +205,8 @@ export class Answer implements AsyncIterable<Delta> {
   }
 
   #apply(offset: number | null, delta: Delta): void {
+    this.#progressAt = Date.now();
+    this.#barrenPaths = 0;
     this.offset = offset;
     this.reference ??= this.#source?.reference ?? null;
     if (delta.kind === "open") this.#meta = delta.meta;
@@ -261,15 +266,15 @@ export class Answer implements AsyncIterable<Delta> {
     const before = this.#source instanceof LinkAnswer ? this.#source : null;
     this.#source = null;
     this.#state("resuming");
-    const until = Date.now() + RESUME_WITHIN_MS;
     let resumed: Source | null = null;
     try {
-      for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_MS)) {
+      for (; resumed === null; this.#barrenPaths += 1) {
+        // The first attempt after progress is made at once.
+        if (this.#barrenPaths > 0) await paused(pauseAfter(this.#barrenPaths), this.#stopped.signal);
+        if (Date.now() > this.#progressAt + RESUME_WITHIN_MS) throw broken(null);
         resumed = await this.#resume(this.reference, before);
-        if (resumed) return resumed;
-        if (Date.now() > until) throw broken(null);
-        await paused(pause, this.#stopped.signal);
       }
+      return resumed;
     } finally {
       if (!(resumed instanceof LinkAnswer)) before?.forget();
     }
@@ -319,6 +324,11 @@ export class Answer implements AsyncIterable<Delta> {
 function broken(error: unknown): unknown {
   if (error !== null && !(error instanceof PathLost)) return error;
   return new LoquentError("broken", "The connection broke; the answer is incomplete.", {});
+}
+
+/** The pause before trying again when `paths` in a row have brought nothing, ms. */
+function pauseAfter(paths: number): number {
+  return Math.min(FIRST_PAUSE_MS * 2 ** (paths - 1), LONGEST_PAUSE_MS);
 }
 
 /** Waits, but not beyond the moment at which the network is back. */

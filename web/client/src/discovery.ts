@@ -16,15 +16,14 @@ export function serverOf(endpoint: URL): URL {
   return new URL(path, endpoint.origin);
 }
 
-/** Asks a server where its WebTransport is (S-1.3); `null` if it has none. */
+/**
+ * Asks a server where its WebTransport is (S-1.3); `null` if it has none. Rejects if the
+ * server cannot be asked.
+ */
 export async function discover(server: URL): Promise<Target | null> {
-  try {
-    const signal = AbortSignal.timeout(DISCOVERY_MS);
-    const response = await fetch(new URL("v1/delivery", server), { cache: "no-store", signal });
-    return response.ok ? targetOf(server, await response.json()) : null;
-  } catch {
-    return null;
-  }
+  const signal = AbortSignal.timeout(DISCOVERY_MS);
+  const response = await fetch(new URL("v1/delivery", server), { cache: "no-store", signal });
+  return response.ok ? targetOf(server, await response.json().catch(() => null)) : null;
 }
 
 /** Reads the answer of `GET /v1/delivery`; `null` for one that this version cannot use. */

@@ -9,6 +9,12 @@ import { type Item, PathLost, type Reference, type Source } from "./source.js";
 /** Longest event that is read, characters. */
 const MAX_EVENT_CHARS = 4 << 20;
 
+/** How long a server may take to say whether an answer can be resumed, ms. */
+const RESUME_RESPONSE_MS = 10_000;
+
+/** A silence of a resumable answer that is longer than three heartbeats: the path is dead, ms. */
+const SILENCE_MS = 30_000;
+
 /** One server-sent event with data. */
 export interface ServerEvent {
   /** Of this event itself, not the last one seen; `null` if it has none. */
@@ -65,7 +71,7 @@ export interface HttpRequest {
 
 /** Asks for an answer; resolves once the server has begun. */
 export async function askBySse(request: HttpRequest, signal: AbortSignal, server: URL): Promise<Source> {
-  const response = await reach(request.url, { method: "POST", headers: request.headers, body: request.body, signal });
+  const response = await reach(request.url, { method: "POST", headers: request.headers, body: request.body, signal }, signal);
   if (!response.ok) throw await refusedBy(response);
   return new EventAnswer(response, server, referenceOf(response), null, signal);
 }
@@ -74,7 +80,13 @@ export async function askBySse(request: HttpRequest, signal: AbortSignal, server
 export async function resumeBySse(server: URL, reference: Reference, offset: number, signal: AbortSignal): Promise<Source> {
   const url = new URL(`v1/streams/${reference.id}?from=${offset}`, server);
   const headers = { "x-loquent-stream-token": reference.token, accept: "text/event-stream" };
-  const response = await reach(url, { headers, signal });
+  // Only until the response begins: its body may take as long as it likes.
+  const patience = new AbortController();
+  const timer = setTimeout(() => patience.abort(), RESUME_RESPONSE_MS);
+  const abort = (): void => patience.abort(signal.reason);
+  signal.addEventListener("abort", abort, { once: true });
+  if (signal.aborted) abort();
+  const response = await reach(url, { headers, signal: patience.signal }, signal).finally(() => clearTimeout(timer));
   if (response.status === 404) throw new LoquentError("gone", "The rest of this answer is not kept any more.", { status: 404 });
   if (!response.ok) throw await refusedBy(response);
   return new EventAnswer(response, server, reference, offset, signal);
@@ -88,11 +100,11 @@ export function stopByHttp(server: URL, reference: Reference): void {
 }
 
 /** `fetch`, with a failed network as a lost path. */
-async function reach(url: URL, init: RequestInit): Promise<Response> {
+async function reach(url: URL, init: RequestInit, stopped: AbortSignal): Promise<Response> {
   try {
     return await fetch(url, { cache: "no-store", ...init });
   } catch (error) {
-    if (init.signal?.aborted) throw error;
+    if (stopped.aborted) throw error;
     throw new PathLost("The server does not answer.", { cause: error });
   }
 }
@@ -151,11 +163,16 @@ class EventAnswer implements Source {
   }
 
   async #next(reader: ReadableStreamDefaultReader<Uint8Array>): Promise<ReadableStreamReadResult<Uint8Array>> {
+    // A server that keeps an answer also says now and then that it is there.
+    const silent = (): void => void reader.cancel().catch(() => {});
+    const timer = this.reference ? setTimeout(silent, SILENCE_MS) : undefined;
     try {
       return await reader.read();
     } catch (error) {
       if (this.signal.aborted) throw error;
       throw new PathLost("The connection broke.", { cause: error });
+    } finally {
+      clearTimeout(timer);
     }
   }
 

@@ -144,6 +144,17 @@ test("a session that breaks is resumed in another, from what had arrived", async
   peer.close();
 });
 
+test("paths that bring nothing are tried ever less often", async () => {
+  const deltas = answerOf(seeded(2), 60);
+  const peer = new FakeServer({ deltas, breakAt: [30, 30, 30] });
+  offerWebTransport(peer);
+  const begun = performance.now();
+  assert.deepEqual(await readAll(streamChat({ url: url(), body: question })), deltas);
+  assert.equal(peer.resumed.length, 3);
+  assert.ok(performance.now() - begun > 700, "250 ms, then 500 ms, were waited");
+  peer.close();
+});
+
 test("a client that loses WebTransport for good finishes over server-sent events", async () => {
   const deltas = answerOf(seeded(3), 100);
   const peer = new FakeServer({ deltas });
