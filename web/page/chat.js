@@ -17,6 +17,9 @@ const KEPT_CONVERSATION = "loquent:conversation";
 /** A silence this long is worth a word, ms: readers take it for a stall. */
 const STALL_MS = 700;
 
+/** Tokens of the last so many ms are the speed that is shown while an answer streams. */
+const RATE_WINDOW_MS = 3_000;
+
 const TRANSPORTS = {
   webtransport: { name: "WebTransport", about: "Tokens come as datagrams: loss does not hold back what follows" },
   sse: { name: "SSE", about: "Tokens come as server-sent events over TCP, the way that works everywhere" },
@@ -63,7 +66,7 @@ class Showing {
   #begun = performance.now();
   #first = null;
   #last = null;
-  #tokens = 0;
+  #recent = [];
   #state = "connecting";
   #resumes = 0;
   #message = addMessage("assistant");
@@ -116,7 +119,7 @@ class Showing {
   #count(tokens) {
     this.#last = performance.now();
     this.#first ??= this.#last;
-    this.#tokens += tokens;
+    this.#recent.push({ at: this.#last, tokens });
     this.#strip.add(this.#last);
   }
 
@@ -138,8 +141,11 @@ class Showing {
   }
 
   #rate() {
-    const elapsed = this.#last - this.#first;
-    return elapsed > 200 && `${(((this.#tokens - 1) / elapsed) * 1000).toFixed(0)} tokens/s`;
+    const now = performance.now();
+    this.#recent = this.#recent.filter(({ at }) => at > now - RATE_WINDOW_MS);
+    const elapsed = Math.min(RATE_WINDOW_MS, now - this.#first);
+    const tokens = this.#recent.reduce((sum, one) => sum + one.tokens, 0);
+    return elapsed > 300 && `${((tokens / elapsed) * 1000).toFixed(0)} tokens/s`;
   }
 
   #summary(stopped) {

@@ -1232,10 +1232,10 @@ async function headStart(server, wish) {
 async function connected(server) {
     if (!("WebTransport" in globalThis) || (without.get(server.href) ?? 0) > Date.now())
         return null;
-    const link = sharedLink();
-    if (link.isConnected(server))
-        return link;
     try {
+        const link = sharedLink();
+        if (link.isConnected(server))
+            return link;
         await connect(link, server);
         rememberWinner(server, "webtransport");
         return link;

@@ -363,9 +363,9 @@ async function headStart(server: URL, wish: "auto" | "webtransport"): Promise<Li
 /** The link, once it is connected to `server`; `null` if that fails. */
 async function connected(server: URL): Promise<Link | null> {
   if (!("WebTransport" in globalThis) || (without.get(server.href) ?? 0) > Date.now()) return null;
-  const link = sharedLink();
-  if (link.isConnected(server)) return link;
   try {
+    const link = sharedLink(); // throws where pages may not have workers
+    if (link.isConnected(server)) return link;
     await connect(link, server);
     rememberWinner(server, "webtransport");
     return link;
