@@ -17,6 +17,9 @@ const KEPT_CONVERSATION = "loquent:conversation";
 /** A silence this long is worth a word, ms: readers take it for a stall. */
 const STALL_MS = 700;
 
+/** Text goes onto the page at most this often, ms: fast answers cost a layout per frame, not per token. */
+const FRAME_MS = 16;
+
 /** Tokens of the last so many ms are the speed that is shown while an answer streams. */
 const RATE_WINDOW_MS = 3_000;
 
@@ -67,6 +70,9 @@ class Showing {
   #first = null;
   #last = null;
   #recent = [];
+  #pending = "";
+  #flushedAt = 0;
+  #flushing = null;
   #state = "connecting";
   #resumes = 0;
   #message = addMessage("assistant");
@@ -90,13 +96,29 @@ class Showing {
     follow(() => (this.#message.text.data = answer.text));
     for await (const delta of answer) {
       if (delta.tokens) this.#count(delta.tokens);
-      if (delta.kind === "text" && delta.choice === 0) follow(() => this.#message.text.appendData(delta.text));
+      if (delta.kind === "text" && delta.choice === 0) this.#append(delta.text);
     }
+  }
+
+  #append(piece) {
+    this.#pending += piece;
+    const wait = this.#flushedAt + FRAME_MS - performance.now();
+    if (wait <= 0) this.#flush();
+    else this.#flushing ??= setTimeout(() => this.#flush(), wait);
+  }
+
+  #flush() {
+    clearTimeout(this.#flushing);
+    this.#flushing = null;
+    this.#flushedAt = performance.now();
+    if (this.#pending) follow(() => this.#message.text.appendData(this.#pending));
+    this.#pending = "";
   }
 
   /** The answer is over, well or not. */
   end(error) {
     clearInterval(this.#watch);
+    this.#flush();
     this.#strip.stop();
     const { article, facts } = this.#message;
     article.classList.remove("streaming");

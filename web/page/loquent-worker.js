@@ -953,13 +953,15 @@ class Receiver {
             this.#events.push({ event: "silent" });
         }
     }
+    get showAt() {
+        const showing = this.#queue.length > 0 && this.#events.length < MAX_EVENTS;
+        return showing ? this.#pacer.nextAt : null;
+    }
     pollTimeout() {
         if (this.#state.is === "closed")
             return null;
         const linger = this.#state.is === "lingering" ? this.#state.until : null;
-        const showing = this.#queue.length > 0 && this.#events.length < MAX_EVENTS;
-        const show = showing ? this.#pacer.nextAt : null;
-        return earliest(linger, show, this.#ackAt, this.#probeAt(), this.#silentAt());
+        return earliest(linger, this.showAt, this.#ackAt, this.#probeAt(), this.#silentAt());
     }
     pollEvent() {
         return this.#events.shift() ?? null;
@@ -1261,7 +1263,9 @@ class DatagramAnswer {
     #handleFrame(path, frame, byStream) {
         if (path !== this.#path || this.#state.is === "refused" || this.#state.is === "over")
             return;
-        const fault = this.#begin(path).handleDatagram(this.#now(), frame);
+        const [receiver, now] = [this.#begin(path), this.#now()];
+        catchUp(receiver, now);
+        const fault = receiver.handleDatagram(now, frame);
         if (fault === null)
             path.byStream = byStream;
         this.#drive();
@@ -1288,6 +1292,7 @@ class DatagramAnswer {
         if (!path || !receiver || (this.#state.is !== "streaming" && this.#state.is !== "told"))
             return;
         const now = this.#now();
+        catchUp(receiver, now);
         receiver.handleTimeout(now);
         const ends = this.#tellDeltas(receiver);
         this.#transmit(path, receiver, now);
@@ -1349,6 +1354,10 @@ class DatagramAnswer {
         const at = receiver.pollTimeout();
         this.#timer = at === null ? null : setTimeout(() => this.#drive(), Math.max(0, Math.ceil((at - now) / 1_000)));
     }
+}
+function catchUp(receiver, now) {
+    for (let at = receiver.showAt; at !== null && at <= now; at = receiver.showAt)
+        receiver.handleTimeout(at);
 }
 function serve(port, Transport, clock = () => performance.now()) {
     const service = new Service((news) => port.postMessage(news), Transport, clock);

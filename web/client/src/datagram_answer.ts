@@ -241,7 +241,9 @@ export class DatagramAnswer {
 
   #handleFrame(path: Path, frame: Uint8Array, byStream: boolean): void {
     if (path !== this.#path || this.#state.is === "refused" || this.#state.is === "over") return;
-    const fault = this.#begin(path).handleDatagram(this.#now(), frame);
+    const [receiver, now] = [this.#begin(path), this.#now()];
+    catchUp(receiver, now);
+    const fault = receiver.handleDatagram(now, frame);
     if (fault === null) path.byStream = byStream;
     this.#drive();
   }
@@ -267,6 +269,7 @@ export class DatagramAnswer {
     const [path, receiver] = [this.#path, this.#receiver];
     if (!path || !receiver || (this.#state.is !== "streaming" && this.#state.is !== "told")) return;
     const now = this.#now();
+    catchUp(receiver, now);
     receiver.handleTimeout(now);
     const ends = this.#tellDeltas(receiver);
     this.#transmit(path, receiver, now);
@@ -324,4 +327,9 @@ export class DatagramAnswer {
     const at = receiver.pollTimeout();
     this.#timer = at === null ? null : setTimeout(() => this.#drive(), Math.max(0, Math.ceil((at - now) / 1_000)));
   }
+}
+
+/** Shows what was due while a timer of a few milliseconds' grain was late. */
+function catchUp(receiver: Receiver, now: number): void {
+  for (let at = receiver.showAt; at !== null && at <= now; at = receiver.showAt) receiver.handleTimeout(at);
 }

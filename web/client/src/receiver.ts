@@ -313,13 +313,21 @@ export class Receiver {
     }
   }
 
+  /**
+   * When the next delta is due to be shown; `null`: none waits. A driver whose timers are
+   * coarse calls {@link handleTimeout} for each of these that it has missed, in order: the
+   * pace is then what it would be with exact ones.
+   */
+  get showAt(): number | null {
+    const showing = this.#queue.length > 0 && this.#events.length < MAX_EVENTS;
+    return showing ? this.#pacer.nextAt : null;
+  }
+
   /** When to call {@link handleTimeout} next; `null`: only after something else happened. */
   pollTimeout(): number | null {
     if (this.#state.is === "closed") return null;
     const linger = this.#state.is === "lingering" ? this.#state.until : null;
-    const showing = this.#queue.length > 0 && this.#events.length < MAX_EVENTS;
-    const show = showing ? this.#pacer.nextAt : null;
-    return earliest(linger, show, this.#ackAt, this.#probeAt(), this.#silentAt());
+    return earliest(linger, this.showAt, this.#ackAt, this.#probeAt(), this.#silentAt());
   }
 
   /** What has happened, once each and in order. */

@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { after, afterEach, before, beforeEach, test } from "node:test";
-import { LoquentError, resumeChat, streamChat } from "../dist/index.js";
+import { lastWinner, serverOf } from "../dist/discovery.js";
+import { LoquentError, prepare, resumeChat, streamChat } from "../dist/index.js";
 import { Link, setSharedLink } from "../dist/link.js";
 import { serve } from "../dist/service.js";
 import { FakeServer, answerOf, seeded, textOf } from "./support.mjs";
@@ -56,6 +57,9 @@ let servers = 0;
 /** The endpoint; each test's has a path of its own, so that nothing is remembered. */
 const url = (path = "v1/chat/completions") => new URL(`/s${servers}/${path}`, `http://127.0.0.1:${http.address().port}`);
 
+/** A question by WebTransport and nothing else, however slow this machine may be. */
+const insisting = (options = {}) => ({ url: url(), body: question, transport: "webtransport", ...options });
+
 /** Gives the client a WebTransport to `peer` through a message channel, as a worker would. */
 function offerWebTransport(peer) {
   servers += 1;
@@ -107,8 +111,7 @@ test("over WebTransport, through loss both ways, every delta once", async () => 
     const peer = new FakeServer({ deltas, loses: () => random() < 0.3 });
     offerWebTransport(peer);
     const transports = [];
-    const options = { url: url(), body: question, apiKey: "k", onTransport: (name) => transports.push(name) };
-    const answer = streamChat(options);
+    const answer = streamChat(insisting({ apiKey: "k", onTransport: (name) => transports.push(name) }));
     assert.deepEqual(await readAll(answer), deltas);
     assert.equal(answer.text, textOf(deltas));
     assert.equal(answer.finish, "stop");
@@ -126,7 +129,7 @@ test("where no datagram gets through, the stream carries the log and its acknowl
   const deltas = answerOf(seeded(1), 30);
   const peer = new FakeServer({ deltas, datagrams: false });
   offerWebTransport(peer);
-  assert.deepEqual(await readAll(streamChat({ url: url(), body: question })), deltas);
+  assert.deepEqual(await readAll(streamChat(insisting())), deltas);
   assert.ok(peer.acks.length > 0 && peer.acks.every((ack) => ack.byStream));
   peer.close();
 });
@@ -136,7 +139,7 @@ test("a session that breaks is resumed in another, from what had arrived", async
   const peer = new FakeServer({ deltas, breakAt: [30, 70] });
   offerWebTransport(peer);
   const states = [];
-  const answer = streamChat({ url: url(), body: question, onState: (state) => states.push(state) });
+  const answer = streamChat(insisting({ onState: (state) => states.push(state) }));
   assert.deepEqual(await readAll(answer), deltas);
   assert.equal(peer.resumed.length, 2);
   assert.ok(peer.resumed.every(({ known, offset }) => known && offset > 0));
@@ -149,7 +152,7 @@ test("paths that bring nothing are tried ever less often", async () => {
   const peer = new FakeServer({ deltas, breakAt: [30, 30, 30] });
   offerWebTransport(peer);
   const begun = performance.now();
-  assert.deepEqual(await readAll(streamChat({ url: url(), body: question })), deltas);
+  assert.deepEqual(await readAll(streamChat(insisting())), deltas);
   assert.equal(peer.resumed.length, 3);
   assert.ok(performance.now() - begun > 700, "250 ms, then 500 ms, were waited");
   peer.close();
@@ -172,6 +175,7 @@ test("a client that loses WebTransport for good finishes over server-sent events
     response.end("data: [DONE]\n\n");
   };
   const transports = [];
+  assert.equal(await prepare(url()), "webtransport");
   const answer = streamChat({ url: url(), body: question, onTransport: (name) => transports.push(name) });
   for await (const _ of answer) {
     if (answer.offset > peer.ends[20] && !peer.mute) {
@@ -194,10 +198,8 @@ test("a server that is not reached by WebTransport within 500 ms answers over SS
   assert.equal(await answer.finalText(), words.join(""));
   assert.equal(answer.transport, "sse");
   const first = performance.now() - begun;
-  assert.ok(first >= 490 && first < 3_000, `${first} ms`);
-  const again = performance.now();
-  await streamChat({ url: url(), body: question }).finalText();
-  assert.ok(performance.now() - again < 450, "the loser is not waited for again");
+  assert.ok(first >= 490 && first < 10_000, `${first} ms`);
+  assert.equal(lastWinner(serverOf(url())), "sse", "the loser is not waited for again");
 });
 
 test("a refusal is an error with its status, code and time to retry", async () => {
@@ -210,7 +212,7 @@ test("a refusal is an error with its status, code and time to retry", async () =
     for (const [key, value] of Object.entries(expected)) assert.equal(error[key], value);
     return true;
   };
-  await assert.rejects(readAll(streamChat({ url: url(), body: question })), isExpected);
+  await assert.rejects(readAll(streamChat(insisting())), isExpected);
   routes[`POST /s${servers}/v1/chat/completions`] = (response) =>
     response.writeHead(429, { "retry-after": "7" }).end(body);
   await assert.rejects(readAll(streamChat({ url: url(), body: question, transport: "sse" })), isExpected);
@@ -222,9 +224,9 @@ test("cancelling tells the server, whichever the transport", async () => {
   const peer = new FakeServer({ deltas });
   offerWebTransport(peer);
   const stop = new AbortController();
-  const reading = readAll(streamChat({ url: url(), body: question, signal: stop.signal, onState: (state) => state === "streaming" && stop.abort() }));
+  const reading = readAll(streamChat(insisting({ signal: stop.signal, onState: (state) => state === "streaming" && stop.abort() })));
   await assert.rejects(reading, { name: "AbortError" });
-  for await (const delta of streamChat({ url: url(), body: question })) if (delta.kind === "text") break;
+  for await (const delta of streamChat(insisting())) if (delta.kind === "text") break;
   while (peer.stopped.length < 2) await new Promise((resolve) => setTimeout(resolve, 1));
   const deleted = new Promise((resolve) => (routes[`DELETE /s${servers}/v1/streams/${ID}`] = (response) => resolve(response.writeHead(204).end())));
   routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
@@ -239,7 +241,7 @@ test("a hidden page says so in its acknowledgements", async () => {
   const peer = new FakeServer({ deltas });
   offerWebTransport(peer);
   let count = 0;
-  for await (const _ of streamChat({ url: url(), body: question })) {
+  for await (const _ of streamChat(insisting())) {
     if (++count === 20) setSharedLinkHidden(true);
     if (count === 50) setSharedLinkHidden(false);
   }
@@ -275,7 +277,7 @@ test("without resume a broken connection is an error, never an end", async () =>
 test("an answer that the server forgot is gone", async () => {
   const peer = new FakeServer({ deltas: answerOf(seeded(6), 200) });
   offerWebTransport(peer);
-  const answer = streamChat({ url: url(), body: question });
+  const answer = streamChat(insisting());
   const reading = (async () => {
     for await (const _ of answer) {
       if (answer.text.length > 100 && peer.answers.size > 0) {
@@ -292,7 +294,7 @@ test("an answer that fails says why, after what came of it", async () => {
   const deltas = [...answerOf(seeded(7), 5).slice(0, -3), { kind: "error", code: "engine_failed", message: "The engine stopped." }];
   const peer = new FakeServer({ deltas });
   offerWebTransport(peer);
-  const answer = streamChat({ url: url(), body: question });
+  const answer = streamChat(insisting());
   await assert.rejects(readAll(answer), { kind: "failed", code: "engine_failed", message: "The engine stopped." });
   assert.equal(answer.text, textOf(deltas));
   peer.close();
@@ -303,12 +305,12 @@ test("after a reload the answer goes on from what was kept, exactly once", async
   const peer = new FakeServer({ deltas, tick_ms: 5 });
   offerWebTransport(peer);
   const kept = () => JSON.parse(sessionStorage.getItem("loquent:answer:chat"))?.text ?? "";
-  const page = streamChat({ url: url(), body: question, remember: "chat" })[Symbol.asyncIterator]();
+  const page = streamChat(insisting({ remember: "chat" }))[Symbol.asyncIterator]();
   while (kept().length === 0) await page.next();
   // The page is gone, with its worker and what they held: nothing of it is called again.
   servers -= 1;
   offerWebTransport(peer);
-  const answer = resumeChat({ remember: "chat" });
+  const answer = resumeChat({ remember: "chat", transport: "webtransport" });
   assert.ok(answer.text === kept() && textOf(deltas).startsWith(answer.text));
   assert.ok(answer.text.length < textOf(deltas).length / 2 + 1_000);
   assert.equal(await answer.finalText(), textOf(deltas));
@@ -328,7 +330,7 @@ test("chunks are OpenAI's, alike over both transports", async () => {
   const peer = new FakeServer({ deltas });
   offerWebTransport(peer);
   routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
-  const [first, ...rest] = await collect(streamChat({ url: url(), body: question }).chunks());
+  const [first, ...rest] = await collect(streamChat(insisting()).chunks());
   assert.deepEqual(first, chunk({ role: "assistant", content: "" }));
   assert.deepEqual(rest, [...words.map((content) => chunk({ content })), chunk({}, "stop")]);
   const bySse = await collect(streamChat({ url: url(), body: question, transport: "sse" }).chunks());
