@@ -16,7 +16,8 @@ class LossyPath:
         self.port = port
         self.url = f"http://{ADDRESS}:{port}"
         self.dropped = 0
-        self.loss = loss
+        self.loss = loss  # may be changed while it runs
+        self._moves = 0
         self._random = random.Random(seed)
         self._closed = threading.Event()
         self._tcp = socket.create_server((ADDRESS, port))
@@ -61,6 +62,10 @@ class LossyPath:
         self.dropped += lost
         return lost
 
+    def move_client(self):
+        """From now on the server sees the client at another address."""
+        self._moves += 1
+
     def _relay_udp(self):
         ups = {}
         while not self._closed.is_set():
@@ -70,20 +75,21 @@ class LossyPath:
                 continue
             except OSError:
                 return
-            if client not in ups:
+            name = (client, self._moves)
+            if name not in ups:
                 up = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
                 up.connect(("127.0.0.1", self.port))
                 up.settimeout(0.2)
-                ups[client] = up
-                self._start(self._relay_back, up, client)
+                ups[name] = up
+                self._start(self._relay_back, up, *name)
             if not self._lost():
                 try:
-                    ups[client].send(packet)
+                    ups[name].send(packet)
                 except OSError:
                     pass  # the server has gone
 
-    def _relay_back(self, up, client):
-        while not self._closed.is_set():
+    def _relay_back(self, up, client, moves):
+        while not self._closed.is_set() and moves == self._moves:
             try:
                 packet = up.recv(2048)
             except TimeoutError:

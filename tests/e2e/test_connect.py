@@ -1,6 +1,8 @@
 """`loquent connect`: any SDK, unmodified, over a lossy path; nothing broken looks whole."""
 
 import concurrent.futures
+import os
+import pty
 import signal
 import socket
 import subprocess
@@ -117,6 +119,31 @@ def test_a_hundred_answers_over_a_lossy_path_are_those_of_a_clean_one(start, con
     print(f"100 answers in {took:.1f} s with {path.dropped} packets lost")
     assert path.dropped > 100, "the path lost next to nothing"
     assert took < 60
+
+
+@pytest.mark.parametrize("change", ["move", "die"])
+def test_an_answer_survives_a_new_address_and_the_death_of_udp(start, connect, lossy, change):
+    server = start(*PACED)
+    path = lossy(server, loss=0)
+    proxy = connect(path.url, "--head-start-ms", "5000")
+    assert proxy.decided() == "QUIC"
+    asked = question(1, 200)
+    direct = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    expected = direct.chat.completions.create(**asked).choices[0].message.content
+    text, last, stall = "", None, 0
+    for chunk in proxy.sdk().chat.completions.create(**asked, stream=True):
+        now = time.monotonic()
+        stall = max(stall, now - (last or now))
+        last, before = now, len(text)
+        text += chunk.choices[0].delta.content or ""
+        if before < len(expected) // 3 <= len(text):
+            if change == "move":
+                path.move_client()
+            else:
+                path.loss = 1
+    assert text == expected
+    print(f"{change}: longest stall {stall * 1000:.0f} ms")
+    assert stall < (1 if change == "move" else 15)
 
 
 def test_everything_else_passes_unchanged(start, connect):
@@ -245,8 +272,20 @@ def test_a_termination_lets_answers_end(start, connect):
     assert proxy.process.wait(20) == 0
 
 
-def test_the_chat_says_how_its_answer_came(start):
+@pytest.mark.parametrize("args, way", [((), "by QUIC"), (("--no-quic",), "by HTTP")])
+def test_the_chat_says_how_its_answer_came(start, tmp_path, args, way):
     server = start(*PACED)
-    command = [BINARY, "chat", "--to", server.url, "tokens=20"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    assert answer.returncode == 0 and len(answer.stdout) > 20, answer.stderr
+    terminal, stdout = pty.openpty()
+    command = [BINARY, "chat", "--to", server.url, *args, "tokens=20"]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TERM": "dumb"}
+    chat = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, env=env)
+    os.close(stdout)
+    shown = b""
+    try:
+        while data := os.read(terminal, 4096):
+            shown += data
+    except OSError:
+        pass  # The last writer of a terminal has closed it.
+    os.close(terminal)
+    assert chat.wait(20) == 0
+    assert "tokens/s" in shown.decode() and way in shown.decode(), shown

@@ -164,6 +164,11 @@ impl Link {
         self.0.connection.close(VarInt::from_u32(0), b"");
     }
 
+    /// Resolves once a closed connection has said so to the server.
+    pub(crate) async fn idle(&self) {
+        self.0.endpoint.wait_idle().await;
+    }
+
     /// Goes on from a new local port, and from whatever address the system now gives:
     /// QUIC migrates the connection. At most once per `pause`; whether it was done.
     pub fn rebind(&self, pause: Duration) -> bool {

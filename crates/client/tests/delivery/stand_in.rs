@@ -46,6 +46,8 @@ pub enum Fault {
     Refuse,
     /// The first event stream breaks after so many pieces.
     BreakSse(usize),
+    /// The first event stream says no more after so many pieces, and does not end either.
+    HangSse(usize),
     /// The log ends with an error.
     ServerError,
     /// Resumes are told that the answer is gone.
@@ -605,6 +607,9 @@ async fn events(
         written += 1;
         if shared.fault == Fault::BreakSse(written) && shared.strikes() {
             return Ok(());
+        }
+        if shared.fault == Fault::HangSse(written) && shared.strikes() {
+            return std::future::pending().await;
         }
         stream.write_all(format!("{:x}\r\n{out}\r\n", out.len()).as_bytes()).await?;
     }

@@ -21,6 +21,9 @@ pub use dialogue::{Answer, AskError, Dialogue, Ending};
 pub use lines::{Input, Lines};
 pub use screen::{Screen, Style};
 
+/// How long the end of the program waits for what the server is still to be told.
+const CLOSE_LIMIT: std::time::Duration = std::time::Duration::from_millis(500);
+
 /// Standard input beyond this is refused: it would not fit into any model's context.
 const MAX_STDIN_BYTES: u64 = 16 << 20;
 
@@ -81,7 +84,7 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     dialogue.max_tokens = args.max_tokens;
     let style = Style::of_terminal(std::io::stdout().is_terminal());
     let mut screen = Screen::new(std::io::stdout(), style);
-    match once {
+    let outcome = match once {
         Some(prompt) => answer_once(&mut dialogue, &prompt, &mut screen, interrupt()).await,
         None => {
             let way = client.warm_up().await.name().to_uppercase();
@@ -89,7 +92,9 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
             screen.note(&format!("{model} at {to} by {way}. /help lists the commands."))?;
             converse(&mut dialogue, &mut lines::Terminal::new()?, &mut screen, interrupt).await
         }
-    }
+    };
+    client.close(CLOSE_LIMIT).await;
+    outcome
 }
 
 /// Ctrl-C, once. Where it cannot be listened for, the answer simply cannot be stopped.

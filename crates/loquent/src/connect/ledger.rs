@@ -17,7 +17,7 @@ const MAX_FILE_BYTES: u64 = 256 * 1024;
 /// No server keeps an answer for longer.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 /// The file is written at most so often.
-const WRITE_GAP: Duration = Duration::from_millis(250);
+const WRITE_GAP: Duration = Duration::from_secs(1);
 
 /// One answer as the file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

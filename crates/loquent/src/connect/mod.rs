@@ -32,6 +32,9 @@ An answer that was asked for with \"resumable\": true outlives its client, and t
   curl -N http://127.0.0.1:11435/v1/streams/ID -H 'last-event-id: N'
 where ID is the response header x-loquent-stream-id and N the last id: that was read.";
 
+/// How long the end of the program waits for what the server is still to be told.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
 /// What `loquent connect` takes; every flag also by environment, as `LOQUENT_` and its name.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -151,5 +154,6 @@ async fn serve(listener: TcpListener, proxy: Arc<Proxy>, drain: Duration) -> any
     // What is left is neither finished nor unwanted: the next run can go on with it.
     writer.abort();
     proxy.ledger.write();
+    proxy.client.close(CLOSE_LIMIT).await;
     Ok(())
 }

@@ -150,6 +150,10 @@ impl Proxy {
                 let message = "There is no such answer (any more), or the token is wrong.";
                 refuse(StatusCode::NOT_FOUND, message, "not_found")
             }
+            ClientError::Refused { status, message, .. } => {
+                let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::BAD_GATEWAY);
+                refuse(status, message, "refused")
+            }
             ClientError::Connect { .. } => {
                 let message = format!("The server {server} cannot be reached: {error}.");
                 refuse(StatusCode::BAD_GATEWAY, &message, "server_unreachable")

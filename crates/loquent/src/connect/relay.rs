@@ -107,7 +107,7 @@ impl Relay {
         let mut out = String::new();
         match &step.content {
             Content::Chunk(data) => {
-                let data = String::from_utf8_lossy(data);
+                let data = String::from_utf8_lossy(data).replace('\n', "\ndata: ");
                 out = format!("id: {}\ndata: {data}\n\n", step.offset);
             }
             Content::Record(delta) => {

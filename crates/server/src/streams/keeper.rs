@@ -81,6 +81,8 @@ pub struct Keeper {
     beside: Beside,
     /// Everything below has left by datagram: what leaves again is redundant.
     sent: u64,
+    /// The log's last record is an error.
+    failed: bool,
     /// Handed to the event stream, and since when it takes no more.
     handed: u64,
     stuck_since: Option<Micros>,
@@ -118,6 +120,7 @@ impl Keeper {
             path: None,
             beside: Beside::Off,
             sent: 0,
+            failed: false,
             handed: 0,
             stuck_since: None,
             unread_since: None,
@@ -159,7 +162,8 @@ impl Keeper {
     ) -> Woken {
         let now = self.now();
         let takes_flushes = self.takes_flushes(now);
-        let has_news = self.handed < self.sender.log().head();
+        let log = self.sender.log();
+        let has_news = self.handed < log.head() || log.is_ended();
         let timed = self.wake_at(now).is_some();
         let events = match way(&self.path) {
             Some(Path::Events(pieces)) => Some(pieces),
@@ -306,7 +310,10 @@ impl Keeper {
     fn append(&mut self, now: Micros) {
         while let Some(delta) = self.waiting.pop_front() {
             match self.sender.push(now, &delta) {
-                Ok(end) => self.landmarks.note_record(end, &delta),
+                Ok(end) => {
+                    self.landmarks.note_record(end, &delta);
+                    self.failed |= matches!(delta, Delta::Error { .. });
+                }
                 Err(Error::LogFull) => {
                     self.waiting.push_front(delta);
                     return;
@@ -342,11 +349,14 @@ impl Keeper {
             bytes.truncate(whole_records(&bytes, PIECE_BYTES as usize));
         }
         self.handed += bytes.len() as u64;
-        let gone = pieces.try_send(Piece { offset, bytes }).is_err();
+        let all = self.handed == head && log.is_ended();
+        // Who had all of a broken answer already gets no clean end now.
+        let nothing = bytes.is_empty() && self.failed;
+        let piece = Piece { offset, bytes, is_last: all };
+        let gone = nothing || pieces.try_send(piece).is_err();
         self.stuck_since = None;
         // TCP has it: the log may forget it when it needs the room.
         self.sender.acknowledge(self.handed).expect("handed on from the log");
-        let all = self.handed == head && self.sender.log().is_ended();
         if gone || all {
             self.path = None;
         }
