@@ -266,7 +266,8 @@ impl Keeper {
             tracing::trace!(%error, "a frame was ignored");
         }
         let cum = self.sender.cum();
-        while let Some((_, at)) = self.appends.pop_front_if(|(end, _)| *end <= cum) {
+        while let Some((_, at)) = self.appends.front().copied().filter(|(end, _)| *end <= cum) {
+            self.appends.pop_front();
             self.streams.metrics.on_client_ack(Duration::from_micros(now.since(at).0));
         }
     }

@@ -12,6 +12,7 @@ use loquent_engine::sim::{Pace, SimOptions, SimRunner, SimVocab};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
+use loquent_infer::runner::Capacity;
 use loquent_infer::scheduler::Limits;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::frame::{Frame, Resume};
@@ -29,6 +30,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use web_transport_quinn::Session;
 
 /// No test waits longer for anything.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -38,7 +40,14 @@ pub struct Server {
     pub http: SocketAddr,
     pub quic: SocketAddr,
     pub certificate: [u8; 32],
-    _stop: oneshot::Sender<()>,
+    _stop: Option<oneshot::Sender<()>>,
+}
+
+impl Server {
+    /// One in another process.
+    pub fn elsewhere([http, quic]: [SocketAddr; 2], certificate: [u8; 32]) -> Self {
+        Self { http, quic, certificate, _stop: None }
+    }
 }
 
 /// What tests change about a server.
@@ -47,6 +56,8 @@ pub struct Setup {
     pub token_every: Duration,
     pub grace: Duration,
     pub keys: Vec<String>,
+    /// Sequences computed at once.
+    pub batch: u16,
     pub kept: fn(&mut StreamLimits),
     pub quic: fn(&mut QuicOptions),
 }
@@ -57,6 +68,7 @@ impl Default for Setup {
             token_every: Duration::from_millis(5),
             grace: Duration::from_secs(20),
             keys: Vec::new(),
+            batch: 16,
             kept: |_| {},
             quic: |_| {},
         }
@@ -69,10 +81,13 @@ pub async fn start(setup: Setup) -> Server {
     let (stop, stopped) = oneshot::channel::<()>();
     let (ready, is_ready) = oneshot::channel();
     let options = options(&setup);
-    let runner = SimRunner::new(SimOptions {
-        pace: Pace::Fixed { step: setup.token_every },
-        ..SimOptions::default()
-    });
+    let capacity = Capacity {
+        slots: 2 * setup.batch,
+        kv_cells: 4096 * u32::from(setup.batch),
+        ..SimOptions::default().capacity
+    };
+    let pace = Pace::Fixed { step: setup.token_every };
+    let runner = SimRunner::new(SimOptions { capacity, pace, faults: Vec::new() });
     let load = move || {
         let description = "simulated".to_owned();
         Ok(Loaded { runner: Box::new(runner), model: model(), description })
@@ -91,7 +106,7 @@ pub async fn start(setup: Setup) -> Server {
     let hash = offer["certificate_sha256"].as_str().unwrap();
     let byte = |i: usize| u8::from_str_radix(&hash[2 * i..2 * i + 2], 16).unwrap();
     let quic = SocketAddr::new(http.ip(), offer["port"].as_u64().unwrap() as u16);
-    Server { http, quic, certificate: std::array::from_fn(byte), _stop: stop }
+    Server { http, quic, certificate: std::array::from_fn(byte), _stop: Some(stop) }
 }
 
 fn options(setup: &Setup) -> Options {
@@ -120,24 +135,25 @@ fn options(setup: &Setup) -> Options {
             max_request_bytes: 1 << 20,
             heartbeat: Duration::from_secs(10),
         },
-        service: service_options(),
+        service: service_options(setup.batch.into()),
         kept,
         quic: Some(quic),
+        https: None,
         max_connections: 64,
         drain_limit: Duration::from_secs(1),
     }
 }
 
-fn service_options() -> ServiceOptions {
+fn service_options(max_batch_size: usize) -> ServiceOptions {
     ServiceOptions {
         limits: Limits {
-            max_batch_size: 16,
+            max_batch_size,
             prefill_max_tokens: 512,
             itl_target: ItlTarget::Unbounded,
             prefix_cache: true,
             queue_timeout: None,
         },
-        bounds: Bounds { max_inflight_requests: 64, max_queued_tokens: 100_000 },
+        bounds: Bounds { max_inflight_requests: 4 * max_batch_size, max_queued_tokens: 100_000 },
         streams: StreamBounds { buffer_bytes: 32 * 1024, stall_limit: Duration::from_secs(30) },
         policy: Policy {
             interval: StreamInterval::default(),
@@ -329,17 +345,36 @@ pub fn client_config(certificate: [u8; 32], alpn: &str, datagrams: bool) -> quin
     config
 }
 
-pub async fn connect(server: &Server) -> (quinn::Endpoint, quinn::Connection) {
-    try_connect(server).await.unwrap()
+pub async fn connect(server: &Server) -> (quinn::Endpoint, Session) {
+    try_connect(server, ALPN, true).await.unwrap()
 }
 
 pub async fn try_connect(
     server: &Server,
-) -> Result<(quinn::Endpoint, quinn::Connection), quinn::ConnectionError> {
+    alpn: &str,
+    datagrams: bool,
+) -> Result<(quinn::Endpoint, Session), quinn::ConnectionError> {
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let config = client_config(server.certificate, ALPN, true);
+    let config = client_config(server.certificate, alpn, datagrams);
     let connection = endpoint.connect_with(config, server.quic, "localhost").unwrap().await?;
-    Ok((endpoint, connection))
+    Ok((endpoint, Session::raw(connection)))
+}
+
+/// A WebTransport session at `path`, for a page of `origin`.
+pub async fn web_connect(
+    server: &Server,
+    path: &str,
+    origin: &str,
+) -> Result<(quinn::Endpoint, Session), web_transport_quinn::ClientError> {
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let config = client_config(server.certificate, "h3", true);
+    let connection = endpoint.connect_with(config, server.quic, "localhost").unwrap();
+    let url = format!("https://{}{path}", server.quic);
+    let mut request =
+        web_transport_quinn::proto::ConnectRequest::new(url.parse::<url::Url>().unwrap());
+    request.headers.insert("origin", origin.parse().unwrap());
+    let session = Session::connect(connection.await.unwrap(), request).await?;
+    Ok((endpoint, session))
 }
 
 /// SplitMix64, seeded.
@@ -362,19 +397,19 @@ pub enum Said {
     Response(Value, Vec<u8>),
     Frame(Vec<u8>),
     End,
-    Reset(u64),
+    Reset(u32),
     Lost,
 }
 
 /// One bidirectional stream of the protocol.
 pub struct Stream {
-    pub send: quinn::SendStream,
-    recv: quinn::RecvStream,
+    pub send: web_transport_quinn::SendStream,
+    recv: web_transport_quinn::RecvStream,
     buffer: BytesMut,
 }
 
 impl Stream {
-    pub async fn open(connection: &quinn::Connection) -> Self {
+    pub async fn open(connection: &Session) -> Self {
         let (send, recv) = connection.open_bi().await.unwrap();
         Self { send, recv, buffer: BytesMut::new() }
     }
@@ -406,7 +441,7 @@ impl Stream {
                     Some((head, body)) => return Said::Response(head, body),
                     None => return Said::End,
                 },
-                Err(quinn::ReadError::Reset(code)) => return Said::Reset(code.into_inner()),
+                Err(web_transport_quinn::ReadError::Reset(code)) => return Said::Reset(code),
                 Err(_) => return Said::Lost,
             }
         }
@@ -415,7 +450,7 @@ impl Stream {
 
 /// A reader of one answer by datagram.
 pub struct Reader {
-    pub connection: quinn::Connection,
+    pub connection: Session,
     pub stream: Stream,
     pub receiver: Receiver,
     pub number: u64,
@@ -442,12 +477,12 @@ pub enum Ended {
 
 impl Reader {
     /// Asks for an answer with `number`.
-    pub async fn ask(connection: &quinn::Connection, number: u64, body: &str) -> Self {
+    pub async fn ask(connection: &Session, number: u64, body: &str) -> Self {
         Self::ask_with_key(connection, number, body, None).await
     }
 
     pub async fn ask_with_key(
-        connection: &quinn::Connection,
+        connection: &Session,
         number: u64,
         body: &str,
         key: Option<&str>,
@@ -464,12 +499,7 @@ impl Reader {
     }
 
     /// Asks for the answer `name` from `offset` on.
-    pub async fn resume(
-        connection: &quinn::Connection,
-        number: u64,
-        name: &Name,
-        offset: u64,
-    ) -> Self {
+    pub async fn resume(connection: &Session, number: u64, name: &Name, offset: u64) -> Self {
         let mut reader = Self::new(connection, number, offset).await;
         reader.say_resume(name, offset).await;
         reader
@@ -483,7 +513,7 @@ impl Reader {
     }
 
     /// Goes on with what it has over another connection, as number `number`.
-    pub async fn migrate(&mut self, connection: &quinn::Connection, number: u64) {
+    pub async fn migrate(&mut self, connection: &Session, number: u64) {
         self.connection = connection.clone();
         self.stream = Stream::open(connection).await;
         self.number = number;
@@ -493,7 +523,7 @@ impl Reader {
         self.say_resume(&name, self.receiver.cum()).await;
     }
 
-    async fn new(connection: &quinn::Connection, number: u64, offset: u64) -> Self {
+    async fn new(connection: &Session, number: u64, offset: u64) -> Self {
         Self {
             connection: connection.clone(),
             stream: Stream::open(connection).await,

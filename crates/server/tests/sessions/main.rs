@@ -1,12 +1,13 @@
 //! Sessions over real sockets: answers by datagram, resume over either way, hostile clients.
 
 mod harness;
+mod load;
 
 use std::time::Duration;
 
 use harness::*;
 use loquent_proto::Delta;
-use loquent_server::quic::{Kind, code};
+use loquent_server::quic::{ALPN, Kind, code};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -30,6 +31,58 @@ async fn an_answer_by_datagram_is_the_answer() {
         reader.said
     );
     assert_eq!(reader.frames[1], 0, "datagrams got through, and yet it came by the stream");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_browser_reads_by_web_transport() {
+    let server = start(Setup::default()).await;
+    let text = expected(&server, 150).await;
+    let page = format!("http://{}", server.http);
+    let (_endpoint, session) = web_connect(&server, "/loquent/1", &page).await.unwrap();
+    let mut reader = Reader::ask(&session, 0, &chat(150, json!({}))).await.losing(0.2, 5);
+    reader.run(text.len() / 2).await;
+    let name = reader.name.unwrap();
+    reader.migrate(&session, 1).await;
+    assert_eq!(reader.run(usize::MAX).await, Ended::Over);
+    assert!(reader.complete && reader.frames[0] > 0);
+    assert_eq!(reader.text(), text);
+    let mut stream = Stream::open(&session).await;
+    stream.say(Kind::Request, br#"{"method":"GET","path":"/health"}"#).await;
+    stream.send.finish().unwrap();
+    assert!(matches!(stream.hear().await, Said::Response(head, _) if head["status"] == 200));
+    // The reload of the page, as a native client this time.
+    let (_endpoint, connection) = connect(&server).await;
+    let mut reader = Reader::resume(&connection, 0, &name, 0).await;
+    reader.run(usize::MAX).await;
+    assert_eq!(reader.text(), text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_others_get_no_session() {
+    let server = start(Setup::default()).await;
+    let page = format!("http://{}", server.http);
+    let elsewhere = web_connect(&server, "/loquent/1", "http://evil.example").await;
+    assert!(elsewhere.is_err(), "another origin");
+    assert!(web_connect(&server, "/elsewhere", &page).await.is_err(), "another path");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hidden_page_is_served_seldom_and_whole() {
+    let server = start(Setup::default()).await;
+    let text = expected(&server, 400).await;
+    let (_endpoint, connection) = connect(&server).await;
+    let mut seen = [0, 0];
+    for (number, hidden) in [false, true].into_iter().enumerate() {
+        let body = chat(400, json!({"stream_interval": "auto"}));
+        let mut reader = Reader::ask(&connection, number as u64, &body).await;
+        reader.run(40).await;
+        let now = reader.now();
+        reader.receiver.set_hidden(now, hidden);
+        reader.run(usize::MAX).await;
+        assert_eq!(reader.text(), text);
+        seen[number] = reader.frames[0];
+    }
+    assert!(seen[1] * 4 < seen[0], "datagrams shown and hidden: {seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -60,7 +113,7 @@ async fn a_lost_connection_is_resumed_where_it_ended() {
     let (endpoint, connection) = connect(&server).await;
     let mut reader = Reader::ask(&connection, 0, &chat(200, json!({}))).await.losing(0.1, 3);
     assert_eq!(reader.run(text.len() / 3).await, Ended::Enough);
-    connection.close(0u32.into(), b"gone");
+    connection.close(0, b"gone");
     endpoint.wait_idle().await;
     let (_endpoint, connection) = connect(&server).await;
     reader.migrate(&connection, 9).await;
@@ -122,7 +175,7 @@ async fn quic_is_lost_for_good_and_events_finish_the_answer() {
     // The older path is dead (D-6.3).
     reader.run(usize::MAX).await;
     assert!(!reader.complete);
-    assert!(reader.said.contains(&Said::Reset(code::BROKEN.into())), "{:?}", reader.said);
+    assert!(reader.said.contains(&Said::Reset(code::BROKEN)), "{:?}", reader.said);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -220,7 +273,7 @@ async fn a_stop_frees_the_engine_at_once() {
                 reader.receiver.stop();
                 reader.run(usize::MAX / 2).await;
             }
-            "reset" => drop(reader.stream.send.reset(code::CANCELLED.into())),
+            "reset" => drop(reader.stream.send.reset(code::CANCELLED)),
             _ => assert_eq!(request(server.http, "DELETE", &path, &[], "").await.0, 204),
         }
         settle(&server, "num_requests_running", 0.0).await;
@@ -236,7 +289,7 @@ async fn an_answer_nobody_comes_back_for_is_stopped_and_forgotten() {
     let (_endpoint, connection) = connect(&server).await;
     let mut reader = Reader::ask(&connection, 0, &chat(10_000, json!({}))).await;
     reader.run(20).await;
-    connection.close(0u32.into(), b"gone");
+    connection.close(0, b"gone");
     settle(&server, "num_requests_running", 0.0).await;
     settle(&server, "delivery_kept_bytes", 0.0).await;
     let (_endpoint, connection) = connect(&server).await;
@@ -264,10 +317,7 @@ async fn the_log_travels_by_the_stream_where_datagrams_do_not() {
 async fn a_client_without_datagrams_is_served_by_the_stream() {
     let server = start(Setup::default()).await;
     let text = expected(&server, 60).await;
-    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let config = client_config(server.certificate, "loquent/1", false);
-    let connection = endpoint.connect_with(config, server.quic, "localhost").unwrap();
-    let connection = connection.await.unwrap();
+    let (_endpoint, connection) = try_connect(&server, ALPN, false).await.unwrap();
     let mut reader = Reader::ask(&connection, 0, &chat(60, json!({}))).await;
     assert_eq!(reader.run(text.len()).await, Ended::Enough);
     assert_eq!(reader.text(), text);
@@ -349,11 +399,11 @@ async fn hostile_messages_reset_their_stream_and_nothing_else() {
         }
         let _ = stream.send.write_all(&bytes).await;
         let _ = stream.send.finish();
-        assert_eq!(stream.hear().await, Said::Reset(code::PROTOCOL.into()), "{messages:?}");
+        assert_eq!(stream.hear().await, Said::Reset(code::PROTOCOL), "{messages:?}");
     }
     let mut stream = Stream::open(&connection).await;
     stream.send.write_all(&[0, 0xbf, 0xff, 0xff, 0xff]).await.unwrap(); // 1 GiB announced
-    assert_eq!(stream.hear().await, Said::Reset(code::PROTOCOL.into()));
+    assert_eq!(stream.hear().await, Said::Reset(code::PROTOCOL));
     for datagram in [&b""[..], b"\x10", b"\xff\xff\xff", b"\x11\x00\x00\x00\xff", &[0x11; 1000]] {
         connection.send_datagram(bytes::Bytes::copy_from_slice(datagram)).unwrap();
     }
@@ -371,7 +421,7 @@ async fn bounds_are_kept() {
     let server = start(setup).await;
     let (_one, connection) = connect(&server).await;
     let (_two, _second) = connect(&server).await;
-    assert!(try_connect(&server).await.is_err(), "a third connection of one address");
+    assert!(try_connect(&server, ALPN, true).await.is_err(), "a third connection of one address");
     let mut readers = Vec::new();
     for number in 0..2 {
         let mut reader = Reader::ask(&connection, number, &chat(10_000, json!({}))).await;
