@@ -1229,14 +1229,19 @@ async function headStart(server, wish) {
         rememberWinner(server, "sse");
     return link;
 }
-async function connected(server) {
+const attempts = new Map();
+function connected(server) {
+    const attempt = attempts.get(server.href) ?? attemptTo(server).finally(() => attempts.delete(server.href));
+    attempts.set(server.href, attempt);
+    return attempt;
+}
+async function attemptTo(server) {
     if (!("WebTransport" in globalThis) || (without.get(server.href) ?? 0) > Date.now())
         return null;
     try {
         const link = sharedLink();
-        if (link.isConnected(server))
-            return link;
-        await connect(link, server);
+        if (!link.isConnected(server))
+            await connect(link, server);
         rememberWinner(server, "webtransport");
         return link;
     }

@@ -1,16 +1,14 @@
 //! The chat page, embedded into the binary.
 
+use std::sync::Arc;
+
 use axum::Router;
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::{HeaderValue, header};
 
-/// What the page may load: only itself. `'self'` covers WebTransport on the HTTP port's
-/// number; on `localhost` the page also tries the literal address, since browsers do not go
-/// from ::1 to it by themselves.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
-                      connect-src 'self' https://127.0.0.1:*; \
-                      img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+use crate::app::App;
 
 /// Names, types and contents of the page's files. `loquent-*.js` is web/client, built: see
 /// ARCHITECTURE.md.
@@ -27,18 +25,31 @@ const FILES: [(&str, &str, &str); 7] = [
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The page's routes.
-pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+pub fn routes() -> Router<Arc<App>> {
     FILES.into_iter().fold(Router::new(), |router, (path, content_type, body)| {
-        router.route(path, get(async move || asset(content_type, body)))
+        let file = async move |State(app): State<Arc<App>>| asset(&app, content_type, body);
+        router.route(path, get(file))
     })
 }
 
-fn asset(content_type: &'static str, body: &'static str) -> Response {
+fn asset(app: &App, content_type: &'static str, body: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+        (header::CONTENT_SECURITY_POLICY, policy(app)),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     ];
     (headers, body).into_response()
+}
+
+/// What the page may load: only itself. It may connect to the HTTP port, and to our QUIC
+/// port by whichever name of this machine gets there (`localhost` may be ::1, where browsers
+/// would not try 127.0.0.1).
+fn policy(app: &App) -> HeaderValue {
+    let quic = app.offer().map(|offer| format!(" https://*:{}", offer.port)).unwrap_or_default();
+    let policy = format!(
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'{quic}; \
+         img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    HeaderValue::try_from(policy).expect("ASCII")
 }

@@ -360,13 +360,21 @@ async function headStart(server: URL, wish: "auto" | "webtransport"): Promise<Li
   return link;
 }
 
+/** Attempts under way, shared by all who wait for the same server. */
+const attempts = new Map<string, Promise<Link | null>>();
+
 /** The link, once it is connected to `server`; `null` if that fails. */
-async function connected(server: URL): Promise<Link | null> {
+function connected(server: URL): Promise<Link | null> {
+  const attempt = attempts.get(server.href) ?? attemptTo(server).finally(() => attempts.delete(server.href));
+  attempts.set(server.href, attempt);
+  return attempt;
+}
+
+async function attemptTo(server: URL): Promise<Link | null> {
   if (!("WebTransport" in globalThis) || (without.get(server.href) ?? 0) > Date.now()) return null;
   try {
     const link = sharedLink(); // throws where pages may not have workers
-    if (link.isConnected(server)) return link;
-    await connect(link, server);
+    if (!link.isConnected(server)) await connect(link, server);
     rememberWinner(server, "webtransport");
     return link;
   } catch {
