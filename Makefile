@@ -6,7 +6,7 @@ CARGO := tools/with-cpu-env cargo
 PORT ?= 8080
 ARGS ?=
 
-.PHONY: help run test test-rust test-e2e lint fmt bench setup clean
+.PHONY: help run test test-rust test-web test-e2e web lint fmt bench setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,12 +19,19 @@ run: ## Build and serve the bundled model: page and API on http://127.0.0.1:8080
 test: ## Set up and run all tests
 	@tools/setup build e2e
 	$(MAKE) --no-print-directory test-rust
+	$(MAKE) --no-print-directory test-web
 	$(MAKE) --no-print-directory test-e2e
 
 test-rust: ## Unit, property and simulation tests
 	$(CARGO) test --workspace --locked
 
-test-e2e: ## The real binary with openai-python, openai-node and a browser
+test-web: ## The TypeScript client: wire vectors, seeded channels, the page's bundle
+	@tools/web test
+
+web: ## Build the TypeScript client and the page's copy of it
+	@tools/web build
+
+test-e2e: ## The real binary with openai-python, openai-node and browsers
 	$(CARGO) test --workspace --locked --no-run --quiet
 	tools/e2e
 
@@ -44,4 +51,4 @@ setup: ## Install what building and testing need
 
 clean: ## Remove everything that was built
 	cargo clean
-	rm -rf .venv tests/e2e/node_modules
+	rm -rf .venv tests/e2e/node_modules web/client/node_modules web/client/dist

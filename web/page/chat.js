@@ -1,4 +1,8 @@
-// The chat page: sends the conversation, shows the answer as it streams, and measures it.
+// The chat page: sends the conversation, shows the answer as it streams, measures it, and
+// goes on with it after a reload. How tokens get here is loquent-client.js's business.
+
+import { LoquentError, forgetChat, prepare, resumeChat, streamChat } from "./loquent-client.js";
+import { Strip } from "./strip.js";
 
 const STARTERS = [
   "What is token streaming?",
@@ -6,16 +10,27 @@ const STARTERS = [
   "Why do tokens stall on a bad network?",
   "Tell me a long story.",
 ];
+const ENDPOINT = "v1/chat/completions";
+const KEPT_ANSWER = "chat";
+const KEPT_CONVERSATION = "loquent:conversation";
+
+/** A silence this long is worth a word, ms: readers take it for a stall. */
+const STALL_MS = 700;
+
+/** Text goes onto the page at most this often, ms: fast answers cost a layout per frame, not per token. */
+const FRAME_MS = 16;
+
+/** Tokens of the last so many ms are the speed that is shown while an answer streams. */
+const RATE_WINDOW_MS = 3_000;
+
+const TRANSPORTS = {
+  webtransport: { name: "WebTransport", about: "Tokens come as datagrams: loss does not hold back what follows" },
+  sse: { name: "SSE", about: "Tokens come as server-sent events over TCP, the way that works everywhere" },
+};
 
 const element = (id) => document.getElementById(id);
-const conversation = [];
+let conversation = [];
 let running = null;
-
-/** Headers of every API call; the key stays in this tab. */
-function headers() {
-  const key = element("api-key").value.trim();
-  return { "content-type": "application/json", ...(key && { authorization: `Bearer ${key}` }) };
-}
 
 /** The request body for the conversation so far. */
 function requestBody() {
@@ -24,63 +39,10 @@ function requestBody() {
   const maxTokens = element("max-tokens").valueAsNumber;
   return {
     messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation],
-    stream: true,
     stream_options: { include_usage: true },
     ...(Number.isFinite(temperature) && { temperature }),
     ...(Number.isFinite(maxTokens) && { max_tokens: maxTokens }),
   };
-}
-
-/** Yields the data of each server-sent event of a response. */
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let buffer = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    buffer += value;
-    const blocks = buffer.split("\n\n");
-    buffer = blocks.pop();
-    for (const block of blocks) {
-      const lines = block.split("\n").filter((line) => line.startsWith("data:"));
-      if (lines.length) yield lines.map((line) => line.slice(5).trimStart()).join("\n");
-    }
-  }
-}
-
-/** Streams one answer; calls `onText` with each piece; resolves to its measures. */
-async function streamAnswer(signal, onText) {
-  const sent = performance.now();
-  const response = await fetch("v1/chat/completions", {
-    method: "POST",
-    headers: headers(),
-    body: JSON.stringify(requestBody()),
-    signal,
-  });
-  if (!response.ok) throw new Error(await errorText(response));
-  const measures = { finish: null, tokens: null, first: null, last: null, sent };
-  for await (const data of events(response)) {
-    if (data === "[DONE]") return measures;
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new Error(chunk.error.message);
-    const choice = chunk.choices[0];
-    if (choice?.delta?.content) {
-      measures.last = performance.now();
-      measures.first ??= measures.last;
-      onText(choice.delta.content);
-    }
-    measures.finish = choice?.finish_reason ?? measures.finish;
-    measures.tokens = chunk.usage?.completion_tokens ?? measures.tokens;
-  }
-  throw new Error("The connection broke; the answer is incomplete.");
-}
-
-async function errorText(response) {
-  try {
-    return (await response.json()).error.message;
-  } catch {
-    return `The server answered ${response.status}.`;
-  }
 }
 
 /** Adds an empty message to the page. */
@@ -88,8 +50,10 @@ function addMessage(role) {
   element("welcome").hidden = true;
   const article = element("message-template").content.cloneNode(true).firstElementChild;
   article.className = role;
+  article.setAttribute("aria-label", role === "user" ? "You" : "Answer");
   element("log").append(article);
-  return { article, text: article.querySelector(".text"), footer: article.querySelector("footer") };
+  const text = article.querySelector(".text").appendChild(document.createTextNode(""));
+  return { article, text, facts: article.querySelector(".facts"), strip: article.querySelector(".strip") };
 }
 
 /** Keeps the newest text in view unless the reader has scrolled up. */
@@ -100,54 +64,237 @@ function follow(change) {
   if (atEnd) page.scrollTop = page.scrollHeight;
 }
 
-function describe({ tokens, first, last, sent, finish }, stopped) {
-  const parts = [];
-  if (first !== null) parts.push(`first token ${Math.round(first - sent)} ms`);
-  if (tokens > 1 && last > first) {
-    parts.push(`${(((tokens - 1) / (last - first)) * 1000).toFixed(0)} tokens/s`);
+/** An answer on its way: what is shown of it, and how fast. */
+class Showing {
+  #begun = performance.now();
+  #first = null;
+  #last = null;
+  #recent = [];
+  #pending = "";
+  #flushedAt = 0;
+  #flushing = null;
+  #state = "connecting";
+  #resumes = 0;
+  #message = addMessage("assistant");
+  #strip = new Strip(this.#message.strip);
+  #watch = setInterval(() => this.#tick(), 100);
+
+  constructor(after) {
+    this.after = after;
+    this.#message.article.classList.add("streaming");
+    this.#message.article.setAttribute("aria-busy", "true");
   }
-  if (tokens !== null) parts.push(`${tokens} tokens`);
-  if (stopped) parts.push("stopped");
-  if (finish === "length") parts.push("cut at the token limit");
-  return parts.join(" · ");
+
+  /** What the library reports while the answer streams. */
+  get listeners() {
+    return { onTransport: showTransport, onState: (state) => this.#handleState(state) };
+  }
+
+  /** Shows all of `answer`; throws what it throws. */
+  async show(answer) {
+    this.answer = answer;
+    follow(() => (this.#message.text.data = answer.text));
+    for await (const delta of answer) {
+      if (delta.tokens) this.#count(delta.tokens);
+      if (delta.kind === "text" && delta.choice === 0) this.#append(delta.text);
+    }
+  }
+
+  #append(piece) {
+    this.#pending += piece;
+    const wait = this.#flushedAt + FRAME_MS - performance.now();
+    if (wait <= 0) this.#flush();
+    else this.#flushing ??= setTimeout(() => this.#flush(), wait);
+  }
+
+  #flush() {
+    clearTimeout(this.#flushing);
+    this.#flushing = null;
+    this.#flushedAt = performance.now();
+    if (this.#pending) follow(() => this.#message.text.appendData(this.#pending));
+    this.#pending = "";
+  }
+
+  /** The answer is over, well or not. */
+  end(error) {
+    clearInterval(this.#watch);
+    this.#flush();
+    this.#strip.stop();
+    const { article, facts } = this.#message;
+    article.classList.remove("streaming");
+    article.removeAttribute("aria-busy");
+    const stopped = error?.name === "AbortError";
+    const failed = error !== null && !stopped;
+    article.classList.toggle("failed", failed);
+    follow(() => (facts.textContent = failed ? explain(error) : this.#summary(stopped)));
+    if (failed) offerRetry(article);
+    element("status").textContent = failed ? explain(error) : stopped ? "Stopped." : "The answer is complete.";
+  }
+
+  #handleState(state) {
+    this.#state = state;
+    if (state === "resuming") this.#resumes += 1;
+    this.#message.article.classList.toggle("resuming", state === "resuming");
+    this.#tick();
+  }
+
+  #count(tokens) {
+    this.#last = performance.now();
+    this.#first ??= this.#last;
+    this.#recent.push({ at: this.#last, tokens });
+    this.#strip.add(this.#last);
+  }
+
+  #tick() {
+    const silence = performance.now() - (this.#last ?? this.#begun);
+    this.#message.article.classList.toggle("stalled", this.#last !== null && silence > STALL_MS);
+    this.#message.facts.textContent = this.#progress(silence);
+  }
+
+  #progress(silence) {
+    const seconds = `${(silence / 1000).toFixed(1)} s`;
+    if (this.#state === "resuming") return `connection lost, resuming… ${seconds}`;
+    if (this.#last === null) return silence > STALL_MS ? `waiting for the first token… ${seconds}` : "";
+    return [this.#transport(), this.#rate(), silence > STALL_MS && `stalled for ${seconds}`].filter(Boolean).join(" · ");
+  }
+
+  #transport() {
+    return TRANSPORTS[this.answer?.transport]?.name;
+  }
+
+  #rate() {
+    const now = performance.now();
+    this.#recent = this.#recent.filter(({ at }) => at > now - RATE_WINDOW_MS);
+    const elapsed = Math.min(RATE_WINDOW_MS, now - this.#first);
+    const tokens = this.#recent.reduce((sum, one) => sum + one.tokens, 0);
+    return elapsed > 300 && `${((tokens / elapsed) * 1000).toFixed(0)} tokens/s`;
+  }
+
+  #summary(stopped) {
+    const tokens = this.answer.usage?.completion ?? null;
+    const elapsed = this.#last - this.#first;
+    // What came before a reload was neither timed nor counted here.
+    const rate = this.after === "asking" && tokens > 1 && elapsed > 0 && `${(((tokens - 1) / elapsed) * 1000).toFixed(0)} tokens/s`;
+    return [
+      this.#transport(),
+      this.#first !== null && this.after === "asking" && `first token ${Math.round(this.#first - this.#begun)} ms`,
+      rate,
+      tokens !== null && `${tokens} tokens`,
+      this.#resumes > 0 && (this.#resumes === 1 ? "resumed" : `resumed ${this.#resumes} times`),
+      stopped && "stopped",
+      this.answer.finish === "length" && "cut at the token limit",
+    ]
+      .filter(Boolean)
+      .join(" · ");
+  }
 }
 
-async function ask(text) {
-  conversation.push({ role: "user", content: text });
-  follow(() => (addMessage("user").text.textContent = text));
-  const answer = addMessage("assistant");
-  answer.article.classList.add("streaming");
-  running = new AbortController();
+/** What went wrong, and what to do about it. */
+function explain(error) {
+  if (!(error instanceof LoquentError)) return `${error.message}`;
+  if (error.status === 401) return `${error.message} Enter the API key in Settings.`;
+  if (error.retryAfter_s !== undefined) return `${error.message} Try again in ${error.retryAfter_s} s.`;
+  if (error.kind === "broken") return `${error.message} Check that the server runs and that you are online.`;
+  return error.message;
+}
+
+function offerRetry(article) {
+  const retry = article.querySelector(".retry");
+  retry.hidden = false;
+  retry.addEventListener("click", () => {
+    if (running) return;
+    article.remove();
+    if (conversation.at(-1)?.role === "assistant") conversation.pop();
+    void answerConversation();
+  });
+}
+
+/** Streams one answer to the conversation, or goes on with the one that a reload cut. */
+async function answerConversation(resumed = null) {
+  const showing = new Showing(resumed ? "reload" : "asking");
+  const stop = new AbortController();
+  running = stop;
   showRunning(true);
-  let received = "";
-  let count = 0;
-  let begun = null;
+  const options = { remember: KEPT_ANSWER, signal: stop.signal, transport: element("delivery").value, pace: element("pace").value };
+  const asked = { url: ENDPOINT, body: requestBody(), apiKey: element("api-key").value.trim() || undefined };
+  const listeners = showing.listeners;
+  const answer = resumed ? resumeChat({ ...options, ...listeners }) : streamChat({ ...options, ...listeners, ...asked });
+  let failure = null;
   try {
-    const measures = await streamAnswer(running.signal, (piece) => {
-      received += piece;
-      count += 1;
-      begun ??= performance.now();
-      follow(() => answer.text.append(piece));
-      const seconds = (performance.now() - begun) / 1000;
-      if (seconds > 0.2) answer.footer.textContent = `${(count / seconds).toFixed(0)} chunks/s`;
-    });
-    answer.footer.textContent = describe(measures, false);
+    await showing.show(answer);
   } catch (error) {
-    const stopped = error.name === "AbortError";
-    answer.footer.textContent = stopped ? "stopped" : error.message;
-    answer.article.classList.toggle("failed", !stopped);
-  } finally {
-    conversation.push({ role: "assistant", content: received });
-    answer.article.classList.remove("streaming");
-    running = null;
-    showRunning(false);
+    failure = error;
   }
+  // A new chat may have begun meanwhile: this answer is no part of it.
+  if (running === stop) finish(answer, failure);
+  showing.end(failure);
+}
+
+function finish(answer, failure) {
+  const kept = answer.text !== "" || failure === null;
+  if (kept) conversation.push({ role: "assistant", content: answer.text });
+  keepConversation();
+  running = null;
+  showRunning(false);
+}
+
+function ask(text) {
+  if (running) return;
+  conversation.push({ role: "user", content: text });
+  keepConversation();
+  follow(() => (addMessage("user").text.data = text));
+  void answerConversation();
 }
 
 function showRunning(isRunning) {
   element("send").hidden = isRunning;
   element("stop").hidden = !isRunning;
-  if (!isRunning) element("prompt").focus();
+  if (isRunning) element("status").textContent = "";
+  else element("prompt").focus();
+}
+
+function showTransport(transport) {
+  const { name, about } = TRANSPORTS[transport];
+  const badge = element("transport");
+  badge.hidden = false;
+  badge.className = transport;
+  badge.textContent = name;
+  badge.title = about;
+  badge.setAttribute("aria-label", `Delivered by ${name}`);
+}
+
+function keepConversation() {
+  try {
+    sessionStorage.setItem(KEPT_CONVERSATION, JSON.stringify(conversation));
+  } catch {
+    // No storage here: a reload starts over.
+  }
+}
+
+/** Shows the conversation that a reload cut, and goes on with its answer. */
+function restoreConversation() {
+  try {
+    conversation = JSON.parse(sessionStorage.getItem(KEPT_CONVERSATION)) ?? [];
+  } catch {
+    conversation = [];
+  }
+  for (const { role, content } of conversation) addMessage(role).text.data = content;
+  if (conversation.at(-1)?.role !== "user") return forgetChat(KEPT_ANSWER);
+  if (resumeChat({ remember: KEPT_ANSWER })) return void answerConversation("reload");
+  const { article, facts } = addMessage("assistant");
+  article.classList.add("failed");
+  facts.textContent = "The page was reloaded before the answer began.";
+  offerRetry(article);
+}
+
+function startNewChat() {
+  running?.abort();
+  running = null;
+  showRunning(false);
+  conversation = [];
+  keepConversation();
+  for (const article of document.querySelectorAll("article")) article.remove();
+  element("welcome").hidden = false;
 }
 
 function submit() {
@@ -155,7 +302,7 @@ function submit() {
   if (!text || running) return;
   element("prompt").value = "";
   resize();
-  void ask(text);
+  ask(text);
 }
 
 function resize() {
@@ -164,14 +311,14 @@ function resize() {
   prompt.style.height = `${Math.min(prompt.scrollHeight, 200)}px`;
 }
 
-/** Names the model once the server is ready. */
+/** Names the model once the server is ready, and opens the way to it. */
 async function showModel() {
   for (;;) {
     try {
       const ready = await fetch("ready");
       const body = await ready.json();
       element("model").textContent = ready.ok ? body.model : body.error.message;
-      if (ready.ok) return;
+      if (ready.ok) return showTransport(await prepare(ENDPOINT));
     } catch {
       element("model").textContent = "the server does not answer";
     }
@@ -184,23 +331,24 @@ element("composer").addEventListener("submit", (event) => {
   submit();
 });
 element("prompt").addEventListener("input", resize);
+// An idle connection may have ended: a new one opens while the question is being typed.
+element("prompt").addEventListener("focus", () => void prepare(ENDPOINT));
 element("prompt").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
   submit();
 });
-element("stop").addEventListener("click", () => running?.abort());
-element("new").addEventListener("click", () => {
-  running?.abort();
-  conversation.length = 0;
-  for (const article of document.querySelectorAll("article")) article.remove();
-  element("welcome").hidden = false;
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") running?.abort();
 });
+element("stop").addEventListener("click", () => running?.abort());
+element("new").addEventListener("click", startNewChat);
 for (const starter of STARTERS) {
   const button = document.createElement("button");
   button.type = "button";
   button.textContent = starter;
-  button.addEventListener("click", () => running || ask(starter));
+  button.addEventListener("click", () => ask(starter));
   element("starters").append(button);
 }
+restoreConversation();
 void showModel();

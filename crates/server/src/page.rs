@@ -1,47 +1,55 @@
 //! The chat page, embedded into the binary.
 
+use std::sync::Arc;
+
 use axum::Router;
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::{HeaderValue, header};
 
-/// What the page may load: only itself.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+use crate::app::App;
+
+/// Names, types and contents of the page's files. `loquent-*.js` is web/client, built: see
+/// ARCHITECTURE.md.
+const FILES: [(&str, &str, &str); 7] = [
+    ("/", "text/html; charset=utf-8", include_str!("../../../web/page/index.html")),
+    ("/chat.js", SCRIPT, include_str!("../../../web/page/chat.js")),
+    ("/strip.js", SCRIPT, include_str!("../../../web/page/strip.js")),
+    ("/loquent-client.js", SCRIPT, include_str!("../../../web/page/loquent-client.js")),
+    ("/loquent-worker.js", SCRIPT, include_str!("../../../web/page/loquent-worker.js")),
+    ("/chat.css", "text/css; charset=utf-8", include_str!("../../../web/page/chat.css")),
+    ("/favicon.svg", "image/svg+xml", include_str!("../../../web/page/favicon.svg")),
+];
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The page's routes.
-pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route(
-            "/",
-            get(async || {
-                asset("text/html; charset=utf-8", include_str!("../../../web/page/index.html"))
-            }),
-        )
-        .route(
-            "/chat.js",
-            get(async || {
-                asset("text/javascript; charset=utf-8", include_str!("../../../web/page/chat.js"))
-            }),
-        )
-        .route(
-            "/chat.css",
-            get(async || {
-                asset("text/css; charset=utf-8", include_str!("../../../web/page/chat.css"))
-            }),
-        )
-        .route(
-            "/favicon.svg",
-            get(async || asset("image/svg+xml", include_str!("../../../web/page/favicon.svg"))),
-        )
+pub fn routes() -> Router<Arc<App>> {
+    FILES.into_iter().fold(Router::new(), |router, (path, content_type, body)| {
+        let file = async move |State(app): State<Arc<App>>| asset(&app, content_type, body);
+        router.route(path, get(file))
+    })
 }
 
-fn asset(content_type: &'static str, body: &'static str) -> Response {
+fn asset(app: &App, content_type: &'static str, body: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+        (header::CONTENT_SECURITY_POLICY, policy(app)),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     ];
     (headers, body).into_response()
+}
+
+/// What the page may load: only itself. It may connect to the HTTP port, and to our QUIC
+/// port by whichever name of this machine gets there (`localhost` may be ::1, where browsers
+/// would not try 127.0.0.1).
+fn policy(app: &App) -> HeaderValue {
+    let quic = app.offer().map(|offer| format!(" https://*:{}", offer.port)).unwrap_or_default();
+    let policy = format!(
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'{quic}; \
+         img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    HeaderValue::try_from(policy).expect("ASCII")
 }

@@ -19,7 +19,7 @@ use quinn::crypto::rustls::{HandshakeData, QuicServerConfig};
 use quinn::{Endpoint, EndpointConfig, Incoming, ServerConfig, TransportConfig, VarInt};
 use tokio::time::timeout;
 
-use crate::app::{App, Offer, is_same_host};
+use crate::app::{App, Offer};
 
 pub use certificate::CertificateSource;
 pub use message::{Kind, Message, code};
@@ -188,7 +188,7 @@ async fn serve(house: &House, handshake: Handshake, incoming: Incoming) -> anyho
 /// Accepts a browser's WebTransport session, if its page may use this server.
 async fn web_session(
     app: &App,
-    [http_port, quic_port]: [u16; 2],
+    ports: [u16; 2],
     connection: quinn::Connection,
 ) -> anyhow::Result<web_transport_quinn::Session> {
     let request = web_transport_quinn::Request::accept(connection).await?;
@@ -199,15 +199,26 @@ async fn web_session(
     }
     let host = request.url.host_str().unwrap_or_default().to_owned();
     let allows = |origin: &http::HeaderValue| {
-        // Our own page comes from the HTTP port of the same host.
-        let own = |port: u16| is_same_host(origin.as_bytes(), format!("{host}:{port}").as_bytes());
-        app.options.lists_origin(origin.as_bytes()) || own(http_port) || own(quic_port)
+        app.options.lists_origin(origin.as_bytes()) || is_own_page(origin, &host, ports)
     };
     if !origin.is_none_or(allows) {
         request.reject(crate::error::FORBIDDEN).await?;
         anyhow::bail!("a session from a page of another origin");
     }
     Ok(request.ok().await?)
+}
+
+/// Whether `origin` is a page of ours: of the host that was asked, at one of our `ports`.
+/// One machine is `localhost` to the page and may be `127.0.0.1` here, since browsers do
+/// not go from ::1 to it by themselves.
+fn is_own_page(origin: &http::HeaderValue, host: &str, ports: [u16; 2]) -> bool {
+    const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+    let Ok(page) = http::Uri::try_from(origin.as_bytes()) else {
+        return false;
+    };
+    let standard_port = if page.scheme_str() == Some("https") { 443 } else { 80 };
+    let of_host = |name: &str| name == host || LOOPBACK.contains(&name) && LOOPBACK.contains(&host);
+    page.host().is_some_and(of_host) && ports.contains(&page.port_u16().unwrap_or(standard_port))
 }
 
 fn server_config(options: &QuicOptions) -> anyhow::Result<(ServerConfig, Option<[u8; 32]>)> {
@@ -301,5 +312,26 @@ impl Handshake {
 impl Drop for Handshake {
     fn drop(&mut self) {
         self.0.handshakes.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pages_of_this_host_and_port_are_our_own() {
+        let own = |origin: &str, host: &str| {
+            is_own_page(&http::HeaderValue::from_str(origin).expect("ASCII"), host, [8080, 443])
+        };
+        assert!(own("http://a.example:8080", "a.example"));
+        assert!(own("https://a.example", "a.example"), "443 goes without saying");
+        assert!(own("http://localhost:8080", "127.0.0.1"));
+        assert!(own("http://[::1]:8080", "[::1]"));
+        assert!(!own("http://a.example", "a.example"));
+        assert!(!own("http://a.example:8081", "a.example"));
+        assert!(!own("http://b.example:8080", "a.example"));
+        assert!(!own("http://localhost:8080", "a.example"));
+        assert!(!own("null", "a.example"));
     }
 }

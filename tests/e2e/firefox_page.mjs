@@ -1,0 +1,36 @@
+// Asks one question on the chat page in Firefox, over WebDriver BiDi, and prints what came as
+// JSON: `node firefox_page.mjs FIREFOX PAGE_URL UDP_PORT QUESTION MAX_TOKENS`. The page's
+// datagrams go to UDP_PORT.
+import puppeteer from "puppeteer-core";
+
+const [executablePath, url, udpPort, question, maxTokens] = process.argv.slice(2);
+const browser = await puppeteer.launch({ browser: "firefox", executablePath, headless: true });
+try {
+  const page = await browser.newPage();
+  const problems = [];
+  page.on("pageerror", (error) => problems.push(String(error)));
+  await page.setRequestInterception(true);
+  page.on("request", (request) => void detour(request));
+  await page.goto(url);
+  await page.waitForSelector("#transport:not([hidden])");
+  await page.click("#settings summary");
+  await page.type("#temperature", "0");
+  await page.type("#max-tokens", maxTokens);
+  await page.type("#prompt", question);
+  await page.keyboard.press("Enter");
+  const facts = "article.assistant:not(.streaming) .facts:not(:empty)";
+  await page.waitForSelector(facts, { timeout: 60_000 });
+  const text = await page.$eval("article.assistant .text", (element) => element.textContent);
+  const footer = await page.$eval(facts, (element) => element.textContent);
+  console.log(JSON.stringify({ text, footer, problems }));
+} finally {
+  await browser.close();
+}
+
+/** Tells the page the port that was asked for, instead of the server's. */
+async function detour(request) {
+  if (!request.url().endsWith("/v1/delivery")) return request.continue();
+  const response = await fetch(request.url());
+  const body = JSON.stringify({ ...(await response.json()), port: Number(udpPort) });
+  return request.respond({ status: 200, contentType: "application/json", body });
+}

@@ -1,0 +1,42 @@
+"""The chat page over WebTransport in Firefox, with and without loss."""
+
+import json
+import shutil
+import subprocess
+
+import httpx
+import pytest
+from conftest import REPOSITORY
+from test_webtransport import whole_answer
+from udp_relay import Relay
+
+DRIVER = REPOSITORY / "tests/e2e/firefox_page.mjs"
+
+
+@pytest.fixture(scope="module")
+def firefox():
+    """The path of an installed Firefox that can be driven here."""
+    path = shutil.which("firefox-esr") or shutil.which("firefox")
+    if path is None:
+        pytest.skip("no Firefox is installed (Debian: apt-get install firefox-esr)")
+    if shutil.which("node") is None or not (DRIVER.parent / "node_modules/puppeteer-core").exists():
+        pytest.skip("no node with puppeteer-core to drive Firefox (tools/setup e2e)")
+    return path
+
+
+@pytest.mark.parametrize("stay_good", [1.0, 0.875], ids=["clean", "lossy"])
+def test_the_page_receives_over_webtransport(start, firefox, tmp_path, stay_good):
+    server = start("--simulate", "50")
+    relay = Relay(httpx.get(f"{server.url}/v1/delivery").json()["port"], seed=7, stay_good=stay_good, stay_bad=0.5)
+    question = "Does it work in Firefox?"
+    command = ["node", DRIVER, firefox, server.url, str(relay.port), question, "120"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    finally:
+        relay.close()
+    assert run.returncode == 0, run.stderr
+    shown = json.loads(run.stdout)
+    assert shown["problems"] == []
+    assert shown["footer"].startswith("WebTransport · first token")
+    assert shown["text"] == whole_answer(server, question, 120)
+    assert relay.passed > 50 and (relay.lost > 15) == (stay_good < 1)

@@ -1,0 +1,223 @@
+"""The chat page over WebTransport in Chromium: loss, blackouts, reloads, hidden tabs."""
+
+import re
+
+import httpx
+import pytest
+from playwright.sync_api import expect, sync_playwright
+from test_page import FLAGS
+from udp_relay import Relay
+
+# Time in which an answer of a test is over, whatever happened to it on the way.
+PATIENCE_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser(chromium):
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def relays():
+    """Starts relays in front of a server's UDP port."""
+    running = []
+
+    def start_relay(server, **kwargs):
+        port = httpx.get(f"{server.url}/v1/delivery").json()["port"]
+        running.append(Relay(port, **kwargs))
+        return running[-1]
+
+    yield start_relay
+    for relay in running:
+        relay.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens a server's page in a tab of its own, its datagrams through a relay if there is one."""
+    contexts = []
+    problems = []
+
+    def open_it(server, relay=None, expected="WebTransport"):
+        contexts.append(browser.new_context())
+        page = contexts[-1].new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        if relay:
+            page.route("**/v1/delivery", lambda route: detour(route, relay.port))
+        page.goto(server.url)
+        # It names the transport once the connection stands, or cannot be had.
+        expect(page.locator("#transport")).to_have_text(expected, timeout=PATIENCE_MS)
+        page.click("text=Settings")
+        page.fill("#temperature", "0")
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def detour(route, port):
+    response = route.fetch()
+    route.fulfill(response=response, json={**response.json(), "port": port})
+
+
+def whole_answer(server, question, max_tokens=None):
+    """The same answer, not streamed."""
+    request = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": max_tokens}
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=request, timeout=60)
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+def ask(page, question, max_tokens=None):
+    """Asks, and returns the article of the answer."""
+    if max_tokens is not None:
+        page.fill("#max-tokens", str(max_tokens))
+    page.fill("#prompt", question)
+    page.press("#prompt", "Enter")
+    return page.locator("article.assistant").last
+
+
+def text_of(article):
+    return article.locator(".text").evaluate("element => element.textContent")
+
+
+def finished(article):
+    """Waits for the answer's end; returns its footer."""
+    expect(article).not_to_have_class(re.compile("streaming"), timeout=PATIENCE_MS)
+    expect(article).not_to_have_class(re.compile("failed"))
+    return article.locator("footer").inner_text()
+
+
+def wait_for_characters(page, count):
+    script = "count => document.querySelector('article.assistant .text')?.textContent.length > count"
+    page.wait_for_function(script, arg=count, timeout=PATIENCE_MS)
+
+
+def test_an_answer_comes_by_datagram(server, open_page):
+    page = open_page(server)
+    before = server.metric("delivery_datagrams_total")
+    answer = ask(page, "What is token streaming?")
+    footer = finished(answer)
+    assert re.match(r"WebTransport · first token \d+ ms · \d+ tokens/s · \d+ tokens", footer)
+    assert text_of(answer) == whole_answer(server, "What is token streaming?")
+    assert server.metric("delivery_datagrams_total") > before
+    assert len(page.workers) == 1
+
+
+def test_through_loss_the_text_is_that_of_a_clean_run(start, open_page, relays):
+    server = start("--simulate", "50")
+    for seed in range(1, 4):
+        # A fifth of all datagrams is lost, in runs of two on average.
+        relay = relays(server, seed=seed, stay_good=0.875, stay_bad=0.5)
+        page = open_page(server, relay)
+        question = f"Does loss {seed} matter?"
+        answer = ask(page, question, 150)
+        assert "WebTransport" in finished(answer)
+        assert text_of(answer) == whole_answer(server, question, 150)
+        assert relay.lost > 20 and relay.passed > 50, f"{relay.lost} lost of {relay.lost + relay.passed}"
+
+
+@pytest.mark.parametrize("delivery", ["webtransport", "sse"])
+def test_a_reload_in_the_middle_loses_and_repeats_nothing(start, open_page, delivery):
+    server = start("--simulate", "40")
+    page = open_page(server)
+    page.select_option("#delivery", delivery)
+    question = "Tell me something long."
+    ask(page, question, 160)
+    wait_for_characters(page, 150)
+    page.reload()
+    answer = page.locator("article.assistant").last
+    shown = len(text_of(answer))
+    footer = finished(answer)
+    whole = whole_answer(server, question, 160)
+    assert text_of(answer) == whole
+    assert 100 < shown < len(whole), "the first part was kept, the rest was resumed"
+    assert "resumed" in footer
+    assert server.metric("generation_tokens_total") == 320, "one generation was streamed, one was not"
+    page.reload()
+    assert text_of(page.locator("article.assistant").last) == whole
+
+
+def test_when_datagrams_stop_for_good_the_answer_finishes_over_tcp(start, open_page, relays):
+    server = start("--simulate", "20")
+    relay = relays(server)
+    page = open_page(server, relay)
+    question = "And if UDP is blocked?"
+    answer = ask(page, question, 240)
+    wait_for_characters(page, 200)
+    assert "WebTransport" in answer.locator("footer").inner_text()
+    relay.dark = True
+    footer = finished(answer)
+    assert text_of(answer) == whole_answer(server, question, 240)
+    assert "SSE" in footer and "resumed" in footer
+
+
+def test_where_udp_is_blocked_the_answer_comes_over_tcp_at_once(start, open_page, relays):
+    server = start("--simulate", "100")
+    relay = relays(server)
+    relay.dark = True
+    page = open_page(server, relay, expected="SSE")
+    answer = ask(page, "Hello?", 20)
+    footer = finished(answer)
+    assert footer.startswith("SSE")
+    first_token_ms = int(re.search(r"first token (\d+) ms", footer)[1])
+    assert first_token_ms < 5_000
+    assert text_of(answer) == whole_answer(server, "Hello?", 20)
+
+
+def test_a_hidden_tab_is_served_rarely_and_whole(start, open_page):
+    server = start("--simulate", "50")
+    page = open_page(server)
+    page.evaluate("""() => {
+        window.shownAt = [];
+        const note = () => window.shownAt.push(performance.now());
+        new MutationObserver(note).observe(document.getElementById('log'), {subtree: true, characterData: true});
+        window.setHidden = (hidden) => {
+            Object.defineProperty(document, 'visibilityState', {value: hidden ? 'hidden' : 'visible', configurable: true});
+            document.dispatchEvent(new Event('visibilitychange'));
+            window.shownAt.length = 0;
+        };
+    }""")
+    answer = ask(page, "Who looks?", 400)
+    wait_for_characters(page, 50)
+    page.evaluate("setHidden(true)")
+    page.wait_for_timeout(4_000)
+    hidden = page.evaluate("shownAt")
+    page.evaluate("setHidden(false)")
+    wait_for_characters(page, len(text_of(answer)) + 200)
+    seen = page.evaluate("shownAt")
+    pauses = [later - sooner for sooner, later in zip(hidden, hidden[1:]) if later - sooner > 100]
+    assert 2 <= len(pauses) <= 5 and min(pauses) > 700, f"a hidden page is served once a second, not after {pauses} ms"
+    pauses = [later - sooner for sooner, later in zip(seen, seen[1:]) if later - sooner > 100]
+    assert max(pauses, default=0) < 500, f"a page that is seen again is served at once, not after {pauses} ms"
+    finished(answer)
+    assert text_of(answer) == whole_answer(server, "Who looks?", 400)
+
+
+def test_stopping_ends_the_generation(start, open_page):
+    server = start("--simulate", "30")
+    page = open_page(server)
+    answer = ask(page, "Go on forever.", 2000)
+    wait_for_characters(page, 60)
+    page.keyboard.press("Escape")
+    expect(answer.locator("footer")).to_contain_text("stopped")
+    running = httpx.Client(base_url=server.url)
+    while server.metric("num_requests_running") > 0:
+        running.get("/health")
+    assert server.metric("generation_tokens_total") < 500
+
+
+def test_a_failed_answer_can_be_asked_again(start, open_page):
+    server = start("--simulate", "50", "--api-key", "secret")
+    page = open_page(server)
+    answer = ask(page, "Who are you?", 10)
+    expect(answer.locator("footer")).to_contain_text("Enter the API key in Settings.")
+    page.fill("#api-key", "secret")
+    page.click(".failed .retry")
+    assert "10 tokens" in finished(page.locator("article.assistant").last)
+    assert page.locator("article").count() == 2

@@ -1,0 +1,204 @@
+// OpenAI's chunks and the log's deltas, each from the other (spec/session.md, section 6).
+
+import type { Delta } from "./record.js";
+
+/** A JSON object. */
+export type Json = Record<string, unknown>;
+
+/** A chunk of a streamed chat or text completion, as OpenAI's SDKs know it. */
+export interface Chunk {
+  readonly id: string;
+  readonly object: string;
+  readonly created: number;
+  readonly model: string;
+  readonly choices: readonly ChunkChoice[];
+  readonly usage?: ChunkUsage | null;
+}
+
+/** One choice of a {@link Chunk}: `delta` for chat, `text` for text completions. */
+export interface ChunkChoice {
+  readonly index: number;
+  readonly delta?: Json & { content?: string; reasoning_content?: string };
+  readonly text?: string;
+  readonly logprobs: unknown;
+  readonly finish_reason: string | null;
+}
+
+/** Token counts of a {@link Chunk}. */
+export interface ChunkUsage {
+  readonly prompt_tokens: number;
+  readonly completion_tokens: number;
+  readonly total_tokens: number;
+  readonly prompt_tokens_details?: { readonly cached_tokens: number };
+  readonly completion_tokens_details?: { readonly reasoning_tokens: number };
+}
+
+/** Writes chunks from deltas (S-6.2). */
+export class ChunkWriter {
+  #head = { id: "", object: "chat.completion.chunk", created: 0, model: "" };
+  /** What the open record says of usage in chunks (S-6.1), and the last counts. */
+  #usageIn: unknown = "none";
+  #usage: ChunkUsage | null = null;
+  /** Choices whose role was written, and log probabilities that wait for their text. */
+  readonly #begun = new Set<number>();
+  readonly #logprobs = new Map<number, unknown>();
+
+  /** The chunks that `delta` makes; none for what only the log needs. */
+  chunks(delta: Delta): Chunk[] {
+    switch (delta.kind) {
+      case "open":
+        this.#open(delta.meta);
+        return [];
+      case "text":
+        return this.#choice(delta.choice, this.#content("content", delta.text));
+      case "reasoning":
+        return this.#choice(delta.choice, this.#content("reasoning_content", delta.text));
+      case "tool_call":
+        return this.#choice(delta.choice, { delta: { tool_calls: [toolCall(delta)] } });
+      case "logprobs":
+        this.#logprobs.set(delta.choice, parseJson(delta.json));
+        return [];
+      case "finish":
+        return this.#choice(delta.choice, this.#content(null, ""), delta.reason);
+      case "usage":
+        this.#usage = usageOf(delta);
+        return this.#usageIn === "counts" ? [] : this.#usageChunk();
+      case "other":
+        return [{ ...this.#head, choices: [], ...parseJson(delta.json) }];
+      default:
+        return delta.kind === "done" && this.#usageIn === "counts" ? this.#usageChunk() : [];
+    }
+  }
+
+  get #chat(): boolean {
+    return this.#head.object === "chat.completion.chunk";
+  }
+
+  #open(meta: string): void {
+    const { id, object, created, model, usage } = parseJson(meta);
+    this.#usageIn = usage;
+    const known = { id, object, created, model };
+    const set = Object.entries(known).filter(([, value]) => value !== undefined);
+    this.#head = { ...this.#head, ...Object.fromEntries(set) };
+  }
+
+  #usageChunk(): Chunk[] {
+    return this.#usage === null ? [] : [{ ...this.#head, choices: [], usage: this.#usage }];
+  }
+
+  #content(name: string | null, text: string): Json {
+    if (!this.#chat) return { text };
+    return { delta: name === null ? {} : { [name]: text } };
+  }
+
+  #choice(index: number, fields: Json, reason: string | null = null): Chunk[] {
+    const chunks = [];
+    if (this.#chat && !this.#begun.has(index)) {
+      this.#begun.add(index);
+      chunks.push(this.#chunk(index, { delta: { role: "assistant", content: "" } }, null, null));
+    }
+    const logprobs = this.#logprobs.get(index) ?? null;
+    this.#logprobs.delete(index);
+    chunks.push(this.#chunk(index, fields, logprobs, reason));
+    return chunks;
+  }
+
+  #chunk(index: number, fields: Json, logprobs: unknown, finish_reason: string | null): Chunk {
+    const choice = { index, logprobs, finish_reason, ...fields };
+    const usage = this.#usageIn === "counts" ? this.#usage : null;
+    const told = this.#usageIn === "counts" || this.#usageIn === "null";
+    return { ...this.#head, choices: [choice], ...(told && { usage }) };
+  }
+}
+
+function toolCall(delta: Extract<Delta, { kind: "tool_call" }>): Json {
+  return {
+    index: delta.index,
+    ...(delta.id && { id: delta.id, type: "function" }),
+    function: { ...(delta.name && { name: delta.name }), arguments: delta.arguments },
+  };
+}
+
+function usageOf(delta: Extract<Delta, { kind: "usage" }>): ChunkUsage {
+  return {
+    prompt_tokens: delta.prompt,
+    completion_tokens: delta.completion,
+    total_tokens: delta.prompt + delta.completion,
+    prompt_tokens_details: { cached_tokens: delta.cached },
+    ...(delta.reasoning > 0 && { completion_tokens_details: { reasoning_tokens: delta.reasoning } }),
+  };
+}
+
+/** A JSON object, empty for anything else. */
+function parseJson(text: string): Json {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null ? (value as Json) : {};
+  } catch {
+    return {};
+  }
+}
+
+const asObject = (value: unknown): Json => (typeof value === "object" && value !== null ? (value as Json) : {});
+const asText = (value: unknown): string => (typeof value === "string" ? value : "");
+const asCount = (value: unknown): number => (Number.isSafeInteger(value) && Number(value) >= 0 ? Number(value) : 0);
+
+/** Reads deltas from the chunks of any OpenAI-compatible server. */
+export class ChunkReader {
+  #opened = false;
+
+  /** The deltas that a chunk carries. A chunk's tokens are counted as one: it does not tell. */
+  deltas(chunk: unknown): Delta[] {
+    const { id, object, created, model, choices, usage, error } = asObject(chunk);
+    if (error !== undefined) return [errorDelta(error)];
+    const deltas: Delta[] = [];
+    if (!this.#opened) deltas.push({ kind: "open", meta: JSON.stringify({ id, object, created, model }) });
+    this.#opened = true;
+    for (const choice of Array.isArray(choices) ? choices : []) deltas.push(...choiceDeltas(asObject(choice)));
+    if (usage) deltas.push(usageDelta(asObject(usage)));
+    return deltas;
+  }
+}
+
+function errorDelta(error: unknown): Delta {
+  const { code, type, message } = asObject(error);
+  return { kind: "error", code: asText(code) || asText(type), message: asText(message) || asText(error) };
+}
+
+function choiceDeltas({ index, delta, text, logprobs, finish_reason }: Json): Delta[] {
+  const choice = asCount(index);
+  const { content, reasoning_content, reasoning, tool_calls } = asObject(delta);
+  const deltas: Delta[] = [];
+  const put = (kind: "text" | "reasoning", piece: string): void => {
+    if (piece) deltas.push({ kind, choice, tokens: 1, text: piece });
+  };
+  if (logprobs) deltas.push({ kind: "logprobs", choice, json: JSON.stringify(logprobs) });
+  put("reasoning", asText(reasoning_content) || asText(reasoning));
+  put("text", asText(content) || asText(text));
+  for (const call of Array.isArray(tool_calls) ? tool_calls : []) deltas.push(toolDelta(choice, asObject(call)));
+  if (finish_reason) deltas.push({ kind: "finish", choice, reason: asText(finish_reason) });
+  return deltas;
+}
+
+function toolDelta(choice: number, call: Json): Delta {
+  const { name, arguments: fragment } = asObject(call["function"]);
+  return {
+    kind: "tool_call",
+    choice,
+    index: asCount(call["index"]),
+    tokens: 1,
+    id: asText(call["id"]),
+    name: asText(name),
+    arguments: asText(fragment),
+  };
+}
+
+function usageDelta(usage: Json): Delta {
+  return {
+    kind: "usage",
+    prompt: asCount(usage["prompt_tokens"]),
+    completion: asCount(usage["completion_tokens"]),
+    cached: asCount(asObject(usage["prompt_tokens_details"])["cached_tokens"]),
+    reasoning: asCount(asObject(usage["completion_tokens_details"])["reasoning_tokens"]),
+  };
+}

@@ -1,0 +1,152 @@
+// One WebTransport session with a server: its datagrams by stream, its streams.
+
+import { Reader } from "./wire.js";
+
+/** Where a server's WebTransport is (S-1.3). */
+export interface Target {
+  /** To be tried at the same time; the first that answers is taken. */
+  readonly urls: readonly string[];
+  /** SHA-256 of a self-signed certificate, 64 hex digits; `null`: an authority's. */
+  readonly certificate_sha256: string | null;
+}
+
+/** The constructor of `WebTransport`, an argument so that tests can give another. */
+export type WebTransportConstructor = new (url: string, options?: WebTransportOptions) => WebTransport;
+
+/** Datagrams that wait to be read; a browser's default may be one (delivery of bursts). */
+const INCOMING_DATAGRAMS = 1024;
+
+/** Datagrams that wait to leave. Acknowledgements repeat themselves: what exceeds it is lost. */
+const OUTGOING_DATAGRAMS = 64;
+
+/** A bidirectional stream and where it is written. */
+export interface Stream {
+  readonly readable: ReadableStream<Uint8Array>;
+  readonly writer: WritableStreamDefaultWriter<Uint8Array>;
+}
+
+/** Names of the same setting, older and newer, that lib.dom does not know all of. */
+interface DatagramSettings {
+  incomingHighWaterMark?: number;
+  incomingMaxBufferedDatagrams?: number;
+  outgoingHighWaterMark?: number;
+  outgoingMaxBufferedDatagrams?: number;
+  createWritable?: () => WritableStream<Uint8Array>;
+}
+
+/** An open session. */
+export class Connection {
+  readonly #transport: WebTransport;
+  readonly #datagrams: WritableStreamDefaultWriter<Uint8Array>;
+  readonly #receivers = new Map<number, (datagram: Uint8Array) => void>();
+  #nextStream = 0;
+  /** Resolves to why, once the session is over; never rejects. */
+  readonly closed: Promise<string>;
+
+  private constructor(
+    transport: WebTransport,
+    /** Rough round trip, microseconds, from how long opening took. */
+    readonly rtt_us: number,
+  ) {
+    this.#transport = transport;
+    const datagrams = transport.datagrams as WebTransportDatagramDuplexStream & DatagramSettings;
+    widen(datagrams);
+    // A newer draft moved the writable side; browsers have one or the other.
+    this.#datagrams = (datagrams.createWritable?.() ?? datagrams.writable).getWriter();
+    this.#datagrams.closed.catch(() => {}); // told by `closed`
+    this.closed = transport.closed.then(
+      (info) => info?.reason || "closed",
+      (error: unknown) => String(error),
+    );
+    void this.#readDatagrams(datagrams.readable as ReadableStream<Uint8Array>);
+  }
+
+  /** Opens a session with whichever address of `target` answers first; rejects if none does. */
+  static async open(target: Target, Transport: WebTransportConstructor, clock: () => number): Promise<Connection> {
+    const begun = clock();
+    const attempts = target.urls.map((url) => new Transport(url, optionsFor(target)));
+    // Losers reject `closed` too; nobody waits for those.
+    for (const attempt of attempts) attempt.closed.catch(() => {});
+    const ready = attempts.map((attempt) => attempt.ready.then(() => attempt));
+    const winner = await Promise.any(ready);
+    for (const attempt of attempts) if (attempt !== winner) attempt.close();
+    // Opening takes a round trip for QUIC and one for HTTP/3.
+    return new Connection(winner, Math.floor((clock() - begun) / 2));
+  }
+
+  /** Makes `receive` get the datagrams of a stream number that nobody used; returns it. */
+  addStream(receive: (datagram: Uint8Array) => void): number {
+    this.#nextStream += 1;
+    this.#receivers.set(this.#nextStream, receive);
+    return this.#nextStream;
+  }
+
+  /** No more datagrams of `stream`, please. */
+  dropStream(stream: number): void {
+    this.#receivers.delete(stream);
+  }
+
+  /** A new bidirectional stream. */
+  async openStream(): Promise<Stream> {
+    const { readable, writable } = await this.#transport.createBidirectionalStream();
+    const writer = (writable as WritableStream<Uint8Array>).getWriter();
+    writer.closed.catch(() => {}); // the reading side tells
+    return { readable: readable as ReadableStream<Uint8Array>, writer };
+  }
+
+  /**
+   * Sends a datagram, or loses it if too many wait. Never awaited: a browser resolves the
+   * write late, and a reader that waits for it loses what arrives meanwhile.
+   */
+  send(datagram: Uint8Array): void {
+    if ((this.#datagrams.desiredSize ?? 0) <= -OUTGOING_DATAGRAMS) return;
+    this.#datagrams.write(datagram).catch(() => {});
+  }
+
+  /** Ends the session. */
+  close(): void {
+    this.#receivers.clear();
+    try {
+      this.#transport.close();
+    } catch {
+      // It was closed already.
+    }
+  }
+
+  async #readDatagrams(readable: ReadableStream<Uint8Array>): Promise<void> {
+    const reader = readable.getReader();
+    try {
+      for (let next = await reader.read(); !next.done; next = await reader.read()) {
+        const stream = streamOf(next.value);
+        if (stream !== null) this.#receivers.get(stream)?.(next.value);
+      }
+    } catch {
+      // The session is over; `closed` says why.
+    }
+  }
+}
+
+function optionsFor(target: Target): WebTransportOptions {
+  const hash = target.certificate_sha256;
+  if (hash === null) return { congestionControl: "low-latency" };
+  const value = Uint8Array.from(hash.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+  return { congestionControl: "low-latency", serverCertificateHashes: [{ algorithm: "sha-256", value }] };
+}
+
+function widen(datagrams: DatagramSettings): void {
+  if ("incomingHighWaterMark" in datagrams) datagrams.incomingHighWaterMark = INCOMING_DATAGRAMS;
+  if ("incomingMaxBufferedDatagrams" in datagrams) datagrams.incomingMaxBufferedDatagrams = INCOMING_DATAGRAMS;
+  if ("outgoingHighWaterMark" in datagrams) datagrams.outgoingHighWaterMark = OUTGOING_DATAGRAMS;
+  if ("outgoingMaxBufferedDatagrams" in datagrams) datagrams.outgoingMaxBufferedDatagrams = OUTGOING_DATAGRAMS;
+}
+
+/** The stream of a frame that a sender sends, whose second field it is (D-2.3). */
+function streamOf(datagram: Uint8Array): number | null {
+  try {
+    const reader = new Reader(datagram);
+    reader.byte();
+    return reader.int();
+  } catch {
+    return null;
+  }
+}

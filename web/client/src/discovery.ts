@@ -1,0 +1,88 @@
+// Where a server's WebTransport is, whether to try it, and what worked the last time.
+
+import type { Target } from "./connection.js";
+import type { TransportName } from "./source.js";
+
+/** How long a transport that lost its race is not waited for, ms. */
+const REMEMBERED_MS = 10 * 60_000;
+
+/** Asking where WebTransport is takes at most so long, ms. */
+const DISCOVERY_MS = 5_000;
+
+/** The URL that `v1/...` of the same server is relative to: of an endpoint's URL. */
+export function serverOf(endpoint: URL): URL {
+  const at = endpoint.pathname.lastIndexOf("/v1/");
+  const path = at < 0 ? endpoint.pathname.replace(/[^/]*$/, "") : endpoint.pathname.slice(0, at + 1);
+  return new URL(path, endpoint.origin);
+}
+
+/**
+ * Asks a server where its WebTransport is (S-1.3); `null` if it has none. Rejects if the
+ * server cannot be asked.
+ */
+export async function discover(server: URL): Promise<Target | null> {
+  const signal = AbortSignal.timeout(DISCOVERY_MS);
+  const response = await fetch(new URL("v1/delivery", server), { cache: "no-store", signal });
+  return response.ok ? targetOf(server, await response.json().catch(() => null)) : null;
+}
+
+/** Reads the answer of `GET /v1/delivery`; `null` for one that this version cannot use. */
+export function targetOf(server: URL, delivery: unknown): Target | null {
+  const { version, port, certificate_sha256: hash, path } = (delivery ?? {}) as Record<string, unknown>;
+  const usable = version === 1 && Number.isInteger(port) && Number(port) > 0 && Number(port) < 65536;
+  if (!usable || typeof path !== "string" || !path.startsWith("/")) return null;
+  if (hash !== null && !(typeof hash === "string" && /^[0-9a-f]{64}$/.test(hash))) return null;
+  const urls = hostsOf(server.hostname, hash !== null).map((host) => `https://${host}:${Number(port)}${path}`);
+  return { urls, certificate_sha256: hash };
+}
+
+/**
+ * Browsers do not go from ::1 to 127.0.0.1 by themselves when QUIC gets no answer. Where a
+ * hash vouches for the certificate, its name does not matter, and both can be tried.
+ */
+function hostsOf(host: string, anyName: boolean): string[] {
+  return host === "localhost" && anyName ? [host, "127.0.0.1"] : [host];
+}
+
+/** Whether to try WebTransport here at all. */
+export function webTransportWorks(): boolean {
+  // Undefined on plain http:// pages of other machines: they are no secure context.
+  if (!("WebTransport" in globalThis)) return false;
+  // Safari's is too young to be the default there; the option `transport` can insist on it.
+  return globalThis.navigator?.vendor !== "Apple Computer, Inc.";
+}
+
+interface Memory {
+  readonly winner: TransportName;
+  readonly until: number;
+}
+
+const remembered = new Map<string, Memory>();
+const winnerKey = (server: URL): string => `loquent:transport:${server.href}`;
+
+/** The transport that won the last race for this server, if that was not long ago. */
+export function lastWinner(server: URL): TransportName | null {
+  const memory = remembered.get(server.href) ?? stored(server);
+  return memory && memory.until > Date.now() ? memory.winner : null;
+}
+
+/** Remembers who won, in this page and in the next ones of this origin. */
+export function rememberWinner(server: URL, winner: TransportName): void {
+  const memory = { winner, until: Date.now() + REMEMBERED_MS };
+  remembered.set(server.href, memory);
+  try {
+    localStorage.setItem(winnerKey(server), JSON.stringify(memory));
+  } catch {
+    // No storage here: this page remembers.
+  }
+}
+
+function stored(server: URL): Memory | null {
+  try {
+    const memory: unknown = JSON.parse(localStorage.getItem(winnerKey(server)) ?? "null");
+    const { winner, until } = (memory ?? {}) as Partial<Memory>;
+    return (winner === "sse" || winner === "webtransport") && typeof until === "number" ? { winner, until } : null;
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,66 @@
+// Everything that can go wrong with an answer, for programs and for people.
+
+/**
+ * - `refused`: the server said no before it began; see `status`, `code`, `retryAfter_s`.
+ * - `failed`: the server began and says that it cannot finish.
+ * - `gone`: the rest is not kept any more, or never was under this name.
+ * - `unreadable`: what came is not the protocol.
+ * - `broken`: the connection is lost and the answer could not be resumed.
+ */
+export type ErrorKind = "refused" | "failed" | "gone" | "unreadable" | "broken";
+
+/** Further facts about a {@link LoquentError}. */
+export interface ErrorFacts {
+  /** HTTP status of a refusal. */
+  readonly status?: number;
+  /** The server's word for programs. */
+  readonly code?: string;
+  /** When to try again, seconds. */
+  readonly retryAfter_s?: number;
+}
+
+/** Why an answer is not whole. What was yielded before it is right as far as it goes. */
+export class LoquentError extends Error {
+  override readonly name = "LoquentError";
+  readonly status: number | undefined;
+  readonly code: string | undefined;
+  readonly retryAfter_s: number | undefined;
+
+  constructor(
+    readonly kind: ErrorKind,
+    message: string,
+    facts: ErrorFacts = {},
+  ) {
+    super(message);
+    this.status = facts.status;
+    this.code = facts.code;
+    this.retryAfter_s = facts.retryAfter_s;
+  }
+}
+
+/** A refusal, from an HTTP response's parts; the body is OpenAI's error object, if it is one. */
+export function refusal(status: number, retryAfter: string | null, body: string): LoquentError {
+  const { message, code, type } = errorObject(body);
+  const seconds = Number(retryAfter ?? NaN);
+  return new LoquentError("refused", message ?? `The server answered ${status}.`, {
+    status,
+    ...((code ?? type) && { code: (code ?? type) as string }),
+    ...(Number.isFinite(seconds) && { retryAfter_s: seconds }),
+  });
+}
+
+function errorObject(body: string): { message?: string; code?: string; type?: string } {
+  try {
+    const { error } = JSON.parse(body) as { error?: unknown };
+    if (typeof error !== "object" || error === null) return {};
+    const strings = Object.entries(error).filter(([, value]) => typeof value === "string");
+    return Object.fromEntries(strings);
+  } catch {
+    return {};
+  }
+}
+
+/** What `signal.throwIfAborted()` throws, for callers that want the same from an event. */
+export function abortReason(signal: AbortSignal): unknown {
+  return signal.reason ?? new DOMException("The answer was stopped.", "AbortError");
+}

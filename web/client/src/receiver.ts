@@ -1,0 +1,393 @@
+// The receiving side of one stream: reassembly, acknowledgement, pacing. The same state
+// machine as `proto::Receiver`, held to it by `spec/vectors/receiver.json`: time, in whole
+// microseconds of any clock, and bytes are arguments; what is due is polled.
+
+import { Assembler, type AssemblerLimits, DEFAULT_LIMITS } from "./assembler.js";
+import { ACK_WINDOW, type DataFrame, MAX_ACK_RANGES, decodeFrame, encodeFrame } from "./frame.js";
+import { PACE_OFF, type Pace, Pacer } from "./pace.js";
+import { type Delta, tokensOf } from "./record.js";
+import { MAX_INT, WireError, type WireFault } from "./wire.js";
+
+/** Parameters of a {@link Receiver}. */
+export interface ReceiverConfig {
+  /** Bounds of what waits for a hole to fill, or to be shown (D-7.1). */
+  readonly limits: AssemblerLimits;
+  /** Frames carry a checksum and must (D-2.4). */
+  readonly checked: boolean;
+  /** When to show what has arrived. */
+  readonly pace: Pace;
+  /** Gap between acknowledgements that carry no news, microseconds. */
+  readonly ackGap_us: number;
+  /** Ask for a sign of life after so long without one, then ever less often. */
+  readonly probeAfter_us: number;
+  /** Call the path dead after so long. */
+  readonly silentAfter_us: number;
+  /** Keep acknowledging so long after the end, for the sender to learn of it (D-5.8). */
+  readonly linger_us: number;
+}
+
+/** What `spec/vectors` are written for. */
+export const DEFAULT_CONFIG: ReceiverConfig = {
+  limits: DEFAULT_LIMITS,
+  checked: false,
+  pace: PACE_OFF,
+  ackGap_us: 25_000,
+  probeAfter_us: 2_000_000,
+  silentAfter_us: 10_000_000,
+  linger_us: 3_000_000,
+};
+
+/** What a {@link Receiver} tells its driver, in order. */
+export type ReceiverEvent =
+  /** The next step, due to be shown; `offset` after it is the cursor from which to resume. */
+  | { readonly event: "delta"; readonly offset: number; readonly delta: Delta }
+  /** The log's end was shown: the answer is whole. */
+  | { readonly event: "complete" }
+  /**
+   * The answer ends here and is not whole: the sender said so (an error delta came
+   * before), or the log cannot be read, or the sender does not have it any more.
+   */
+  | { readonly event: "failed"; readonly error: WireFault | null }
+  /** Nothing was heard for `silentAfter_us`: said once per silence. */
+  | { readonly event: "silent" };
+
+type State =
+  | { readonly is: "open" }
+  /** The last record was shown; acknowledging until then. */
+  | { readonly is: "lingering"; readonly until: number }
+  | { readonly is: "closed" };
+
+/** Deltas read ahead for the pacer; the rest waits as bytes. */
+const MAX_QUEUE = 512;
+
+/**
+ * Events that may wait to be polled. A driver that stops polling thereby fills the queue,
+ * then the limits, and at last makes the sender wait: memory stays bounded.
+ */
+const MAX_EVENTS = 512;
+
+/** Unanswered probes, each after twice the silence of the one before. */
+const MAX_PROBES = 5;
+
+const WINDOW = (1n << BigInt(ACK_WINDOW)) - 1n;
+
+/** Packets that have arrived, as an acknowledgement reports them (D-5.4). */
+class Arrived {
+  largest: number | null = null;
+  largestAt = 0;
+  /** Bit i: packet `largest - 1 - i` has arrived. */
+  #before = 0n;
+
+  note(now: number, packet: number): void {
+    if (this.largest === null || packet > this.largest) {
+      const shift = this.largest === null ? Infinity : packet - this.largest;
+      this.#before = shifted(this.#before, shift) | shifted(1n, shift - 1);
+      this.largest = packet;
+      this.largestAt = now;
+    } else if (packet < this.largest) {
+      this.#before |= shifted(1n, this.largest - packet - 1);
+    }
+  }
+
+  get missing(): number {
+    const reported = Math.min(this.largest ?? 0, ACK_WINDOW);
+    return Number(~this.#before & ((1n << BigInt(reported)) - 1n));
+  }
+}
+
+function shifted(bits: bigint, by: number): bigint {
+  return by < ACK_WINDOW ? (bits << BigInt(by)) & WINDOW : 0n;
+}
+
+/** The earliest of the times that are set. */
+function earliest(...times: (number | null)[]): number | null {
+  const set = times.filter((time) => time !== null);
+  return set.length === 0 ? null : Math.min(...set);
+}
+
+/**
+ * Receives one stream. After every call with `now`, and when {@link pollTimeout} has come,
+ * call {@link handleTimeout}, then poll events and transmits until `null`. What was polled
+ * as an event counts as shown.
+ */
+export class Receiver {
+  readonly #config: ReceiverConfig;
+  #stream: number;
+  #state: State = { is: "open" };
+  readonly #assembler: Assembler;
+  readonly #pacer: Pacer;
+  /** Read from the log, not shown yet. */
+  #queue: { offset: number; delta: Delta }[] = [];
+  #queuedTokens = 0;
+  #events: ReceiverEvent[] = [];
+  #shown: number;
+  #arrived = new Arrived();
+  #hidden = false;
+  #nextAck = 0;
+  #ackAt: number | null = null;
+  #lastAck: number | null = null;
+  #lastHeard: number;
+  #probes = 0;
+  #silentSaid = false;
+  #stopping = false;
+
+  /** Receives `stream` from log `offset` on: 0, or where an earlier receiver stood. */
+  constructor(now: number, stream: number, offset: number, config: Partial<ReceiverConfig> = {}) {
+    this.#config = { ...DEFAULT_CONFIG, ...config };
+    this.#stream = stream;
+    this.#assembler = new Assembler(offset, this.#config.limits);
+    this.#pacer = new Pacer(this.#config.pace);
+    this.#shown = offset;
+    this.#lastHeard = now;
+  }
+
+  /**
+   * Goes on with the same answer on another path, as `stream` of another connection: what
+   * has arrived stays. Ask the sender to resume from {@link cum} (D-6.4).
+   */
+  migrate(now: number, stream: number): void {
+    this.#stream = stream;
+    this.#arrived = new Arrived();
+    this.#nextAck = 0;
+    this.#lastAck = null;
+    this.#ackAt = null;
+    this.#lastHeard = now;
+    this.#probes = 0;
+    this.#silentSaid = false;
+  }
+
+  /** Offset below which every byte has arrived: where a resume in place goes on. */
+  get cum(): number {
+    return this.#assembler.cum;
+  }
+
+  /** Offset after the last delta that was due to be shown. */
+  get shown(): number {
+    return this.#shown;
+  }
+
+  /** Whether the last record was read: what is left is to show it, and needs no sender. */
+  get ended(): boolean {
+    return this.#assembler.ended;
+  }
+
+  /** Whether everything that has arrived was shown, and more is expected. */
+  get starved(): boolean {
+    return this.#state.is === "open" && this.#shown === this.cum;
+  }
+
+  /** Whether the stream is over and nothing more will be sent or shown. */
+  get closed(): boolean {
+    return this.#state.is === "closed" && this.#events.length === 0;
+  }
+
+  /** Nobody looks at the answer any more, or somebody does again. */
+  setHidden(now: number, hidden: boolean): void {
+    if (this.#hidden === hidden) return;
+    this.#hidden = hidden;
+    this.#ackAt = now;
+    this.#showDue(now);
+  }
+
+  /** The reader's speed has changed. */
+  setPace(now: number, pace: Pace): void {
+    this.#pacer.setPace(pace);
+    this.#ackAt = now;
+    this.#showDue(now);
+  }
+
+  /** The reader wants no more: says so to the sender (D-6.6), and closes. */
+  stop(): void {
+    if (this.#state.is !== "open") return;
+    this.#state = { is: "closed" };
+    this.#stopping = true;
+  }
+
+  /** A datagram has arrived. Returns what was wrong with it, in which case it had no effect. */
+  handleDatagram(now: number, datagram: Uint8Array): WireFault | null {
+    try {
+      this.#handleFrame(now, datagram);
+      return null;
+    } catch (error) {
+      if (error instanceof WireError) return error.fault;
+      throw error;
+    }
+  }
+
+  #handleFrame(now: number, datagram: Uint8Array): void {
+    const frame = decodeFrame(datagram, this.#config.checked);
+    if (frame.stream !== this.#stream) throw new WireError("WrongStream");
+    if (frame.kind === "data") this.#handleData(now, frame);
+    else if (frame.kind !== "gone") throw new WireError("Malformed");
+    else if (this.#state.is === "open" && !this.ended) this.#fail(null);
+  }
+
+  #handleData(now: number, data: DataFrame): void {
+    if (this.#state.is === "closed") return;
+    this.#lastHeard = now;
+    this.#probes = 0;
+    this.#silentSaid = false;
+    this.#arrived.note(now, data.packet);
+    const held = this.#assembler.heldBytes;
+    // What is not shown yet counts against the same bound as what has holes.
+    const room = Math.max(0, this.#shown + this.#config.limits.maxBytes - data.offset);
+    const moved = this.#insert(data.offset, data.bytes.subarray(0, room));
+    const news = moved || this.#assembler.heldBytes !== held;
+    const quietUntil = this.#lastAck === null ? now : this.#lastAck + this.#config.ackGap_us;
+    const ackAt = news ? now : Math.max(quietUntil, now);
+    this.#ackAt = Math.min(this.#ackAt ?? ackAt, ackAt);
+    this.#readAhead(now);
+    this.#showDue(now);
+  }
+
+  #insert(offset: number, bytes: Uint8Array): boolean {
+    try {
+      return this.#assembler.insert(offset, bytes);
+    } catch (error) {
+      if (error instanceof WireError && error.fault === "NoRoom") return false;
+      throw error;
+    }
+  }
+
+  /** Reads records for the pacer, as far as its queue allows. */
+  #readAhead(now: number): void {
+    let arrived = 0;
+    while (this.#queue.length < MAX_QUEUE && this.#state.is === "open") {
+      const next = this.#pollAssembler();
+      if (next === null) break;
+      const tokens = tokensOf(next.delta);
+      arrived += tokens;
+      this.#queuedTokens += tokens;
+      this.#queue.push(next);
+    }
+    if (arrived > 0) this.#pacer.onArrival(now, arrived);
+  }
+
+  #pollAssembler(): { offset: number; delta: Delta } | null {
+    try {
+      return this.#assembler.poll();
+    } catch (error) {
+      if (!(error instanceof WireError)) throw error;
+      this.#fail(error.fault);
+      return null;
+    }
+  }
+
+  /** Moves what is due from the queue to the events. */
+  #showDue(now: number): void {
+    for (let next = this.#queue[0]; next !== undefined; next = this.#queue[0]) {
+      const tokens = tokensOf(next.delta);
+      const heldBack = tokens > 0 && !this.#hidden;
+      if (this.#events.length >= MAX_EVENTS) return;
+      if (heldBack && (this.#pacer.nextAt ?? 0) > now) return;
+      this.#queue.shift();
+      this.#queuedTokens -= tokens;
+      this.#pacer.onShown(now, tokens, this.#queuedTokens);
+      this.#show(now, next.offset, next.delta);
+      this.#readAhead(now);
+    }
+  }
+
+  #show(now: number, offset: number, delta: Delta): void {
+    this.#shown = offset;
+    this.#events.push({ event: "delta", offset, delta });
+    if (delta.kind !== "done" && delta.kind !== "error") return;
+    this.#events.push(delta.kind === "done" ? { event: "complete" } : { event: "failed", error: null });
+    this.#state = { is: "lingering", until: now + this.#config.linger_us };
+  }
+
+  #fail(error: WireFault | null): void {
+    this.#state = { is: "closed" };
+    this.#stopping = error !== null; // a sender that has gone needs no STOP
+    this.#events.push({ event: "failed", error });
+  }
+
+  /** Time has passed: shows what is due, asks an overdue sender, ends the lingering. */
+  handleTimeout(now: number): void {
+    this.#showDue(now);
+    if (this.#state.is === "lingering" && now >= this.#state.until) this.#state = { is: "closed" };
+    const silentAt = this.#silentAt();
+    if (silentAt !== null && now >= silentAt) {
+      this.#silentSaid = true;
+      this.#events.push({ event: "silent" });
+    }
+  }
+
+  /**
+   * When the next delta is due to be shown; `null`: none waits. A driver whose timers are
+   * coarse calls {@link handleTimeout} for each of these that it has missed, in order: the
+   * pace is then what it would be with exact ones.
+   */
+  get showAt(): number | null {
+    const showing = this.#queue.length > 0 && this.#events.length < MAX_EVENTS;
+    return showing ? this.#pacer.nextAt : null;
+  }
+
+  /** When to call {@link handleTimeout} next; `null`: only after something else happened. */
+  pollTimeout(): number | null {
+    if (this.#state.is === "closed") return null;
+    const linger = this.#state.is === "lingering" ? this.#state.until : null;
+    return earliest(linger, this.showAt, this.#ackAt, this.#probeAt(), this.#silentAt());
+  }
+
+  /** What has happened, once each and in order. */
+  pollEvent(): ReceiverEvent | null {
+    return this.#events.shift() ?? null;
+  }
+
+  /** The datagram that is due at `now`, if one is. */
+  pollTransmit(now: number): Uint8Array | null {
+    if (this.#stopping) {
+      this.#stopping = false;
+      return encodeFrame({ kind: "stop", stream: this.#stream }, this.#config.checked);
+    }
+    if (this.#state.is === "closed") return null;
+    const probeAt = this.#probeAt();
+    const probe = probeAt !== null && now >= probeAt;
+    if (!probe && (this.#ackAt === null || now < this.#ackAt)) return null;
+    const ack = this.#encodeAck(now, probe);
+    this.#probes += probe ? 1 : 0;
+    this.#nextAck += 1;
+    this.#ackAt = null;
+    this.#lastAck = now;
+    return ack;
+  }
+
+  #encodeAck(now: number, probe: boolean): Uint8Array {
+    const cum = this.#assembler.cum;
+    const ack = {
+      kind: "ack",
+      stream: this.#stream,
+      number: this.#nextAck,
+      cum,
+      largest: this.#arrived.largest,
+      missing: this.#arrived.missing,
+      hold_us: Math.max(0, now - this.#arrived.largestAt),
+      unshown: cum - this.#shown,
+      pace: this.#paceBytesPerS(now),
+      hidden: this.#hidden,
+      probe,
+      ranges: this.#assembler.held.slice(0, MAX_ACK_RANGES),
+    } as const;
+    return encodeFrame(ack, this.#config.checked);
+  }
+
+  /** How fast unshown bytes are being shown; 0 if nothing is held back. */
+  #paceBytesPerS(now: number): number {
+    const step = this.#pacer.step(now, this.#queuedTokens);
+    if (step === 0 || this.#queuedTokens === 0 || this.#hidden) return 0;
+    const queued = (this.#queue.at(-1)?.offset ?? this.#shown) - this.#shown;
+    const bytesPerTokenMilli = Math.floor((queued * 1_000) / this.#queuedTokens);
+    return Math.min(Math.floor((bytesPerTokenMilli * 1_000) / step), MAX_INT);
+  }
+
+  #probeAt(): number | null {
+    const asking = this.#state.is === "open" && this.#probes < MAX_PROBES;
+    return asking ? this.#lastHeard + this.#config.probeAfter_us * 2 ** this.#probes : null;
+  }
+
+  #silentAt(): number | null {
+    const open = this.#state.is === "open" && !this.#silentSaid;
+    return open ? this.#lastHeard + this.#config.silentAfter_us : null;
+  }
+}

@@ -1,0 +1,144 @@
+// What runs in the worker: connections by server, answers by number, told over a port.
+// Nothing here touches the page.
+
+import { Connection, type Target, type WebTransportConstructor } from "./connection.js";
+import { DatagramAnswer, type PaceChoice, type Shown } from "./datagram_answer.js";
+import type { AnswerHead, RequestHead, ResponseHead } from "./session.js";
+import type { WireFault } from "./wire.js";
+
+/** From the page to the service. `server` names a server, `answer` an answer, as the page likes. */
+export type Order =
+  | { type: "connect"; server: string; target: Target }
+  | { type: "disconnect"; server: string }
+  | { type: "ask"; answer: number; server: string; head: RequestHead; body: string; pace: PaceChoice }
+  | { type: "resume"; answer: number; server: string; id: string; token: string; offset: number; pace: PaceChoice }
+  | { type: "read"; answer: number; count: number }
+  | { type: "hidden"; hidden: boolean }
+  | { type: "stop"; answer: number }
+  | { type: "forget"; answer: number };
+
+/** From the service to the page. */
+export type News =
+  | { type: "connected"; server: string }
+  | { type: "disconnected"; server: string; why: string }
+  | { type: "answered"; answer: number; head: AnswerHead }
+  | { type: "refused"; answer: number; head: ResponseHead; body: string }
+  | { type: "deltas"; answer: number; deltas: Shown[] }
+  | { type: "complete"; answer: number }
+  | { type: "failed"; answer: number; fault: WireFault | null }
+  | { type: "lost"; answer: number; offset: number; why: string };
+
+/** The half of a `MessagePort` or worker scope that the service needs. */
+export interface Port<In, Out> {
+  postMessage(message: Out): void;
+  onmessage: ((event: MessageEvent<In>) => void) | null;
+}
+
+/** Serves a page's orders over `port` until the worker ends. */
+export function serve(
+  port: Port<Order, News>,
+  Transport: WebTransportConstructor | undefined,
+  clock: () => number = () => performance.now(),
+): void {
+  const service = new Service((news) => port.postMessage(news), Transport, clock);
+  port.onmessage = ({ data }) => service.handleOrder(data);
+}
+
+class Service {
+  readonly #connections = new Map<string, Promise<Connection>>();
+  readonly #open = new Map<string, Connection>();
+  readonly #answers = new Map<number, DatagramAnswer>();
+  #hidden = false;
+
+  constructor(
+    readonly tell: (news: News) => void,
+    readonly Transport: WebTransportConstructor | undefined,
+    readonly clock: () => number,
+  ) {}
+
+  handleOrder(order: Order): void {
+    switch (order.type) {
+      case "connect":
+        return void this.#connect(order.server, order.target);
+      case "disconnect":
+        return this.#disconnect(order.server);
+      case "ask":
+        return this.#with(order, (answer, connection) => answer.ask(connection, order.head, order.body));
+      case "resume":
+        return this.#with(order, (answer, connection) =>
+          answer.resume(connection, order.id, order.token, order.offset),
+        );
+      case "read":
+        return this.#answers.get(order.answer)?.handleRead(order.count);
+      case "hidden":
+        this.#hidden = order.hidden;
+        for (const answer of this.#answers.values()) answer.setHidden(order.hidden);
+        return;
+      case "stop":
+        return this.#answers.get(order.answer)?.stop();
+      case "forget":
+        return this.#answers.get(order.answer)?.forget();
+    }
+  }
+
+  async #connect(server: string, target: Target): Promise<void> {
+    try {
+      if (!this.Transport) throw new Error("WebTransport is not available in workers here");
+      const opening = this.#connections.get(server) ?? Connection.open(target, this.Transport, () => this.clock() * 1_000);
+      this.#connections.set(server, opening);
+      const connection = await opening;
+      if (this.#connections.get(server) !== opening) return connection.close();
+      if (!this.#open.has(server)) {
+        this.#open.set(server, connection);
+        void connection.closed.then((why) => this.#handleClosed(server, connection, why));
+      }
+      this.tell({ type: "connected", server });
+    } catch (error) {
+      this.#connections.delete(server);
+      this.tell({ type: "disconnected", server, why: String(error) });
+    }
+  }
+
+  #handleClosed(server: string, connection: Connection, why: string): void {
+    if (this.#open.get(server) !== connection) return;
+    this.#open.delete(server);
+    this.#connections.delete(server);
+    this.tell({ type: "disconnected", server, why });
+  }
+
+  #disconnect(server: string): void {
+    const connection = this.#open.get(server);
+    this.#open.delete(server);
+    this.#connections.delete(server);
+    connection?.close();
+  }
+
+  #with(
+    order: { answer: number; server: string; pace: PaceChoice; offset?: number },
+    act: (answer: DatagramAnswer, connection: Connection) => void,
+  ): void {
+    const connection = this.#open.get(order.server);
+    if (!connection) {
+      const offset = order.offset ?? 0;
+      return this.tell({ type: "lost", answer: order.answer, offset, why: "not connected" });
+    }
+    let answer = this.#answers.get(order.answer);
+    if (!answer) {
+      answer = new DatagramAnswer(this.#listener(order.answer), this.clock, order.pace, this.#hidden);
+      this.#answers.set(order.answer, answer);
+    }
+    act(answer, connection);
+  }
+
+  #listener(answer: number): DatagramAnswer["listener"] {
+    return {
+      answered: (head) => this.tell({ type: "answered", answer, head }),
+      refused: (head, body) => this.tell({ type: "refused", answer, head, body }),
+      deltas: (deltas) => this.tell({ type: "deltas", answer, deltas }),
+      complete: () => this.tell({ type: "complete", answer }),
+      failed: (fault) => this.tell({ type: "failed", answer, fault }),
+      lost: (offset, why) => this.tell({ type: "lost", answer, offset, why }),
+      over: () => void this.#answers.delete(answer),
+    };
+  }
+}

@@ -1,0 +1,38 @@
+// What both transports give: an answer's deltas from some offset on, until it ends or the
+// path does.
+
+import type { Delta } from "./record.js";
+
+/** How an answer travels. */
+export type TransportName = "webtransport" | "sse";
+
+/** What proves the right to go on with an answer (D-6.1). */
+export interface Reference {
+  /** 32 hex digits. */
+  readonly id: string;
+  /** 32 hex digits. */
+  readonly token: string;
+}
+
+/** A delta, and the log offset from which another path goes on; `null`: none can. */
+export interface Item {
+  readonly offset: number | null;
+  readonly delta: Delta;
+}
+
+/** The path is dead; another may go on where the items ended. Anything else thrown is final. */
+export class PathLost extends Error {
+  override readonly name = "PathLost";
+}
+
+/**
+ * One path of an answer. Iterating it yields items up to the last delta (`done`, or
+ * `error`), or throws {@link PathLost}, or a `LoquentError`.
+ */
+export interface Source extends AsyncIterable<Item> {
+  readonly transport: TransportName;
+  /** Known once the server has begun; `null` where the answer cannot be resumed. */
+  readonly reference: Reference | null;
+  /** The reader wants no more: ends the generation, not only the path. */
+  cancel(): void;
+}

@@ -1,0 +1,345 @@
+// streamChat and resumeChat against a server of our own in this process: WebTransport in
+// memory, with loss and breaks, and real HTTP beside it.
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import { after, afterEach, before, beforeEach, test } from "node:test";
+import { lastWinner, serverOf } from "../dist/discovery.js";
+import { LoquentError, prepare, resumeChat, streamChat } from "../dist/index.js";
+import { Link, setSharedLink } from "../dist/link.js";
+import { serve } from "../dist/service.js";
+import { FakeServer, answerOf, seeded, textOf } from "./support.mjs";
+
+const HASH = "ab".repeat(32);
+const ID = "1".repeat(32);
+const TOKEN = "2".repeat(32);
+const question = { model: "m", messages: [{ role: "user", content: "hi" }] };
+
+let http;
+let routes;
+let requests;
+let ports;
+
+before(async () => {
+  http = createServer(async (request, response) => {
+    let body = "";
+    for await (const piece of request) body += piece;
+    requests.push({ method: request.method, url: request.url, headers: request.headers, body });
+    const route = routes[`${request.method} ${request.url.split("?")[0]}`];
+    if (!route) return void response.writeHead(404).end("{}");
+    await route(response, { url: new URL(request.url, "http://x"), body });
+  });
+  await new Promise((resolve) => http.listen(0, "127.0.0.1", resolve));
+});
+
+after(() => {
+  http.closeAllConnections();
+  http.close();
+});
+
+beforeEach(() => {
+  [routes, requests, ports] = [{}, [], []];
+  const stored = new Map();
+  globalThis.sessionStorage = {
+    getItem: (key) => stored.get(key) ?? null,
+    setItem: (key, value) => void stored.set(key, value),
+    removeItem: (key) => void stored.delete(key),
+  };
+});
+
+afterEach(() => {
+  delete globalThis.WebTransport;
+  delete globalThis.sessionStorage;
+  setSharedLink(null);
+  for (const port of ports) port.close();
+});
+
+let servers = 0;
+/** The endpoint; each test's has a path of its own, so that nothing is remembered. */
+const url = (path = "v1/chat/completions") => new URL(`/s${servers}/${path}`, `http://127.0.0.1:${http.address().port}`);
+
+/** A question by WebTransport and nothing else, however slow this machine may be. */
+const insisting = (options = {}) => ({ url: url(), body: question, transport: "webtransport", ...options });
+
+/** Gives the client a WebTransport to `peer` through a message channel, as a worker would. */
+function offerWebTransport(peer) {
+  servers += 1;
+  const { port1, port2 } = new MessageChannel();
+  ports.push(port1, port2);
+  serve(port2, peer.WebTransport);
+  setSharedLink(new Link(port1));
+  globalThis.WebTransport = peer.WebTransport;
+  const delivery = { version: 1, port: 4433, certificate_sha256: HASH, path: "/loquent/1" };
+  routes[`GET /s${servers}/v1/delivery`] = (response) => response.end(JSON.stringify(delivery));
+}
+
+const chunk = (delta, finish_reason = null) => ({
+  id: "c1",
+  object: "chat.completion.chunk",
+  created: 7,
+  model: "m",
+  choices: [{ index: 0, delta, logprobs: null, finish_reason }],
+});
+
+/** An answer's words as events whose ids are offsets, from `from` on; breaks after `breakAt`. */
+function sseAnswer(words, { breakAt = Infinity, from = 0, resumable = true } = {}) {
+  return async (response) => {
+    const named = { "x-loquent-stream-id": ID, "x-loquent-stream-token": TOKEN };
+    response.writeHead(200, { "content-type": "text/event-stream", ...(resumable && named) });
+    response.write(": begun\n\n");
+    for (let at = from; at < words.length; at++) {
+      if (at === breakAt) return void response.destroy();
+      response.write(`id: ${at + 1}\ndata: ${JSON.stringify(chunk({ content: words[at] }))}\n\n`);
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    response.write(`id: ${words.length + 1}\r\ndata: ${JSON.stringify(chunk({}, "stop"))}\r\n\r\n`);
+    response.end(`id: ${words.length + 2}\ndata: [DONE]\n\n`);
+  };
+}
+
+async function readAll(answer) {
+  const deltas = [];
+  for await (const delta of answer) deltas.push(delta);
+  return deltas;
+}
+
+const words = Array.from({ length: 40 }, (_, at) => ` wörd${at}`);
+
+test("over WebTransport, through loss both ways, every delta once", async () => {
+  for (let seed = 1; seed <= 8; seed++) {
+    const random = seeded(seed);
+    const deltas = answerOf(random, 60);
+    const peer = new FakeServer({ deltas, loses: () => random() < 0.3 });
+    offerWebTransport(peer);
+    const transports = [];
+    const answer = streamChat(insisting({ apiKey: "k", onTransport: (name) => transports.push(name) }));
+    assert.deepEqual(await readAll(answer), deltas);
+    assert.equal(answer.text, textOf(deltas));
+    assert.equal(answer.finish, "stop");
+    assert.deepEqual(transports, ["webtransport"]);
+    assert.deepEqual(peer.questions, [
+      { head: { key: "k", method: "POST", path: "/v1/chat/completions", stream: 1 }, body: { ...question, stream: true } },
+    ]);
+    assert.equal(peer.sessions[0].options.serverCertificateHashes[0].value.length, 32);
+    assert.ok(peer.sessions[0].datagrams.incomingHighWaterMark > 100);
+    peer.close();
+  }
+});
+
+test("where no datagram gets through, the stream carries the log and its acknowledgements", async () => {
+  const deltas = answerOf(seeded(1), 30);
+  const peer = new FakeServer({ deltas, datagrams: false });
+  offerWebTransport(peer);
+  assert.deepEqual(await readAll(streamChat(insisting())), deltas);
+  assert.ok(peer.acks.length > 0 && peer.acks.every((ack) => ack.byStream));
+  peer.close();
+});
+
+test("a session that breaks is resumed in another, from what had arrived", async () => {
+  const deltas = answerOf(seeded(2), 120);
+  const peer = new FakeServer({ deltas, breakAt: [30, 70] });
+  offerWebTransport(peer);
+  const states = [];
+  const answer = streamChat(insisting({ onState: (state) => states.push(state) }));
+  assert.deepEqual(await readAll(answer), deltas);
+  assert.equal(peer.resumed.length, 2);
+  assert.ok(peer.resumed.every(({ known, offset }) => known && offset > 0));
+  assert.deepEqual(states, ["connecting", "streaming", "resuming", "streaming", "resuming", "streaming", "ended"]);
+  peer.close();
+});
+
+test("paths that bring nothing are tried ever less often", async () => {
+  const deltas = answerOf(seeded(2), 60);
+  const peer = new FakeServer({ deltas, breakAt: [30, 30, 30] });
+  offerWebTransport(peer);
+  const begun = performance.now();
+  assert.deepEqual(await readAll(streamChat(insisting())), deltas);
+  assert.equal(peer.resumed.length, 3);
+  assert.ok(performance.now() - begun > 700, "250 ms, then 500 ms, were waited");
+  peer.close();
+});
+
+test("a client that loses WebTransport for good finishes over server-sent events", async () => {
+  const deltas = answerOf(seeded(3), 100);
+  const peer = new FakeServer({ deltas });
+  offerWebTransport(peer);
+  const rest = [];
+  routes[`GET /s${servers}/v1/streams/${"1".padStart(32, "0")}`] = async (response, { url: asked }) => {
+    const from = peer.ends.indexOf(Number(asked.searchParams.get("from"))) + 1;
+    rest.push(...deltas.slice(from));
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    for (const [at, delta] of deltas.entries()) {
+      if (at >= from && delta.kind === "text") {
+        response.write(`id: ${peer.ends[at]}\ndata: ${JSON.stringify(chunk({ content: delta.text }))}\n\n`);
+      }
+    }
+    response.end("data: [DONE]\n\n");
+  };
+  const transports = [];
+  assert.equal(await prepare(url()), "webtransport");
+  const answer = streamChat({ url: url(), body: question, onTransport: (name) => transports.push(name) });
+  for await (const _ of answer) {
+    if (answer.offset > peer.ends[20] && !peer.mute) {
+      peer.mute = true; // no new session will open
+      peer.breakSessions();
+    }
+  }
+  assert.equal(answer.text, textOf(deltas));
+  assert.ok(rest.length > 0 && rest.length < deltas.length - 20);
+  assert.deepEqual(transports, ["webtransport", "sse"]);
+  peer.close();
+});
+
+test("a server that is not reached by WebTransport within 500 ms answers over SSE", async () => {
+  const peer = new FakeServer({ mute: true });
+  offerWebTransport(peer);
+  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
+  const begun = performance.now();
+  const answer = streamChat({ url: url(), body: question });
+  assert.equal(await answer.finalText(), words.join(""));
+  assert.equal(answer.transport, "sse");
+  const first = performance.now() - begun;
+  assert.ok(first >= 490 && first < 10_000, `${first} ms`);
+  assert.equal(lastWinner(serverOf(url())), "sse", "the loser is not waited for again");
+});
+
+test("a refusal is an error with its status, code and time to retry", async () => {
+  const body = JSON.stringify({ error: { message: "Too many requests wait.", code: "overloaded" } });
+  const peer = new FakeServer({ refuse: { status: 429, headers: { "Retry-After": "7" }, body } });
+  offerWebTransport(peer);
+  const expected = { kind: "refused", status: 429, code: "overloaded", retryAfter_s: 7, message: "Too many requests wait." };
+  const isExpected = (error) => {
+    assert.ok(error instanceof LoquentError);
+    for (const [key, value] of Object.entries(expected)) assert.equal(error[key], value);
+    return true;
+  };
+  await assert.rejects(readAll(streamChat(insisting())), isExpected);
+  routes[`POST /s${servers}/v1/chat/completions`] = (response) =>
+    response.writeHead(429, { "retry-after": "7" }).end(body);
+  await assert.rejects(readAll(streamChat({ url: url(), body: question, transport: "sse" })), isExpected);
+  peer.close();
+});
+
+test("cancelling tells the server, whichever the transport", async () => {
+  const deltas = answerOf(seeded(4), 500);
+  const peer = new FakeServer({ deltas });
+  offerWebTransport(peer);
+  const stop = new AbortController();
+  const reading = readAll(streamChat(insisting({ signal: stop.signal, onState: (state) => state === "streaming" && stop.abort() })));
+  await assert.rejects(reading, { name: "AbortError" });
+  for await (const delta of streamChat(insisting())) if (delta.kind === "text") break;
+  while (peer.stopped.length < 2) await new Promise((resolve) => setTimeout(resolve, 1));
+  const deleted = new Promise((resolve) => (routes[`DELETE /s${servers}/v1/streams/${ID}`] = (response) => resolve(response.writeHead(204).end())));
+  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
+  for await (const delta of streamChat({ url: url(), body: question, transport: "sse" })) if (delta.kind === "text") break;
+  await deleted;
+  assert.equal(requests.at(-1).headers["x-loquent-stream-token"], TOKEN);
+  peer.close();
+});
+
+test("a hidden page says so in its acknowledgements", async () => {
+  const deltas = answerOf(seeded(5), 80);
+  const peer = new FakeServer({ deltas });
+  offerWebTransport(peer);
+  let count = 0;
+  for await (const _ of streamChat(insisting())) {
+    if (++count === 20) setSharedLinkHidden(true);
+    if (count === 50) setSharedLinkHidden(false);
+  }
+  const states = peer.acks.map((ack) => ack.hidden);
+  assert.deepEqual([states[0], states.includes(true), states.at(-1)], [false, true, false]);
+  peer.close();
+});
+
+const setSharedLinkHidden = (hidden) => ports[0].postMessage({ type: "hidden", hidden });
+
+test("over SSE a broken connection is resumed where it ended", async () => {
+  servers += 1;
+  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words, { breakAt: 13 });
+  const asked = [];
+  routes[`GET /s${servers}/v1/streams/${ID}`] = (response, { url: asks }) => {
+    asked.push(asks.searchParams.get("from"));
+    return sseAnswer(words, { from: Number(asked.at(-1)), breakAt: asked.length === 1 ? 20 : Infinity })(response);
+  };
+  const answer = streamChat({ url: url(), body: question });
+  assert.equal(await answer.finalText(), words.join(""));
+  assert.deepEqual(asked, ["13", "20"]);
+  assert.equal(JSON.parse(requests.find(({ method }) => method === "POST").body).resumable, true);
+});
+
+test("without resume a broken connection is an error, never an end", async () => {
+  servers += 1;
+  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words, { breakAt: 13, resumable: false });
+  const answer = streamChat({ url: url(), body: question });
+  await assert.rejects(readAll(answer), (error) => error instanceof LoquentError && error.kind === "broken");
+  assert.equal(answer.text, words.slice(0, 13).join(""));
+});
+
+test("an answer that the server forgot is gone", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(6), 200) });
+  offerWebTransport(peer);
+  const answer = streamChat(insisting());
+  const reading = (async () => {
+    for await (const _ of answer) {
+      if (answer.text.length > 100 && peer.answers.size > 0) {
+        peer.answers.clear();
+        peer.breakSessions();
+      }
+    }
+  })();
+  await assert.rejects(reading, (error) => error instanceof LoquentError && error.kind === "gone");
+  peer.close();
+});
+
+test("an answer that fails says why, after what came of it", async () => {
+  const deltas = [...answerOf(seeded(7), 5).slice(0, -3), { kind: "error", code: "engine_failed", message: "The engine stopped." }];
+  const peer = new FakeServer({ deltas });
+  offerWebTransport(peer);
+  const answer = streamChat(insisting());
+  await assert.rejects(readAll(answer), { kind: "failed", code: "engine_failed", message: "The engine stopped." });
+  assert.equal(answer.text, textOf(deltas));
+  peer.close();
+});
+
+test("after a reload the answer goes on from what was kept, exactly once", async () => {
+  const deltas = answerOf(seeded(8), 120);
+  const peer = new FakeServer({ deltas, tick_ms: 5 });
+  offerWebTransport(peer);
+  const kept = () => JSON.parse(sessionStorage.getItem("loquent:answer:chat"))?.text ?? "";
+  const page = streamChat(insisting({ remember: "chat" }))[Symbol.asyncIterator]();
+  while (kept().length === 0) await page.next();
+  // The page is gone, with its worker and what they held: nothing of it is called again.
+  servers -= 1;
+  offerWebTransport(peer);
+  const answer = resumeChat({ remember: "chat", transport: "webtransport" });
+  assert.ok(answer.text === kept() && textOf(deltas).startsWith(answer.text));
+  assert.ok(answer.text.length < textOf(deltas).length / 2 + 1_000);
+  assert.equal(await answer.finalText(), textOf(deltas));
+  assert.equal(answer.finish, "stop");
+  assert.equal(answer.usage.completion, 120);
+  assert.equal(resumeChat({ remember: "chat" }), null, "a finished answer is not kept");
+  peer.close();
+});
+
+test("chunks are OpenAI's, alike over both transports", async () => {
+  const deltas = [
+    { kind: "open", meta: JSON.stringify({ id: "c1", object: "chat.completion.chunk", created: 7, model: "m" }) },
+    ...words.map((text) => ({ kind: "text", choice: 0, tokens: 1, text })),
+    { kind: "finish", choice: 0, reason: "stop" },
+    { kind: "done" },
+  ];
+  const peer = new FakeServer({ deltas });
+  offerWebTransport(peer);
+  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
+  const [first, ...rest] = await collect(streamChat(insisting()).chunks());
+  assert.deepEqual(first, chunk({ role: "assistant", content: "" }));
+  assert.deepEqual(rest, [...words.map((content) => chunk({ content })), chunk({}, "stop")]);
+  const bySse = await collect(streamChat({ url: url(), body: question, transport: "sse" }).chunks());
+  assert.deepEqual(bySse, [first, ...rest]);
+  peer.close();
+});
+
+const collect = async (items) => {
+  const all = [];
+  for await (const item of items) all.push(item);
+  return all;
+};

@@ -1,0 +1,266 @@
+// What the tests share: a seeded generator, answers, a sender that is as simple as it can
+// be, and a server of the session protocol behind an in-memory WebTransport.
+import { MessageReader, MessageType, WireError, decodeFrame, decodeUtf8, encodeFrame, encodeJson, encodeMessage, encodeRecord } from "../dist/protocol.js";
+
+/** Numbers in [0, 1) that depend on the seed alone (mulberry32's recurrence). */
+export function seeded(seed) {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+/** An answer of `words` texts, one of them not ASCII and some long. */
+export function answerOf(random, words) {
+  const pieces = ["token", " by", " token", " 语言", "", " naïve", " 🦀", " x".repeat(200)];
+  const text = (at) => ({ kind: "text", choice: 0, tokens: 1, text: pieces[Math.floor(random() * pieces.length)] + at });
+  return [
+    { kind: "open", meta: '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m"}' },
+    ...Array.from({ length: words }, (_, at) => text(at)),
+    { kind: "finish", choice: 0, reason: "stop" },
+    { kind: "usage", prompt: 3, completion: words, cached: 0, reasoning: 0 },
+    { kind: "done" },
+  ];
+}
+
+export const textOf = (deltas) => deltas.map((delta) => (delta.kind === "text" ? delta.text : "")).join("");
+
+/** The records of `deltas`, one after the other. */
+export function logOf(deltas) {
+  const records = deltas.map(encodeRecord);
+  const log = new Uint8Array(records.reduce((sum, record) => sum + record.length, 0));
+  let at = 0;
+  for (const record of records) {
+    log.set(record, at);
+    at += record.length;
+  }
+  return log;
+}
+
+/** Sends what is not acknowledged, oldest first, whenever asked: no clock, no cleverness. */
+export class PlainSender {
+  cum = 0;
+  #packet = 0;
+  constructor(stream, log) {
+    this.stream = stream;
+    this.log = log;
+  }
+
+  get done() {
+    return this.cum === this.log.length;
+  }
+
+  /** A DATA frame of at most `room` bytes of what had been generated up to `head`. */
+  data(head, room, from = this.cum) {
+    const bytes = this.log.subarray(from, Math.min(head, from + room));
+    return encodeFrame({ kind: "data", stream: this.stream, packet: this.#packet++, offset: from, bytes });
+  }
+
+  handleAck(ack) {
+    this.cum = Math.max(this.cum, ack.cum);
+  }
+}
+
+/** One end of a pipe: what is written at the other end is read here, unless `pass` says no. */
+function pipe(pass = () => true) {
+  let controller;
+  const readable = new ReadableStream({ start: (given) => (controller = given) }, { highWaterMark: 1024 });
+  const finish = (how) => {
+    try {
+      how();
+    } catch {
+      // The other end was faster.
+    }
+  };
+  const writable = new WritableStream({
+    write: (chunk) => void (pass(chunk) && finish(() => controller.enqueue(chunk.slice()))),
+    close: () => finish(() => controller.close()),
+    abort: (reason) => finish(() => controller.error(reason ?? new Error("reset"))),
+  });
+  return { readable, writable, fail: (error) => finish(() => controller.error(error)) };
+}
+
+/**
+ * Speaks the session protocol (spec/session.md) for `WebTransport`s that it makes.
+ *
+ * `deltas`: what every question is answered with. `loses(datagram)`: whether a datagram,
+ * either way, is lost. `tick_ms`: time per token. `refuse`: a RESPONSE instead. `mute`: no
+ * session ever opens. `datagrams`: whether any get through. `breakAt`: counts of records
+ * after which all sessions break off.
+ */
+export class FakeServer {
+  questions = [];
+  acks = [];
+  stopped = [];
+  resumed = [];
+  sessions = [];
+  answers = new Map();
+
+  constructor({ deltas = [], loses = () => false, tick_ms = 1, refuse = null, mute = false, datagrams = true, breakAt = [] }) {
+    Object.assign(this, { deltas, loses, tick_ms, refuse, mute, datagrams, breakAt: [...breakAt] });
+    this.log = logOf(deltas);
+    this.ends = deltas.map(encodeRecord).reduce((ends, record) => [...ends, (ends.at(-1) ?? 0) + record.length], []);
+    const server = this;
+    this.WebTransport = class extends FakeTransport {
+      constructor(url, options) {
+        super(server, url, options);
+      }
+    };
+  }
+
+  /** All sessions break off, as when an address changes. */
+  breakSessions() {
+    for (const session of this.sessions) session.fail(new Error("the network changed"));
+  }
+
+  close() {
+    for (const session of this.sessions) session.close();
+  }
+}
+
+class FakeTransport {
+  constructor(server, url, options) {
+    Object.assign(this, { server, url, options, open: new Set() });
+    server.sessions.push(this);
+    const keeps = (datagram) => server.datagrams && !server.loses(datagram);
+    const [down, up] = [pipe(keeps), pipe(keeps)];
+    this.datagrams = { readable: down.readable, writable: up.writable, incomingHighWaterMark: 1, outgoingHighWaterMark: 1 };
+    this.toClient = down.writable.getWriter();
+    this.ends = [down, up];
+    this.closed = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
+    this.closed.catch(() => {});
+    this.ready = server.mute ? new Promise(() => {}) : Promise.resolve();
+    void this.#acks(up.readable.getReader());
+  }
+
+  async createBidirectionalStream() {
+    const [toServer, toClient] = [pipe(), pipe()];
+    const stream = new FakeStream(this, toServer.readable.getReader(), toClient);
+    this.open.add(stream);
+    this.ends.push(toServer, toClient);
+    void stream.serve();
+    return { readable: toClient.readable, writable: toServer.writable };
+  }
+
+  close() {
+    this.fail(null);
+  }
+
+  fail(error) {
+    for (const stream of this.open) stream.end();
+    for (const end of this.ends) end.fail(error ?? new Error("closed"));
+    if (error) this.reject(error);
+    else this.resolve({ closeCode: 0, reason: "" });
+  }
+
+  async #acks(reader) {
+    for (let next = await reader.read().catch(() => ({ done: true })); !next.done; ) {
+      const frame = decodeFrame(next.value);
+      for (const stream of this.open) if (stream.sender?.stream === frame.stream) stream.handleFrame(frame);
+      next = await reader.read().catch(() => ({ done: true }));
+    }
+  }
+}
+
+/** One question, its answer generated a token per tick from when it was first asked. */
+class FakeStream {
+  sender = null;
+  #timer = null;
+  #body = "";
+
+  constructor(session, reader, toClient) {
+    Object.assign(this, { session, server: session.server, reader, writer: toClient.writable.getWriter(), pipe: toClient });
+  }
+
+  async serve() {
+    const messages = new MessageReader();
+    for (;;) {
+      const next = await this.reader.read().catch(() => ({ done: true }));
+      if (next.done) return;
+      for (const message of messages.push(next.value)) this.#handleMessage(message);
+    }
+  }
+
+  #handleMessage({ type, payload }) {
+    if (type === MessageType.Request) this.head = JSON.parse(decodeUtf8(payload));
+    else if (type === MessageType.Body && payload.length > 0) this.#body += decodeUtf8(payload);
+    else if (type === MessageType.Body) this.#answer();
+    else if (type === MessageType.Frame) this.handleFrame(decodeFrame(payload), true);
+    else throw new WireError("Malformed");
+  }
+
+  #answer() {
+    this.server.questions.push({ head: this.head, body: JSON.parse(this.#body) });
+    if (this.server.refuse) return this.#refuse(this.server.refuse);
+    const hex = (at) => at.toString(16).padStart(32, "0");
+    const number = this.server.answers.size + 1;
+    const answer = { id: hex(number), token: hex(number * 77), from: performance.now() };
+    this.server.answers.set(answer.id, answer);
+    this.#begin(answer, this.head.stream, 0);
+  }
+
+  #refuse({ status, headers, body }) {
+    this.#write(encodeJson(MessageType.Response, { status, headers }));
+    const bytes = new TextEncoder().encode(body);
+    this.#write(encodeMessage(MessageType.Body, bytes.subarray(0, 5)));
+    this.#write(encodeMessage(MessageType.Body, bytes.subarray(5)));
+    this.writer.close().catch(() => {});
+  }
+
+  #begin(answer, stream, offset) {
+    this.answer = answer;
+    this.sender = new PlainSender(stream, this.server.log);
+    this.sender.cum = offset;
+    this.#write(encodeJson(MessageType.Answer, { id: answer.id, token: answer.token, stream, offset }));
+    this.#timer = setInterval(() => this.#tick(), this.server.tick_ms);
+  }
+
+  handleFrame(frame, byStream = false) {
+    if (frame.kind === "ack") {
+      this.server.acks.push({ ...frame, byStream });
+      this.sender?.handleAck(frame);
+    } else if (frame.kind === "stop") {
+      this.server.stopped.push(this.answer?.id);
+      this.end();
+    } else if (frame.kind === "resume") {
+      this.#resume(frame);
+    }
+  }
+
+  #resume({ id, token, offset, stream }) {
+    const hex = (bytes) => Buffer.from(bytes).toString("hex");
+    const answer = this.server.answers.get(hex(id));
+    this.server.resumed.push({ offset, known: answer?.token === hex(token) });
+    if (answer?.token === hex(token)) return this.#begin(answer, stream, offset);
+    this.#write(encodeMessage(MessageType.Frame, encodeFrame({ kind: "gone", stream })));
+    this.writer.close().catch(() => {});
+  }
+
+  #tick() {
+    if (this.sender.done) {
+      this.end();
+      return void this.writer.close().catch(() => {});
+    }
+    const tokens = Math.floor((performance.now() - this.answer.from) / this.server.tick_ms);
+    const head = this.server.ends[Math.min(tokens, this.server.ends.length - 1)];
+    if (this.server.ends[this.server.breakAt[0]] <= this.sender.cum) {
+      this.server.breakAt.shift();
+      return this.server.breakSessions();
+    }
+    const frame = this.sender.data(head, 1000);
+    if (this.server.datagrams) this.session.toClient.write(frame).catch(() => {});
+    else this.#write(encodeMessage(MessageType.Frame, frame));
+  }
+
+  #write(message) {
+    this.writer.write(message).catch(() => {});
+  }
+
+  end() {
+    clearInterval(this.#timer);
+    this.session.open.delete(this);
+  }
+}
