@@ -1,8 +1,9 @@
 //! The parts of the `loquent` command that are its own: serving, model download, terminal chat,
-//! measuring the engine without HTTP.
+//! measuring the engine without HTTP, tuning it.
 
 pub mod bundled;
 pub mod chat;
 pub mod hub;
 pub mod in_process;
 pub mod serve;
+pub mod tune;

@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use loquent::chat::{self, ChatArgs};
 use loquent::in_process::BenchCommand;
 use loquent::serve::{self, ServeArgs};
+use loquent::tune::{self, TuneArgs};
 use loquent_sim::cli::{SimArgs, TraceArgs};
 use tracing_subscriber::EnvFilter;
 
@@ -25,6 +26,8 @@ enum Command {
     Chat(ChatArgs),
     /// Measure any OpenAI-compatible server under load, or the engine without one
     Bench(Box<BenchCommand>),
+    /// Measure this machine with a model and keep the best settings for serving it
+    Tune(TuneArgs),
     /// Simulate delivery schemes over lossy links, in virtual time
     Sim(SimArgs),
     /// Read losses and stalls from a packet capture of a stream
@@ -48,6 +51,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(*args)?,
         Command::Chat(args) => runtime()?.block_on(chat::run(args))?,
         Command::Bench(args) => return runtime()?.block_on(args.run()),
+        Command::Tune(args) => tune::run(args)?,
         Command::Sim(args) => args.run()?,
         Command::Trace(args) => args.run()?,
     }

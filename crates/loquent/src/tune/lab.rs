@@ -92,7 +92,10 @@ impl LlamaLab {
     fn prefill_tokens(&self, runner: &LlamaRunner) -> u32 {
         use loquent_infer::runner::Runner;
         let capacity = runner.capacity();
-        PREFILL_TOKENS.min(capacity.context_tokens).min(capacity.batch_tokens).min(capacity.kv_cells)
+        PREFILL_TOKENS
+            .min(capacity.context_tokens)
+            .min(capacity.batch_tokens)
+            .min(capacity.kv_cells)
     }
 
     /// The speed with another type of KV cache; `None` where the engine refuses it.
@@ -105,7 +108,11 @@ impl LlamaLab {
     }
 
     /// Step times at the batch sizes `rows`, as far as time allows.
-    pub(super) fn steps(&mut self, settings: &Settings, rows: &[u16]) -> anyhow::Result<Vec<StepTime>> {
+    pub(super) fn steps(
+        &mut self,
+        settings: &Settings,
+        rows: &[u16],
+    ) -> anyhow::Result<Vec<StepTime>> {
         let most = rows.iter().copied().max().unwrap_or(1);
         let mut runner = self.runner(settings, most, KvType::F16)?;
         let mut steps = Vec::new();

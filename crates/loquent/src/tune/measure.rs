@@ -67,7 +67,8 @@ fn decode(runner: &mut dyn Runner, rows: u16, effort: Effort) -> Result<f64, Run
 
 /// Gives the empty `slot` a prompt of its own and a sampler.
 fn begin(runner: &mut dyn Runner, slot: Slot) -> Result<(), RunError> {
-    let prompt: Vec<TokenId> = (0..PROMPT_TOKENS).map(|i| 1 + (i + u32::from(slot.0)) % 97).collect();
+    let prompt: Vec<TokenId> =
+        (0..PROMPT_TOKENS).map(|i| 1 + (i + u32::from(slot.0)) % 97).collect();
     // As chats are: the cost of choosing belongs to the step.
     let sampling = Sampling { temperature: 1.0, top_p: 0.95, ..Sampling::default() };
     runner.assign(slot, Sampler::new(sampling, &prompt, &[]));

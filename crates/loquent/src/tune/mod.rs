@@ -140,7 +140,8 @@ mod with_engine {
 
     /// A flag that Ctrl-C raises; a second one ends the process as usual.
     fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
-        let (stopped, raised) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (stopped, raised) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let flag = Arc::clone(&stopped);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("interrupt".into()).spawn(move || {
@@ -208,7 +209,8 @@ mod with_engine {
         if let Some(tokens) = profile.prefill_max_tokens {
             println!("Prompt chunks of {tokens} tokens reach the best speed within 5 %.");
         }
-        let gain = |of: fn(&super::search::Speed) -> f64| of(&found.best.speed) / of(&found.first.speed);
+        let gain =
+            |of: fn(&super::search::Speed) -> f64| of(&found.best.speed) / of(&found.first.speed);
         println!(
             "\nBest: {}\nAgainst the defaults: 1 stream x{:.2}, full batch x{:.2}, prompts x{:.2}",
             show::settings(&profile.settings),

@@ -123,7 +123,9 @@ const HEADING: &str = "# Written by `loquent tune`; `loquent serve` reads it. Fl
 
 fn unusable(path: &Path) -> String {
     let path = path.display();
-    format!("the profile {path} cannot be used: delete it, run `loquent tune` again, or give --no-profile")
+    format!(
+        "the profile {path} cannot be used: delete it, run `loquent tune` again, or give --no-profile"
+    )
 }
 
 /// Where profiles are kept: `LOQUENT_PROFILES`, else below the user's configuration folder.
@@ -149,7 +151,8 @@ fn file_name(model: &Path) -> anyhow::Result<String> {
         open().with_context(|| format!("cannot read model file {}", model.display()))?;
     let model = Sha256::new().chain_update(beginning).chain_update(len.to_le_bytes()).finalize();
     let machine = Sha256::digest(machine());
-    let short = |hash: &[u8]| hash[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let short =
+        |hash: &[u8]| hash[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     Ok(format!("{}-{}.toml", short(&model), short(&machine)))
 }
 

@@ -99,7 +99,8 @@ fn variations(choices: &Choices) -> Vec<Vec<(String, Change)>> {
     fn one(what: String, change: impl Fn(&mut Settings) + 'static) -> (String, Change) {
         (what, Box::new(change))
     }
-    let threads = choices.threads.iter().map(|&n| one(format!("threads {n}"), move |s| s.threads = n));
+    let threads =
+        choices.threads.iter().map(|&n| one(format!("threads {n}"), move |s| s.threads = n));
     let products = [true, false].into_iter().filter(|own| choices.own_products || !own);
     let kernels = |own: bool| if own { "kernels: own" } else { "kernels: llama.cpp" };
     let polls = choices.polls.iter().map(|&n| one(format!("poll {n}"), move |s| s.poll = n));
@@ -109,14 +110,18 @@ fn variations(choices: &Choices) -> Vec<Vec<(String, Change)>> {
         products.map(|own| one(kernels(own).into(), move |s| s.own_products = own)).collect(),
         polls.collect(),
         [true, false]
-            .map(|on| one(format!("flash attention {}", if on { "on" } else { "off" }), move |s| {
-                s.flash_attention = on;
-            }))
+            .map(|on| {
+                one(format!("flash attention {}", if on { "on" } else { "off" }), move |s| {
+                    s.flash_attention = on;
+                })
+            })
             .into(),
         [true, false]
-            .map(|unified| one(format!("KV {}", if unified { "unified" } else { "per sequence" }), move |s| {
-                s.kv_unified = unified;
-            }))
+            .map(|unified| {
+                one(format!("KV {}", if unified { "unified" } else { "per sequence" }), move |s| {
+                    s.kv_unified = unified;
+                })
+            })
             .into(),
         passes.map(|&n| one(format!("micro-batch {n}"), move |s| s.pass_tokens = n)).collect(),
     ]

@@ -107,8 +107,7 @@ pub fn plot(title: &str, machine: &str, steps: &[StepTime]) -> String {
         .iter()
         .map(|step| (f64::from(step.rows), f64::from(step.rows) / step.ms * 1e3))
         .collect();
-    let times: Vec<(f64, f64)> =
-        steps.iter().map(|step| (f64::from(step.rows), step.ms)).collect();
+    let times: Vec<(f64, f64)> = steps.iter().map(|step| (f64::from(step.rows), step.ms)).collect();
     panel(&mut svg, 60.0, "Time of a step", "ms", &times);
     panel(&mut svg, 460.0, "All sequences together", "tokens/s", &rates);
     svg.finish(820.0, 370.0)
