@@ -80,8 +80,12 @@ def main():
     if options.list or not options.scenario:
         for name, scenario in SCENARIOS.items():
             print(f"{name:10} {scenario['about']}")
+        print("startup    seconds from start to ready")
         return
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.scenario == "startup":
+        startup(options)
+        return
     scenario = SCENARIOS[options.scenario]
     peer = tuned(options, scenario) if options.peer is None else options.peer.split()
     report = alternate(options, scenario, peer)
@@ -91,10 +95,28 @@ def main():
     (options.out / f"{options.label}.md").write_text(text)
 
 
+def startup(options):
+    """Seconds from the start of the process to ready, in turn, the file in the page cache."""
+    scenario = {"slots": 16, "context": 8192}
+    times = {"llama-server": [], "loquent": []}
+    for run in range(options.runs + 1):
+        theirs = peer_arguments(options, scenario, (options.peer or "").split())
+        for server in (servers.llama_server(options.llama, theirs, options.out / "llama-server.log"),
+                       servers.loquent(options.loquent, our_arguments(options, scenario), options.out / "loquent.log")):
+            with server:
+                # The first reads the file.
+                if run > 0:
+                    times[server.name].append(server.ready_s)
+    quotients = [b / a for a, b in zip(times["llama-server"], times["loquent"])]
+    median = statistics.median
+    print(f"| start to ready, s | {median(times['llama-server']):.2f} | {median(times['loquent']):.2f} "
+          f"| {median(quotients):.2f} [{min(quotients):.2f}, {max(quotients):.2f}] | <= 1.0 |")
+
+
 def arguments():
     cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenario", nargs="?", choices=SCENARIOS)
+    parser.add_argument("scenario", nargs="?", choices=[*SCENARIOS, "startup"])
     parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.add_argument("--model", help="GGUF file")
     parser.add_argument("--loquent", default=os.environ.get("LOQUENT", "loquent"))
