@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::unpack::{Format, Weights, q4_k, q5_k, q6_k};
+use super::unpack::{Format, Weights, q4_k, q5_k, q6_k, q8_0};
 use super::{ActivationBlock, LANES};
 
 /// How far ahead of the block in work the weights are called from memory: some pages are not
@@ -36,6 +36,7 @@ pub(super) fn products(
         Format::Q4K => q4_k_rows::products(bytes.as_chunks().0, lanes, count, into),
         Format::Q5K => q5_k_rows::products(bytes.as_chunks().0, lanes, count, into),
         Format::Q6K => q6_k_rows::products(bytes.as_chunks().0, lanes, count, into),
+        Format::Q8_0 => q8_0_rows::products(bytes.as_chunks().0, lanes, count, into),
     }
 }
 
@@ -124,3 +125,4 @@ macro_rules! format_rows {
 format_rows!(q4_k_rows, q4_k, 144);
 format_rows!(q5_k_rows, q5_k, 176);
 format_rows!(q6_k_rows, q6_k, 210);
+format_rows!(q8_0_rows, q8_0, 272);

@@ -40,7 +40,7 @@ impl<'a> Product<'a> {
         let blocks = usize::try_from(weights.ne[0]).ok()? / BLOCK;
         let fits = weights.extra.is_null() // otherwise in another back end's own layout
             && weights.ne[0] % BLOCK as i64 == 0
-            && weights.nb[0] == format.block_bytes()
+            && weights.nb[0] == format.unit_bytes()
             && weights.nb[1] == blocks * format.block_bytes()
             && activations.type_ == sys::GGML_TYPE_F32
             && op.type_ == sys::GGML_TYPE_F32

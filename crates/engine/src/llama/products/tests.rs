@@ -48,10 +48,11 @@ fn packed(rows: &[Vec<f32>]) -> Vec<[ActivationBlock; LANES]> {
     lanes
 }
 
-const FORMATS: [(Format, sys::ggml_type); 3] = [
+const FORMATS: [(Format, sys::ggml_type); 4] = [
     (Format::Q4K, sys::GGML_TYPE_Q4_K),
     (Format::Q5K, sys::GGML_TYPE_Q5_K),
     (Format::Q6K, sys::GGML_TYPE_Q6_K),
+    (Format::Q8_0, sys::GGML_TYPE_Q8_0),
 ];
 
 #[test]

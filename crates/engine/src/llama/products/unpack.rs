@@ -1,7 +1,8 @@
 //! From ggml's block formats to registers.
 //!
 //! The formats are those of ggml-common.h: Q4_K and Q5_K have eight groups of 32 with 6-bit
-//! scales and minima, Q6_K sixteen groups of 16 with 8-bit scales around 32.
+//! scales and minima, Q6_K sixteen groups of 16 with 8-bit scales around 32. Q8_0 has blocks of
+//! 32 with a scale each, of which eight are taken together here.
 
 use std::arch::x86_64::*;
 
@@ -13,6 +14,7 @@ pub(super) enum Format {
     Q4K,
     Q5K,
     Q6K,
+    Q8_0,
 }
 
 impl Format {
@@ -22,16 +24,26 @@ impl Format {
             sys::GGML_TYPE_Q4_K => Some(Format::Q4K),
             sys::GGML_TYPE_Q5_K => Some(Format::Q5K),
             sys::GGML_TYPE_Q6_K => Some(Format::Q6K),
+            sys::GGML_TYPE_Q8_0 => Some(Format::Q8_0),
             _ => None,
         }
     }
 
-    /// Bytes of one block of 256 weights.
+    /// Bytes of 256 weights.
     pub(super) fn block_bytes(self) -> usize {
         match self {
             Format::Q4K => 144,
             Format::Q5K => 176,
             Format::Q6K => 210,
+            Format::Q8_0 => 8 * self.unit_bytes(),
+        }
+    }
+
+    /// Bytes of one block as ggml counts them.
+    pub(super) fn unit_bytes(self) -> usize {
+        match self {
+            Format::Q8_0 => 34,
+            kind => kind.block_bytes(),
         }
     }
 }
@@ -158,4 +170,23 @@ pub(super) fn q6_k(block: &[u8; 210]) -> Weights {
     // The quants stand for -32 to 31.
     let mins = _mm512_mul_ps(scales, _mm512_set1_ps(32.0));
     Weights { quants: [a, b, c, d], scales: spread::<4>(scales), mins }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
+pub(super) fn q8_0(block: &[u8; 272]) -> Weights {
+    let sign = _mm512_set1_epi8(-128);
+    // Signed bytes become unsigned ones around 128.
+    let pair = |j: usize| {
+        let quants = both(load32(block, 68 * j + 2), load32(block, 68 * j + 36));
+        _mm512_xor_si512(quants, sign)
+    };
+    let word = |i: usize| i16::from_le_bytes([block[34 * i], block[34 * i + 1]]);
+    let units = _mm_setr_epi16(
+        word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7),
+    );
+    let scales = _mm512_castps256_ps512(_mm256_cvtph_ps(units));
+    let twos = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    let mins = _mm512_mul_ps(_mm512_permutexvar_ps(twos, scales), _mm512_set1_ps(128.0));
+    Weights { quants: [pair(0), pair(1), pair(2), pair(3)], scales: spread::<8>(scales), mins }
 }
