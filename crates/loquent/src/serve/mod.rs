@@ -246,6 +246,9 @@ struct HttpArgs {
     /// Largest request body
     #[arg(long, env = "LOQUENT_MAX_REQUEST_BYTES", default_value_t = 8 * 1024 * 1024, value_name = "N")]
     max_request_bytes: usize,
+    /// Threads that serve connections, beside those that compute [default: one for four cores]
+    #[arg(long, env = "LOQUENT_HTTP_THREADS", value_name = "N")]
+    http_threads: Option<NonZeroU16>,
     /// Open connections
     #[arg(long, env = "LOQUENT_MAX_CONNECTIONS", default_value_t = 4096, value_name = "N")]
     max_connections: usize,
@@ -283,7 +286,9 @@ fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {
 pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     args.engine.adopt_profile(&args.source)?;
     let options = args.options()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let threads = args.http.threads();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     runtime.block_on(async {
         let address = format!("{}:{}", args.host, args.port);
         let listener = TcpListener::bind(&address).await.with_context(|| {
@@ -416,6 +421,13 @@ impl AdmissionArgs {
 }
 
 impl HttpArgs {
+    /// Few: one serves tens of thousands of tokens a second, and several wake each other for
+    /// every step, on cores that compute.
+    fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.http_threads.map_or_else(|| cores().div_ceil(4), |n| n.get().into())
+    }
+
     fn keys(&self) -> anyhow::Result<ApiKeys> {
         let mut keys = self.api_key.clone();
         if let Some(path) = &self.api_key_file {

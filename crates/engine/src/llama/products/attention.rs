@@ -85,6 +85,11 @@ impl<'a> Attention<'a> {
         fits.then_some(Self { queries, keys, values, mask, output: op, scale, cells })
     }
 
+    /// Where keys and values are kept.
+    pub(super) fn buffers(&self) -> [sys::ggml_backend_buffer_t; 2] {
+        [self.keys.buffer, self.values.buffer]
+    }
+
     /// Bytes of one thread's lists: cells, and scores of two heads.
     fn thread_bytes(&self) -> usize {
         (self.cells * (size_of::<Cell>() + 2 * size_of::<f32>())).next_multiple_of(64)

@@ -182,9 +182,8 @@ pub(super) fn q8_0(block: &[u8; 272]) -> Weights {
         _mm512_xor_si512(quants, sign)
     };
     let word = |i: usize| i16::from_le_bytes([block[34 * i], block[34 * i + 1]]);
-    let units = _mm_setr_epi16(
-        word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7),
-    );
+    let units =
+        _mm_setr_epi16(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7));
     let scales = _mm512_castps256_ps512(_mm256_cvtph_ps(units));
     let twos = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     let mins = _mm512_mul_ps(_mm512_permutexvar_ps(twos, scales), _mm512_set1_ps(128.0));
