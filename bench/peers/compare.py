@@ -53,8 +53,8 @@ SCENARIOS = {
         "metrics": [(*THROUGHPUT, 1.8), ("ttft_p99_ms", "TTFT p99", "<=", None)],
     },
     "tiny64": {
-        "about": "128 requests, 64 concurrent, 128 tokens",
-        "bench": ["--preset", "rose-050", "--stream-interval", "1", "--warmup-runs", "0", "-n", "128", "-c", "64"],
+        "about": "64 requests, 64 concurrent, 128 tokens",
+        "bench": ["--preset", "rose-050", "--stream-interval", "1", "--warmup-runs", "0", "-c", "64"],
         "slots": 64, "context": 16384,
         "metrics": [(*THROUGHPUT, 2.0), ("ttft_p99_ms", "TTFT p99", "<=", None)],
     },
@@ -63,6 +63,8 @@ SCENARIOS = {
         "bench": ["--endpoint", "completions", "--requests", "4", "--max-tokens", "256", "--no-stop-on-eos",
                   "--inject-prompt-tokens", "4000", "--inject-at-ms", "2000"],
         "slots": 8, "context": 8192,
+        # A cache of 1,024 cells for each sequence would refuse the prompt.
+        "choices": [[["--kv-unified"]], [["-ub", "512"], ["-b", "256", "-ub", "256"]]],
         "metrics": [("icl_p99_ms", "ICL p99 of the streams", "<=", 0.8),
                     ("injected_ttft_mean_ms", "injected TTFT", "<=", 1.0), (*THROUGHPUT, None)],
     },
@@ -152,7 +154,7 @@ def tuned(options, scenario):
     """The fastest of llama-server's settings by one short measurement each."""
     best, key = None, scenario["metrics"][0][0]
     less_is_better = scenario["metrics"][0][2] == "<="
-    choices = CHOICES + ([[["-t", str(n)] for n in range(1, options.threads + 1)]] if "tiny" in options.scenario else [])
+    choices = scenario.get("choices", CHOICES) + ([[["-t", str(n)] for n in range(1, options.threads + 1)]] if "tiny" in options.scenario else [])
     for combination in itertools.product(*choices):
         choice = [word for part in combination for word in part]
         log = options.out / "llama-server.log"
