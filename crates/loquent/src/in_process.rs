@@ -95,7 +95,9 @@ impl InProcess {
     /// # Errors
     /// When the model cannot be loaded; the message says what to do.
     pub async fn open(args: InProcessArgs, model: Option<PathBuf>) -> anyhow::Result<Self> {
-        let InProcessArgs { hf, simulate, engine, admission } = args;
+        let InProcessArgs { hf, simulate, mut engine, admission } = args;
+        let source = Source { model, hf, simulate };
+        engine.adopt_profile(&source)?;
         let streams = StreamBounds {
             buffer_bytes: STREAM_BUFFER_BYTES,
             stall_limit: Duration::from_secs(SLOW_READER_TIMEOUT_S),
@@ -103,7 +105,6 @@ impl InProcess {
         let interval = StreamInterval::default();
         let policy = Policy { interval, max_delay: None, strict_model: false };
         let options = admission.service(&engine, streams, policy)?;
-        let source = Source { model, hf, simulate };
         let loading = tokio::task::spawn_blocking(move || load(&source, &engine, None));
         let loaded = loading.await??;
         let Loaded { model, description, .. } = &loaded;

@@ -1,5 +1,5 @@
 //! The parts of the `loquent` command that are its own: serving, the local proxy, model download,
-//! terminal chat, measuring the engine without HTTP.
+//! terminal chat, measuring the engine without HTTP, tuning it, splitting it.
 
 pub mod bundled;
 pub mod chat;
@@ -7,3 +7,4 @@ pub mod connect;
 pub mod hub;
 pub mod in_process;
 pub mod serve;
+pub mod tune;

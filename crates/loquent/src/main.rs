@@ -7,6 +7,7 @@ use loquent::chat::{self, ChatArgs};
 use loquent::connect::{self, ConnectArgs};
 use loquent::in_process::BenchCommand;
 use loquent::serve::{self, ServeArgs};
+use loquent::tune::{self, TuneArgs};
 use loquent_sim::cli::{SimArgs, TraceArgs};
 use tracing_subscriber::EnvFilter;
 
@@ -31,6 +32,8 @@ enum Command {
     /// Emulate a bad network between two commands, with real packets
     #[cfg(target_os = "linux")]
     Link(Box<loquent_bench::link::cli::LinkArgs>),
+    /// Measure this machine with a model and keep the best settings for serving it
+    Tune(TuneArgs),
     /// Simulate delivery schemes over lossy links, in virtual time
     Sim(SimArgs),
     /// Read losses and stalls from a packet capture of a stream
@@ -57,6 +60,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => return runtime()?.block_on(args.run()),
         #[cfg(target_os = "linux")]
         Command::Link(args) => return runtime()?.block_on(args.run()),
+        Command::Tune(args) => tune::run(args)?,
         Command::Sim(args) => args.run()?,
         Command::Trace(args) => args.run()?,
     }

@@ -13,6 +13,8 @@ mod isolate;
 mod log;
 mod memory;
 mod model;
+#[cfg(own_products)]
+mod products;
 mod quantize;
 mod runner;
 mod threads;

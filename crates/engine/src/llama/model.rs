@@ -19,6 +19,10 @@ pub struct LoadOptions {
     pub gpu_layers: Option<u32>,
     /// Map the file instead of reading it: faster to start, shared between processes.
     pub mmap: bool,
+    /// Compute products of K-quants with Loquent's kernels where the processor and the model
+    /// suit them, from the weights as the file holds them; otherwise llama.cpp's, which keeps
+    /// a second copy of some weights in another order.
+    pub own_products: bool,
     /// Only the vocabulary, for tokenizing: such a model has no weights.
     pub vocab_only: bool,
     /// KV cells that will be wanted; only for the memory check.
@@ -34,6 +38,7 @@ impl Default for LoadOptions {
         Self {
             gpu_layers: None,
             mmap: true,
+            own_products: true,
             vocab_only: false,
             kv_cells: 0,
             kv_type: KvType::default(),
@@ -175,7 +180,8 @@ impl Model {
             cancelled |= !go_on;
             go_on
         };
-        match load_native(path, options, &mut report) {
+        let own_products = options.own_products && products_suit(&header);
+        match load_native(path, options, own_products, &mut report) {
             Some(handle) => {
                 let (info, has_weights) = (describe(handle), !options.vocab_only);
                 Ok(Arc::new(Self { handle, info, header, has_weights }))
@@ -262,9 +268,24 @@ fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Resul
     Err(LoadError::TooLarge { weights_bytes, kv_bytes, available_bytes })
 }
 
+/// Whether our kernels are there and made for this model's weights.
+fn products_suit(header: &Header) -> bool {
+    #[cfg(own_products)]
+    {
+        let on_gpu = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
+        if !on_gpu && super::products::covers(header) {
+            super::products::register();
+            return true;
+        }
+    }
+    let _ = header;
+    false
+}
+
 fn load_native(
     path: &Path,
     options: &LoadOptions,
+    own_products: bool,
     report: &mut dyn FnMut(f32) -> bool,
 ) -> Option<NonNull<sys::llama_model>> {
     // A path with a NUL byte cannot exist, so it failed the checks before.
@@ -283,6 +304,7 @@ fn load_native(
     params.progress_callback = Some(handle_progress);
     params.progress_callback_user_data = (&raw mut report).cast::<c_void>();
     params.vocab_only = options.vocab_only;
+    params.use_extra_bufts = !own_products;
     log::clear_errors();
     // SAFETY: `path` is NUL-terminated; `params` and `report`, to which it points,
     // live through the call, and the callback is used during it only.

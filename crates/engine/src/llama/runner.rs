@@ -82,6 +82,8 @@ pub struct LlamaRunner {
     vocab_size: u32,
     samplers: Vec<Option<Sampler>>,
     scratch: Scratch,
+    /// Whether nothing was computed yet.
+    fresh: bool,
     /// Whether cells may hold NaN: see `isolate`. Until all slots have been freed.
     tainted: bool,
 }
@@ -123,21 +125,31 @@ impl LlamaRunner {
             vocab_size,
             samplers,
             scratch: Scratch::default(),
+            fresh: true,
             tainted: false,
         })
     }
 
     /// Computes one token in the empty slot 0 and forgets it, so that the first request
-    /// does not wait for pages and buffers.
+    /// does not wait for buffers, and so that the cache takes memory as it is used. Before
+    /// anything else is computed.
     ///
     /// # Errors
     /// Whatever the computation meets.
     pub fn warm_up(&mut self) -> Result<(), RunError> {
         let mut batch = Batch::default();
         batch.push(Slot(0), 0, &[0], false);
-        let outcome = self.context.decode(&batch);
-        self.context.remove(0, 0);
-        outcome
+        let mut decode = || {
+            let outcome = self.context.decode(&batch);
+            self.context.remove(0, 0);
+            outcome
+        };
+        #[cfg(own_products)]
+        if self.fresh {
+            // SAFETY: nothing but this one token, which is forgotten, was ever computed.
+            return unsafe { super::products::give_back_after(decode) };
+        }
+        decode()
     }
 
     fn check_batch(&self, batch: &Batch) -> Result<(), RunError> {
@@ -234,6 +246,7 @@ impl Runner for LlamaRunner {
 
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
         self.check_batch(batch)?;
+        self.fresh = false;
         let before = sampled.len();
         if self.tainted {
             let all: Vec<usize> = (0..batch.spans.len()).collect();

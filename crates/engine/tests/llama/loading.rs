@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use loquent_engine::llama::{KvType, LlamaRunner, LoadError, LoadOptions, Model, RunnerOptions};
 use tempfile::TempDir;
 
-use crate::random_model::{self, Defect};
+use crate::random_model::{self, Defect, Width};
 
 fn file(defect: Defect) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    random_model::write(&path, defect);
+    random_model::write(&path, Width::SMALL, defect);
     (folder, path)
 }
 

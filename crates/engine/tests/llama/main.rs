@@ -5,6 +5,7 @@
 
 mod decoding;
 mod loading;
+mod products;
 mod random_model;
 mod tokenizing;
 
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use loquent_engine::llama::{LoadOptions, Model};
-use random_model::Defect;
+use random_model::{Defect, Width};
 
 /// The random model, loaded once.
 fn random() -> Arc<Model> {
@@ -23,7 +24,7 @@ fn random() -> Arc<Model> {
 fn load_random(defect: Defect) -> Arc<Model> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("random.gguf");
-    random_model::write(&path, defect);
+    random_model::write(&path, Width::SMALL, defect);
     // Not mapped: the file is gone when this returns.
     let options = LoadOptions { mmap: false, ..LoadOptions::default() };
     Model::load(&path, &options, |_| true).expect("the random model loads")

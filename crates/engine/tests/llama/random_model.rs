@@ -6,10 +6,20 @@ use std::path::Path;
 
 use loquent_engine::gguf::{Array, TensorSpec, Value, Writer};
 
-const WIDTH: u64 = 64;
-const KV_WIDTH: u64 = 32;
-const HIDDEN: u64 = 128;
 const LAYERS: u32 = 2;
+/// Query heads; there is a key head for every two.
+const HEADS: u32 = 4;
+
+/// Its width; the hidden layer has twice as many numbers, keys and values half as many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Width(u64);
+
+impl Width {
+    /// Fast to write.
+    pub const SMALL: Self = Self(64);
+    /// Rows of whole blocks of 256, for K-quants.
+    pub const BLOCKS: Self = Self(256);
+}
 
 /// What differs from a sound model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,17 +51,17 @@ fn letter(byte: u8) -> char {
 }
 
 /// Writes the model to `path`.
-pub fn write(path: &Path, defect: Defect) {
+pub fn write(path: &Path, width: Width, defect: Defect) {
     let vocab = vocabulary().len() as u64;
-    let tensors = tensors(vocab);
+    let tensors = tensors(width, vocab);
     let file = BufWriter::new(File::create(path).expect("a temporary file"));
-    let mut writer = Writer::start(file, &metadata(defect), &tensors).expect("a header");
+    let mut writer = Writer::start(file, &metadata(width, defect), &tensors).expect("a header");
     let mut random = Random(1);
     for tensor in &tensors {
         let mut values = values(tensor, &mut random);
         if let (Defect::NanToken(token), "token_embd.weight") = (defect, tensor.name.as_str()) {
-            let start = token as usize * WIDTH as usize;
-            values[start..start + WIDTH as usize].fill(f32::NAN);
+            let start = token as usize * width.0 as usize;
+            values[start..start + width.0 as usize].fill(f32::NAN);
         }
         writer.data_f32(&values).expect("tensor data");
     }
@@ -81,23 +91,24 @@ impl Random {
     }
 }
 
-fn tensors(vocab: u64) -> Vec<TensorSpec> {
+fn tensors(Width(width): Width, vocab: u64) -> Vec<TensorSpec> {
+    let (kv_width, hidden) = (width / 2, 2 * width);
     let mut tensors = vec![
-        TensorSpec::f32("token_embd.weight", &[WIDTH, vocab]),
-        TensorSpec::f32("output_norm.weight", &[WIDTH]),
-        TensorSpec::f32("output.weight", &[WIDTH, vocab]),
+        TensorSpec::f32("token_embd.weight", &[width, vocab]),
+        TensorSpec::f32("output_norm.weight", &[width]),
+        TensorSpec::f32("output.weight", &[width, vocab]),
     ];
     for layer in 0..LAYERS {
         for (name, dims) in [
-            ("attn_norm", &[WIDTH][..]),
-            ("attn_q", &[WIDTH, WIDTH]),
-            ("attn_k", &[WIDTH, KV_WIDTH]),
-            ("attn_v", &[WIDTH, KV_WIDTH]),
-            ("attn_output", &[WIDTH, WIDTH]),
-            ("ffn_norm", &[WIDTH]),
-            ("ffn_gate", &[WIDTH, HIDDEN]),
-            ("ffn_up", &[WIDTH, HIDDEN]),
-            ("ffn_down", &[HIDDEN, WIDTH]),
+            ("attn_norm", &[width][..]),
+            ("attn_q", &[width, width]),
+            ("attn_k", &[width, kv_width]),
+            ("attn_v", &[width, kv_width]),
+            ("attn_output", &[width, width]),
+            ("ffn_norm", &[width]),
+            ("ffn_gate", &[width, hidden]),
+            ("ffn_up", &[width, hidden]),
+            ("ffn_down", &[hidden, width]),
         ] {
             tensors.push(TensorSpec::f32(format!("blk.{layer}.{name}.weight"), dims));
         }
@@ -105,7 +116,7 @@ fn tensors(vocab: u64) -> Vec<TensorSpec> {
     tensors
 }
 
-fn metadata(defect: Defect) -> Vec<(String, Value)> {
+fn metadata(width: Width, defect: Defect) -> Vec<(String, Value)> {
     let architecture = if defect == Defect::Architecture { "llamma" } else { "llama" };
     let mut metadata = vec![
         ("general.architecture".to_owned(), Value::string(architecture)),
@@ -113,12 +124,12 @@ fn metadata(defect: Defect) -> Vec<(String, Value)> {
     ];
     for (key, value) in [
         ("context_length", 1024),
-        ("embedding_length", WIDTH as u32),
+        ("embedding_length", width.0 as u32),
         ("block_count", LAYERS),
-        ("feed_forward_length", HIDDEN as u32),
-        ("attention.head_count", 4),
-        ("attention.head_count_kv", 2),
-        ("rope.dimension_count", 16),
+        ("feed_forward_length", 2 * width.0 as u32),
+        ("attention.head_count", HEADS),
+        ("attention.head_count_kv", HEADS / 2),
+        ("rope.dimension_count", width.0 as u32 / HEADS),
     ] {
         metadata.push((format!("{architecture}.{key}"), Value::u32(value)));
     }

@@ -81,12 +81,13 @@ mod llama {
     use indicatif::{ProgressBar, ProgressStyle};
     use loquent_engine::gguf::Value;
     use loquent_engine::llama::{
-        KvType, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS, Model as Weights, RunnerOptions,
-        SMALL_MODEL_BYTES, physical_cores,
+        FlashAttention, KvType, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS, Model as Weights,
+        RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
     };
     use loquent_infer::runner::TokenId;
     use loquent_infer::vocab::Vocab;
 
+    use super::super::{Kernels, KvLayout, Switch};
     use super::*;
     use crate::bundled;
 
@@ -102,8 +103,12 @@ mod llama {
     ) -> anyhow::Result<Loaded> {
         let path = source.fetch()?;
         let kv_type = parse_kv_type(&engine.kv_type)?;
-        let options =
-            LoadOptions { gpu_layers: engine.gpu_layers, kv_type, ..LoadOptions::default() };
+        let options = LoadOptions {
+            gpu_layers: engine.gpu_layers,
+            kv_type,
+            own_products: engine.tuning.kernels != Some(Kernels::Llama),
+            ..LoadOptions::default()
+        };
         let bar = progress_bar();
         let weights = Weights::load(&path, &options, |share| {
             bar.set_position((share * 100.0) as u64);
@@ -142,10 +147,16 @@ mod llama {
             kv_cells,
             context_tokens,
             batch_tokens,
-            pass_tokens: batch_tokens.min(512),
+            pass_tokens: batch_tokens.min(engine.tuning.micro_batch.unwrap_or(512)),
             threads: Some(threads),
+            poll: engine.tuning.poll.unwrap_or(0),
             kv_type,
-            ..RunnerOptions::default()
+            kv_unified: engine.tuning.kv_layout != Some(KvLayout::Split),
+            flash_attention: match engine.tuning.flash_attention {
+                None => FlashAttention::Auto,
+                Some(Switch::On) => FlashAttention::On,
+                Some(Switch::Off) => FlashAttention::Off,
+            },
         };
         let mut runner = LlamaRunner::new(weights.clone(), &options)?;
         runner.warm_up()?;
@@ -229,6 +240,6 @@ impl EngineArgs {
 
     /// Most tokens of one native decode: the prefill budget beside a full batch of decode rows.
     fn batch_tokens(&self, kv_cells: u32) -> u32 {
-        self.prefill_max_tokens.saturating_add(self.max_batch_size.into()).min(kv_cells)
+        self.prefill_max_tokens().saturating_add(self.max_batch_size.into()).min(kv_cells)
     }
 }

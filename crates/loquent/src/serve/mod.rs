@@ -23,7 +23,11 @@ use tokio::net::TcpListener;
 
 use crate::bundled;
 use crate::hub::{self, HubSpec};
+use crate::tune::profile::{self, Profile};
+use crate::tune::show;
 
+/// Default of `--prefill-max-tokens`.
+const PREFILL_MAX_TOKENS: u32 = 512;
 /// Default of `--stream-buffer-bytes`.
 pub(crate) const STREAM_BUFFER_BYTES: usize = 32 * 1024;
 /// Default of `--slow-reader-timeout-s`.
@@ -114,24 +118,82 @@ pub(crate) struct EngineArgs {
     /// Element type of the KV cache: f16, f32 or q8_0
     #[arg(long, env = "LOQUENT_KV_TYPE", default_value = "f16", value_name = "TYPE")]
     kv_type: String,
-    /// Prompt tokens computed in one step
-    #[arg(long, env = "LOQUENT_PREFILL_MAX_TOKENS", default_value_t = 512, value_name = "N",
+    /// Prompt tokens computed in one step [default: the profile's, else 512]
+    #[arg(long, env = "LOQUENT_PREFILL_MAX_TOKENS", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..))]
-    prefill_max_tokens: u32,
+    prefill_max_tokens: Option<u32>,
     /// Inter-token latency that running answers keep while prompts are computed: milliseconds,
     /// "auto" (twice a step without prompts) or "off"
     #[arg(long, env = "LOQUENT_ITL_TARGET_MS", default_value = "auto", value_name = "MS",
           value_parser = parse_itl_target)]
     itl_target_ms: ItlTarget,
-    /// Compute threads [default: physical cores; 1 for models below 32 MiB]
+    /// Compute threads [default: the profile's, else physical cores; 1 for models below 32 MiB]
     #[arg(long, env = "LOQUENT_THREADS", value_name = "N")]
     threads: Option<NonZeroU16>,
+    /// Do not use what `loquent tune` found for this model on this machine
+    #[arg(long, env = "LOQUENT_NO_PROFILE")]
+    no_profile: bool,
+    #[command(flatten)]
+    tuning: TuningArgs,
     /// Forget finished sequences instead of keeping their KV for prompts that begin alike
     #[arg(long, env = "LOQUENT_NO_PREFIX_CACHE")]
     no_prefix_cache: bool,
     /// Layers on the graphics processor, in builds that have one [default: all that fit]
     #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
     gpu_layers: Option<u32>,
+}
+
+/// What `loquent tune` chooses; each flag wins over the profile.
+#[derive(Debug, Clone, Default, PartialEq, Args)]
+#[command(next_help_heading = "Engine, tuned")]
+pub(crate) struct TuningArgs {
+    /// How long idle compute threads spin before they sleep, 0 (not at all) to 100 [default: 0]
+    #[arg(long, env = "LOQUENT_POLL", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(..=100))]
+    poll: Option<u32>,
+    /// Tokens in one pass through the layers [default: 512]
+    #[arg(long, env = "LOQUENT_MICRO_BATCH", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    micro_batch: Option<u32>,
+    /// One KV buffer for all sequences, which lets prompts share beginnings, or one each
+    /// [default: unified]
+    #[arg(long, env = "LOQUENT_KV_LAYOUT", value_name = "LAYOUT")]
+    kv_layout: Option<KvLayout>,
+    /// Whether attention is computed by the fused kernel [default: where llama.cpp has it, but
+    /// not with f32]
+    #[arg(long, env = "LOQUENT_FLASH_ATTENTION", value_name = "ON")]
+    flash_attention: Option<Switch>,
+    /// Whose matrix products K-quants use on the processor; those of llama.cpp keep a second
+    /// copy of some weights [default: own, where the processor has AVX-512 VNNI]
+    #[arg(long, env = "LOQUENT_KERNELS", value_name = "WHOSE")]
+    kernels: Option<Kernels>,
+}
+
+/// How the KV cache is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum KvLayout {
+    /// One buffer for all sequences
+    Unified,
+    /// One for each sequence
+    Split,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    /// On
+    On,
+    /// Off
+    Off,
+}
+
+/// Whose matrix products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Kernels {
+    /// Loquent's
+    Own,
+    /// llama.cpp's
+    Llama,
 }
 
 #[derive(Debug, Args)]
@@ -188,6 +250,9 @@ struct HttpArgs {
     /// Largest request body
     #[arg(long, env = "LOQUENT_MAX_REQUEST_BYTES", default_value_t = 8 * 1024 * 1024, value_name = "N")]
     max_request_bytes: usize,
+    /// Threads that serve connections, beside those that compute [default: one for four cores]
+    #[arg(long, env = "LOQUENT_HTTP_THREADS", value_name = "N")]
+    http_threads: Option<NonZeroU16>,
     /// Open connections
     #[arg(long, env = "LOQUENT_MAX_CONNECTIONS", default_value_t = 4096, value_name = "N")]
     max_connections: usize,
@@ -273,9 +338,12 @@ fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {
 ///
 /// # Errors
 /// When the model cannot be loaded or the address not be used; the message says what to do.
-pub fn run(args: ServeArgs) -> anyhow::Result<()> {
+pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
+    args.engine.adopt_profile(&args.source)?;
     let options = args.options()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let threads = args.http.threads();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     runtime.block_on(async {
         let address = format!("{}:{}", args.host, args.port);
         let listener = TcpListener::bind(&address).await.with_context(|| {
@@ -337,6 +405,52 @@ impl ServeArgs {
     }
 }
 
+impl EngineArgs {
+    /// Takes from the profile of `source` what no flag says, and says so. A model from the hub
+    /// has no file yet, and so no profile; name the downloaded file to use one.
+    ///
+    /// # Errors
+    /// When there is a profile that cannot be used.
+    pub(crate) fn adopt_profile(&mut self, source: &Source) -> anyhow::Result<()> {
+        let folder = profile::folder(|name| std::env::var(name).ok());
+        let (Some(model), Some(folder), false) = (&source.model, folder, self.no_profile) else {
+            return Ok(());
+        };
+        // A missing model is reported where it is loaded.
+        if !model.is_file() {
+            return Ok(());
+        }
+        if let Some((profile, path)) = Profile::find(model, &folder)? {
+            self.adopt(&profile);
+            let settings = show::settings(&profile.settings);
+            eprintln!("Tuned: {settings} ({}; --no-profile ignores it)", path.display());
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, profile: &Profile) {
+        let tuned = profile.settings;
+        let layout = if tuned.kv_unified { KvLayout::Unified } else { KvLayout::Split };
+        let flash = if tuned.flash_attention { Switch::On } else { Switch::Off };
+        let kernels = if tuned.own_products { Kernels::Own } else { Kernels::Llama };
+        self.threads = self.threads.or(NonZeroU16::new(tuned.threads));
+        self.prefill_max_tokens = self.prefill_max_tokens.or(profile.prefill_max_tokens);
+        self.tuning.poll = self.tuning.poll.or(Some(tuned.poll));
+        self.tuning.micro_batch = self.tuning.micro_batch.or(Some(tuned.pass_tokens));
+        self.tuning.kv_layout = self.tuning.kv_layout.or(Some(layout));
+        self.tuning.kernels = self.tuning.kernels.or(Some(kernels));
+        // It was tuned for f16; f32 is chosen for exactness, which it would spoil.
+        if self.kv_type != "f32" {
+            self.tuning.flash_attention = self.tuning.flash_attention.or(Some(flash));
+        }
+    }
+
+    /// Prompt tokens computed in one step.
+    pub(crate) fn prefill_max_tokens(&self) -> u32 {
+        self.prefill_max_tokens.unwrap_or(PREFILL_MAX_TOKENS)
+    }
+}
+
 impl AdmissionArgs {
     /// The options of a service with these bounds before `engine`.
     pub(crate) fn service(
@@ -349,7 +463,7 @@ impl AdmissionArgs {
         Ok(ServiceOptions {
             limits: Limits {
                 max_batch_size: usize::from(engine.max_batch_size),
-                prefill_max_tokens: engine.prefill_max_tokens,
+                prefill_max_tokens: engine.prefill_max_tokens(),
                 itl_target: engine.itl_target_ms,
                 prefix_cache: !engine.no_prefix_cache,
                 queue_timeout: queue_timeout.transpose().context("--queue-timeout")?,
@@ -400,6 +514,13 @@ impl QuicArgs {
 }
 
 impl HttpArgs {
+    /// Few: one serves tens of thousands of tokens a second, and several wake each other for
+    /// every step, on cores that compute.
+    fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.http_threads.map_or_else(|| cores().div_ceil(4), |n| n.get().into())
+    }
+
     fn keys(&self) -> anyhow::Result<ApiKeys> {
         let mut keys = self.api_key.clone();
         if let Some(path) = &self.api_key_file {
@@ -408,5 +529,71 @@ impl HttpArgs {
             keys.extend(text.lines().map(str::to_owned));
         }
         Ok(ApiKeys::new(keys))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Flags win over the profile, and the profile over the defaults.
+    use clap::Parser;
+
+    use super::*;
+    use crate::tune::profile::Settings;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        engine: EngineArgs,
+    }
+
+    fn engine(flags: &[&str]) -> EngineArgs {
+        Line::try_parse_from([&["loquent"], flags].concat()).unwrap().engine
+    }
+
+    fn profile() -> Profile {
+        let settings = Settings {
+            threads: 3,
+            poll: 50,
+            kv_unified: false,
+            flash_attention: true,
+            own_products: false,
+            pass_tokens: 128,
+        };
+        Profile { prefill_max_tokens: Some(256), ..Profile::new("m".into(), settings) }
+    }
+
+    #[test]
+    fn the_profile_fills_what_no_flag_says() {
+        let mut bare = engine(&[]);
+        bare.adopt(&profile());
+        assert_eq!((bare.threads, bare.prefill_max_tokens()), (NonZeroU16::new(3), 256));
+        let tuned = TuningArgs {
+            poll: Some(50),
+            micro_batch: Some(128),
+            kv_layout: Some(KvLayout::Split),
+            flash_attention: Some(Switch::On),
+            kernels: Some(Kernels::Llama),
+        };
+        assert_eq!(bare.tuning, tuned);
+    }
+
+    #[test]
+    fn flags_win() {
+        let mut flags = engine(&[
+            "--threads=1",
+            "--poll=0",
+            "--micro-batch=512",
+            "--kv-layout=unified",
+            "--kernels=own",
+            "--flash-attention=off",
+            "--prefill-max-tokens=64",
+        ]);
+        let before = flags.tuning.clone();
+        flags.adopt(&profile());
+        assert_eq!((flags.threads, flags.prefill_max_tokens()), (NonZeroU16::new(1), 64));
+        assert_eq!(flags.tuning, before);
+        let mut exact = engine(&["--kv-type=f32"]);
+        exact.adopt(&profile());
+        assert_eq!(exact.tuning.flash_attention, None);
     }
 }

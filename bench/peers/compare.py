@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Loquent against llama-server and the raw engine on one machine, in alternating runs.
+
+    bench/peers/compare.py stage15 --model qwen.gguf
+    bench/peers/compare.py --list
+
+Both servers hold the same model at once; `loquent bench` drives them in turn from one process,
+so that a drift of the machine touches both. Each scenario first tries llama-server with several
+settings (--tune-runs each) and takes the fastest; what it took is printed. Ratios are run by
+run, as median [least, most]. Needs the binaries of bench/peers/build.sh and a quiet machine.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import servers
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+# What `loquent bench` sends, and what the servers are started with. `slots`: sequences at once;
+# `context`: KV cells of all together; `metrics`: key, meaning, target of ours / theirs.
+THROUGHPUT = ("output_throughput", "completion tokens/s", ">=")
+SCENARIOS = {
+    "stage15": {
+        "about": "40 requests, 16 concurrent, 50 tokens, one prompt",
+        "bench": ["--preset", "cllm-stage15", "--no-stop-on-eos"],
+        "slots": 16, "context": 8192,
+        "metrics": [(*THROUGHPUT, 1.07), ("ttft_p99_ms", "TTFT p99", "<=", 0.5),
+                    ("icl_p50_ms", "ICL p50", "<=", None), ("successful_requests", "requests served", ">=", 1.0)],
+    },
+    "one": {
+        "about": "one stream of 128 tokens",
+        "bench": ["--preset", "cllm-stage15", "--no-stop-on-eos", "-n", "2", "-c", "1", "--max-tokens", "128"],
+        "slots": 16, "context": 8192,
+        "metrics": [(*THROUGHPUT, 1.0), ("tpot_p50_ms", "TPOT p50", "<=", None)],
+    },
+    "rose050": {
+        "about": "64 requests at once, 128 tokens",
+        "bench": ["--preset", "rose-050", "--stream-interval", "1", "--warmup-runs", "0"],
+        "slots": 64, "context": 16384,
+        "metrics": [(*THROUGHPUT, 1.25), ("ttft_p99_ms", "TTFT p99", "<=", None)],
+    },
+    "tiny16": {
+        "about": "64 requests, 16 concurrent, 128 tokens",
+        "bench": ["--preset", "rose-050", "--stream-interval", "1", "--warmup-runs", "0", "-c", "16"],
+        "slots": 16, "context": 8192,
+        "metrics": [(*THROUGHPUT, 1.8), ("ttft_p99_ms", "TTFT p99", "<=", None)],
+    },
+    "tiny64": {
+        "about": "64 requests, 64 concurrent, 128 tokens",
+        "bench": ["--preset", "rose-050", "--stream-interval", "1", "--warmup-runs", "0", "-c", "64"],
+        "slots": 64, "context": 16384,
+        "metrics": [(*THROUGHPUT, 2.0), ("ttft_p99_ms", "TTFT p99", "<=", None)],
+    },
+    "inject": {
+        "about": "4 streams, a 4,000-token prompt injected",
+        "bench": ["--endpoint", "completions", "--requests", "4", "--max-tokens", "256", "--no-stop-on-eos",
+                  "--inject-prompt-tokens", "4000", "--inject-at-ms", "2000"],
+        "slots": 8, "context": 8192,
+        # A cache of 1,024 cells for each sequence would refuse the prompt.
+        "choices": [[["--kv-unified"]], [["-ub", "512"], ["-b", "256", "-ub", "256"]]],
+        "metrics": [("icl_p99_ms", "ICL p99 of the streams", "<=", 0.8),
+                    ("injected_ttft_mean_ms", "injected TTFT", "<=", 1.0), (*THROUGHPUT, None)],
+    },
+}
+
+# Settings of llama-server that are tried: each line is a choice, all combinations run.
+CHOICES = [
+    [["--kv-unified"], ["--no-kv-unified"]],
+    [["--poll", "50"], ["--poll", "0"]],
+]
+
+
+def main():
+    options = arguments()
+    if options.list or not options.scenario:
+        for name, scenario in SCENARIOS.items():
+            print(f"{name:10} {scenario['about']}")
+        print("startup    seconds from start to ready")
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.scenario == "startup":
+        startup(options)
+        return
+    scenario = SCENARIOS[options.scenario]
+    peer = tuned(options, scenario) if options.peer is None else options.peer.split()
+    report = alternate(options, scenario, peer)
+    rows = ratios(report, scenario["metrics"])
+    text = render(options, scenario, peer, report, rows)
+    print(text)
+    (options.out / f"{options.label}.md").write_text(text)
+
+
+def startup(options):
+    """Seconds from the start of the process to ready, in turn, the file in the page cache."""
+    scenario = {"slots": 16, "context": 8192}
+    times = {"llama-server": [], "loquent": []}
+    for run in range(options.runs + 1):
+        theirs = peer_arguments(options, scenario, (options.peer or "").split())
+        for server in (servers.llama_server(options.llama, theirs, options.out / "llama-server.log"),
+                       servers.loquent(options.loquent, our_arguments(options, scenario), options.out / "loquent.log")):
+            with server:
+                # The first reads the file.
+                if run > 0:
+                    times[server.name].append(server.ready_s)
+    quotients = [b / a for a, b in zip(times["llama-server"], times["loquent"])]
+    median = statistics.median
+    print(f"| start to ready, s | {median(times['llama-server']):.2f} | {median(times['loquent']):.2f} "
+          f"| {median(quotients):.2f} [{min(quotients):.2f}, {max(quotients):.2f}] | <= 1.0 |")
+
+
+def arguments():
+    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenario", nargs="?", choices=[*SCENARIOS, "startup"])
+    parser.add_argument("--list", action="store_true", help="list the scenarios")
+    parser.add_argument("--model", help="GGUF file")
+    parser.add_argument("--loquent", default=os.environ.get("LOQUENT", "loquent"))
+    parser.add_argument("--llama", default=os.path.join(cache, "loquent", "peers", "bin"), help="folder of llama-server")
+    parser.add_argument("--runs", type=int, default=5, help="alternating runs [5]")
+    parser.add_argument("--tune-runs", type=int, default=1, help="runs for each setting of llama-server [1]")
+    parser.add_argument("--peer", metavar="ARGS", help="llama-server's settings instead of trying some")
+    parser.add_argument("--ours", metavar="ARGS", default="", help="further settings of loquent serve")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="llama-server's compute threads")
+    parser.add_argument("--out", type=pathlib.Path, default=HERE.parent / "out")
+    parser.add_argument("--label", help="name of the files under --out [the scenario]")
+    options = parser.parse_args()
+    options.label = options.label or options.scenario
+    return options
+
+
+def peer_arguments(options, scenario, choice):
+    """llama-server's command line: the same model, context and places as ours."""
+    # Prompts kept on the side cost memory and copying that ours does not have either.
+    fixed = ["-m", options.model, "-np", str(scenario["slots"]), "-c", str(scenario["context"]), "--cache-ram", "0"]
+    threads = [] if "-t" in choice else ["-t", str(options.threads)]
+    return fixed + threads + list(choice)
+
+
+def our_arguments(options, scenario):
+    slots, context = str(scenario["slots"]), str(scenario["context"])
+    longest = str(min(scenario["context"], 4096 + 512))
+    return ["--model", options.model, "--max-batch-size", slots, "--kv-cells", context,
+            "--context", longest, *options.ours.split()]
+
+
+def tuned(options, scenario):
+    """The fastest of llama-server's settings by one short measurement each."""
+    best, key = None, scenario["metrics"][0][0]
+    less_is_better = scenario["metrics"][0][2] == "<="
+    choices = scenario.get("choices", CHOICES) + ([[["-t", str(n)] for n in range(1, options.threads + 1)]] if "tiny" in options.scenario else [])
+    for combination in itertools.product(*choices):
+        choice = [word for part in combination for word in part]
+        log = options.out / "llama-server.log"
+        with servers.llama_server(options.llama, peer_arguments(options, scenario, choice), log) as peer:
+            report = bench(options, scenario, [peer], options.tune_runs, "tune")
+        value = report["groups"][0]["median"][key]
+        print(f"llama-server {' '.join(choice)}: {key} {value:.1f}", file=sys.stderr)
+        if best is None or (value < best[0]) == less_is_better:
+            best = (value, choice)
+    return best[1]
+
+
+def alternate(options, scenario, peer):
+    log = options.out
+    theirs = servers.llama_server(options.llama, peer_arguments(options, scenario, peer), log / "llama-server.log")
+    ours = servers.loquent(options.loquent, our_arguments(options, scenario), log / "loquent.log")
+    with theirs, ours:
+        report = bench(options, scenario, [theirs, ours], options.runs, options.label)
+        report["peak_mib"] = {server.name: server.peak_mib() for server in (theirs, ours)}
+    return report
+
+
+def bench(options, scenario, running, runs, label):
+    """Runs `loquent bench` over the servers in turn and gives its JSON report."""
+    out = options.out / f"{label}.json"
+    command = [options.loquent, "bench", *scenario["bench"], "--quiet", "--repeat-runs", str(runs), "--json", str(out)]
+    for server in running:
+        command += ["--url", f"{server.name}={server.url}", "--server-pid", str(server.process.pid)]
+    done = subprocess.run(command, check=False)
+    # 1: some request failed, which the table shows.
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"loquent bench ended with status {done.returncode}")
+    return json.loads(out.read_text())
+
+
+def ratios(report, metrics):
+    """Per metric: theirs, ours, the ratio ours / theirs run by run, its target."""
+    theirs, ours = report["groups"]
+    rows = []
+    for key, meaning, sign, target in metrics:
+        pairs = [
+            (a["metrics"].get(key), b["metrics"].get(key)) for a, b in zip(theirs["runs"], ours["runs"])
+        ]
+        pairs = [(a, b) for a, b in pairs if a and b is not None]
+        if pairs:
+            quotients = [b / a for a, b in pairs]
+            median = statistics.median
+            rows.append({
+                "key": key, "meaning": meaning, "sign": sign, "target": target,
+                "theirs": median(a for a, _ in pairs), "ours": median(b for _, b in pairs),
+                "ratio": median(quotients), "least": min(quotients), "most": max(quotients),
+            })
+    return rows
+
+
+def render(options, scenario, peer, report, rows):
+    lines = [f"### {options.label}: {scenario['about']}", ""]
+    lines.append(f"llama-server: `{' '.join(peer_arguments(options, scenario, peer)[2:])}`; "
+                 f"loquent: `{' '.join(our_arguments(options, scenario)[2:])}`; {options.runs} alternating runs.")
+    lines += ["", "| measure | llama-server | Loquent | ratio [least, most] | target |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        target = f"{row['sign']} {row['target']}" if row["target"] is not None else ""
+        lines.append(f"| {row['meaning']} | {row['theirs']:.1f} | {row['ours']:.1f} "
+                     f"| {row['ratio']:.2f} [{row['least']:.2f}, {row['most']:.2f}] | {target} |")
+    peaks = report["peak_mib"]
+    quotient = peaks["loquent"] / peaks["llama-server"]
+    lines.append(f"| peak memory, MiB | {peaks['llama-server']:.0f} | {peaks['loquent']:.0f} | {quotient:.2f} | <= 0.8 |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""CPU time per delivered token: Loquent against FastAPI/uvicorn, and as concurrency grows.
+
+    bench/peers/delivery.py --python VENV/bin/python
+
+Both servers give every stream the same simulated tokens at the same rate; `loquent bench` drives
+them in turn and reads their CPU clocks. VENV needs `pip install fastapi uvicorn uvloop httptools`.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import servers
+
+HERE = pathlib.Path(__file__).resolve().parent
+KEY = "server_cpu_us_per_token"
+STREAMS = [1, 16, 64, 256]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable, help="an interpreter that has FastAPI")
+    parser.add_argument("--loquent", default=os.environ.get("LOQUENT", "loquent"))
+    parser.add_argument("--rate", type=float, default=100.0, help="tokens/s of each stream [100]")
+    parser.add_argument("--runs", type=int, default=5, help="alternating runs [5]")
+    parser.add_argument("--out", type=pathlib.Path, default=HERE.parent / "out")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    rate = str(options.rate)
+    # Kept prefixes would make later runs differ from the first.
+    arguments = ["--simulate", rate, "--max-batch-size", "256", "--max-inflight-requests", "1024"]
+    theirs = servers.fastapi(options.python, options.out / "fastapi.log", rate=rate)
+    ours = servers.loquent(options.loquent, arguments, options.out / "loquent.log")
+    with theirs, ours:
+        against_fastapi(options, theirs, ours)
+        by_concurrency(options, ours)
+
+
+def against_fastapi(options, theirs, ours):
+    """64 streams at interval 1 and 8; the base is FastAPI's at 1."""
+    report = bench(options, [theirs, ours], "fastapi", "--requests", "64", "--stream-interval", "1,8")
+    runs = {group["name"]: group["runs"] for group in report["groups"]}
+    base = next(runs[name] for name in runs if name.startswith("fastapi") and not name.endswith("8"))
+    print("| server | CPU us per token | / FastAPI at 1 [least, most] |\n| --- | --- | --- |")
+    for name, group in runs.items():
+        values = [run["metrics"][KEY] for run in group]
+        quotients = [value / run["metrics"][KEY] for value, run in zip(values, base)]
+        print(f"| {name} | {statistics.median(values):.1f} | {spread(quotients, 3)} |")
+
+
+def by_concurrency(options, ours):
+    print("\n| streams | CPU us per token |\n| --- | --- |")
+    for streams in STREAMS:
+        # The CPU clock counts nanoseconds: some hundred tokens are enough for one stream.
+        requests = max(streams, 64) if streams > 1 else 6
+        count = ["--requests", str(requests), "-c", str(streams)]
+        report = bench(options, [ours], f"streams-{streams}", *count)
+        values = [run["metrics"][KEY] for run in report["groups"][0]["runs"]]
+        print(f"| {streams} | {spread(values, 1)} |")
+
+
+def spread(values, digits):
+    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
+
+
+def bench(options, running, label, *load):
+    out = options.out / f"delivery-{label}.json"
+    command = [options.loquent, "bench", "--quiet", "--endpoint", "completions", "--max-tokens", "128", "--no-stop-on-eos",
+               "--prompt", "Hello", "--warmup-runs", "1", "--repeat-runs", str(options.runs), "--no-server-timings",
+               "--json", str(out), *load]
+    for server in running:
+        command += ["--url", f"{server.name}={server.url}", "--server-pid", str(server.process.pid)]
+    subprocess.run(command, check=True)
+    return json.loads(out.read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+//! Compiles the few lines of C++ that hand matrix products to our kernels.
+
+fn main() {
+    println!("cargo:rerun-if-changed=native/products.cpp");
+    println!("cargo:rustc-check-cfg=cfg(own_products)");
+    let is = |key: &str, value: &str| std::env::var(key).is_ok_and(|found| found == value);
+    let llama = std::env::var_os("CARGO_FEATURE_LLAMA").is_some();
+    if !llama || !is("CARGO_CFG_TARGET_ARCH", "x86_64") || !is("CARGO_CFG_TARGET_OS", "linux") {
+        return;
+    }
+    println!("cargo:rustc-cfg=own_products");
+    cc::Build::new().cpp(true).std("c++17").file("native/products.cpp").compile("loquent_products");
+}

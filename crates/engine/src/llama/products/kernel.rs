@@ -1,0 +1,128 @@
+//! One weight row times up to [`LANES`] activation rows.
+
+use std::arch::x86_64::*;
+
+use super::unpack::{Format, Weights, q4_k, q5_k, q6_k, q8_0};
+use super::{ActivationBlock, LANES};
+
+/// How far ahead of the block in work the weights are called from memory: some pages are not
+/// contiguous, and the processor's own prefetch ends at each.
+const PREFETCH_BYTES: usize = 2048;
+
+/// The number of rows that are computed for `count`; lanes up to it must hold something.
+pub(super) fn padded(count: usize) -> usize {
+    match count {
+        0..=4 => count,
+        5..=6 => 6,
+        7..=8 => 8,
+        9..=12 => 12,
+        _ => 16,
+    }
+}
+
+/// Products of the weight row in `bytes` with the first `count` of the activation rows in
+/// `lanes`, which holds for each block of the row the blocks of all [`LANES`] rows. Values
+/// beyond `count` are anything.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+pub(super) fn products(
+    format: Format,
+    bytes: &[u8],
+    lanes: &[[ActivationBlock; LANES]],
+    count: usize,
+    into: &mut [f32; LANES],
+) {
+    assert_eq!(bytes.len(), lanes.len() * format.block_bytes(), "a row of whole blocks");
+    match format {
+        Format::Q4K => q4_k_rows::products(bytes.as_chunks().0, lanes, count, into),
+        Format::Q5K => q5_k_rows::products(bytes.as_chunks().0, lanes, count, into),
+        Format::Q6K => q6_k_rows::products(bytes.as_chunks().0, lanes, count, into),
+        Format::Q8_0 => q8_0_rows::products(bytes.as_chunks().0, lanes, count, into),
+    }
+}
+
+/// Adds the product of one block of weights with one of activations, in sixteen parts.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn add_block(sum: __m512, weights: &Weights, activations: &ActivationBlock) -> __m512 {
+    let quants = activations.quants.as_ptr().cast::<__m512i>();
+    let part = |j: usize| {
+        // SAFETY: 256 quants, aligned as the block is.
+        let quants = unsafe { _mm512_load_si512(quants.add(j)) };
+        let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), weights.quants[j], quants);
+        _mm512_cvtepi32_ps(sums)
+    };
+    // SAFETY: sixteen sums, aligned as the block is.
+    let sums = unsafe { _mm512_load_ps(activations.sums.as_ptr()) };
+    let scaled = _mm512_mul_ps(part(0), weights.scales[0]);
+    let scaled = _mm512_fmadd_ps(part(1), weights.scales[1], scaled);
+    let scaled = _mm512_fmadd_ps(part(2), weights.scales[2], scaled);
+    let scaled = _mm512_fmadd_ps(part(3), weights.scales[3], scaled);
+    let sum = _mm512_fmadd_ps(scaled, _mm512_set1_ps(activations.scale), sum);
+    _mm512_fnmadd_ps(weights.mins, sums, sum)
+}
+
+/// A function for a number of rows: known, it lets the sums stay in registers.
+macro_rules! rows {
+    ($name:ident, $load:ident, $bytes:literal, $count:literal, $($lane:literal)+) => {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+        fn $name(
+            row: &[[u8; $bytes]],
+            lanes: &[[ActivationBlock; LANES]],
+            into: &mut [f32; LANES],
+        ) {
+            let mut sums = [_mm512_setzero_ps(); $count];
+            for (block, activations) in row.iter().zip(lanes) {
+                for line in 0..$bytes / 64 + 1 {
+                    // Beyond the end of all weights too: a prefetch of nothing does nothing.
+                    let ahead = block.as_ptr().wrapping_add(PREFETCH_BYTES + 64 * line);
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                }
+                let weights = $load(block);
+                $( sums[$lane] = add_block(sums[$lane], &weights, &activations[$lane]); )+
+            }
+            $( into[$lane] = _mm512_reduce_add_ps(sums[$lane]); )+
+        }
+    };
+}
+
+macro_rules! format_rows {
+    ($module:ident, $load:ident, $bytes:literal) => {
+        mod $module {
+            use super::*;
+
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+            pub(super) fn products(
+                row: &[[u8; $bytes]],
+                lanes: &[[ActivationBlock; LANES]],
+                count: usize,
+                into: &mut [f32; LANES],
+            ) {
+                match padded(count) {
+                    16 => rows_16(row, lanes, into),
+                    12 => rows_12(row, lanes, into),
+                    8 => rows_8(row, lanes, into),
+                    6 => rows_6(row, lanes, into),
+                    4 => rows_4(row, lanes, into),
+                    3 => rows_3(row, lanes, into),
+                    2 => rows_2(row, lanes, into),
+                    1 => rows_1(row, lanes, into),
+                    _ => {}
+                }
+            }
+
+            rows!(rows_16, $load, $bytes, 16, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+            rows!(rows_12, $load, $bytes, 12, 0 1 2 3 4 5 6 7 8 9 10 11);
+            rows!(rows_8, $load, $bytes, 8, 0 1 2 3 4 5 6 7);
+            rows!(rows_6, $load, $bytes, 6, 0 1 2 3 4 5);
+            rows!(rows_4, $load, $bytes, 4, 0 1 2 3);
+            rows!(rows_3, $load, $bytes, 3, 0 1 2);
+            rows!(rows_2, $load, $bytes, 2, 0 1);
+            rows!(rows_1, $load, $bytes, 1, 0);
+        }
+    };
+}
+
+format_rows!(q4_k_rows, q4_k, 144);
+format_rows!(q5_k_rows, q5_k, 176);
+format_rows!(q6_k_rows, q6_k, 210);
+format_rows!(q8_0_rows, q8_0, 272);

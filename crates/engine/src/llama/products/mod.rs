@@ -1,0 +1,59 @@
+//! Matrix products of quantised weights, and attention, for batches of any size.
+//!
+//! llama.cpp keeps two layouts of Q4_K weights, each good at some batch sizes, and reads Q6_K
+//! weights once per row below 8 rows and unpacks them tile by tile above. The products here read
+//! the weights as the file holds them, once per step whatever the batch, unpack a block into
+//! registers and multiply it with all activations (AVX-512 VNNI). So one copy of the weights
+//! serves all batch sizes, a mapped file needs no other, and a row's result does not depend on
+//! how many others are computed with it.
+//!
+//! Arithmetic: activations are rounded to 8 bits per 256 with one scale, as llama.cpp's Q8_K;
+//! products and sums of 4 are exact integers; scales and the sum over a row are f32.
+//!
+//! Attention (`attention`) is for steps of few queries over a cache that many sequences share:
+//! it looks only at the cells that a query sees.
+
+mod attention;
+mod hook;
+mod kernel;
+mod pack;
+mod product;
+mod unpack;
+
+pub(super) use hook::{covers, give_back_after, register};
+
+use super::sys;
+
+/// Elements of a block: a unit of scales in weights and activations.
+const BLOCK: usize = 256;
+/// Groups of a block with a sum of their own.
+const GROUPS: usize = 16;
+/// Activation rows that are multiplied with a weight row at once, and stored side by side.
+const LANES: usize = 16;
+
+/// One block of an activation row, rounded: element = `scale * quant`.
+#[derive(Debug, Clone, PartialEq)]
+#[repr(C, align(64))]
+struct ActivationBlock {
+    quants: [i8; BLOCK],
+    /// `scale` times the sum of sixteen quants.
+    sums: [f32; GROUPS],
+    scale: f32,
+}
+
+impl ActivationBlock {
+    const ZERO: Self = Self { quants: [0; BLOCK], sums: [0.0; GROUPS], scale: 0.0 };
+}
+
+/// Whether this processor has what the kernels are written for.
+fn supported() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
+        && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(test)]
+mod tests;

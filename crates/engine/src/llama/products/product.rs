@@ -1,0 +1,155 @@
+//! A matrix product of the graph, computed by all threads together.
+
+use super::hook::Turns;
+use super::kernel::{padded, products};
+use super::pack::pack;
+use super::unpack::Format;
+use super::{ActivationBlock, BLOCK, LANES, sys};
+
+/// Weight rows multiplied with one group of activations before the next group's turn: both
+/// stay in the first-level cache.
+const ROWS_AT_ONCE: usize = 16;
+/// Weight rows that a thread takes at a time, at least and at most: few enough that a thread
+/// held up by other work leaves the rest to the others.
+const ROWS_PER_TURN: (usize, usize) = (16, 256);
+
+/// A product as the graph describes it, checked.
+pub(super) struct Product<'a> {
+    format: Format,
+    weights: &'a sys::ggml_tensor,
+    activations: &'a sys::ggml_tensor,
+    output: &'a sys::ggml_tensor,
+    /// Blocks of a row of weights or activations.
+    blocks: usize,
+    /// Rows of weights: values per row of output.
+    weight_rows: usize,
+    /// Rows of activations and of output.
+    rows: usize,
+}
+
+impl<'a> Product<'a> {
+    /// The product that `op` is, if the kernels compute it.
+    pub(super) fn of(op: &'a sys::ggml_tensor) -> Option<Self> {
+        if op.op != sys::GGML_OP_MUL_MAT {
+            return None;
+        }
+        // SAFETY: a matrix product has two operands that live as long as it does.
+        let (weights, activations) = unsafe { (op.src[0].as_ref()?, op.src[1].as_ref()?) };
+        let format = Format::of(weights.type_)?;
+        let is_matrix = |t: &sys::ggml_tensor| t.ne[2] == 1 && t.ne[3] == 1;
+        let blocks = usize::try_from(weights.ne[0]).ok()? / BLOCK;
+        let fits = weights.extra.is_null() // otherwise in another back end's own layout
+            && weights.ne[0] % BLOCK as i64 == 0
+            && weights.nb[0] == format.unit_bytes()
+            && weights.nb[1] == blocks * format.block_bytes()
+            && activations.type_ == sys::GGML_TYPE_F32
+            && op.type_ == sys::GGML_TYPE_F32
+            && activations.nb[0] == size_of::<f32>()
+            && op.nb[0] == size_of::<f32>()
+            && [weights, activations, op].into_iter().all(is_matrix);
+        fits.then_some(Self {
+            format,
+            weights,
+            activations,
+            output: op,
+            blocks,
+            weight_rows: usize::try_from(weights.ne[1]).ok()?,
+            rows: usize::try_from(activations.ne[1]).ok()?,
+        })
+    }
+
+    /// Blocks of packed activations: groups of [`LANES`] rows.
+    fn packed_blocks(&self) -> usize {
+        self.rows.div_ceil(LANES) * LANES * self.blocks
+    }
+
+    /// Work memory in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.packed_blocks() * size_of::<ActivationBlock>() + align_of::<ActivationBlock>()
+    }
+
+    /// One thread's part.
+    ///
+    /// # Safety
+    /// The processor is [`super::supported`]; all threads of `turns` call this with the same
+    /// `memory` of [`Product::memory_bytes`]; the tensors have their data.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+    pub(super) unsafe fn compute(&self, turns: &Turns, memory: *mut u8) {
+        // SAFETY: within the memory, and aligned; threads write different blocks.
+        let packed = unsafe {
+            let packed = memory.add(memory.align_offset(align_of::<ActivationBlock>()));
+            self.pack(packed.cast(), turns.thread, turns.threads);
+            packed
+        };
+        turns.begin();
+        // SAFETY: all threads are past packing, and all lanes that are read were written; so
+        // were the others, as memory of C's allocator that any bytes are valid in.
+        let packed = unsafe {
+            let groups = packed.cast::<[ActivationBlock; LANES]>();
+            std::slice::from_raw_parts(groups, self.packed_blocks() / LANES)
+        };
+        let (least, most) = ROWS_PER_TURN;
+        let per_turn = (self.weight_rows / (16 * turns.threads)).clamp(least, most);
+        while let Some(turn) = turns.next(self.weight_rows.div_ceil(per_turn)) {
+            let end = ((turn + 1) * per_turn).min(self.weight_rows);
+            for first in (turn * per_turn..end).step_by(ROWS_AT_ONCE) {
+                // SAFETY: the rows exist, and are this thread's turn.
+                unsafe { self.multiply(packed, first..end.min(first + ROWS_AT_ONCE)) }
+            }
+        }
+    }
+
+    /// Packs this thread's share of the activations, and zeros for the lanes of the last group
+    /// that are computed without need.
+    ///
+    /// # Safety
+    /// `packed` has room for all; no other thread writes this thread's share.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn pack(&self, packed: *mut ActivationBlock, thread: usize, threads: usize) {
+        let full = self.rows / LANES * LANES;
+        let rows = full + padded(self.rows - full);
+        for index in (thread..rows * self.blocks).step_by(threads) {
+            let (row, block) = (index / self.blocks, index % self.blocks);
+            let place = (row / LANES * self.blocks + block) * LANES + row % LANES;
+            // SAFETY: the row and block are within the tensor, the place within `packed`.
+            unsafe {
+                if row >= self.rows {
+                    packed.add(place).write(ActivationBlock::ZERO);
+                    continue;
+                }
+                let row = self.activations.data.byte_add(row * self.activations.nb[1]);
+                let values = row.cast::<f32>().add(block * BLOCK).cast::<[f32; BLOCK]>();
+                pack(&*values, &mut *packed.add(place));
+            }
+        }
+    }
+
+    /// The weight rows `rows`, times all activations.
+    ///
+    /// # Safety
+    /// The rows exist, and no other thread writes their part of the output.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+    unsafe fn multiply(&self, packed: &[[ActivationBlock; LANES]], rows: std::ops::Range<usize>) {
+        let row_bytes = self.weights.nb[1];
+        let mut values = [0.0; LANES];
+        for (group, lanes) in packed.chunks_exact(self.blocks).enumerate() {
+            let count = LANES.min(self.rows - group * LANES);
+            for row in rows.clone() {
+                // SAFETY: the row exists and has this many bytes.
+                let bytes = unsafe {
+                    let start = self.weights.data.byte_add(row * row_bytes);
+                    std::slice::from_raw_parts(start.cast::<u8>(), row_bytes)
+                };
+                products(self.format, bytes, lanes, count, &mut values);
+                for (lane, value) in values[..count].iter().enumerate() {
+                    // SAFETY: the row and column are within the output.
+                    unsafe {
+                        let to =
+                            self.output.data.byte_add((group * LANES + lane) * self.output.nb[1]);
+                        *to.cast::<f32>().add(row) = *value;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Our products and attention against llama.cpp's, through a whole model.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+use std::num::NonZeroU16;
+use std::path::Path;
+use std::sync::Arc;
+
+use loquent_engine::llama::{
+    KvType, LlamaRunner, LoadOptions, Model, Quant, RunnerOptions, quantize,
+};
+use loquent_infer::runner::{Batch, Runner, Slot, TokenId};
+use loquent_infer::sampling::{Logprobs, Sampler, Sampling};
+
+use crate::random_model::{self, Defect, Width};
+
+const SEQUENCES: u16 = 7;
+const PROMPT: u32 = 20;
+const STEPS: u32 = 6;
+
+fn can_run() -> bool {
+    let can = is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw");
+    if !can {
+        eprintln!("skipped: this processor lacks AVX-512 VNNI");
+    }
+    can
+}
+
+/// The random model as Q4_K_M (which mixes in Q6_K), loaded with our kernels and with
+/// llama.cpp's.
+fn models(folder: &Path) -> [Arc<Model>; 2] {
+    let (plain, quantised) = (folder.join("f32.gguf"), folder.join("q4.gguf"));
+    random_model::write(&plain, Width::BLOCKS, Defect::None);
+    quantize(&plain, &quantised, Quant::Q4KM, 1).expect("quantised");
+    [true, false].map(|own_products| {
+        let options = LoadOptions { mmap: false, own_products, ..LoadOptions::default() };
+        Model::load(&quantised, &options, |_| true).expect("the model loads")
+    })
+}
+
+/// A token that depends on sequence and position alone: both sides compute the same text.
+fn token(sequence: u16, position: u32) -> TokenId {
+    (u32::from(sequence) * 31 + position * 7) % 200
+}
+
+/// The log-probabilities of the last steps of `sequences`, computed in one batch per step.
+fn run(model: &Arc<Model>, sequences: &[u16]) -> Vec<Vec<Logprobs>> {
+    let options = RunnerOptions {
+        slots: SEQUENCES,
+        kv_cells: 512,
+        kv_type: KvType::F16,
+        threads: NonZeroU16::new(2),
+        ..RunnerOptions::default()
+    };
+    let mut runner = LlamaRunner::new(model.clone(), &options).expect("a context");
+    let sampling = Sampling { logprobs: Some(8), ..Sampling::default() };
+    for &sequence in sequences {
+        let prompt: Vec<TokenId> = (0..PROMPT).map(|i| token(sequence, i)).collect();
+        runner.assign(Slot(sequence), Sampler::new(sampling.clone(), &prompt, &[]));
+        let mut batch = Batch::default();
+        batch.push(Slot(sequence), 0, &prompt, false);
+        runner.run(&batch, &mut Vec::new()).expect("the prompt runs");
+    }
+    let step = |i: u32| {
+        let mut batch = Batch::default();
+        for &sequence in sequences {
+            batch.push(Slot(sequence), PROMPT + i, &[token(sequence, PROMPT + i)], true);
+        }
+        let mut sampled = Vec::new();
+        runner.run(&batch, &mut sampled).expect("the step runs");
+        let logprobs = |row: loquent_infer::runner::Sampled| {
+            *row.outcome.expect("a token").logprobs.expect("asked for")
+        };
+        sampled.into_iter().map(logprobs).collect()
+    };
+    (0..STEPS).map(step).collect()
+}
+
+#[test]
+fn products_are_used_and_close_to_llama_cpps() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let all: Vec<u16> = (0..SEQUENCES).collect();
+    let [own, llama] = models(folder.path()).map(|model| run(&model, &all));
+    let pairs = || own.iter().flatten().zip(llama.iter().flatten());
+    for (own, llama) in pairs() {
+        for (token, logprob) in &own.top {
+            // Where both name it among the best; the last ranks may differ.
+            if let Some((_, other)) = llama.top.iter().find(|(t, _)| t == token) {
+                assert!((logprob - other).abs() < 0.2, "token {token}: {logprob} and {other}");
+            }
+        }
+        let first = own.top[0].0;
+        assert!(llama.top.iter().take(4).any(|(t, _)| *t == first), "the best token is far off");
+    }
+    assert!(pairs().any(|(own, llama)| own != llama), "two ways to compute round alike");
+}
+
+#[test]
+fn a_sequence_does_not_depend_on_its_company() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [own, _] = models(folder.path());
+    let all: Vec<u16> = (0..SEQUENCES).collect();
+    let together = run(&own, &all);
+    for sequence in all {
+        let alone = run(&own, &[sequence]);
+        for (alone, together) in alone.iter().zip(&together) {
+            // Bit by bit.
+            assert_eq!(alone[0], together[usize::from(sequence)], "sequence {sequence}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Measuring settings on llama.cpp.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use loquent_engine::llama::{
+    FlashAttention, KvType, LlamaRunner, LoadOptions, Model, RunnerOptions,
+};
+
+use super::measure::{Effort, decode_ms, prefill_rate};
+use super::profile::{Settings, StepTime};
+use super::search::{Lab, Speed};
+
+/// KV cells of each sequence while measuring.
+const CELLS_PER_ROW: u32 = 256;
+/// Prompt tokens of one prefill measurement.
+const PREFILL_TOKENS: u32 = 512;
+
+/// Loads the model, builds contexts, and measures until time or patience is over.
+pub(super) struct LlamaLab {
+    pub(super) path: PathBuf,
+    /// Sequences of a full batch.
+    pub(super) batch: u16,
+    pub(super) effort: Effort,
+    pub(super) deadline: Instant,
+    pub(super) stopped: Arc<AtomicBool>,
+    pub(super) bar: ProgressBar,
+    /// The model as last loaded, and with which kernels.
+    pub(super) loaded: Option<(bool, Arc<Model>)>,
+}
+
+impl LlamaLab {
+    /// The model, computing with our kernels or not.
+    pub(super) fn model(&mut self, own_products: bool) -> anyhow::Result<Arc<Model>> {
+        match &self.loaded {
+            Some((own, model)) if *own == own_products => return Ok(model.clone()),
+            // Two copies of the weights may not fit.
+            _ => self.loaded = None,
+        }
+        let options = LoadOptions { own_products, ..LoadOptions::default() };
+        let model = Model::load(&self.path, &options, |_| true)?;
+        self.loaded = Some((own_products, model.clone()));
+        Ok(model)
+    }
+
+    pub(super) fn over(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed) || Instant::now() >= self.deadline
+    }
+
+    fn runner(
+        &mut self,
+        settings: &Settings,
+        slots: u16,
+        kv_type: KvType,
+    ) -> anyhow::Result<LlamaRunner> {
+        let model = self.model(settings.own_products)?;
+        let cells = CELLS_PER_ROW * u32::from(slots);
+        let options = RunnerOptions {
+            slots,
+            kv_cells: cells.max(2 * PREFILL_TOKENS) * if settings.kv_unified { 1 } else { 2 },
+            context_tokens: 0,
+            batch_tokens: PREFILL_TOKENS,
+            pass_tokens: settings.pass_tokens,
+            threads: Some(settings.threads.try_into()?),
+            poll: settings.poll,
+            kv_type,
+            kv_unified: settings.kv_unified,
+            flash_attention: match settings.flash_attention {
+                true => FlashAttention::On,
+                false => FlashAttention::Off,
+            },
+        };
+        let mut runner = LlamaRunner::new(model, &options)?;
+        runner.warm_up()?;
+        Ok(runner)
+    }
+
+    fn speed(&mut self, settings: &Settings, kv_type: KvType) -> anyhow::Result<Speed> {
+        let (batch, effort) = (self.batch, self.effort);
+        let mut runner = self.runner(settings, batch, kv_type)?;
+        let alone = 1e3 / decode_ms(&mut runner, 1, effort)?;
+        let full = 1e3 * f64::from(batch) / decode_ms(&mut runner, batch, effort)?;
+        let longest = self.prefill_tokens(&runner);
+        let prefill = prefill_rate(&mut runner, longest, effort)?;
+        Ok(Speed { alone, full, prefill })
+    }
+
+    /// As many prompt tokens as one sequence and one step may have.
+    fn prefill_tokens(&self, runner: &LlamaRunner) -> u32 {
+        use loquent_infer::runner::Runner;
+        let capacity = runner.capacity();
+        PREFILL_TOKENS
+            .min(capacity.context_tokens)
+            .min(capacity.batch_tokens)
+            .min(capacity.kv_cells)
+    }
+
+    /// The speed with another type of KV cache; `None` where the engine refuses it.
+    pub(super) fn with_kv(&mut self, settings: &Settings, kv_type: KvType) -> Option<Speed> {
+        if self.over() {
+            return None;
+        }
+        self.bar.set_message(format!("KV type {kv_type:?}"));
+        self.speed(settings, kv_type).ok()
+    }
+
+    /// Step times at the batch sizes `rows`, as far as time allows.
+    pub(super) fn steps(
+        &mut self,
+        settings: &Settings,
+        rows: &[u16],
+    ) -> anyhow::Result<Vec<StepTime>> {
+        let most = rows.iter().copied().max().unwrap_or(1);
+        let mut runner = self.runner(settings, most, KvType::F16)?;
+        let mut steps = Vec::new();
+        for &rows in rows {
+            if self.over() {
+                break;
+            }
+            self.bar.set_message(format!("{rows} rows"));
+            steps.push(StepTime { rows, ms: decode_ms(&mut runner, rows, self.effort)? });
+            self.bar.inc(1);
+        }
+        Ok(steps)
+    }
+
+    /// Prompt tokens per second by the size of a step's chunk.
+    pub(super) fn chunks(
+        &mut self,
+        settings: &Settings,
+        sizes: &[u32],
+    ) -> anyhow::Result<Vec<(u32, f64)>> {
+        let mut runner = self.runner(settings, 1, KvType::F16)?;
+        let longest = self.prefill_tokens(&runner);
+        let mut rates = Vec::new();
+        for &tokens in sizes.iter().filter(|&&tokens| tokens <= longest) {
+            if self.over() {
+                break;
+            }
+            self.bar.set_message(format!("prompt chunks of {tokens}"));
+            rates.push((tokens, prefill_rate(&mut runner, tokens, self.effort)?));
+            self.bar.inc(1);
+        }
+        Ok(rates)
+    }
+}
+
+impl Lab for LlamaLab {
+    fn measure(&mut self, settings: &Settings) -> Option<Speed> {
+        if self.over() {
+            return None;
+        }
+        self.bar.set_message(super::show::settings(settings));
+        let speed = self.speed(settings, KvType::F16);
+        self.bar.inc(1);
+        speed.inspect_err(|error| tracing::debug!(%error, "settings refused")).ok()
+    }
+}
+
+/// The effort for a quick look, or for figures to rely on.
+pub(super) fn effort(quick: bool) -> Effort {
+    match quick {
+        true => Effort { least_steps: 3, most_steps: 12, time: Duration::from_millis(150) },
+        false => Effort { least_steps: 8, most_steps: 48, time: Duration::from_millis(700) },
+    }
+}

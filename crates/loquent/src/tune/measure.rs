@@ -1,0 +1,158 @@
+//! Step times of a runner: decoding at a batch size, and prompts.
+
+use std::time::{Duration, Instant};
+
+use loquent_infer::runner::{Batch, RunError, Runner, Slot, TokenId};
+use loquent_infer::sampling::{Sampler, Sampling};
+
+/// Tokens that each sequence has when decoding is measured: a short chat.
+pub const PROMPT_TOKENS: u32 = 64;
+/// Steps thrown away: caches fill, threads wake.
+const WARM_UP_STEPS: u32 = 2;
+
+/// How long one figure may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Steps of one figure, at least.
+    pub least_steps: u32,
+    /// Steps of one figure, at most.
+    pub most_steps: u32,
+    /// No further step begins after this time.
+    pub time: Duration,
+}
+
+/// Median milliseconds of a step that decodes `rows` sequences of [`PROMPT_TOKENS`] tokens.
+///
+/// # Errors
+/// Whatever the runner meets.
+pub fn decode_ms(runner: &mut dyn Runner, rows: u16, effort: Effort) -> Result<f64, RunError> {
+    let outcome = decode(runner, rows, effort);
+    (0..rows).for_each(|row| runner.truncate(Slot(row), 0));
+    outcome
+}
+
+fn decode(runner: &mut dyn Runner, rows: u16, effort: Effort) -> Result<f64, RunError> {
+    for row in 0..rows {
+        begin(runner, Slot(row))?;
+    }
+    let mut next: Vec<TokenId> = vec![1; rows.into()];
+    let (mut batch, mut sampled, mut times) = (Batch::default(), Vec::new(), Vec::new());
+    let began = Instant::now();
+    let room = runner.capacity().kv_cells / u32::from(rows);
+    let most = effort.most_steps.min(room.saturating_sub(PROMPT_TOKENS + 1));
+    for step in 0..most + WARM_UP_STEPS {
+        batch.clear();
+        for row in 0..rows {
+            batch.push(Slot(row), PROMPT_TOKENS + step, &[next[usize::from(row)]], true);
+        }
+        sampled.clear();
+        let started = Instant::now();
+        runner.run(&batch, &mut sampled)?;
+        let took = started.elapsed();
+        for row in &sampled {
+            // A row without a token goes on with the old one: speed is all that matters here.
+            if let Ok(choice) = &row.outcome {
+                next[row.slot.index()] = choice.token;
+            }
+        }
+        if step >= WARM_UP_STEPS {
+            times.push(took.as_secs_f64() * 1e3);
+        }
+        if began.elapsed() > effort.time && times.len() >= effort.least_steps as usize {
+            break;
+        }
+    }
+    Ok(median(times))
+}
+
+/// Gives the empty `slot` a prompt of its own and a sampler.
+fn begin(runner: &mut dyn Runner, slot: Slot) -> Result<(), RunError> {
+    let prompt: Vec<TokenId> =
+        (0..PROMPT_TOKENS).map(|i| 1 + (i + u32::from(slot.0)) % 97).collect();
+    // As chats are: the cost of choosing belongs to the step.
+    let sampling = Sampling { temperature: 1.0, top_p: 0.95, ..Sampling::default() };
+    runner.assign(slot, Sampler::new(sampling, &prompt, &[]));
+    let longest = runner.capacity().batch_tokens as usize;
+    let mut start = 0;
+    for part in prompt.chunks(longest) {
+        let mut batch = Batch::default();
+        batch.push(slot, start, part, false);
+        runner.run(&batch, &mut Vec::new())?;
+        start += part.len() as u32;
+    }
+    Ok(())
+}
+
+/// Prompt tokens per second when `tokens` of them are computed in one step.
+///
+/// # Errors
+/// Whatever the runner meets.
+pub fn prefill_rate(runner: &mut dyn Runner, tokens: u32, effort: Effort) -> Result<f64, RunError> {
+    let prompt: Vec<TokenId> = (0..tokens).map(|i| 1 + i % 97).collect();
+    let (began, mut times) = (Instant::now(), Vec::new());
+    // One for the warm-up.
+    for round in 0..=effort.least_steps.max(1) {
+        let mut batch = Batch::default();
+        batch.push(Slot(0), 0, &prompt, false);
+        let started = Instant::now();
+        let outcome = runner.run(&batch, &mut Vec::new());
+        let took = started.elapsed();
+        runner.truncate(Slot(0), 0);
+        outcome?;
+        if round > 0 {
+            times.push(took.as_secs_f64());
+        }
+        if began.elapsed() > effort.time && !times.is_empty() {
+            break;
+        }
+    }
+    Ok(f64::from(tokens) / median(times))
+}
+
+/// The middle value; not a number when there is none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        len if len % 2 == 1 => values[len / 2],
+        len => (values[len / 2 - 1] + values[len / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! A runner of known pace is measured at that pace, and left empty.
+    use loquent_engine::sim::{Pace, SimOptions, SimRunner};
+    use loquent_infer::runner::Capacity;
+
+    use super::*;
+
+    #[test]
+    fn a_known_pace_is_found() {
+        let step = Duration::from_millis(4);
+        let capacity = Capacity {
+            slots: 4,
+            kv_cells: 512,
+            context_tokens: 512,
+            batch_tokens: 48, // less than the prompt, so that it comes in parts
+            shares_prefix: true,
+        };
+        let options = SimOptions { capacity, pace: Pace::Fixed { step }, ..SimOptions::default() };
+        let mut runner = SimRunner::new(options);
+        let effort = Effort { least_steps: 3, most_steps: 5, time: Duration::ZERO };
+        // Twice: the first must have freed its slots. A busy machine may only be slower.
+        for _ in 0..2 {
+            let ms = decode_ms(&mut runner, 4, effort).unwrap();
+            assert!(ms >= 3.5, "{ms} ms");
+        }
+        let rate = prefill_rate(&mut runner, 48, effort).unwrap();
+        assert!(rate <= 48.0 / 3.5e-3, "{rate} tokens/s");
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0]), 2.5);
+        assert!(median(Vec::new()).is_nan());
+    }
+}

@@ -1,0 +1,243 @@
+//! `loquent tune`: finds this machine's best settings for a model and keeps them for `serve`.
+
+#[cfg(feature = "llama")]
+mod lab;
+pub mod measure;
+pub mod profile;
+pub mod search;
+pub mod show;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::hub::HubSpec;
+
+const EXAMPLES: &str = "\
+Examples:
+  loquent tune --model qwen.gguf           a minute or two; do nothing else meanwhile
+  loquent tune --model qwen.gguf --quick   some seconds, rougher
+  loquent serve --model qwen.gguf          uses what was found, and says so
+
+Ctrl-C ends the search; what was found by then is kept.";
+
+/// Measure this machine with a model and keep the best settings for `loquent serve`
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TuneArgs {
+    #[command(flatten)]
+    source: TuneSource,
+    /// Sequences of a full batch, as `serve --max-batch-size`
+    #[arg(long, default_value_t = 16, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=128))]
+    max_batch_size: u16,
+    /// Rougher figures in some seconds
+    #[arg(long)]
+    quick: bool,
+    /// Longest time to take, in seconds [default: 180; 30 with --quick]
+    #[arg(long, value_name = "S")]
+    max_seconds: Option<f64>,
+    /// Where to write the plot of step time against batch size, an SVG [default: beside the
+    /// profile]
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Show the figures, and keep nothing
+    #[arg(long)]
+    no_save: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct TuneSource {
+    /// GGUF file [default: the bundled model]
+    #[arg(long, env = "LOQUENT_MODEL", value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Model from the Hugging Face hub, OWNER/REPO[:FILE or quantisation]
+    #[arg(long, env = "LOQUENT_HF", value_name = "REPO")]
+    hf: Option<HubSpec>,
+}
+
+/// Tunes, shows and keeps.
+///
+/// # Errors
+/// When the model cannot be loaded or the profile not be written.
+#[cfg(not(feature = "llama"))]
+pub fn run(_args: TuneArgs) -> anyhow::Result<()> {
+    anyhow::bail!("this build has no engine to tune (cargo feature 'llama')")
+}
+
+#[cfg(feature = "llama")]
+pub use with_engine::run;
+
+#[cfg(feature = "llama")]
+mod with_engine {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use anyhow::Context;
+    use indicatif::{ProgressBar, ProgressStyle};
+    use loquent_engine::llama::{KvType, physical_cores};
+
+    use super::lab::{LlamaLab, effort};
+    use super::profile::{Profile, Settings, folder, machine};
+    use super::search::{Choices, Found, search};
+    use super::{TuneArgs, TuneSource, show};
+    use crate::{bundled, hub};
+
+    /// Batch sizes of the curve.
+    const ROWS: [u16; 13] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128];
+    /// Sizes of a step's prompt chunk.
+    const CHUNKS: [u32; 6] = [16, 32, 64, 128, 256, 512];
+    /// Share of the time that the search may take; the curves get the rest.
+    const SEARCH_SHARE: f64 = 0.65;
+    /// Share of the best prompt speed that a chunk must reach.
+    const ENOUGH_PREFILL: f64 = 0.95;
+
+    /// Tunes, shows and keeps.
+    ///
+    /// # Errors
+    /// When the model cannot be loaded or the profile not be written.
+    pub fn run(args: TuneArgs) -> anyhow::Result<()> {
+        let path = args.source.fetch()?;
+        let limit_s = args.max_seconds.unwrap_or(if args.quick { 30.0 } else { 180.0 });
+        let limit = Duration::try_from_secs_f64(limit_s).context("--max-seconds")?;
+        let began = Instant::now();
+        let mut lab = LlamaLab {
+            path: path.clone(),
+            batch: args.max_batch_size,
+            effort: effort(args.quick),
+            deadline: began + limit.mul_f64(SEARCH_SHARE),
+            stopped: stop_on_interrupt()?,
+            bar: progress_bar(),
+            loaded: None,
+        };
+        let model = lab.model(true)?.info().description.replace("?B ", "");
+        println!("{model} on {}", machine());
+        let choices = choices();
+        let found = search(&mut lab, start(&choices), &choices)
+            .context("not one setting could be measured in the time given")?;
+        lab.deadline = began + limit;
+        let profile = profile(&mut lab, &found, model)?;
+        lab.bar.finish_and_clear();
+        report(&mut lab, &found, &profile);
+        if lab.stopped.load(Ordering::Relaxed) {
+            println!("Stopped early: what was found by then counts.");
+        }
+        if args.no_save { Ok(()) } else { keep(&profile, &path, &args) }
+    }
+
+    impl TuneSource {
+        fn fetch(&self) -> anyhow::Result<std::path::PathBuf> {
+            match (&self.model, &self.hf) {
+                (Some(path), _) => Ok(path.clone()),
+                (None, Some(spec)) => Ok(hub::fetch(spec, &mut hub::progress_bar())?),
+                (None, None) => bundled::materialize(),
+            }
+        }
+    }
+
+    /// A flag that Ctrl-C raises; a second one ends the process as usual.
+    fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
+        let (stopped, raised) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let flag = Arc::clone(&stopped);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("interrupt".into()).spawn(move || {
+            runtime.block_on(async {
+                while tokio::signal::ctrl_c().await.is_ok() {
+                    if raised.swap(true, Ordering::Relaxed) {
+                        std::process::exit(130);
+                    }
+                    flag.store(true, Ordering::Relaxed);
+                }
+            });
+        })?;
+        Ok(stopped)
+    }
+
+    fn choices() -> Choices {
+        let cores = physical_cores().get();
+        let all = std::thread::available_parallelism().map_or(1, |n| n.get() as u16);
+        let mut threads = vec![cores, 1, cores / 2, cores.saturating_sub(1), all];
+        threads.retain(|&n| n > 0);
+        threads.sort_unstable();
+        threads.dedup();
+        let (polls, pass_tokens) = (vec![0, 10, 50, 100], vec![64, 128, 256, 512]);
+        Choices { threads, polls, pass_tokens, own_products: true }
+    }
+
+    /// What `serve` would take without a profile.
+    fn start(choices: &Choices) -> Settings {
+        Settings {
+            threads: physical_cores().get(),
+            poll: 0,
+            kv_unified: true,
+            flash_attention: true,
+            own_products: choices.own_products,
+            pass_tokens: 512,
+        }
+    }
+
+    fn profile(lab: &mut LlamaLab, found: &Found, model: String) -> anyhow::Result<Profile> {
+        let settings = found.best.settings;
+        let mut profile = Profile::new(model, settings);
+        if !lab.over() {
+            let most = u16::max(32, lab.batch);
+            let rows: Vec<u16> = ROWS.into_iter().filter(|&rows| rows <= most).collect();
+            profile.steps = lab.steps(&settings, &rows)?;
+            let rates = lab.chunks(&settings, &CHUNKS)?;
+            let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+            let enough = rates.iter().find(|(_, rate)| *rate >= ENOUGH_PREFILL * best);
+            // Fewer would make a long prompt wait; more only lengthens the steps of others.
+            profile.prefill_max_tokens = enough.map(|(tokens, _)| (*tokens).max(64));
+        }
+        Ok(profile)
+    }
+
+    fn report(lab: &mut LlamaLab, found: &Found, profile: &Profile) {
+        print!("\n{}\n{}", show::trials(found), show::steps(&profile.steps));
+        for kv_type in [KvType::Q8_0, KvType::F32] {
+            if let Some(speed) = lab.with_kv(&profile.settings, kv_type) {
+                println!(
+                    "KV type {kv_type:?}: full batch x{:.2} of f16 (not taken: it changes answers; --kv-type)",
+                    speed.full / found.best.speed.full
+                );
+            }
+        }
+        if let Some(tokens) = profile.prefill_max_tokens {
+            println!("Prompt chunks of {tokens} tokens reach the best speed within 5 %.");
+        }
+        let gain =
+            |of: fn(&super::search::Speed) -> f64| of(&found.best.speed) / of(&found.first.speed);
+        println!(
+            "\nBest: {}\nAgainst the defaults: 1 stream x{:.2}, full batch x{:.2}, prompts x{:.2}",
+            show::settings(&profile.settings),
+            gain(|speed| speed.alone),
+            gain(|speed| speed.full),
+            gain(|speed| speed.prefill)
+        );
+    }
+
+    fn keep(profile: &Profile, model: &Path, args: &TuneArgs) -> anyhow::Result<()> {
+        let folder = folder(|name| std::env::var(name).ok())
+            .context("no place for the profile: set HOME or LOQUENT_PROFILES")?;
+        let path = profile.save(model, &folder)?;
+        println!("Kept in {}; `loquent serve` will use it.", path.display());
+        let plot = args.plot.clone().unwrap_or_else(|| path.with_extension("svg"));
+        let drawn = show::plot(&profile.model, &profile.machine, &profile.steps);
+        std::fs::write(&plot, drawn)
+            .with_context(|| format!("cannot write the plot {}", plot.display()))?;
+        println!("Plot: {}", plot.display());
+        Ok(())
+    }
+
+    fn progress_bar() -> ProgressBar {
+        // Settings, curve and chunks: about thirty figures.
+        let style = ProgressStyle::with_template("{spinner} {pos} figures, {elapsed}: {msg}");
+        let bar = ProgressBar::new_spinner().with_style(style.expect("the template is constant"));
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+}

@@ -1,0 +1,234 @@
+//! What `loquent tune` found, as a file that `loquent serve` reads.
+//!
+//! One TOML file per model and machine, in `loquent/profiles` below the user's configuration
+//! folder. Its name holds both keys, so a profile never meets another model or processor.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Layout of the file; other numbers are not read.
+const VERSION: u32 = 1;
+/// Bytes of a model's beginning that identify it: header, names and shapes of all tensors of
+/// most models, beside its size.
+const HASHED_BYTES: u64 = 1 << 20;
+
+/// The best settings for one model on one machine, with the measurements behind them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Layout of this file.
+    pub version: u32,
+    /// The model in words, for readers.
+    pub model: String,
+    /// The machine in words, for readers.
+    pub machine: String,
+    /// The settings.
+    pub settings: Settings,
+    /// Prompt tokens to compute in one step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_max_tokens: Option<u32>,
+    /// Milliseconds of a step by its number of rows.
+    #[serde(default)]
+    pub steps: Vec<StepTime>,
+}
+
+/// The settings that are tuned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Compute threads.
+    pub threads: u16,
+    /// How long idle compute threads spin before they sleep, 0 to 100.
+    pub poll: u32,
+    /// Whether all sequences share one KV buffer, as prefix sharing needs.
+    pub kv_unified: bool,
+    /// Whether attention is computed by the fused kernel.
+    pub flash_attention: bool,
+    /// Whether K-quants are multiplied by Loquent's kernels.
+    pub own_products: bool,
+    /// Tokens of one pass through the layers (micro-batch).
+    pub pass_tokens: u32,
+}
+
+/// One point of the curve of step time against batch size.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StepTime {
+    /// Sequences decoded in the step.
+    pub rows: u16,
+    /// Median time of a step in ms.
+    pub ms: f64,
+}
+
+impl Profile {
+    /// A profile of this version.
+    pub fn new(model: String, settings: Settings) -> Self {
+        let machine = machine();
+        let steps = Vec::new();
+        Self { version: VERSION, model, machine, settings, prefill_max_tokens: None, steps }
+    }
+
+    /// The profile of the model at `model` on this machine, and its file; `None` if it was
+    /// never tuned here.
+    ///
+    /// # Errors
+    /// When there is a file that cannot be read as a profile; the message names it and says
+    /// what to do.
+    pub fn find(model: &Path, folder: &Path) -> anyhow::Result<Option<(Self, PathBuf)>> {
+        let path = folder.join(file_name(model)?);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| unusable(&path)),
+        };
+        let profile = Self::parse(&text).with_context(|| unusable(&path))?;
+        Ok(Some((profile, path)))
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let profile: Self = toml::from_str(text)?;
+        let Settings { threads, poll, pass_tokens, .. } = profile.settings;
+        anyhow::ensure!(profile.version == VERSION, "its version is {}", profile.version);
+        anyhow::ensure!((1..=1024).contains(&threads), "{threads} threads");
+        anyhow::ensure!(poll <= 100, "poll of {poll}");
+        anyhow::ensure!((1..=65_536).contains(&pass_tokens), "passes of {pass_tokens} tokens");
+        anyhow::ensure!(profile.prefill_max_tokens != Some(0), "steps without prompt tokens");
+        Ok(profile)
+    }
+
+    /// Writes the profile of the model at `model` into `folder`, at once or not at all.
+    ///
+    /// # Errors
+    /// When the folder or the file cannot be written.
+    pub fn save(&self, model: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
+        let path = folder.join(file_name(model)?);
+        let write = || -> anyhow::Result<()> {
+            fs::create_dir_all(folder)?;
+            let partial = path.with_extension(format!("{}.partial", std::process::id()));
+            let mut file = fs::File::create(&partial)?;
+            file.write_all(HEADING.as_bytes())?;
+            file.write_all(toml::to_string(self)?.as_bytes())?;
+            Ok(fs::rename(&partial, &path)?)
+        };
+        write().with_context(|| format!("cannot write the profile {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+const HEADING: &str = "# Written by `loquent tune`; `loquent serve` reads it. Flags win over it.\n";
+
+fn unusable(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "the profile {path} cannot be used: delete it, run `loquent tune` again, or give --no-profile"
+    )
+}
+
+/// Where profiles are kept: `LOQUENT_PROFILES`, else below the user's configuration folder.
+pub fn folder(set: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let below = |dir: String| PathBuf::from(dir).join("loquent").join("profiles");
+    set("LOQUENT_PROFILES")
+        .map(PathBuf::from)
+        .or_else(|| set("XDG_CONFIG_HOME").map(below))
+        .or_else(|| set("HOME").map(|home| below(format!("{home}/.config"))))
+}
+
+/// The file's name: a hash of the model's beginning and size, and one of the machine.
+fn file_name(model: &Path) -> anyhow::Result<String> {
+    use std::io::Read;
+    let open = || -> std::io::Result<(Vec<u8>, u64)> {
+        let file = fs::File::open(model)?;
+        let len = file.metadata()?.len();
+        let mut beginning = Vec::new();
+        file.take(HASHED_BYTES).read_to_end(&mut beginning)?;
+        Ok((beginning, len))
+    };
+    let (beginning, len) =
+        open().with_context(|| format!("cannot read model file {}", model.display()))?;
+    let model = Sha256::new().chain_update(beginning).chain_update(len.to_le_bytes()).finalize();
+    let machine = Sha256::digest(machine());
+    let short =
+        |hash: &[u8]| hash[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    Ok(format!("{}-{}.toml", short(&model), short(&machine)))
+}
+
+/// The processor's name and the cores this process may use.
+pub fn machine() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let named = cpuinfo.lines().find(|line| line.starts_with("model name"));
+    let name = named.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{} ({}), {cores} cores", name.unwrap_or(std::env::consts::OS), std::env::consts::ARCH)
+}
+
+#[cfg(test)]
+mod tests {
+    //! Profiles come back as they were saved, and only for their own model.
+    use super::*;
+
+    pub(crate) fn settings() -> Settings {
+        Settings {
+            threads: 2,
+            poll: 50,
+            kv_unified: true,
+            flash_attention: true,
+            own_products: false,
+            pass_tokens: 256,
+        }
+    }
+
+    #[test]
+    fn saved_profiles_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (folder.path().join("a.gguf"), folder.path().join("b.gguf"));
+        fs::write(&one, "GGUF one").unwrap();
+        fs::write(&other, "GGUF other").unwrap();
+        let mut profile = Profile::new("a model".into(), settings());
+        profile.steps.push(StepTime { rows: 1, ms: 16.5 });
+        profile.prefill_max_tokens = Some(128);
+        let path = profile.save(&one, folder.path()).unwrap();
+        assert_eq!(Profile::find(&one, folder.path()).unwrap(), Some((profile, path)));
+        assert_eq!(Profile::find(&other, folder.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_damaged_profile_is_named_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("a.gguf");
+        fs::write(&model, "GGUF one").unwrap();
+        let whole = Profile::new("a model".into(), settings());
+        let path = whole.save(&model, folder.path()).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        for damaged in [
+            "",
+            "not toml",
+            &text[..text.len() / 2],
+            &text.replace("threads = 2", "threads = 0"),
+            &text.replace("version = 1", "version = 2"),
+            &text.replace("poll = 50", "poll = 101"),
+            &text.replace("poll = 50", "pole = 50"),
+        ] {
+            fs::write(&path, damaged).unwrap();
+            let error = format!("{:#}", Profile::find(&model, folder.path()).unwrap_err());
+            assert!(error.contains("--no-profile") && error.contains(".toml"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_folder_follows_the_environment() {
+        let with = |pairs: &'static [(&str, &str)]| {
+            folder(move |name| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string()))
+        };
+        assert_eq!(with(&[("LOQUENT_PROFILES", "/p"), ("HOME", "/h")]), Some("/p".into()));
+        assert_eq!(with(&[("HOME", "/h")]), Some("/h/.config/loquent/profiles".into()));
+        assert_eq!(
+            with(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/x")]),
+            Some("/x/loquent/profiles".into())
+        );
+        assert_eq!(with(&[]), None);
+    }
+}

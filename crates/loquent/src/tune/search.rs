@@ -1,0 +1,219 @@
+//! Which settings are tried, in which order, and which one stays.
+//!
+//! One setting after the other, each from the best found so far: the settings hardly depend on
+//! each other, and all combinations would take an hour. What was first stays unless another is
+//! faster by more than two runs of one setting differ.
+
+use super::profile::Settings;
+
+/// How much faster another value must be to be taken, as a factor.
+const WORTHWHILE: f64 = 1.03;
+
+/// What one choice of settings achieves, in tokens per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speed {
+    /// One sequence decoding alone.
+    pub alone: f64,
+    /// All sequences of a full batch together.
+    pub full: f64,
+    /// Prompt tokens.
+    pub prefill: f64,
+}
+
+impl Speed {
+    /// The mean by factors: a gain in one counts as much as the same loss in another.
+    fn score(&self) -> f64 {
+        (self.alone * self.full * self.prefill).cbrt()
+    }
+}
+
+/// Measures settings.
+pub trait Lab {
+    /// Measures one choice of settings; `None` where the engine refuses it, or when there is no
+    /// more time.
+    fn measure(&mut self, settings: &Settings) -> Option<Speed>;
+}
+
+/// What may be chosen.
+#[derive(Debug, Clone)]
+pub struct Choices {
+    /// Numbers of compute threads.
+    pub threads: Vec<u16>,
+    /// Spinning of idle threads.
+    pub polls: Vec<u32>,
+    /// Tokens of a pass.
+    pub pass_tokens: Vec<u32>,
+    /// Whether there are kernels of our own for this model.
+    pub own_products: bool,
+}
+
+/// One measured choice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trial {
+    /// What was varied, in words.
+    pub what: String,
+    /// The settings.
+    pub settings: Settings,
+    /// What they achieved.
+    pub speed: Speed,
+}
+
+/// The search's outcome.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// The best settings.
+    pub best: Trial,
+    /// The settings it began with.
+    pub first: Trial,
+    /// All that were measured, in order.
+    pub trials: Vec<Trial>,
+}
+
+/// Searches from `start`; `None` when not even that could be measured.
+pub fn search(lab: &mut dyn Lab, start: Settings, choices: &Choices) -> Option<Found> {
+    let first = Trial { what: "as it is".into(), settings: start, speed: lab.measure(&start)? };
+    let mut found = Found { best: first.clone(), first: first.clone(), trials: vec![first] };
+    for variation in variations(choices) {
+        for (what, change) in variation {
+            let mut settings = found.best.settings;
+            change(&mut settings);
+            let known = found.trials.iter().any(|trial| trial.settings == settings);
+            if known {
+                continue;
+            }
+            let Some(speed) = lab.measure(&settings) else { continue };
+            let trial = Trial { what, settings, speed };
+            if trial.speed.score() > found.best.speed.score() * WORTHWHILE {
+                found.best = trial.clone();
+            }
+            found.trials.push(trial);
+        }
+    }
+    Some(found)
+}
+
+type Change = Box<dyn Fn(&mut Settings)>;
+
+/// The values of each setting, the most telling setting first.
+fn variations(choices: &Choices) -> Vec<Vec<(String, Change)>> {
+    fn one(what: String, change: impl Fn(&mut Settings) + 'static) -> (String, Change) {
+        (what, Box::new(change))
+    }
+    let threads =
+        choices.threads.iter().map(|&n| one(format!("threads {n}"), move |s| s.threads = n));
+    let products = [true, false].into_iter().filter(|own| choices.own_products || !own);
+    let kernels = |own: bool| if own { "kernels: own" } else { "kernels: llama.cpp" };
+    let polls = choices.polls.iter().map(|&n| one(format!("poll {n}"), move |s| s.poll = n));
+    let passes = choices.pass_tokens.iter();
+    vec![
+        threads.collect(),
+        products.map(|own| one(kernels(own).into(), move |s| s.own_products = own)).collect(),
+        polls.collect(),
+        [true, false]
+            .map(|on| {
+                one(format!("flash attention {}", if on { "on" } else { "off" }), move |s| {
+                    s.flash_attention = on;
+                })
+            })
+            .into(),
+        [true, false]
+            .map(|unified| {
+                one(format!("KV {}", if unified { "unified" } else { "per sequence" }), move |s| {
+                    s.kv_unified = unified;
+                })
+            })
+            .into(),
+        passes.map(|&n| one(format!("micro-batch {n}"), move |s| s.pass_tokens = n)).collect(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    //! The search finds the best of separable settings and is not fooled by noise.
+    use super::*;
+
+    /// A machine whose speed is a product of one factor per setting.
+    struct Machine {
+        measured: Vec<Settings>,
+        refuses_flash: bool,
+        left: usize,
+    }
+
+    impl Lab for Machine {
+        fn measure(&mut self, s: &Settings) -> Option<Speed> {
+            self.left = self.left.checked_sub(1)?;
+            if s.flash_attention && self.refuses_flash {
+                return None;
+            }
+            self.measured.push(*s);
+            let threads = [0.0, 1.0, 1.8, 1.5][usize::from(s.threads)];
+            let poll = if s.poll == 50 { 1.2 } else { 1.0 };
+            // Two per cent: noise.
+            let unified = if s.kv_unified { 1.0 } else { 1.02 };
+            let flash = if s.flash_attention { 1.1 } else { 1.0 };
+            let own = if s.own_products { 1.5 } else { 1.0 };
+            let speed = 10.0 * threads * poll * unified * flash * own;
+            let prefill = speed * if s.pass_tokens == 128 { 1.3 } else { 1.0 };
+            Some(Speed { alone: speed, full: speed * 4.0, prefill })
+        }
+    }
+
+    fn machine() -> Machine {
+        Machine { measured: Vec::new(), refuses_flash: false, left: 1000 }
+    }
+
+    fn start() -> Settings {
+        Settings {
+            threads: 3,
+            poll: 0,
+            kv_unified: true,
+            flash_attention: false,
+            own_products: false,
+            pass_tokens: 512,
+        }
+    }
+
+    fn choices() -> Choices {
+        let (threads, polls) = (vec![1, 2, 3], vec![0, 50, 100]);
+        Choices { threads, polls, pass_tokens: vec![128, 256, 512], own_products: true }
+    }
+
+    #[test]
+    fn each_setting_finds_its_best() {
+        let mut machine = machine();
+        let found = search(&mut machine, start(), &choices()).unwrap();
+        let best = Settings {
+            threads: 2,
+            poll: 50,
+            kv_unified: true,
+            flash_attention: true,
+            own_products: true,
+            pass_tokens: 128,
+        };
+        assert_eq!(found.best.settings, best);
+        assert_eq!(found.first.settings, start());
+        assert_eq!(found.trials.len(), machine.measured.len());
+        let mut distinct = machine.measured.clone();
+        distinct.dedup();
+        assert_eq!(distinct, machine.measured, "nothing is measured twice");
+    }
+
+    #[test]
+    fn what_the_engine_refuses_is_passed_over() {
+        let mut lab = Machine { refuses_flash: true, ..machine() };
+        let found = search(&mut lab, start(), &choices()).unwrap();
+        assert!(!found.best.settings.flash_attention);
+        assert_eq!((found.best.settings.threads, found.best.settings.poll), (2, 50));
+        let mut none = choices();
+        none.own_products = false;
+        assert!(!search(&mut machine(), start(), &none).unwrap().best.settings.own_products);
+    }
+
+    #[test]
+    fn out_of_time_keeps_what_is_known() {
+        let mut lab = Machine { left: 3, ..machine() };
+        let found = search(&mut lab, start(), &choices()).unwrap();
+        assert_eq!((found.trials.len(), found.best.settings.threads), (3, 2));
+        assert_eq!(search(&mut Machine { left: 0, ..machine() }, start(), &choices()), None);
+    }
+}

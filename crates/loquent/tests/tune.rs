@@ -1,0 +1,52 @@
+//! `loquent tune` with the bundled model: it measures, keeps a profile, and refuses bad input.
+#![cfg(feature = "llama")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn tune(profiles: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
+    command.env("LOQUENT_PROFILES", profiles).arg("tune").args(args);
+    command.output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_quick_look_keeps_a_profile_and_a_plot() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["--quick", "--max-batch-size", "2", "--max-seconds", "20"];
+    let done = tune(folder.path(), &args);
+    let (out, err) = (text(&done.stdout), text(&done.stderr));
+    assert!(done.status.success(), "{out}{err}");
+    for part in ["<- taken", "ms/step", "Against the defaults", "Kept in"] {
+        assert!(out.contains(part), "{part:?} is missing:\n{out}");
+    }
+    let files = std::fs::read_dir(folder.path()).unwrap();
+    let mut names: Vec<String> =
+        files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert!(names.len() == 2 && names[0].ends_with(".svg") && names[1].ends_with(".toml"));
+    let profile = std::fs::read_to_string(folder.path().join(&names[1])).unwrap();
+    assert!(profile.contains("[settings]") && profile.contains("threads = "), "{profile}");
+    let plot = std::fs::read_to_string(folder.path().join(&names[0])).unwrap();
+    assert!(plot.starts_with("<svg") && plot.contains("<circle"));
+}
+
+#[test]
+fn no_time_or_no_model_keeps_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for (args, message) in [
+        (&["--max-seconds", "0"][..], "in the time given"),
+        (&["--max-seconds", "-1"], "--max-seconds"),
+        (&["--model", "no-such.gguf"], "no-such.gguf"),
+        (&["--model", "Cargo.toml"], "not a GGUF file"),
+    ] {
+        let done = tune(folder.path(), args);
+        assert!(!done.status.success());
+        assert!(text(&done.stderr).contains(message), "{}", text(&done.stderr));
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
