@@ -6,3 +6,7 @@ pub mod chat;
 pub mod hub;
 pub mod in_process;
 pub mod serve;
+#[cfg(feature = "llama")]
+pub mod split;
+#[cfg(feature = "llama")]
+pub mod stage;

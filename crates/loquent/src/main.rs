@@ -6,6 +6,10 @@ use clap::{Parser, Subcommand};
 use loquent::chat::{self, ChatArgs};
 use loquent::in_process::BenchCommand;
 use loquent::serve::{self, ServeArgs};
+#[cfg(feature = "llama")]
+use loquent::split::SplitArgs;
+#[cfg(feature = "llama")]
+use loquent::stage::StageArgs;
 use loquent_sim::cli::{SimArgs, TraceArgs};
 use tracing_subscriber::EnvFilter;
 
@@ -21,6 +25,12 @@ struct Cli {
 enum Command {
     /// Serve a model over the OpenAI API, with a chat page
     Serve(Box<ServeArgs>),
+    /// Cut a model into files for several machines
+    #[cfg(feature = "llama")]
+    Split(SplitArgs),
+    /// Compute some layers of a split model for a server elsewhere
+    #[cfg(feature = "llama")]
+    Stage(StageArgs),
     /// Chat in the terminal with any OpenAI-compatible server
     Chat(ChatArgs),
     /// Measure any OpenAI-compatible server under load, or the engine without one
@@ -46,6 +56,10 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(args) => serve::run(*args)?,
+        #[cfg(feature = "llama")]
+        Command::Split(args) => args.run()?,
+        #[cfg(feature = "llama")]
+        Command::Stage(args) => args.run()?,
         Command::Chat(args) => runtime()?.block_on(chat::run(args))?,
         Command::Bench(args) => return runtime()?.block_on(args.run()),
         Command::Sim(args) => args.run()?,

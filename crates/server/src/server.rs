@@ -29,7 +29,7 @@ use crate::engine_thread;
 use crate::http::router;
 use crate::metrics::Metrics;
 use crate::model::Model;
-use crate::service::{Policy, Service};
+use crate::service::{Backing, Policy, Service};
 use crate::ticket::Gate;
 
 /// A client must have sent its request's head by then.
@@ -76,6 +76,8 @@ pub struct Loaded {
     pub model: Model,
     /// The model and its engine in words, for people.
     pub description: String,
+    /// What stands behind the engine, where that can fail by itself.
+    pub backing: Option<Arc<dyn Backing>>,
 }
 
 /// Serves on `listener` until `shutdown` resolves and all streams have ended.
@@ -140,13 +142,14 @@ pub fn start(
     clock: Clock,
     metrics: Arc<Metrics>,
 ) -> io::Result<(Arc<Service>, JoinHandle<()>)> {
-    let Loaded { runner, model, .. } = loaded;
+    let Loaded { runner, model, backing, .. } = loaded;
     let end_tokens = model.end_tokens.clone();
     let engine = engine_thread::start(runner, options.limits, end_tokens, clock, metrics.clone())?;
     let delivery =
         delivery::start(engine.steps, engine.commands, options.streams, clock, metrics.clone());
     let service = Service {
         model,
+        backing,
         delivery,
         gate: Gate::new(options.bounds, clock),
         workers: Arc::new(Semaphore::new(options.tokenize_workers.max(1))),

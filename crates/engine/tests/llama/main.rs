@@ -6,6 +6,7 @@
 mod decoding;
 mod loading;
 mod random_model;
+mod staged;
 mod tokenizing;
 
 use std::path::PathBuf;
