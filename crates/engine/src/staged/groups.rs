@@ -36,9 +36,9 @@ impl std::str::FromStr for Groups {
 }
 
 /// A prediction must promise this much more for a trial.
-const WORTH_TRYING: f64 = 1.08;
+const WORTH_TRYING: f64 = 1.04;
 /// A trial must bring this much more to be kept.
-const WORTH_KEEPING: f64 = 1.03;
+const WORTH_KEEPING: f64 = 1.02;
 /// Rounds (every group once) in a measurement, and rounds before it that do not count.
 const ROUNDS: usize = 12;
 const SETTLING_ROUNDS: usize = 3;

@@ -106,9 +106,6 @@ impl Stage {
             _ if self.layers.truncate(slot, len) => Place::At(len),
             _ => Place::Broken,
         };
-        if len == 0 {
-            self.samplers[slot.index()] = None;
-        }
     }
 
     fn wipe(&mut self) {

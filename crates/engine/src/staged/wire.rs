@@ -19,6 +19,9 @@ pub const MAGIC: [u8; 4] = *b"LQST";
 pub const VERSION: u16 = 1;
 /// Longest frame before a session is open, in bytes.
 pub const SMALL_FRAME_BYTES: usize = 64 << 10;
+/// What a frame of an open session may have beside hidden states, in bytes: a sampler with
+/// penalties lists the tokens of its sequence.
+const MORE_FRAME_BYTES: usize = 4 << 20;
 /// Floats that share a scale in [`Dtype::Q8`].
 const BLOCK: usize = 32;
 /// Longest text in a message, in bytes.
@@ -331,9 +334,14 @@ impl Format {
 
     /// Longest frame that makes sense, in bytes.
     pub fn frame_bytes(&self) -> usize {
-        let rows = self.dtype.bytes(self.width).saturating_mul(self.batch_tokens);
-        // A sampler's tokens and a batch's spans take at most as much as their context.
-        rows.saturating_add(SMALL_FRAME_BYTES).saturating_add(self.batch_tokens.saturating_mul(64))
+        match self.width {
+            0 => SMALL_FRAME_BYTES,
+            width => self
+                .dtype
+                .bytes(width)
+                .saturating_mul(self.batch_tokens)
+                .saturating_add(MORE_FRAME_BYTES),
+        }
     }
 }
 

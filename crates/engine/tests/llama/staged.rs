@@ -155,7 +155,7 @@ fn every_architecture_in_stages_is_itself() {
 fn rounded_hidden_states_change_little() {
     let Some(model) = bundled() else { return };
     let (expected, vocab) = whole(&model);
-    for (dtype, most) in [(Dtype::F16, 0.05), (Dtype::Q8, 0.5)] {
+    for (dtype, most) in [(Dtype::F16, 0.2), (Dtype::Q8, 1.5)] {
         let folder = tempfile::tempdir().unwrap();
         let mut runner = serve_stages(&model, 2, folder.path(), dtype);
         let choices = generate(&mut runner, vocab);
