@@ -55,8 +55,8 @@ pub struct Observation<'a> {
     pub now: Duration,
     /// Its sequences.
     pub rows: usize,
-    /// Batches in flight when it was submitted, itself included.
-    pub in_flight: usize,
+    /// Sequences in all batches in flight when it was submitted, its own included.
+    pub sequences: usize,
     /// Its stay in each stage.
     pub trace: &'a [Lap],
     /// What of its way was spent on links.
@@ -140,7 +140,7 @@ impl Policy {
             return;
         }
         window.rows += seen.rows;
-        window.sequences = seen.rows * seen.in_flight;
+        window.sequences = window.sequences.max(seen.sequences);
         if window.batches >= (SETTLING_ROUNDS + ROUNDS) * self.current {
             self.judge(seen.now);
         }

@@ -11,9 +11,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::auth::challenge;
 use super::link::{Closer, Connection, Incoming, Outgoing, Shape, dial};
 use super::wire::{Done, Dtype, Format, Message, Open, Role, Totals};
-use super::{Key, StageError, StageSizes};
+use super::{BUSY, Key, StageError, StageSizes};
 
 /// How often stages are asked.
 const PING_EVERY: Duration = Duration::from_millis(500);
@@ -66,7 +67,6 @@ struct State {
     outage: String,
     /// Of the first session; later ones must have the same.
     sizes: Vec<StageSizes>,
-    sessions: u64,
     watched: Vec<Watched>,
     hop: Duration,
     groups: usize,
@@ -148,7 +148,6 @@ impl Cluster {
             session: None,
             outage: "the stages are not connected yet".into(),
             sizes: Vec::new(),
-            sessions: 0,
             watched: Vec::new(),
             hop: Duration::ZERO,
             groups: 1,
@@ -165,7 +164,7 @@ impl Cluster {
         while let Err(error) = cluster.open() {
             let may_pass = match &error {
                 StageError::Io { .. } | StageError::Stalled { .. } => true,
-                StageError::Refused { why, .. } => why.contains("works for another"),
+                StageError::Refused { why, .. } => why == BUSY,
                 _ => false,
             };
             if !may_pass {
@@ -305,7 +304,10 @@ impl Cluster {
     /// Connects to all stages.
     fn open(&self) -> Result<(), StageError> {
         let options = &self.0.options;
-        let number = self.begin();
+        // Random: what is left of an earlier session must not end this one.
+        let source = |source| StageError::Io { peer: "this process".into(), source };
+        let random = challenge().map_err(source)?;
+        let number = u64::from_le_bytes(*random.first_chunk().expect("it is longer"));
         let mut opened = Vec::new();
         for (index, address) in options.addresses.iter().enumerate().rev() {
             let mut connection = dial(address, &options.key, Role::Head, number)?;
@@ -320,14 +322,6 @@ impl Cluster {
         check(&sizes, &self.lock().sizes)?;
         let connections = opened.into_iter().map(|(connection, _)| connection).collect();
         self.start(connections, sizes)
-    }
-
-    /// A new session's number, different from others' of this process and likely of others.
-    fn begin(&self) -> u64 {
-        let mut state = self.lock();
-        state.sessions += 1;
-        let address = Arc::as_ptr(&self.0) as usize as u64;
-        (u64::from(std::process::id()) << 32) ^ (address << 8) ^ state.sessions
     }
 
     fn request(&self, index: usize) -> Open {

@@ -32,6 +32,9 @@ use crate::gguf::split::StageKeys;
 /// Most batches in flight through the stages at once.
 pub const MAX_GROUPS: usize = 16;
 
+/// Why a stage refuses a second runner; it may be free a moment later.
+const BUSY: &str = "this stage works for another";
+
 /// What a stage holds and what for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StageSizes {

@@ -34,7 +34,7 @@ pub struct Outcome {
 #[derive(Debug, Clone)]
 struct Flight {
     rows: usize,
-    in_flight: usize,
+    sequences: usize,
     submitted_s: f64,
     trace: Vec<Lap>,
     stage: usize,
@@ -73,7 +73,8 @@ impl Machines {
                 (ready, in_flight) = (ready - rows, in_flight + 1);
                 let submitted_s = world.now_s;
                 let trace = Vec::new();
-                let flight = Flight { rows, in_flight, submitted_s, trace, stage: 0 };
+                let flying = sequences - ready;
+                let flight = Flight { rows, sequences: flying, submitted_s, trace, stage: 0 };
                 world.travelling.push((world.now_s + self.hop_s, flight));
             }
             let Some(flight) = self.advance(&mut world) else { continue };
@@ -91,7 +92,7 @@ impl Machines {
         Observation {
             now: Duration::from_secs_f64(world.now_s),
             rows: flight.rows,
-            in_flight: flight.in_flight,
+            sequences: flight.sequences,
             trace: &flight.trace,
             on_links: all.saturating_sub(Duration::from_micros(inside)),
         }

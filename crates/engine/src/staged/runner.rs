@@ -36,8 +36,8 @@ struct Flight {
     /// Parts still out.
     missing: usize,
     submitted: Instant,
-    /// Batches in flight when it was submitted, itself included.
-    in_flight: usize,
+    /// Sequences in all batches in flight when it was submitted, its own included.
+    sequences: usize,
     sampled: Vec<Sampled>,
     error: Option<RunError>,
     /// Time in each stage, summed over the parts.
@@ -143,12 +143,14 @@ impl StagedRunner {
         }
         let ids = first..self.next_id;
         let missing = (ids.end - ids.start) as usize;
+        let flying = self.flights.iter().map(|flight| flight.batch.spans.len());
+        let sequences = flying.sum::<usize>() + batch.spans.len();
         let flight = Flight {
             batch,
             ids,
             missing,
             submitted: Instant::now(),
-            in_flight: self.flights.len() + 1,
+            sequences,
             sampled: Vec::new(),
             error: None,
             trace: Vec::new(),
@@ -267,7 +269,7 @@ impl StagedRunner {
             self.policy.observe(&Observation {
                 now: self.epoch.elapsed(),
                 rows: flight.batch.spans.len(),
-                in_flight: flight.in_flight,
+                sequences: flight.sequences,
                 trace: &flight.trace,
                 on_links: on_wires,
             });

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::link::{Closer, Connection, HANDSHAKE_LIMIT, Incoming, Outgoing, Shape, accept, dial};
 use super::wire::{Format, Message, Open, Role, Totals};
-use super::{Key, Layers, MAX_GROUPS, Stage, StageError};
+use super::{BUSY, Key, Layers, MAX_GROUPS, Stage, StageError};
 
 /// Most connections that are being proved at once; further ones wait in the listener.
 const MAX_HANDSHAKES: usize = 32;
@@ -213,7 +213,7 @@ impl Driver {
             return Err(connection.incoming.protocol("a session that is not opened"));
         };
         if self.session.is_some() {
-            return connection.send(&Message::Refused("this stage works for another".into()));
+            return connection.send(&Message::Refused(BUSY.into()));
         }
         let made = check(&open).and_then(|()| (self.make)(&open, self.idle.take()));
         let layers = match made {
@@ -300,6 +300,9 @@ impl Driver {
                         if events.send(event).is_err() {
                             return;
                         }
+                    }
+                    (Ok(Message::Refused(why)), _) => {
+                        break StageError::Refused { peer: incoming.peer().to_owned(), why };
                     }
                     (Ok(_), _) => break incoming.protocol("a message out of place"),
                     (Err(error), _) => break error,
