@@ -97,6 +97,9 @@ pub enum RowError {
     /// A constraint (logit bias, grammar) left no token to choose.
     #[error("every token is forbidden by the request's constraints")]
     NothingAllowed,
+    /// A part of the engine holds other positions of the sequence than was assumed.
+    #[error("the engine has lost its place in this sequence")]
+    OutOfStep,
 }
 
 /// The whole batch failed.
@@ -109,6 +112,9 @@ pub enum RunError {
     /// The back end failed; the sequences of this batch are lost, others are not.
     #[error("the engine failed: {0}")]
     Backend(String),
+    /// The engine lost all it held: every sequence, every kept prefix, every batch in flight.
+    #[error("the engine was lost: {0}")]
+    Lost(String),
 }
 
 /// Computes batches. All methods are called from one thread.
@@ -127,4 +133,27 @@ pub trait Runner: Send {
 
     /// Forgets all positions of `slot` from `len` on; 0 frees it.
     fn truncate(&mut self, slot: Slot, len: u32);
+
+    /// The runner's way to compute several batches at once, where it has one.
+    fn pipeline(&mut self) -> Option<&mut dyn Pipeline> {
+        None
+    }
+}
+
+/// A runner whose parts work on different batches at the same time. Batches in flight share
+/// no sequence. What is asked of the [`Runner`] after a batch was submitted applies to the
+/// state after that batch.
+pub trait Pipeline {
+    /// Most batches that may be in flight now, at least 1; it may change between batches.
+    fn groups(&self) -> usize;
+
+    /// Starts to compute `batch`.
+    fn submit(&mut self, batch: &Batch) -> Result<(), RunError>;
+
+    /// The outcome of the oldest batch in flight, if it is there, as of [`Runner::run`].
+    /// [`RunError::Lost`] comes without a batch in flight too.
+    fn try_collect(&mut self, sampled: &mut Vec<Sampled>) -> Option<Result<(), RunError>>;
+
+    /// `wake` is called from any thread whenever [`Pipeline::try_collect`] may have something.
+    fn on_arrival(&mut self, wake: Box<dyn Fn() + Send + Sync>);
 }

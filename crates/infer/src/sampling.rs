@@ -129,6 +129,26 @@ impl Sampler {
         sampler
     }
 
+    /// A sampler from what [`Sampler::sampling`], [`Sampler::generated`] and
+    /// [`Sampler::seen`] gave, on another machine for example.
+    pub fn restore(
+        sampling: Sampling,
+        generated: u64,
+        seen: impl IntoIterator<Item = (TokenId, u32)>,
+    ) -> Self {
+        Self { sampling, generated, seen: seen.into_iter().collect() }
+    }
+
+    /// How it samples.
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    /// The tokens that penalties concern, with their occurrences in the completion.
+    pub fn seen(&self) -> impl ExactSizeIterator<Item = (TokenId, u32)> {
+        self.seen.iter().map(|(&token, &count)| (token, count))
+    }
+
     /// Completion tokens so far.
     pub fn generated(&self) -> u64 {
         self.generated

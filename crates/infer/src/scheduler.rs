@@ -1,6 +1,10 @@
 //! Continuous batching in three verbs: [`Scheduler::plan`] a batch, let the runner
 //! compute it, [`Scheduler::commit`] what it sampled.
 //!
+//! Further batches may be planned before the first is committed: a sequence is in one of
+//! them at most, and until that one is committed nothing happens to it. What is asked
+//! meanwhile (cancel, finish) waits for the commit.
+//!
 //! Requests join and leave between steps. Every step carries one token of each
 //! decoding sequence first, then chunks of prompts within a token budget that all
 //! waiting prompts share, oldest first, so that neither decode nor a short prompt
@@ -50,6 +54,19 @@ struct Sequence {
     admitted: Option<Admitted>,
     /// Its reader is behind: it keeps its place and its KV, and computes nothing.
     paused: bool,
+    /// Its tokens in a batch that was planned and not yet committed.
+    in_flight: u32,
+    /// What is to become of it when that batch is committed.
+    leaving: Option<Leaving>,
+}
+
+/// How a sequence in flight will leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    /// Its client is gone.
+    Cancelled,
+    /// Its text is complete.
+    Finished,
 }
 
 impl Sequence {
@@ -84,6 +101,8 @@ pub struct Load {
 pub struct Scheduler {
     capacity: Capacity,
     limits: Limits,
+    /// Batches among which decoding sequences are spread.
+    groups: usize,
     end_tokens: Vec<TokenId>,
     ledger: Ledger,
     budget: PrefillBudget,
@@ -114,6 +133,7 @@ impl Scheduler {
         Self {
             capacity,
             limits,
+            groups: 1,
             end_tokens,
             ledger: Ledger::new(capacity.slots, capacity.kv_cells),
             budget: PrefillBudget::new(limits.prefill_max_tokens, limits.itl_target),
@@ -146,6 +166,8 @@ impl Scheduler {
             ready_at: now,
             admitted: None,
             paused: false,
+            in_flight: 0,
+            leaving: None,
         };
         self.waiting.insert(at, sequence);
     }
@@ -154,7 +176,7 @@ impl Scheduler {
     pub fn cancel(&mut self, runner: &mut dyn Runner, tag: Tag) {
         self.waiting.retain(|sequence| sequence.tag != tag);
         if let Some(slot) = self.slot_of(tag) {
-            self.release(runner, slot);
+            self.depart(runner, slot, Leaving::Cancelled);
         }
     }
 
@@ -162,8 +184,28 @@ impl Scheduler {
     pub fn finish(&mut self, runner: &mut dyn Runner, tag: Tag) {
         self.waiting.retain(|sequence| sequence.tag != tag);
         if let Some(slot) = self.slot_of(tag) {
-            self.retire(runner, slot);
+            self.depart(runner, slot, Leaving::Finished);
         }
+    }
+
+    /// Takes a sequence out of the batch, at once or when its batch is committed.
+    fn depart(&mut self, runner: &mut dyn Runner, slot: Slot, leaving: Leaving) {
+        let sequence = self.active[slot.index()].as_mut().expect("only running sequences leave");
+        if sequence.in_flight > 0 {
+            // A client that left is gone, whatever was asked before.
+            sequence.leaving =
+                sequence.leaving.filter(|_| leaving == Leaving::Finished).or(Some(leaving));
+            return;
+        }
+        match leaving {
+            Leaving::Cancelled => self.release(runner, slot),
+            Leaving::Finished => self.retire(runner, slot),
+        }
+    }
+
+    /// Spreads decoding sequences over so many batches from now on (at least 1).
+    pub fn set_groups(&mut self, groups: usize) {
+        self.groups = groups.max(1);
     }
 
     /// Stops computing a completion, or goes on with it, keeping its KV meanwhile.
@@ -214,21 +256,38 @@ impl Scheduler {
         }
     }
 
-    /// Fills `batch` with the next step's work; it stays empty when nothing can
-    /// be computed until something is submitted, resumed or dropped.
+    /// Fills `batch` with the next step's work; it stays empty when nothing can be computed
+    /// until something is submitted, resumed or dropped, or a batch in flight is committed.
     pub fn plan(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
         batch.clear();
         if let Some(&slot) = self.suspects.front() {
-            self.plan_chunk(batch, slot, self.limits.prefill_max_tokens);
-            return;
+            if self.sequence(slot).in_flight == 0 {
+                self.plan_chunk(batch, slot, self.limits.prefill_max_tokens);
+            }
+        } else {
+            self.plan_step(now, runner, batch);
         }
+        for span in &batch.spans {
+            let sequence = self.active[span.slot.index()].as_mut().expect("planned slots run");
+            sequence.in_flight = span.tokens.len() as u32;
+        }
+    }
+
+    fn plan_step(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
         self.make_room_for_decode(runner);
-        for slot in self.runnable().filter(|&slot| self.pending(slot) == 1) {
+        let rows = self.group_rows();
+        for slot in self.runnable().filter(|&slot| self.pending(slot) == 1).take(rows) {
             self.plan_chunk(batch, slot, 1);
         }
         self.admit(now, runner, batch);
         let room = self.capacity.batch_tokens - batch.tokens.len() as u32;
         self.plan_prefill(batch, self.budget.tokens(batch.spans.len()).min(room));
+    }
+
+    /// Decode rows of one batch: an equal part of all decoding sequences.
+    fn group_rows(&self) -> usize {
+        let decoding = |&&slot: &&Slot| self.pending(slot) == 1 && !self.sequence(slot).paused;
+        self.order.iter().filter(decoding).count().div_ceil(self.groups)
     }
 
     /// Takes in what the runner sampled for `batch` and tells each completion in `step`.
@@ -241,13 +300,19 @@ impl Scheduler {
         sampled: &[Sampled],
     ) -> Step {
         let mut step = self.open_step(started, now, batch);
-        self.suspects.pop_front();
+        if self.suspects.front() == batch.spans.first().map(|span| &span.slot) {
+            self.suspects.pop_front();
+        }
         for span in &batch.spans {
+            self.land(span.slot);
             self.ledger.append(span.slot, &batch.tokens[span.tokens.clone()]);
         }
         for one in sampled {
-            step.events.push(self.take_sample(started, now, runner, one));
+            if self.sequence(one.slot).leaving.is_none() {
+                step.events.push(self.take_sample(started, now, runner, one));
+            }
         }
+        self.let_leave(runner, batch);
         let decode_rows = batch.spans.len() - prefill_spans(batch).count();
         self.budget.observe(decode_rows, step.prefill_tokens, now.saturating_sub(started));
         step
@@ -263,26 +328,70 @@ impl Scheduler {
         error: &RunError,
     ) -> Step {
         let mut step = self.open_step(started, now, batch);
+        if let RunError::Lost(_) = error {
+            step.events = self.lose(started, runner, error);
+            return step;
+        }
+        batch.spans.iter().for_each(|span| self.land(span.slot));
         match error {
-            RunError::CacheFull => {
-                let youngest = *self.order.last().expect("a batch has sequences");
-                if !self.yield_cells(runner, youngest) {
+            RunError::Lost(_) => unreachable!("handled before"),
+            RunError::CacheFull => match self.youngest_on_ground() {
+                Some(youngest) if !self.yield_cells(runner, youngest) => {
                     step.events.push(self.fail(started, runner, youngest, error.to_string()));
                 }
-            }
+                _ => {}
+            },
             RunError::Backend(_) => match batch.spans.as_slice() {
                 [only] => {
                     step.events.push(self.fail(started, runner, only.slot, error.to_string()))
                 }
                 spans => {
-                    self.suspects = spans.iter().map(|span| span.slot).collect();
+                    self.suspects.extend(spans.iter().map(|span| span.slot));
                     for span in spans {
                         runner.truncate(span.slot, span.start);
                     }
                 }
             },
         }
+        self.let_leave(runner, batch);
         step
+    }
+
+    /// The engine lost everything: every running sequence fails, nothing is kept.
+    fn lose(&mut self, at: Duration, runner: &mut dyn Runner, error: &RunError) -> Vec<Event> {
+        let mut events = Vec::new();
+        for slot in self.order.clone() {
+            self.land(slot);
+            match self.sequence(slot).leaving {
+                None => events.push(self.fail(at, runner, slot, error.to_string())),
+                Some(_) => self.release(runner, slot),
+            }
+        }
+        while self.evict(runner, None) {}
+        debug_assert!(self.ledger.is_empty() && self.suspects.is_empty());
+        events
+    }
+
+    /// The sequence's batch is no longer in flight.
+    fn land(&mut self, slot: Slot) {
+        if let Some(sequence) = &mut self.active[slot.index()] {
+            sequence.in_flight = 0;
+        }
+    }
+
+    /// Does to the batch's sequences what was asked while it was in flight.
+    fn let_leave(&mut self, runner: &mut dyn Runner, batch: &Batch) {
+        for span in &batch.spans {
+            let sequence = self.active[span.slot.index()].as_ref();
+            if let Some(leaving) = sequence.and_then(|sequence| sequence.leaving) {
+                self.depart(runner, span.slot, leaving);
+            }
+        }
+    }
+
+    /// The youngest sequence to which something can be done.
+    fn youngest_on_ground(&self) -> Option<Slot> {
+        self.order.iter().copied().rev().find(|&slot| self.sequence(slot).in_flight == 0)
     }
 
     fn open_step(&self, started: Duration, now: Duration, batch: &Batch) -> Step {
@@ -305,7 +414,17 @@ impl Scheduler {
 
     /// Slots that may be computed, in order of admission.
     fn runnable(&self) -> impl Iterator<Item = Slot> {
-        self.order.iter().copied().filter(|&slot| !self.sequence(slot).paused)
+        let may_run = |slot: &Slot| {
+            let sequence = self.sequence(*slot);
+            !sequence.paused && sequence.in_flight == 0
+        };
+        self.order.iter().copied().filter(may_run)
+    }
+
+    /// Cells that neither hold anything nor wait for a batch in flight.
+    fn free_cells(&self) -> u32 {
+        let in_flight: u32 = self.active.iter().flatten().map(|sequence| sequence.in_flight).sum();
+        self.ledger.free_cells().saturating_sub(in_flight)
     }
 
     /// Tokens of `slot` that are known but not computed.
@@ -329,9 +448,14 @@ impl Scheduler {
     /// Spends `budget` on prompts in progress: half on the oldest, which keeps first come
     /// first served, the other half in equal parts, which lets short prompts pass a long one.
     fn plan_prefill(&self, batch: &mut Batch, budget: u32) {
-        let prompts: Vec<Slot> =
-            self.order.iter().copied().filter(|&slot| self.pending(slot) > 1).collect();
-        let free = self.ledger.free_cells().saturating_sub(batch.tokens.len() as u32);
+        let on_ground = |slot: &Slot| self.sequence(*slot).in_flight == 0;
+        let prompts: Vec<Slot> = self
+            .order
+            .iter()
+            .copied()
+            .filter(|slot| self.pending(*slot) > 1 && on_ground(slot))
+            .collect();
+        let free = self.free_cells().saturating_sub(batch.tokens.len() as u32);
         let pending = prompts.iter().map(|&slot| self.pending(slot)).collect::<Vec<_>>();
         for (slot, chunk) in prompts.into_iter().zip(share(budget.min(free), &pending)) {
             if chunk > 0 {
@@ -470,9 +594,10 @@ impl Scheduler {
 
     /// Frees one cell for every decoding sequence, by eviction and then by preemption.
     fn make_room_for_decode(&mut self, runner: &mut dyn Runner) {
-        while self.ledger.free_cells() < self.next_cells() {
+        while self.free_cells() < self.next_cells() {
             if !self.evict(runner, None) {
-                let youngest = *self.order.last().expect("running sequences hold the cells");
+                // When all are in flight, the next commit brings one to the ground.
+                let Some(youngest) = self.youngest_on_ground() else { return };
                 self.preempt(runner, youngest);
             }
         }
@@ -480,8 +605,13 @@ impl Scheduler {
 
     /// Cells without which the next step would stand still.
     fn next_cells(&self) -> u32 {
-        let rows = self.order.iter().filter(|&&slot| self.pending(slot) == 1).count() as u32;
-        rows.max(u32::from(!self.order.is_empty()))
+        let on_ground = self.order.iter().filter(|&&slot| self.sequence(slot).in_flight == 0);
+        let (mut any, mut rows) = (false, 0);
+        for &slot in on_ground {
+            any = true;
+            rows += u32::from(self.pending(slot) == 1);
+        }
+        rows.max(u32::from(any))
     }
 
     /// Preempts `slot` if another sequence can go on without it.

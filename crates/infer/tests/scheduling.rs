@@ -1,7 +1,7 @@
 //! The scheduler under seeded simulation: whatever joins, leaves, fails or runs out of
 //! cache, every completion is what it would have been alone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use loquent_infer::budget::ItlTarget;
@@ -152,9 +152,20 @@ fn alone(work: &Work, context: usize) -> (Vec<TokenId>, Finish) {
     }
 }
 
+/// A batch whose outcome the scheduler has not heard yet.
+struct Flight {
+    batch: Batch,
+    started: Duration,
+    outcome: Result<Vec<Sampled>, RunError>,
+}
+
 struct Bench {
     scheduler: Scheduler,
     runner: ToyRunner,
+    /// Batches in flight at once. The runner computes when a batch is submitted, and hears
+    /// what is asked of it later in its order, as a pipeline does.
+    groups: usize,
+    flights: VecDeque<Flight>,
     now: Duration,
     generated: BTreeMap<u64, Vec<TokenId>>,
     ended: BTreeMap<u64, Finish>,
@@ -164,7 +175,34 @@ impl Bench {
     fn new(runner: ToyRunner, limits: Limits) -> Self {
         let scheduler = Scheduler::new(runner.capacity(), limits, vec![END]);
         let (generated, ended) = Default::default();
-        Self { scheduler, runner, now: Duration::ZERO, generated, ended }
+        let flights = VecDeque::new();
+        Self { scheduler, runner, groups: 1, flights, now: Duration::ZERO, generated, ended }
+    }
+
+    fn with_groups(mut self, groups: usize) -> Self {
+        self.groups = groups;
+        self.scheduler.set_groups(groups);
+        self
+    }
+
+    /// Fills the pipeline.
+    fn launch(&mut self) {
+        while self.flights.len() < self.groups {
+            let (mut batch, mut sampled) = (Batch::default(), Vec::new());
+            self.scheduler.plan(self.now, &mut self.runner, &mut batch);
+            let idle = batch.is_empty() && self.flights.is_empty();
+            assert!(!idle || !self.scheduler.has_work(), "work but nothing planned");
+            if batch.is_empty() {
+                return;
+            }
+            for flight in &self.flights {
+                let taken = |slot| batch.spans.iter().any(|span| span.slot == slot);
+                let twice = flight.batch.spans.iter().any(|span| taken(span.slot));
+                assert!(!twice, "a sequence is in two batches at once");
+            }
+            let outcome = self.runner.run(&batch, &mut sampled).map(|()| sampled);
+            self.flights.push_back(Flight { batch, started: self.now, outcome });
+        }
     }
 
     fn submit(&mut self, work: &Work) {
@@ -173,23 +211,21 @@ impl Bench {
 
     /// One turn of the engine loop.
     fn step(&mut self) -> Step {
-        let (mut batch, mut sampled) = (Batch::default(), Vec::new());
-        self.scheduler.plan(self.now, &mut self.runner, &mut batch);
-        assert!(!batch.is_empty() || !self.scheduler.has_work(), "work but nothing planned");
-        if batch.is_empty() {
+        self.launch();
+        let Some(Flight { batch, started, outcome }) = self.flights.pop_front() else {
             return Step::default();
-        }
-        let started = self.now;
+        };
         self.now += Duration::from_millis(10 + batch.tokens.len() as u64);
-        let step = match self.runner.run(&batch, &mut sampled) {
-            Ok(()) => self.scheduler.commit(started, self.now, &mut self.runner, &batch, &sampled),
-            Err(error) => {
-                self.scheduler.recover(started, self.now, &mut self.runner, &batch, &error)
-            }
+        let (now, runner) = (self.now, &mut self.runner);
+        let step = match outcome {
+            Ok(sampled) => self.scheduler.commit(started, now, runner, &batch, &sampled),
+            Err(error) => self.scheduler.recover(started, now, runner, &batch, &error),
         };
         self.record(&step);
-        let load = self.scheduler.load();
-        assert_eq!(load.kv_used_cells as usize, self.runner.used_cells(), "the ledger lies");
+        if self.flights.is_empty() {
+            let used = self.scheduler.load().kv_used_cells;
+            assert_eq!(used as usize, self.runner.used_cells(), "the ledger lies");
+        }
         step
     }
 
@@ -209,6 +245,7 @@ impl Bench {
     fn run(&mut self) {
         for _ in 0..20_000 {
             if !self.scheduler.has_work() {
+                assert!(self.flights.is_empty(), "who is in flight has work");
                 return;
             }
             self.step();
@@ -256,10 +293,12 @@ proptest! {
         kv_cells in prop::sample::select(vec![96u32, 160, 400]),
         full_every in prop::option::of(3..20u64),
         prefix_cache: bool,
+        groups in 1..5usize,
     ) {
         let mut runner = ToyRunner::new(10, kv_cells, 96);
         runner.full_every = full_every;
-        let mut bench = Bench::new(runner, Limits { prefix_cache, ..limits(batch_size) });
+        let limits = Limits { prefix_cache, ..limits(batch_size) };
+        let mut bench = Bench::new(runner, limits).with_groups(groups);
         let system: Vec<TokenId> = (3..33).collect();
         let mut submitted = Vec::new();
         let mut dropped = BTreeSet::new();
@@ -427,4 +466,52 @@ fn who_waits_too_long_is_given_up_and_who_runs_is_not() {
     let expired = bench.scheduler.expire(bench.now);
     let tags: Vec<_> = expired.iter().map(|event| (event.tag, event.finish.clone())).collect();
     assert_eq!(tags, [(Tag(1), Some(Finish::Expired))]);
+}
+
+#[test]
+fn groups_share_the_decoding_sequences() {
+    let mut bench = Bench::new(ToyRunner::new(8, 4000, 2000), limits(8)).with_groups(2);
+    for tag in 0..8 {
+        bench.submit(&work(tag, vec![10 + tag as TokenId], 50));
+    }
+    for _ in 0..4 {
+        bench.step();
+    }
+    bench.launch();
+    let rows: Vec<usize> = bench.flights.iter().map(|flight| flight.batch.spans.len()).collect();
+    assert_eq!(rows, [4, 4]);
+}
+
+#[test]
+fn who_is_cancelled_in_flight_leaves_with_its_batch() {
+    let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits(2)).with_groups(2);
+    bench.submit(&work(0, (3..40).collect(), 100));
+    bench.launch();
+    bench.scheduler.cancel(&mut bench.runner, Tag(0));
+    assert!(bench.scheduler.has_work(), "its batch is still out");
+    let step = bench.step();
+    assert!(step.events.is_empty(), "nobody hears of it");
+    assert_eq!((bench.runner.used_cells(), bench.scheduler.has_work()), (0, false));
+}
+
+#[test]
+fn when_the_engine_is_lost_everything_running_fails_and_nothing_is_kept() {
+    let mut bench = Bench::new(ToyRunner::new(8, 1000, 500), limits(2)).with_groups(2);
+    bench.submit(&work(7, (3..20).collect(), 1));
+    bench.run();
+    for tag in 0..3 {
+        bench.submit(&work(tag, vec![10 + tag as TokenId, 50], 100));
+    }
+    bench.step();
+    bench.launch();
+    let lost = RunError::Lost("a stage died".into());
+    let flight = bench.flights.pop_front().unwrap();
+    bench.flights.clear();
+    let (now, runner) = (bench.now, &mut bench.runner);
+    let step = bench.scheduler.recover(now, now, runner, &flight.batch, &lost);
+    let failed: Vec<_> = step.events.iter().map(|event| event.tag.0).collect();
+    assert_eq!(failed, [0, 1], "the third was not running");
+    assert_eq!(bench.scheduler.load().kv_used_cells, 0, "kept prefixes are gone too");
+    bench.run();
+    assert!(bench.generated.contains_key(&2), "the one that waited is served");
 }

@@ -8,3 +8,7 @@ pub mod hub;
 pub mod in_process;
 pub mod serve;
 pub mod tune;
+#[cfg(feature = "llama")]
+pub mod split;
+#[cfg(feature = "llama")]
+pub mod stage;

@@ -8,6 +8,10 @@ use loquent::connect::{self, ConnectArgs};
 use loquent::in_process::BenchCommand;
 use loquent::serve::{self, ServeArgs};
 use loquent::tune::{self, TuneArgs};
+#[cfg(feature = "llama")]
+use loquent::split::SplitArgs;
+#[cfg(feature = "llama")]
+use loquent::stage::StageArgs;
 use loquent_sim::cli::{SimArgs, TraceArgs};
 use tracing_subscriber::EnvFilter;
 
@@ -25,6 +29,12 @@ enum Command {
     Serve(Box<ServeArgs>),
     /// Serve a server's API on this machine, its answers by QUIC with resume
     Connect(Box<ConnectArgs>),
+    /// Cut a model into files for several machines
+    #[cfg(feature = "llama")]
+    Split(SplitArgs),
+    /// Compute some layers of a split model for a server elsewhere
+    #[cfg(feature = "llama")]
+    Stage(StageArgs),
     /// Chat in the terminal with any OpenAI-compatible server
     Chat(ChatArgs),
     /// Measure any OpenAI-compatible server under load, or the engine without one
@@ -56,6 +66,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(args) => serve::run(*args)?,
         Command::Connect(args) => runtime()?.block_on(connect::run(*args))?,
+        #[cfg(feature = "llama")]
+        Command::Split(args) => args.run()?,
+        #[cfg(feature = "llama")]
+        Command::Stage(args) => args.run()?,
         Command::Chat(args) => runtime()?.block_on(chat::run(args))?,
         Command::Bench(args) => return runtime()?.block_on(args.run()),
         #[cfg(target_os = "linux")]

@@ -1,6 +1,5 @@
 //! What all requests share, from before the model is loaded until the last stream has ended.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
@@ -103,11 +102,8 @@ impl App {
     /// Whether new requests are taken.
     ///
     /// # Errors
-    /// 503 while the model loads or the server drains.
+    /// 503 while the model loads, the server drains, or the engine is away.
     pub fn ready(&self) -> Result<(), ApiError> {
-        if self.service()?.draining.load(Ordering::Relaxed) {
-            return Err(ApiError::unavailable("The server is shutting down.", LOADING_RETRY_S));
-        }
-        Ok(())
+        self.service()?.ready()
     }
 }

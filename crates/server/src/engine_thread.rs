@@ -4,12 +4,17 @@
 //! one hand-over, so the number of wake-ups and locks per step is the same for one
 //! sequence and for two hundred. The queue is bounded by admission: a request sends one
 //! message per completion when it starts and at most one when it stops.
+//!
+//! A runner with a pipeline gets as many batches as it wants at once; what it has finished
+//! arrives as a command like any other, so that there is one thing to wait for.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use loquent_infer::request::{Step, Tag, Work};
-use loquent_infer::runner::{Batch, Runner, Sampled, TokenId};
+use loquent_infer::runner::{Batch, RunError, Runner, Sampled, TokenId};
 use loquent_infer::scheduler::{Limits, Scheduler};
 use tokio::sync::mpsc;
 
@@ -32,6 +37,8 @@ pub enum Command {
     Pause(Tag),
     /// Its reader has caught up.
     Resume(Tag),
+    /// From the runner's pipeline: a batch may be finished.
+    Arrived,
 }
 
 /// The way to a running engine thread. It stops when the last command sender is dropped.
@@ -50,7 +57,7 @@ pub struct Engine {
 /// # Errors
 /// When the operating system refuses the thread.
 pub fn start(
-    runner: Box<dyn Runner>,
+    mut runner: Box<dyn Runner>,
     limits: Limits,
     end_tokens: Vec<TokenId>,
     clock: Clock,
@@ -59,9 +66,31 @@ pub fn start(
     let (commands, inbox) = mpsc::unbounded_channel();
     let (outbox, steps) = mpsc::channel(STEPS_IN_FLIGHT);
     let scheduler = Scheduler::new(runner.capacity(), limits, end_tokens);
+    if let Some(pipeline) = runner.pipeline() {
+        // Weak: the thread ends when those who send work are gone.
+        let commands = commands.downgrade();
+        pipeline.on_arrival(Box::new(move || {
+            if let Some(commands) = commands.upgrade() {
+                let _ = commands.send(Command::Arrived);
+            }
+        }));
+    }
     let driver = Driver { runner, scheduler, inbox, outbox, clock, metrics };
     let thread = thread::Builder::new().name("engine".into()).spawn(move || driver.run())?;
     Ok(Engine { commands, steps, thread })
+}
+
+/// A batch in the runner's pipeline.
+struct Flight {
+    batch: Batch,
+    started: Duration,
+}
+
+/// What one turn of the pipelined loop did.
+enum Turn {
+    Nothing,
+    Flies,
+    Step(Step),
 }
 
 struct Driver {
@@ -75,42 +104,50 @@ struct Driver {
 
 impl Driver {
     fn run(mut self) {
-        let mut batch = Batch::default();
-        let mut sampled = Vec::new();
+        if self.runner.pipeline().is_some() { self.run_pipelined() } else { self.run_in_turn() }
+    }
+
+    fn run_in_turn(&mut self) {
+        let (mut batch, mut sampled) = (Batch::default(), Vec::new());
         loop {
-            while let Ok(command) = self.inbox.try_recv() {
-                self.handle_command(command);
-            }
+            self.handle_queued();
             let now = self.clock.now();
             let expired = self.scheduler.expire(now);
             self.scheduler.plan(now, self.runner.as_mut(), &mut batch);
             if batch.is_empty() && expired.is_empty() {
                 // Only a command can change that.
-                self.metrics.on_idle(&self.scheduler.load());
-                match self.inbox.blocking_recv() {
-                    Some(command) => self.handle_command(command),
-                    None => return,
+                if !self.wait() {
+                    return;
                 }
                 continue;
             }
             let mut step = self.step(&batch, &mut sampled);
             step.events.extend(expired);
-            self.metrics.on_step(&step, &self.scheduler.load());
-            if self.outbox.blocking_send(step).is_err() {
+            if !self.hand_over(step) {
                 return;
             }
         }
     }
 
     fn step(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Step {
-        let runner = self.runner.as_mut();
         sampled.clear();
         let started = self.clock.now();
         if batch.is_empty() {
             return Step { started, finished: started, ..Step::default() };
         }
-        let outcome = runner.run(batch, sampled);
-        let now = self.clock.now();
+        let outcome = self.runner.run(batch, sampled);
+        self.settle(started, batch, sampled, outcome)
+    }
+
+    /// Tells the scheduler what a batch came to.
+    fn settle(
+        &mut self,
+        started: Duration,
+        batch: &Batch,
+        sampled: &[Sampled],
+        outcome: Result<(), RunError>,
+    ) -> Step {
+        let (now, runner) = (self.clock.now(), self.runner.as_mut());
         match outcome {
             Ok(()) => self.scheduler.commit(started, now, runner, batch, sampled),
             Err(error) => {
@@ -118,6 +155,98 @@ impl Driver {
                 self.scheduler.recover(started, now, runner, batch, &error)
             }
         }
+    }
+
+    fn run_pipelined(&mut self) {
+        let mut flights = VecDeque::new();
+        loop {
+            self.handle_queued();
+            let now = self.clock.now();
+            let expired = self.scheduler.expire(now);
+            if !expired.is_empty() {
+                let step = Step { started: now, finished: now, events: expired, ..Step::default() };
+                if !self.hand_over(step) {
+                    return;
+                }
+            }
+            // What has arrived first: its sequences may be in the next batch.
+            let turn = match self.collect(&mut flights) {
+                Some(step) => Turn::Step(step),
+                None => self.launch(&mut flights),
+            };
+            let goes_on = match turn {
+                Turn::Nothing => self.wait(),
+                Turn::Flies => true,
+                Turn::Step(step) => self.hand_over(step),
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Starts the next batch if the pipeline has room and there is work for it.
+    fn launch(&mut self, flights: &mut VecDeque<Flight>) -> Turn {
+        let pipeline = self.runner.pipeline().expect("only runners with one come here");
+        let groups = pipeline.groups();
+        if flights.len() >= groups {
+            return Turn::Nothing;
+        }
+        self.scheduler.set_groups(groups);
+        let (started, mut batch) = (self.clock.now(), Batch::default());
+        self.scheduler.plan(started, self.runner.as_mut(), &mut batch);
+        if batch.is_empty() {
+            return Turn::Nothing;
+        }
+        let pipeline = self.runner.pipeline().expect("only runners with one come here");
+        match pipeline.submit(&batch) {
+            Ok(()) => {
+                flights.push_back(Flight { batch, started });
+                Turn::Flies
+            }
+            Err(error) => {
+                if let RunError::Lost(_) = error {
+                    flights.clear();
+                }
+                Turn::Step(self.settle(started, &batch, &[], Err(error)))
+            }
+        }
+    }
+
+    /// Takes in the oldest batch if it is finished.
+    fn collect(&mut self, flights: &mut VecDeque<Flight>) -> Option<Step> {
+        let mut sampled = Vec::new();
+        let pipeline = self.runner.pipeline().expect("only runners with one come here");
+        let outcome = pipeline.try_collect(&mut sampled)?;
+        let flight = flights.pop_front();
+        if let Err(RunError::Lost(_)) = outcome {
+            flights.clear();
+        }
+        let idle = || Flight { batch: Batch::default(), started: self.clock.now() };
+        let Flight { batch, started } = flight.unwrap_or_else(idle);
+        Some(self.settle(started, &batch, &sampled, outcome))
+    }
+
+    /// Handles the commands that are there.
+    fn handle_queued(&mut self) {
+        while let Ok(command) = self.inbox.try_recv() {
+            self.handle_command(command);
+        }
+    }
+
+    /// Waits for a command; false when none can come any more.
+    fn wait(&mut self) -> bool {
+        self.metrics.on_idle(&self.scheduler.load());
+        let command = self.inbox.blocking_recv();
+        let open = command.is_some();
+        command.into_iter().for_each(|command| self.handle_command(command));
+        open
+    }
+
+    /// Sends a step to delivery; false when nobody is there any more.
+    fn hand_over(&mut self, step: Step) -> bool {
+        self.metrics.on_step(&step, &self.scheduler.load());
+        self.outbox.blocking_send(step).is_ok()
     }
 
     fn handle_command(&mut self, command: Command) {
@@ -128,6 +257,8 @@ impl Driver {
             Command::Finish(tag) => self.scheduler.finish(runner, tag),
             Command::Pause(tag) => self.scheduler.pause(tag, true),
             Command::Resume(tag) => self.scheduler.pause(tag, false),
+            // The loop looks by itself.
+            Command::Arrived => {}
         }
     }
 }

@@ -186,7 +186,11 @@ async fn ready(State(app): Shared) -> Result<Response, ApiError> {
 
 async fn metrics(State(app): Shared) -> Response {
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4");
-    ([(header::CONTENT_TYPE, content_type)], app.metrics.render()).into_response()
+    let mut text = app.metrics.render();
+    if let Some(backing) = app.service().ok().and_then(|service| service.backing.as_ref()) {
+        text.push_str(&backing.metrics());
+    }
+    ([(header::CONTENT_TYPE, content_type)], text).into_response()
 }
 
 async fn read_body(app: &App, request: HttpRequest<Body>) -> Result<bytes::Bytes, ApiError> {

@@ -32,7 +32,7 @@ use crate::http::router;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::quic::{CertificateSource, Port, QuicOptions};
-use crate::service::{Policy, Service};
+use crate::service::{Backing, Policy, Service};
 use crate::streams::StreamLimits;
 use crate::ticket::Gate;
 
@@ -86,6 +86,8 @@ pub struct Loaded {
     pub model: Model,
     /// The model and its engine in words, for people.
     pub description: String,
+    /// What stands behind the engine, where that can fail by itself.
+    pub backing: Option<Arc<dyn Backing>>,
 }
 
 /// Serves on `listener` until `shutdown` resolves and all streams have ended.
@@ -180,13 +182,14 @@ pub fn start(
     clock: Clock,
     metrics: Arc<Metrics>,
 ) -> io::Result<(Arc<Service>, JoinHandle<()>)> {
-    let Loaded { runner, model, .. } = loaded;
+    let Loaded { runner, model, backing, .. } = loaded;
     let end_tokens = model.end_tokens.clone();
     let engine = engine_thread::start(runner, options.limits, end_tokens, clock, metrics.clone())?;
     let delivery =
         delivery::start(engine.steps, engine.commands, options.streams, clock, metrics.clone());
     let service = Service {
         model,
+        backing,
         delivery,
         gate: Gate::new(options.bounds, clock),
         workers: Arc::new(Semaphore::new(options.tokenize_workers.max(1))),

@@ -26,6 +26,8 @@ use crate::ticket::{Gate, Ticket};
 
 /// What a client that comes while the server goes down is told to wait, in seconds.
 const DRAIN_RETRY_S: u64 = 5;
+/// What a client is told to wait while the engine's other machines are away, in seconds.
+const OUTAGE_RETRY_S: u64 = 2;
 
 /// How requests are served.
 #[derive(Debug, Clone)]
@@ -38,10 +40,21 @@ pub struct Policy {
     pub strict_model: bool,
 }
 
+/// What stands behind the engine's thread, as others see it: stages on other machines.
+pub trait Backing: Send + Sync {
+    /// Why nothing can be computed now; `None` when it can.
+    fn outage(&self) -> Option<String>;
+
+    /// Its own metrics in Prometheus' text format.
+    fn metrics(&self) -> String;
+}
+
 /// A loaded model in service.
 pub struct Service {
     /// The model.
     pub model: Model,
+    /// What stands behind its engine.
+    pub backing: Option<Arc<dyn Backing>>,
     /// The engine's tokens, by stream.
     pub delivery: Handle,
     /// The bound on requests.
@@ -59,6 +72,23 @@ pub struct Service {
 }
 
 impl Service {
+    /// Whether new requests are taken.
+    ///
+    /// # Errors
+    /// 503 while the server drains, or while what stands behind the engine is away.
+    pub fn ready(&self) -> Result<(), ApiError> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
+        }
+        match self.backing.as_ref().and_then(|backing| backing.outage()) {
+            Some(why) => {
+                let message = format!("The engine is not available: {why}.");
+                Err(ApiError::unavailable(message, OUTAGE_RETRY_S))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Starts to answer `request`, which arrived at `arrived`.
     ///
     /// # Errors
@@ -69,9 +99,7 @@ impl Service {
         request: Request,
         arrived: Duration,
     ) -> Result<Answering, ApiError> {
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
-        }
+        self.ready()?;
         self.check_model(request.model.as_deref())?;
         let tickets = self.gate.enter(request.choices()).map_err(refused)?;
         let accepted = self.clock.now();

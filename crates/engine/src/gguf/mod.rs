@@ -6,6 +6,7 @@
 //! file out. Format: `docs/gguf.md` of the ggml repository.
 
 mod read;
+pub mod split;
 mod tensor;
 mod value;
 mod write;

@@ -1,6 +1,6 @@
 //! Writing a GGUF file as a stream: metadata and tensor descriptions first, then data.
 
-use std::io::Write;
+use std::io::{self, Read, Write};
 
 use super::value::{Kind, Value};
 use super::{DEFAULT_ALIGNMENT, Error, MAGIC, TensorInfo, TensorType};
@@ -72,9 +72,26 @@ impl<W: Write> Writer<W> {
             return Err(Error::malformed(reason));
         }
         self.sink.write_all(bytes)?;
+        Ok(self.pad_after(size)?)
+    }
+
+    /// Writes the next tensor's data from `source`, and the padding after it. Returns its length.
+    ///
+    /// # Errors
+    /// As [`Writer::data`]; [`Error::Io`] also when `source` ends too early.
+    pub fn data_from(&mut self, source: impl Read) -> Result<u64, Error> {
+        let size = self.sizes.pop().ok_or_else(|| Error::malformed("no tensor is left"))?;
+        let copied = io::copy(&mut source.take(size), &mut self.sink)?;
+        if copied < size {
+            return Err(Error::Truncated { needed_bytes: size, actual_bytes: copied });
+        }
+        self.pad_after(size)?;
+        Ok(size)
+    }
+
+    fn pad_after(&mut self, size: u64) -> io::Result<()> {
         let padding = size.next_multiple_of(DEFAULT_ALIGNMENT.into()) - size;
-        self.sink.write_all(&[0; DEFAULT_ALIGNMENT as usize][..padding as usize])?;
-        Ok(())
+        self.sink.write_all(&[0; DEFAULT_ALIGNMENT as usize][..padding as usize])
     }
 
     /// Writes the next tensor's data from 32-bit floats.

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use loquent_infer::runner::{Batch, RunError};
+use loquent_infer::runner::{Batch, RunError, Span};
 
 use super::threads::ThreadPool;
 use super::{Model, log, sys};
@@ -22,21 +22,35 @@ struct NativeBatch {
 impl NativeBatch {
     fn fill(&mut self, batch: &Batch) {
         self.tokens.clear();
+        self.tokens.extend(batch.tokens.iter().map(|&token| token as sys::llama_token));
+        // Of spans that do not sample too: their logits show whether the past is sound.
+        self.place(&batch.spans, |i, len| i + 1 == len);
+    }
+
+    /// Sets positions, slots and outputs; `has_output` judges a span's token by its number
+    /// and the span's length.
+    fn place(&mut self, spans: &[Span], has_output: impl Fn(usize, usize) -> bool) {
         self.positions.clear();
         self.slots.clear();
         self.outputs.clear();
-        self.tokens.extend(batch.tokens.iter().map(|&token| token as sys::llama_token));
-        for span in &batch.spans {
+        for span in spans {
             let len = span.tokens.len();
             let start = span.start as sys::llama_pos;
             self.positions.extend((0..len).map(|i| start + i as sys::llama_pos));
             self.slots.extend(std::iter::repeat_n(i32::from(span.slot.0), len));
-            // Of spans that do not sample too: their logits show whether the past is sound.
-            self.outputs.extend((0..len).map(|i| i8::from(i + 1 == len)));
+            self.outputs.extend((0..len).map(|i| i8::from(has_output(i, len))));
         }
-        self.slot_counts.resize(self.tokens.len(), 1);
+        self.slot_counts.resize(self.positions.len(), 1);
         self.slot_pointers.clear();
         self.slot_pointers.extend(self.slots.iter_mut().map(|slot| &raw mut *slot));
+    }
+
+    /// The batch with hidden states in place of tokens; one of `width` floats per position.
+    fn view_of_rows(&mut self, rows: &mut [f32], width: usize) -> sys::llama_batch {
+        assert_eq!(rows.len(), self.positions.len() * width, "a row for each position");
+        self.tokens.resize(self.positions.len(), 0);
+        let batch = self.view();
+        sys::llama_batch { token: std::ptr::null_mut(), embd: rows.as_mut_ptr(), ..batch }
     }
 
     fn view(&mut self) -> sys::llama_batch {
@@ -130,9 +144,32 @@ impl Context {
     pub(super) fn decode(&mut self, batch: &Batch) -> Result<(), RunError> {
         self.batch.fill(batch);
         let view = self.batch.view();
+        self.decode_view(view)
+    }
+
+    /// Computes hidden states in place of tokens: `rows` has a row of `width` floats, the
+    /// model's own width, for each position of `spans`. Checked by the caller as in
+    /// [`Context::decode`]. With `all_outputs` every row has an output, otherwise the last
+    /// of each span.
+    ///
+    /// # Errors
+    /// As [`Context::decode`].
+    pub(super) fn decode_rows(
+        &mut self,
+        rows: &mut [f32],
+        width: usize,
+        spans: &[Span],
+        all_outputs: bool,
+    ) -> Result<(), RunError> {
+        self.batch.place(spans, |i, len| all_outputs || i + 1 == len);
+        let view = self.batch.view_of_rows(rows, width);
+        self.decode_view(view)
+    }
+
+    fn decode_view(&mut self, view: sys::llama_batch) -> Result<(), RunError> {
         log::clear_errors();
-        // SAFETY: the arrays of `view` have `n_tokens` items and live in `self.batch`,
-        // which is not touched during the call.
+        // SAFETY: the arrays of `view` have `n_tokens` items; they live in `self.batch` and
+        // the caller's rows, neither of which is touched during the call.
         match unsafe { sys::llama_decode(self.as_ptr(), view) } {
             0 => Ok(()),
             1 => Err(RunError::CacheFull),

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 mod context;
-mod isolate;
+mod embeddings;
 mod log;
 mod memory;
 mod model;
@@ -17,13 +17,16 @@ mod model;
 mod products;
 mod quantize;
 mod runner;
+mod stage;
 mod threads;
 mod vocab;
 
+pub use embeddings::Embeddings;
 pub use memory::KvType;
 pub use model::{LoadError, LoadOptions, Model, ModelInfo};
 pub use quantize::{Quant, QuantizeError, quantize};
 pub use runner::{FlashAttention, LlamaRunner, RunnerOptions, SMALL_MODEL_BYTES};
+pub use stage::LlamaLayers;
 pub use threads::physical_cores;
 pub use vocab::LlamaVocab;
 

@@ -7,10 +7,10 @@ use loquent_infer::runner::{Batch, Capacity, RowError, RunError, Runner, Sampled
 use loquent_infer::sampling::{Sampler, Scratch};
 
 use super::context::Context;
-use super::isolate;
 use super::memory::{KvType, available_bytes, kv_bytes};
 use super::threads::{ThreadPool, physical_cores};
 use super::{LoadError, MAX_SLOTS, Model, sys};
+use crate::isolate;
 
 /// When the fused attention kernel is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -97,10 +97,7 @@ impl LlamaRunner {
     /// otherwise.
     pub fn new(model: Arc<Model>, options: &RunnerOptions) -> Result<Self, LoadError> {
         check(&model, options)?;
-        let threads = options.threads.unwrap_or_else(|| match model.info().size_bytes {
-            0..SMALL_MODEL_BYTES => NonZeroU16::MIN,
-            _ => physical_cores(),
-        });
+        let threads = threads(&model, options);
         let pool = ThreadPool::new(threads, options.poll);
         let params = params(options, threads);
         let vocab_size = model.info().vocab_size;
@@ -288,7 +285,15 @@ impl Runner for LlamaRunner {
     }
 }
 
-fn check(model: &Model, options: &RunnerOptions) -> Result<(), LoadError> {
+/// As many as `options` say, or as suit the model.
+pub(super) fn threads(model: &Model, options: &RunnerOptions) -> NonZeroU16 {
+    options.threads.unwrap_or_else(|| match model.info().size_bytes {
+        0..SMALL_MODEL_BYTES => NonZeroU16::MIN,
+        _ => physical_cores(),
+    })
+}
+
+pub(super) fn check(model: &Model, options: &RunnerOptions) -> Result<(), LoadError> {
     let refuse = |what: &str| Err(LoadError::Backend(what.to_owned()));
     if !model.has_weights() {
         return refuse("the model was loaded without weights");
@@ -313,7 +318,7 @@ fn check(model: &Model, options: &RunnerOptions) -> Result<(), LoadError> {
     }
 }
 
-fn params(options: &RunnerOptions, threads: NonZeroU16) -> sys::llama_context_params {
+pub(super) fn params(options: &RunnerOptions, threads: NonZeroU16) -> sys::llama_context_params {
     // SAFETY: plain struct out.
     let mut params = unsafe { sys::llama_context_default_params() };
     params.n_ctx = options.kv_cells;

@@ -7,6 +7,7 @@ mod decoding;
 mod loading;
 mod products;
 mod random_model;
+mod staged;
 mod tokenizing;
 
 use std::path::PathBuf;

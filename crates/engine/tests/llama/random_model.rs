@@ -68,7 +68,8 @@ pub fn write(path: &Path, width: Width, defect: Defect) {
     writer.finish().expect("a complete file");
 }
 
-fn values(tensor: &TensorSpec, random: &mut Random) -> Vec<f32> {
+/// Values for a tensor: ones for norms, random numbers for matrices.
+pub fn values(tensor: &TensorSpec, random: &mut Random) -> Vec<f32> {
     let count: u64 = tensor.dims.iter().product();
     match tensor.dims.len() {
         1 => vec![1.0; count as usize],
@@ -81,10 +82,11 @@ fn values(tensor: &TensorSpec, random: &mut Random) -> Vec<f32> {
 }
 
 /// A linear congruential generator (Knuth's MMIX constants).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> f32 {
+    /// Uniform in -1..1.
+    pub fn next(&mut self) -> f32 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
@@ -139,7 +141,8 @@ fn metadata(width: Width, defect: Defect) -> Vec<(String, Value)> {
     metadata
 }
 
-fn tokenizer() -> Vec<(String, Value)> {
+/// The keys of the tokenizer.
+pub fn tokenizer() -> Vec<(String, Value)> {
     let tokens = vocabulary();
     let (normal, control) = (1, 3);
     let types = tokens.iter().map(|t| if t.starts_with("<|") { control } else { normal });

@@ -26,6 +26,7 @@ pub(crate) fn load(
 ) -> anyhow::Result<Loaded> {
     match source.simulate {
         Some(rate) => simulated(engine, name, rate),
+        None if engine.staged.is_wanted() => staged(source, engine, name),
         None => real(source, engine, name),
     }
 }
@@ -61,11 +62,16 @@ fn simulated(
         created_s: unix_time_s(),
     };
     let description = format!("simulated, {tokens_per_s} tokens/s for each answer");
-    Ok(Loaded { runner: Box::new(runner), model, description })
+    Ok(Loaded { runner: Box::new(runner), model, description, backing: None })
 }
 
 #[cfg(feature = "llama")]
-use llama::real;
+use llama::{real, staged};
+
+#[cfg(not(feature = "llama"))]
+fn staged(_source: &Source, _engine: &EngineArgs, _name: Option<String>) -> anyhow::Result<Loaded> {
+    anyhow::bail!("this build has no engine (cargo feature 'llama'), so no stages either")
+}
 
 #[cfg(not(feature = "llama"))]
 fn real(_source: &Source, _engine: &EngineArgs, _name: Option<String>) -> anyhow::Result<Loaded> {
@@ -77,19 +83,22 @@ mod llama {
     use std::num::NonZeroU16;
     use std::path::Path;
 
-    use anyhow::bail;
+    use anyhow::{Context, bail};
     use indicatif::{ProgressBar, ProgressStyle};
     use loquent_engine::gguf::Value;
+    use loquent_engine::gguf::split::StageKeys;
     use loquent_engine::llama::{
-        FlashAttention, KvType, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS, Model as Weights,
-        RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
+        Embeddings, FlashAttention, KvType, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS,
+        Model as Weights, RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
     };
-    use loquent_infer::runner::TokenId;
+    use loquent_engine::staged::{Cluster, HeadOptions, StagedRunner};
+    use loquent_infer::runner::{Runner, TokenId};
     use loquent_infer::vocab::Vocab;
+    use loquent_server::service::Backing;
 
     use super::super::{Kernels, KvLayout, Switch};
     use super::*;
-    use crate::bundled;
+    use crate::{bundled, stage};
 
     /// Most tokens of a sequence unless `--context` says otherwise: a model trained for more
     /// would reserve memory that few chats use.
@@ -122,7 +131,73 @@ mod llama {
         let words = if threads.get() == 1 { "thread" } else { "threads" };
         let about = weights.info().description.replace("?B ", "");
         let description = format!("{about}, {threads} {words}");
-        Ok(Loaded { runner: Box::new(runner), model, description })
+        Ok(Loaded { runner: Box::new(runner), model, description, backing: None })
+    }
+
+    /// The entry file of a split model here, its layers in stages.
+    pub(super) fn staged(
+        source: &Source,
+        engine: &EngineArgs,
+        name: Option<String>,
+    ) -> anyhow::Result<Loaded> {
+        let path = source.model.clone().context("--stages needs --model NAME-entry.gguf")?;
+        let options = LoadOptions { vocab_only: true, ..LoadOptions::default() };
+        let entry = Weights::load(&path, &options, |_| true)?;
+        let Some(keys) = StageKeys::of(entry.header()).filter(|keys| keys.is_entry()) else {
+            bail!("{} is no entry file; loquent split writes one", path.display());
+        };
+        let embeddings = Embeddings::open(&path)?;
+        let context_train = entry.header().model_number("context_length").unwrap_or(0) as u32;
+        let sizes = engine.sizes(context_train.min(DEFAULT_CONTEXT_TOKENS))?;
+        let cluster = connect(engine, sizes)?;
+        let stages = cluster.sizes();
+        if stages[0].keys.fingerprint != keys.fingerprint || stages[0].width != embeddings.width() {
+            bail!("the stages belong to another model than {}", path.display());
+        }
+        let groups = engine.staged.groups;
+        let runner = StagedRunner::new(cluster.clone(), Box::new(embeddings), groups);
+        let context_tokens = runner.capacity().context_tokens;
+        let model = describe(name, &entry, &path, context_tokens)?;
+        let description = format!("{} stages, {} layers", stages.len(), keys.all_layers);
+        let backing: Arc<dyn Backing> = Arc::new(Stages(cluster));
+        Ok(Loaded { runner: Box::new(runner), model, description, backing: Some(backing) })
+    }
+
+    fn connect(engine: &EngineArgs, sizes: (u32, u32)) -> anyhow::Result<Cluster> {
+        let (context_tokens, kv_cells) = sizes;
+        let args = &engine.staged;
+        let key = args.link.key();
+        let batch = engine.max_batch_size;
+        anyhow::ensure!(batch <= MAX_SLOTS, "--max-batch-size can be at most {MAX_SLOTS}");
+        let options = HeadOptions {
+            addresses: args.addresses(&engine.own_stage())?,
+            key,
+            dtype: args.stage_dtype,
+            slots: batch.saturating_mul(2).min(MAX_SLOTS),
+            kv_cells,
+            context_tokens,
+            batch_tokens: engine.batch_tokens(kv_cells).max(batch.saturating_mul(2).into()),
+            kv_type: stage::kv_number(parse_kv_type(&engine.kv_type)?),
+            shape: args.shape(),
+            stall_limit: Duration::from_secs_f64(args.stage_timeout_s),
+            batch_limit: Duration::from_secs_f64(args.stage_timeout_s * 12.0),
+        };
+        let connected =
+            Cluster::connect(options, |why| tracing::warn!("waiting for the stages: {why}"));
+        Ok(connected?)
+    }
+
+    /// The stages as the service sees them.
+    struct Stages(Cluster);
+
+    impl Backing for Stages {
+        fn outage(&self) -> Option<String> {
+            self.0.outage()
+        }
+
+        fn metrics(&self) -> String {
+            self.0.metrics()
+        }
     }
 
     fn threads_for(weights: &Weights) -> NonZeroU16 {

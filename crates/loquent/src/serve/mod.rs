@@ -1,6 +1,7 @@
 //! `loquent serve`: arguments as typed, then resolved into the server's options.
 
 pub(crate) mod load;
+mod staged;
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
@@ -21,6 +22,9 @@ use loquent_server::service::Policy;
 use loquent_server::streams::StreamLimits;
 use tokio::net::TcpListener;
 
+#[cfg(feature = "llama")]
+pub(crate) use self::staged::LinkArgs;
+use self::staged::StagedArgs;
 use crate::bundled;
 use crate::hub::{self, HubSpec};
 use crate::tune::profile::{self, Profile};
@@ -141,6 +145,16 @@ pub(crate) struct EngineArgs {
     /// Layers on the graphics processor, in builds that have one [default: all that fit]
     #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
     gpu_layers: Option<u32>,
+    #[command(flatten)]
+    staged: StagedArgs,
+}
+
+#[cfg(feature = "llama")]
+impl EngineArgs {
+    /// What a stage in this process computes with.
+    fn own_stage(&self) -> crate::stage::Compute {
+        crate::stage::Compute { threads: self.threads, gpu_layers: self.gpu_layers }
+    }
 }
 
 /// What `loquent tune` chooses; each flag wins over the profile.

@@ -15,18 +15,18 @@ use loquent_infer::runner::Batch;
 
 /// Most tokens of a batch whose attention skips masked cells: below the 64 at which
 /// llama.cpp takes the kernel that does not.
-pub(super) const SAFE_TOKENS: usize = 32;
+pub(crate) const SAFE_TOKENS: usize = 32;
 
 /// A part of a batch, and the spans of the batch whose ends it computes.
-pub(super) struct Part {
-    pub(super) batch: Batch,
+pub(crate) struct Part {
+    pub(crate) batch: Batch,
     /// Per span of the part: the span of the whole, if the part has its end.
-    pub(super) ends: Vec<Option<usize>>,
+    pub(crate) ends: Vec<Option<usize>>,
 }
 
 /// Cuts the spans numbered `spans` of `batch` into parts of at most [`SAFE_TOKENS`], in
 /// order.
-pub(super) fn cut(batch: &Batch, spans: &[usize]) -> Vec<Part> {
+pub(crate) fn cut(batch: &Batch, spans: &[usize]) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for &index in spans {
         let span = &batch.spans[index];

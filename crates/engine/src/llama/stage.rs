@@ -1,0 +1,192 @@
+//! Some consecutive layers of a model in a llama.cpp context: hidden states in, hidden
+//! states or logits out.
+//!
+//! Layers that are not the last ones end the computation after their own last layer: an
+//! evaluation callback asks for the tensor `l_out-N`, copies it and stops the graph before
+//! its head. The KV cache is written all the same. Rows come back for output positions
+//! only, so every position is marked as one.
+
+use std::ffi::{CStr, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use loquent_infer::runner::{RunError, Slot, Span};
+
+use super::context::Context;
+use super::runner::{check, params, threads};
+use super::threads::ThreadPool;
+use super::{LoadError, Model, RunnerOptions, sys};
+use crate::gguf::split::StageKeys;
+use crate::staged::{Layers, StageSizes};
+
+/// Where the callback puts hidden states. Boxed: llama.cpp keeps its address.
+struct Capture {
+    /// The tensor's name.
+    name: String,
+    width: usize,
+    rows: Vec<f32>,
+    /// Something other than rows of `width` floats had that name.
+    is_foreign: bool,
+}
+
+/// The layers of a stage file.
+pub struct LlamaLayers {
+    // Before `capture`, into which it points: fields are dropped in order.
+    context: Context,
+    /// `None` when the head is here.
+    capture: Option<Box<Capture>>,
+    sizes: StageSizes,
+    input: Vec<f32>,
+}
+
+// SAFETY: `capture` is reached by the context only while `decode` runs, which needs
+// `&mut self`; everything moves as a whole.
+unsafe impl Send for LlamaLayers {}
+
+impl LlamaLayers {
+    /// A context of the stage file `model` with memory for everything that `options` allows.
+    ///
+    /// # Errors
+    /// [`LoadError::Backend`] when `model` is no stage file, or when its architecture does
+    /// not end its layers as is known here; otherwise as for a whole model.
+    pub fn new(model: Arc<Model>, options: &RunnerOptions) -> Result<Self, LoadError> {
+        let refuse = |why: String| Err(LoadError::Backend(why));
+        check(&model, options)?;
+        let Some(keys) = StageKeys::of(model.header()).filter(|keys| !keys.is_entry()) else {
+            return refuse("this is no stage file; loquent split writes them".into());
+        };
+        let width = model.header().model_number("embedding_length").unwrap_or(0) as usize;
+        let info = model.info();
+        let mut sizes = StageSizes {
+            keys,
+            width,
+            vocab: if keys.is_last() { info.vocab_size } else { 0 },
+            slots: options.slots,
+            kv_cells: options.kv_cells,
+            context_tokens: options.context_tokens,
+            batch_tokens: options.batch_tokens,
+            shares_prefix: options.kv_unified && !info.partial_history,
+        };
+        let threads = threads(&model, options);
+        let pool = ThreadPool::new(threads, options.poll);
+        let mut params = params(options, threads);
+        let mut capture = (!keys.is_last()).then(|| capture(&keys, width));
+        if let Some(capture) = &mut capture {
+            params.n_outputs_max = params.n_batch;
+            params.cb_eval = Some(handle_tensor);
+            params.cb_eval_user_data = (&raw mut **capture).cast::<c_void>();
+        }
+        let context = Context::new(model, params, pool).map_err(LoadError::Backend)?;
+        let (kv_cells, context_cells, batch_tokens) = context.sizes();
+        sizes.kv_cells = kv_cells;
+        sizes.context_tokens = sizes.context_tokens.min(context_cells);
+        sizes.batch_tokens = sizes.batch_tokens.min(batch_tokens);
+        let mut layers = Self { context, capture, sizes, input: Vec::new() };
+        layers.warm_up()?;
+        Ok(layers)
+    }
+
+    /// Computes one row, so that the first request does not wait for pages and buffers, and
+    /// sees whether the architecture is as expected.
+    fn warm_up(&mut self) -> Result<(), LoadError> {
+        let row = vec![0.0; self.sizes.width];
+        let span = Span { slot: Slot(0), start: 0, tokens: 0..1, sample: true };
+        let outcome = self.compute(&row, &[span]);
+        self.context.wipe();
+        outcome.map_err(|error| LoadError::Backend(error.to_string()))
+    }
+}
+
+impl Layers for LlamaLayers {
+    fn sizes(&self) -> StageSizes {
+        self.sizes
+    }
+
+    fn compute(&mut self, rows: &[f32], spans: &[Span]) -> Result<(), RunError> {
+        self.input.clear();
+        self.input.extend_from_slice(rows);
+        if let Some(capture) = &mut self.capture {
+            capture.rows.clear();
+        }
+        let (width, all) = (self.sizes.width, self.capture.is_some());
+        self.context.decode_rows(&mut self.input, width, spans, all)?;
+        match &self.capture {
+            Some(capture) if capture.is_foreign || capture.rows.len() != rows.len() => {
+                let name = &capture.name;
+                let why = format!("the architecture does not end its layers in {name} as expected");
+                Err(RunError::Backend(why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn hidden(&self) -> &[f32] {
+        self.capture.as_ref().map_or(&[], |capture| &capture.rows)
+    }
+
+    fn logits(&mut self, row: usize) -> &mut [f32] {
+        self.context.logits(row).expect("the last position of a span has logits")
+    }
+
+    fn fork(&mut self, from: Slot, to: Slot, len: u32) {
+        self.context.copy(from.0, to.0, len);
+    }
+
+    fn truncate(&mut self, slot: Slot, len: u32) -> bool {
+        self.context.remove(slot.0, len)
+    }
+
+    fn wipe(&mut self) {
+        self.context.wipe();
+    }
+}
+
+fn capture(keys: &StageKeys, width: usize) -> Box<Capture> {
+    let name = format!("l_out-{}", keys.layers - 1);
+    Box::new(Capture { name, width, rows: Vec::new(), is_foreign: false })
+}
+
+/// llama.cpp asks (`ask`) whether a tensor is wanted, computes up to it, and calls again;
+/// false then ends the computation.
+unsafe extern "C" fn handle_tensor(
+    tensor: *mut sys::ggml_tensor,
+    ask: bool,
+    capture: *mut c_void,
+) -> bool {
+    // SAFETY: `LlamaLayers::new` passes a pointer to its boxed capture, which outlives the
+    // context and is not used while the context computes.
+    let capture = unsafe { &mut *capture.cast::<Capture>() };
+    // SAFETY: llama.cpp passes a live tensor whose name ends in NUL.
+    let name = unsafe { CStr::from_ptr((*tensor).name.as_ptr()) };
+    let is_wanted = name.to_bytes() == capture.name.as_bytes();
+    if ask || !is_wanted {
+        // A tensor that was not asked for: go on.
+        return if ask { is_wanted } else { true };
+    }
+    // A panic (out of memory) must not unwind into C.
+    let copied = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the tensor is live and computed.
+        unsafe { copy_rows(tensor, capture) }
+    }));
+    capture.is_foreign |= copied.is_err();
+    false
+}
+
+/// Appends the tensor's rows.
+///
+/// # Safety
+/// `tensor` must be live and computed.
+unsafe fn copy_rows(tensor: *const sys::ggml_tensor, capture: &mut Capture) {
+    // SAFETY: by the caller; plain numbers out.
+    let (kind, width, bytes) =
+        unsafe { ((*tensor).type_, (*tensor).ne[0], sys::ggml_nbytes(tensor)) };
+    if kind != sys::GGML_TYPE_F32 || width != capture.width as i64 || bytes % 4 != 0 {
+        capture.is_foreign = true;
+        return;
+    }
+    let from = capture.rows.len();
+    capture.rows.resize(from + bytes / 4, 0.0);
+    let to = capture.rows[from..].as_mut_ptr().cast::<c_void>();
+    // SAFETY: `to` has room for all of the tensor's bytes.
+    unsafe { sys::ggml_backend_tensor_get(tensor, to, 0, bytes) }
+}

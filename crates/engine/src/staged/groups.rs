@@ -1,0 +1,215 @@
+//! How many batches are in flight through the stages at once.
+//!
+//! With one batch in flight a stage idles while the others work. With two, sequences are
+//! spread over two smaller batches, each of which costs more than half of the large one, but
+//! stages and links work at the same time. Which wins depends on what a stage costs at
+//! which size, on the links, and on whether stages have processors of their own; the last
+//! cannot be asked for. So [`Policy`] predicts from measured times, tries what promises a
+//! gain, and goes back when it was none.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::MAX_GROUPS;
+use super::wire::Lap;
+
+/// What the operator wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Groups {
+    /// Found by measuring.
+    #[default]
+    Auto,
+    /// Always so many.
+    Fixed(u8),
+}
+
+impl std::str::FromStr for Groups {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<u8>() {
+            Ok(n) if (1..=MAX_GROUPS as u8).contains(&n) => Ok(Self::Fixed(n)),
+            _ if text == "auto" => Ok(Self::Auto),
+            _ => Err(format!("\"auto\" or 1 to {MAX_GROUPS}")),
+        }
+    }
+}
+
+/// A prediction must promise this much more for a trial.
+const WORTH_TRYING: f64 = 1.04;
+/// A trial must bring this much more to be kept.
+const WORTH_KEEPING: f64 = 1.02;
+/// Rounds (every group once) in a measurement, and rounds before it that do not count.
+const ROUNDS: usize = 12;
+const SETTLING_ROUNDS: usize = 3;
+/// How long a number that lost is not tried again; doubled each time that it loses.
+const FIRST_BAN: Duration = Duration::from_secs(4);
+const LONGEST_BAN: Duration = Duration::from_secs(120);
+/// Weight of a new measurement in an average.
+const NEW: f64 = 0.2;
+
+/// One finished decode batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Observation<'a> {
+    /// When it came back, on any clock.
+    pub now: Duration,
+    /// Its sequences.
+    pub rows: usize,
+    /// Sequences in all batches in flight when it was submitted, its own included.
+    pub sequences: usize,
+    /// Its stay in each stage.
+    pub trace: &'a [Lap],
+    /// What of its way was spent on links.
+    pub on_links: Duration,
+}
+
+/// Chooses the number of groups.
+#[derive(Debug)]
+pub struct Policy {
+    choice: Groups,
+    current: usize,
+    /// Per stage and size class of batches: seconds.
+    costs: Vec<BTreeMap<u32, f64>>,
+    links_s: f64,
+    window: Window,
+    trial: Option<Trial>,
+    /// By sequences (size class) and groups: until when it is not tried, and how long.
+    bans: BTreeMap<(u32, usize), (Duration, Duration)>,
+}
+
+/// A measurement in progress.
+#[derive(Debug, Default)]
+struct Window {
+    batches: usize,
+    rows: usize,
+    sequences: usize,
+    since: Duration,
+}
+
+/// What is being tried, and what it must beat.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    before: usize,
+    rows_per_s: f64,
+    class: u32,
+}
+
+/// Sizes of which one is at most a third more than another behave alike.
+fn class(rows: usize) -> u32 {
+    (rows.max(1) as f64).log2().mul_add(2.0, 0.5) as u32
+}
+
+impl Policy {
+    /// A policy for so many stages.
+    pub fn new(choice: Groups, stages: usize) -> Self {
+        let current = match choice {
+            Groups::Auto => 1,
+            Groups::Fixed(n) => usize::from(n).clamp(1, MAX_GROUPS),
+        };
+        Self {
+            choice,
+            current,
+            costs: vec![BTreeMap::new(); stages],
+            links_s: 0.0,
+            window: Window::default(),
+            trial: None,
+            bans: BTreeMap::new(),
+        }
+    }
+
+    /// Batches that may be in flight.
+    pub fn groups(&self) -> usize {
+        self.current
+    }
+
+    /// Learns from a decode batch, and may change its mind.
+    pub fn observe(&mut self, seen: &Observation<'_>) {
+        for (costs, lap) in self.costs.iter_mut().zip(seen.trace) {
+            let seconds = f64::from(lap.compute_us) / 1e6;
+            let cost = costs.entry(class(seen.rows)).or_insert(seconds);
+            *cost += NEW * (seconds - *cost);
+        }
+        self.links_s += NEW * (seen.on_links.as_secs_f64() - self.links_s);
+        if self.choice != Groups::Auto {
+            return;
+        }
+        let window = &mut self.window;
+        window.batches += 1;
+        if window.batches <= SETTLING_ROUNDS * self.current {
+            window.since = seen.now;
+            return;
+        }
+        window.rows += seen.rows;
+        window.sequences = window.sequences.max(seen.sequences);
+        if window.batches >= (SETTLING_ROUNDS + ROUNDS) * self.current {
+            self.judge(seen.now);
+        }
+    }
+
+    /// A measurement is complete.
+    fn judge(&mut self, now: Duration) {
+        let window = std::mem::take(&mut self.window);
+        let took = now.saturating_sub(window.since).as_secs_f64();
+        let rows_per_s = window.rows as f64 / took.max(1e-9);
+        let class = class(window.sequences);
+        match self.trial.take() {
+            Some(trial) if trial.class != class => {}
+            Some(trial) if rows_per_s < trial.rows_per_s * WORTH_KEEPING => {
+                self.ban(now, class);
+                self.current = trial.before;
+                return;
+            }
+            _ => {}
+        }
+        let (best, promise) = self.best(window.sequences, now);
+        let present = self.predict(window.sequences, self.current);
+        if best != self.current && promise > present * WORTH_TRYING {
+            self.trial = Some(Trial { before: self.current, rows_per_s, class });
+            self.current = best;
+        } else if self.current > window.sequences.max(1) {
+            self.current = window.sequences.max(1);
+        }
+    }
+
+    /// The present number has lost.
+    fn ban(&mut self, now: Duration, class: u32) {
+        let entry = self.bans.entry((class, self.current)).or_insert((now, FIRST_BAN / 2));
+        let length = (entry.1 * 2).min(LONGEST_BAN);
+        *entry = (now + length, length);
+    }
+
+    /// The number that promises most, and how many rows a second.
+    fn best(&self, sequences: usize, now: Duration) -> (usize, f64) {
+        let class = class(sequences);
+        let is_free = |groups: &usize| {
+            *groups == self.current
+                || self.bans.get(&(class, *groups)).is_none_or(|(until, _)| *until <= now)
+        };
+        let promises = (1..=sequences.clamp(1, MAX_GROUPS)).filter(is_free);
+        promises
+            .map(|groups| (groups, self.predict(sequences, groups)))
+            .fold((1, 0.0), |best, next| if next.1 > best.1 * 1.01 { next } else { best })
+    }
+
+    /// Rows a second of `sequences` in so many groups, if stages do not disturb each other: a
+    /// round ends when the slowest stage has served every group, but no sooner than one
+    /// group has gone all the way.
+    fn predict(&self, sequences: usize, groups: usize) -> f64 {
+        let rows = sequences.div_ceil(groups);
+        let costs: Vec<f64> = self.costs.iter().map(|costs| cost(costs, rows)).collect();
+        let slowest = costs.iter().copied().fold(0.0, f64::max);
+        let way = costs.iter().sum::<f64>() + self.links_s;
+        sequences as f64 / (slowest * groups as f64).max(way).max(1e-9)
+    }
+}
+
+/// Seconds of a batch of `rows`: measured at this size, or inferred from the nearest. A step
+/// reads the weights whatever its size, so half of the cost is taken for constant.
+fn cost(costs: &BTreeMap<u32, f64>, rows: usize) -> f64 {
+    let wanted = class(rows);
+    let nearest = costs.iter().min_by_key(|(known, _)| known.abs_diff(wanted));
+    nearest.map_or(0.0, |(&known, &seconds)| {
+        let ratio = ((f64::from(wanted) - f64::from(known)) / 2.0).exp2();
+        seconds * (0.5 + 0.5 * ratio)
+    })
+}

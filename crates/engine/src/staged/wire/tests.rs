@@ -1,0 +1,132 @@
+//! What is written is read back; what is not a message is an error, whatever the bytes.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const FORMAT: Format = Format { dtype: Dtype::F32, width: 4, batch_tokens: 64 };
+
+fn frame(message: &Message, format: &Format) -> Vec<u8> {
+    let mut out = Vec::new();
+    message.encode(format, &mut out);
+    let len = u32::from_le_bytes(*out.first_chunk().unwrap()) as usize;
+    assert_eq!(len, out.len() - 4);
+    out.split_off(4)
+}
+
+fn spans(lens: &[usize]) -> Vec<Span> {
+    let mut end = 0;
+    let mut span = |(i, &len): (usize, &usize)| {
+        let tokens = end..end + len;
+        end += len;
+        Span { slot: Slot(i as u16 * 3), start: i as u32 * 7, tokens, sample: i % 2 == 0 }
+    };
+    lens.iter().enumerate().map(&mut span).collect()
+}
+
+fn messages() -> impl Strategy<Value = Message> {
+    let laps = prop::collection::vec(any::<(u32, u32)>(), 0..4).prop_map(|laps| {
+        laps.into_iter()
+            .map(|(wait_us, compute_us)| Lap { wait_us, compute_us })
+            .collect::<Vec<_>>()
+    });
+    let rows = (any::<u64>(), prop::collection::vec(1usize..8, 0..6), laps.clone()).prop_map(
+        |(id, lens, trace)| {
+            let floats = lens.iter().sum::<usize>() * FORMAT.width;
+            let rows = (0..floats).map(|i| i as f32 * 0.5 - 3.0).collect();
+            let failed = vec![(Slot(9), RowError::OutOfStep), (Slot(1), RowError::NonFiniteLogits)];
+            Message::Rows(Rows { id, spans: spans(&lens), failed, trace, rows })
+        },
+    );
+    let top = prop::collection::vec((any::<u32>(), -9.0f32..0.0), 0..5);
+    let sampled =
+        (any::<u16>(), any::<u32>(), prop::option::of(top)).prop_map(|(slot, token, top)| {
+            let logprobs = top.map(|top| Box::new(Logprobs { chosen: -1.5, top }));
+            Sampled { slot: Slot(slot), outcome: Ok(Choice { token, logprobs }) }
+        });
+    let done = (any::<u64>(), prop::collection::vec(sampled, 0..6), laps.clone())
+        .prop_map(|(id, rows, trace)| Message::Done(Done { id, trace, outcome: Ok(rows) }));
+    let assign = (prop::collection::vec((any::<u32>(), -5.0f32..5.0), 0..5), any::<u64>())
+        .prop_map(|(logit_bias, seed)| {
+            let logprobs = seed.is_multiple_of(2).then_some(seed as u8);
+            let sampling = Sampling { logit_bias, seed, logprobs, ..Sampling::default() };
+            let sampler =
+                SamplerParts { sampling, generated: seed / 3, seen: vec![(3, 1), (9, 4)] };
+            Message::Assign { slot: Slot(4), sampler: Box::new(sampler) }
+        });
+    let aborted = (any::<u64>(), laps, ".{0,40}").prop_map(|(id, trace, text)| Message::Aborted {
+        id,
+        trace,
+        error: RunError::Backend(text),
+    });
+    prop_oneof![rows, done, assign, aborted, ".{0,80}".prop_map(Message::Refused)]
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(message in messages()) {
+        prop_assert_eq!(Message::decode(&frame(&message, &FORMAT), &FORMAT), Ok(message));
+    }
+
+    #[test]
+    fn every_cut_and_every_addition_is_an_error(message in messages(), share in 0.0f64..1.0) {
+        let whole = frame(&message, &FORMAT);
+        let cut = ((whole.len() - 1) as f64 * share) as usize;
+        prop_assert!(Message::decode(&whole[..cut], &FORMAT).is_err());
+        prop_assert!(Message::decode(&[&whole[..], &[0]].concat(), &FORMAT).is_err());
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(kind in 0u8..40, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let frame = [&[kind][..], &bytes].concat();
+        let _ = Message::decode(&frame, &FORMAT);
+        let _ = Message::decode(&frame, &Format { dtype: Dtype::Q8, ..FORMAT });
+        let _ = Message::decode(&frame, &Format::CLOSED);
+    }
+
+    #[test]
+    fn changed_bytes_never_panic(message in messages(), at in 0usize..200, value: u8) {
+        let mut bytes = frame(&message, &FORMAT);
+        let at = at % bytes.len();
+        bytes[at] = value;
+        let _ = Message::decode(&bytes, &FORMAT);
+    }
+
+    #[test]
+    fn rounding_stays_within_its_step(floats in prop::collection::vec(-300.0f32..300.0, 1..100)) {
+        let most = floats.iter().fold(0f32, |most, x| most.max(x.abs()));
+        for (dtype, step) in [(Dtype::F32, 0.0), (Dtype::F16, most / 1024.0), (Dtype::Q8, most / 127.0)] {
+            let mut bytes = Vec::new();
+            dtype.encode(&floats, &mut bytes);
+            prop_assert_eq!(bytes.len(), dtype.bytes(floats.len()));
+            let read = dtype.decode(&bytes, floats.len()).unwrap();
+            for (x, y) in floats.iter().zip(&read) {
+                prop_assert!((x - y).abs() <= step * 0.51, "{dtype:?} made {y} of {x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn broken_numbers_stay_broken_and_large_ones_finite() {
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Q8] {
+        let mut bytes = Vec::new();
+        dtype.encode(&[1.0, f32::NAN, 2.0], &mut bytes);
+        assert!(dtype.decode(&bytes, 3).unwrap()[1].is_nan(), "{dtype:?}");
+        bytes.clear();
+        dtype.encode(&[1e9, -1e9], &mut bytes);
+        assert!(dtype.decode(&bytes, 2).unwrap().iter().all(|x| x.is_finite()), "{dtype:?}");
+    }
+}
+
+#[test]
+fn spans_beyond_the_batch_and_huge_counts_are_refused() {
+    let rows =
+        |spans| Message::Rows(Rows { id: 1, spans, failed: vec![], trace: vec![], rows: vec![] });
+    let long = Span { slot: Slot(0), start: 0, tokens: 0..65, sample: true };
+    assert!(Message::decode(&frame(&rows(vec![long]), &FORMAT), &FORMAT).is_err());
+    let mut bytes = frame(&rows(vec![]), &FORMAT);
+    // The count of laps stands after kind and number.
+    bytes[9..13].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(Message::decode(&bytes, &FORMAT), Err(Malformed("a list longer than its message")));
+}

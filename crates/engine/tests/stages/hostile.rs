@@ -1,0 +1,127 @@
+//! Whoever sends nonsense is cut off; whoever was served before still is.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use loquent_engine::gguf::split::StageKeys;
+use loquent_engine::staged::Stage;
+use loquent_engine::staged::wire::{Message, Rows, SamplerParts};
+use loquent_infer::runner::{RunError, Slot, Span};
+use loquent_infer::sampling::Sampling;
+use proptest::prelude::*;
+
+use crate::toy::{Site, ToyLayers, WIDTH};
+use crate::{assign, run_one};
+
+/// Sends `bytes` to a stage and reads until it hangs up.
+fn poke(address: &str, bytes: &[u8]) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // It may have hung up in the middle.
+    let _ = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let _ = stream.take(1 << 16).read_to_end(&mut answer);
+    assert!(answer.len() < 1 << 16, "a stage has little to say to strangers");
+}
+
+#[test]
+fn strangers_are_cut_off_and_the_session_goes_on() {
+    let site = Site::start(2);
+    let mut runner = site.runner();
+    assign(&mut runner, 0);
+    let before = run_one(&mut runner, 0, 0, &[1, 2]).unwrap().unwrap();
+    let hello = [[42u8, 0, 0, 0, 2].as_slice(), &[7; 73]].concat();
+    let pokes: [&[u8]; 6] = [
+        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+        &[0xff; 64],
+        &[0; 64],
+        &[5, 0, 0, 0, 16, 1, 2, 3, 4],
+        &u32::MAX.to_le_bytes(),
+        &hello,
+    ];
+    for address in site.addresses() {
+        pokes.iter().for_each(|bytes| poke(&address, bytes));
+    }
+    runner_goes_on(&mut runner, before);
+}
+
+fn runner_goes_on(runner: &mut loquent_engine::staged::StagedRunner, before: u32) {
+    use loquent_infer::runner::Runner as _;
+    runner.truncate(Slot(0), 0);
+    assign(runner, 0);
+    assert_eq!(run_one(runner, 0, 0, &[1, 2]).unwrap(), Ok(before));
+}
+
+#[test]
+fn who_says_nothing_does_not_keep_others_waiting() {
+    let site = Site::start(1);
+    let silent: Vec<TcpStream> =
+        (0..20).map(|_| TcpStream::connect(&site.stages[0].address).unwrap()).collect();
+    let begun = Instant::now();
+    let mut runner = site.runner();
+    assign(&mut runner, 0);
+    assert!(run_one(&mut runner, 0, 0, &[1]).unwrap().is_ok());
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    drop(silent);
+}
+
+fn slots() -> impl Strategy<Value = Slot> {
+    prop_oneof![6 => 0u16..16, 1 => any::<u16>()].prop_map(Slot)
+}
+
+fn orders() -> impl Strategy<Value = Message> {
+    let place = || prop_oneof![4 => 0u32..6, 1 => any::<u32>()];
+    let spans = prop::collection::vec((slots(), place(), 1usize..5, any::<bool>()), 0..6);
+    let rows = spans.prop_map(|spans| {
+        let mut end = 0;
+        let spans: Vec<Span> = spans
+            .into_iter()
+            .map(|(slot, start, len, sample)| {
+                let tokens = end..end + len;
+                end += len;
+                Span { slot, start, tokens, sample }
+            })
+            .collect();
+        let rows = (0..end * WIDTH).map(|i| (i % 59) as f32).collect();
+        Message::Rows(Rows { id: 1, spans, failed: vec![], trace: vec![], rows })
+    });
+    let assign = slots().prop_map(|slot| {
+        let sampler = SamplerParts { sampling: Sampling::default(), generated: 0, seen: vec![] };
+        Message::Assign { slot, sampler: Box::new(sampler) }
+    });
+    prop_oneof![
+        4 => rows,
+        2 => (slots(), slots(), place()).prop_map(|(from, to, len)| Message::Fork { from, to, len }),
+        2 => (slots(), place()).prop_map(|(slot, len)| Message::Truncate { slot, len }),
+        2 => assign,
+        1 => Just(Message::Wipe),
+        1 => Just(Message::Aborted { id: 3, trace: vec![], error: RunError::CacheFull }),
+        1 => Just(Message::Ping(1)),
+    ]
+}
+
+proptest! {
+    /// The toy's layers assert that what reaches them is sound.
+    #[test]
+    fn no_order_of_a_peer_that_knows_the_key_breaks_a_stage(
+        orders in prop::collection::vec(orders(), 1..60),
+        is_last: bool,
+    ) {
+        let keys = StageKeys {
+            fingerprint: 1,
+            first_layer: if is_last { 3 } else { 0 },
+            layers: 3,
+            all_layers: 6,
+        };
+        let mut stage = Stage::new(Box::new(ToyLayers::new(keys, Arc::default())));
+        for order in orders {
+            let is_rows = matches!(order, Message::Rows(_));
+            let answer = stage.handle(order, Instant::now());
+            if is_rows && is_last {
+                prop_assert!(matches!(answer, Some(Message::Done(_))));
+            }
+        }
+    }
+}

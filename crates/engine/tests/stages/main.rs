@@ -1,0 +1,323 @@
+//! Stages over real connections with toy layers: pipelining, faults, hostile peers.
+
+mod hostile;
+mod toy;
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use loquent_engine::staged::{Cluster, Groups, Shape, StageError, StagedRunner};
+use loquent_infer::budget::ItlTarget;
+use loquent_infer::request::{Finish, Step, Tag, Work};
+use loquent_infer::runner::{Batch, RowError, RunError, Runner, Slot, TokenId};
+use loquent_infer::sampling::{Sampler, Sampling};
+use loquent_infer::scheduler::{Limits, Scheduler};
+use toy::{BACKEND_FAILS, CACHE_IS_FULL, NAN, Site, options};
+
+/// Longest wait for what happens in other threads.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn assign(runner: &mut StagedRunner, slot: u16) {
+    runner.assign(Slot(slot), Sampler::new(Sampling::default(), &[], &[]));
+}
+
+fn batch(spans: &[(u16, u32, &[TokenId])]) -> Batch {
+    let mut batch = Batch::default();
+    spans.iter().for_each(|(slot, start, tokens)| batch.push(Slot(*slot), *start, tokens, true));
+    batch
+}
+
+/// The token that `slot` samples after `tokens` from `start` on, or its error.
+fn run_one(
+    runner: &mut StagedRunner,
+    slot: u16,
+    start: u32,
+    tokens: &[TokenId],
+) -> Result<Result<TokenId, RowError>, RunError> {
+    let mut sampled = Vec::new();
+    runner.run(&batch(&[(slot, start, tokens)]), &mut sampled)?;
+    assert_eq!(sampled.len(), 1);
+    Ok(sampled.remove(0).outcome.map(|choice| choice.token))
+}
+
+fn work(tag: u64) -> Work {
+    let prompt = (0..3 + tag as u32 * 5).map(|i| (i * 7 + tag as u32) % 50).collect();
+    Work { tag: Tag(tag), prompt, max_tokens: 25, sampling: Sampling::default(), priority: 0 }
+}
+
+fn limits() -> Limits {
+    Limits {
+        max_batch_size: 8,
+        prefill_max_tokens: 32,
+        itl_target: ItlTarget::Unbounded,
+        prefix_cache: true,
+        queue_timeout: None,
+    }
+}
+
+/// The engine's loop without a clock: generates everything and returns it by tag.
+fn generate(runner: &mut StagedRunner, works: &[Work], groups: usize) -> Vec<Vec<TokenId>> {
+    let mut scheduler = Scheduler::new(runner.capacity(), limits(), vec![]);
+    scheduler.set_groups(groups);
+    works.iter().for_each(|work| scheduler.submit(Duration::ZERO, work.clone()));
+    let mut generated = vec![Vec::new(); works.len()];
+    let mut flights: VecDeque<Batch> = VecDeque::new();
+    let begun = Instant::now();
+    while scheduler.has_work() {
+        assert!(begun.elapsed() < PATIENCE, "it does not come to an end");
+        while flights.len() < groups {
+            let mut batch = Batch::default();
+            scheduler.plan(Duration::ZERO, runner, &mut batch);
+            if batch.is_empty() {
+                break;
+            }
+            runner.pipeline().unwrap().submit(&batch).unwrap();
+            flights.push_back(batch);
+        }
+        let mut sampled = Vec::new();
+        let Some(outcome) = runner.pipeline().unwrap().try_collect(&mut sampled) else {
+            std::thread::yield_now();
+            continue;
+        };
+        outcome.unwrap();
+        let batch = flights.pop_front().unwrap();
+        let now = Duration::ZERO;
+        let step: Step = scheduler.commit(now, now, runner, &batch, &sampled);
+        for event in step.events {
+            assert!(!matches!(event.finish, Some(Finish::Failed(_))), "{event:?}");
+            generated[event.tag.0 as usize].extend(event.token.map(|choice| choice.token));
+        }
+    }
+    generated
+}
+
+#[test]
+fn what_is_pipelined_is_what_it_is_alone() {
+    let works: Vec<Work> = (0..8).map(work).collect();
+    let alone: Vec<Vec<TokenId>> = works
+        .iter()
+        .map(|one| {
+            let site = Site::start(1);
+            let only = Work { tag: Tag(0), ..one.clone() };
+            generate(&mut site.runner(), &[only], 1).remove(0)
+        })
+        .collect();
+    for (stages, groups) in [(2, 1), (3, 3), (2, 5)] {
+        let site = Site::start(stages);
+        // One stage computes what three do: the toy's layers add up.
+        let together = generate(&mut site.runner(), &works, groups);
+        assert_eq!(together, alone, "{stages} stages, {groups} groups");
+        assert!(together.iter().all(|tokens| tokens.len() == 25));
+    }
+}
+
+#[test]
+fn a_sequence_out_of_step_fails_alone() {
+    let site = Site::start(3);
+    let mut runner = site.runner();
+    (0..3).for_each(|slot| assign(&mut runner, slot));
+    let mut sampled = Vec::new();
+    let wrong = batch(&[(0, 0, &[5, 6]), (1, 4, &[7]), (2, 0, &[8])]);
+    runner.run(&wrong, &mut sampled).unwrap();
+    let outcomes: Vec<_> = sampled.iter().map(|row| row.outcome.is_ok()).collect();
+    assert_eq!(outcomes, [true, false, true]);
+    assert_eq!(sampled[1].outcome, Err(RowError::OutOfStep));
+    runner.truncate(Slot(1), 0);
+    assign(&mut runner, 1);
+    let again = run_one(&mut runner, 1, 0, &[5, 6]).unwrap();
+    assert_eq!(again, Ok(sampled[0].outcome.clone().unwrap().token));
+}
+
+#[test]
+fn a_fork_of_what_is_not_there_breaks_the_heir_alone() {
+    let site = Site::start(2);
+    let mut runner = site.runner();
+    (0..2).for_each(|slot| assign(&mut runner, slot));
+    run_one(&mut runner, 0, 0, &[1, 2, 3]).unwrap().unwrap();
+    runner.fork(Slot(0), Slot(1), 9);
+    assert_eq!(run_one(&mut runner, 1, 9, &[4]).unwrap(), Err(RowError::OutOfStep));
+    assert!(run_one(&mut runner, 0, 3, &[4]).unwrap().is_ok());
+    runner.truncate(Slot(1), 0);
+    runner.fork(Slot(0), Slot(1), 3);
+    assign(&mut runner, 1);
+    let (a, b) = (run_one(&mut runner, 1, 3, &[9]).unwrap(), {
+        runner.truncate(Slot(0), 3);
+        run_one(&mut runner, 0, 3, &[9]).unwrap()
+    });
+    assert_eq!(a, b, "shared pasts are equal pasts");
+}
+
+#[test]
+fn a_sequence_with_broken_numbers_fails_alone() {
+    let site = Site::start(2);
+    let mut runner = site.runner();
+    (0..3).for_each(|slot| assign(&mut runner, slot));
+    let mut sampled = Vec::new();
+    let spans: [(u16, u32, &[TokenId]); 3] = [(0, 0, &[5]), (1, 0, &[NAN]), (2, 0, &[5])];
+    runner.run(&batch(&spans), &mut sampled).unwrap();
+    assert_eq!(sampled[1].outcome, Err(RowError::NonFiniteLogits));
+    assert_eq!(sampled[0].outcome, sampled[2].outcome);
+    assert!(sampled[0].outcome.is_ok());
+}
+
+#[test]
+fn a_batch_that_fails_in_the_middle_can_be_tried_again() {
+    let site = Site::start(3);
+    let mut runner = site.runner();
+    (0..2).for_each(|slot| assign(&mut runner, slot));
+    let full = runner.run(&batch(&[(0, 0, &[5, CACHE_IS_FULL])]), &mut Vec::new());
+    assert_eq!(full, Err(RunError::CacheFull));
+    let failed = runner.run(&batch(&[(0, 0, &[5, BACKEND_FAILS])]), &mut Vec::new());
+    assert!(matches!(failed, Err(RunError::Backend(_))), "{failed:?}");
+    let first = run_one(&mut runner, 0, 0, &[5, 6]).unwrap().unwrap();
+    let second = run_one(&mut runner, 1, 0, &[5, 6]).unwrap().unwrap();
+    assert_eq!(first, second, "nothing of the failed batches is left");
+}
+
+#[test]
+fn a_stage_that_dies_is_noticed_and_taken_back() {
+    let mut site = Site::start(3);
+    let cluster = site.connect(options()).unwrap();
+    let mut runner = toy::runner(&cluster);
+    assign(&mut runner, 0);
+    let before = run_one(&mut runner, 0, 0, &[1, 2, 3]).unwrap();
+    assert_eq!(cluster.outage(), None);
+    site.stop(1);
+    wait_until("the outage", || cluster.outage().is_some());
+    let lost = runner.run(&batch(&[(0, 3, &[4])]), &mut Vec::new());
+    assert!(matches!(lost, Err(RunError::Lost(_))), "{lost:?}");
+    let still = runner.run(&batch(&[(0, 0, &[4])]), &mut Vec::new());
+    assert!(matches!(still, Err(RunError::Lost(_))), "{still:?}");
+    site.restart(1);
+    wait_until("the return", || cluster.outage().is_none());
+    assign(&mut runner, 0);
+    assert_eq!(run_one(&mut runner, 0, 0, &[1, 2, 3]).unwrap(), before);
+    cluster.stop();
+}
+
+#[test]
+fn a_stage_that_dies_while_batches_are_in_flight_loses_them_once() {
+    let site = Site::start(2);
+    let cluster = site.connect(options()).unwrap();
+    let mut runner = toy::runner(&cluster);
+    (0..2).for_each(|slot| assign(&mut runner, slot));
+    site.stages[1].gate.store(true, Ordering::Relaxed);
+    let pipeline = runner.pipeline().unwrap();
+    pipeline.submit(&batch(&[(0, 0, &[1])])).unwrap();
+    pipeline.submit(&batch(&[(1, 0, &[2])])).unwrap();
+    site.stages[0].handle.stop();
+    let mut sampled = Vec::new();
+    let mut outcome = None;
+    wait_until("the loss", || {
+        outcome = runner.pipeline().unwrap().try_collect(&mut sampled);
+        outcome.is_some()
+    });
+    assert!(matches!(outcome, Some(Err(RunError::Lost(_)))), "{outcome:?}");
+    assert_eq!(runner.pipeline().unwrap().try_collect(&mut sampled), None);
+    site.stages[1].gate.store(false, Ordering::Relaxed);
+    cluster.stop();
+}
+
+#[test]
+fn a_stage_that_is_stuck_is_noticed_by_the_deadline() {
+    let site = Site::start(2);
+    let mut wanted = options();
+    wanted.batch_limit = Duration::from_millis(300);
+    let cluster = site.connect(wanted).unwrap();
+    let mut runner = toy::runner(&cluster);
+    assign(&mut runner, 0);
+    site.stages[1].gate.store(true, Ordering::Relaxed);
+    let stuck = runner.run(&batch(&[(0, 0, &[1])]), &mut Vec::new());
+    site.stages[1].gate.store(false, Ordering::Relaxed);
+    let Err(RunError::Lost(why)) = stuck else { panic!("{stuck:?}") };
+    assert!(why.contains("did not come back"), "{why}");
+    cluster.stop();
+}
+
+#[test]
+fn another_key_and_other_stages_are_refused_with_the_reason() {
+    let site = Site::start(2);
+    let mut wanted = options();
+    wanted.key = loquent_engine::staged::Key::new("another");
+    assert!(matches!(
+        site.connect(wanted),
+        Err(StageError::Refused { .. } | StageError::Key { .. })
+    ));
+    let mut swapped = options();
+    swapped.addresses = site.addresses().into_iter().rev().collect();
+    let refused = Cluster::connect(swapped, |_| ()).map(drop);
+    let Err(StageError::Mismatch(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("begins at layer"), "{why}");
+    let mut short = options();
+    short.addresses = site.addresses()[..1].to_vec();
+    let refused = Cluster::connect(short, |_| ()).map(drop);
+    assert!(matches!(refused, Err(StageError::Mismatch(_))), "{refused:?}");
+    // None of that has hurt the stages.
+    let mut runner = site.runner();
+    assign(&mut runner, 0);
+    assert!(run_one(&mut runner, 0, 0, &[1]).unwrap().is_ok());
+}
+
+#[test]
+fn artificial_links_delay_every_hop() {
+    let site = Site::start(2);
+    let mut wanted = options();
+    let delay = Duration::from_millis(30);
+    wanted.shape = Shape { delay, bytes_per_s: 0 };
+    let cluster = site.connect(wanted).unwrap();
+    let mut runner = toy::runner(&cluster);
+    assign(&mut runner, 0);
+    run_one(&mut runner, 0, 0, &[1]).unwrap().unwrap();
+    let begun = Instant::now();
+    run_one(&mut runner, 0, 1, &[2]).unwrap().unwrap();
+    // Here to stage 1, to stage 2, and straight back.
+    let took = begun.elapsed();
+    assert!(took >= 3 * delay, "{took:?}");
+    cluster.stop();
+}
+
+#[test]
+fn narrow_links_take_their_time() {
+    let site = Site::start(1);
+    let mut wanted = options();
+    wanted.shape = Shape { delay: Duration::ZERO, bytes_per_s: 20_000 };
+    let cluster = site.connect(wanted).unwrap();
+    let mut runner = toy::runner(&cluster);
+    assign(&mut runner, 0);
+    let begun = Instant::now();
+    let tokens = [3; 60];
+    run_one(&mut runner, 0, 0, &tokens).unwrap().unwrap();
+    let least = Duration::from_secs_f64((60 * toy::WIDTH * 4) as f64 / 20_000.0);
+    assert!(begun.elapsed() >= least, "{:?} of {least:?}", begun.elapsed());
+    cluster.stop();
+}
+
+#[test]
+fn metrics_tell_of_every_stage() {
+    let site = Site::start(2);
+    let cluster = site.connect(options()).unwrap();
+    let mut runner = StagedRunner::new(cluster.clone(), Box::new(toy::Rows), Groups::Fixed(2));
+    assign(&mut runner, 0);
+    run_one(&mut runner, 0, 0, &[1, 2]).unwrap().unwrap();
+    wait_until("a pong after the batch", || {
+        let text = cluster.metrics();
+        ["1", "2"].iter().all(|stage| {
+            text.contains(&format!("loquent_stage_batches_total{{stage=\"{stage}\"}} 1"))
+        })
+    });
+    let text = cluster.metrics();
+    for name in ["up", "busy_share", "wait_seconds_max", "sent_bytes_total", "round_trip_seconds"] {
+        assert!(text.contains(&format!("loquent_stage_{name}{{stage=\"2\"}}")), "{name}\n{text}");
+    }
+    assert!(text.contains("loquent_stages_groups 2"), "{text}");
+    cluster.stop();
+}

@@ -1,0 +1,85 @@
+//! `loquent split`: a model's file into one for each stage.
+
+mod verify;
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use loquent_engine::gguf::split::Source;
+
+const EXAMPLES: &str = "\
+Examples:
+  loquent split qwen.gguf --stages 2 --verify
+  loquent stage --model qwen-stage-2-of-2.gguf --listen 127.0.0.1:7072
+  loquent serve --model qwen-entry.gguf --stages qwen-stage-1-of-2.gguf,127.0.0.1:7072";
+
+/// What `loquent split` takes.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SplitArgs {
+    /// GGUF file of the whole model
+    model: PathBuf,
+    /// Stages, balanced by the bytes that each reads for a token
+    #[arg(long, value_name = "N", required_unless_present = "layers")]
+    stages: Option<u32>,
+    /// Layers of each stage instead, for example 0..21,21..28
+    #[arg(long, value_name = "A..B,…", value_delimiter = ',', value_parser = parse_range,
+          conflicts_with = "stages")]
+    layers: Vec<Range<u32>>,
+    /// Beginning of the files' names [default: the model's without .gguf]
+    #[arg(long, value_name = "PREFIX")]
+    out: Option<PathBuf>,
+    /// Compute a text with the stages and with the whole model and compare every number
+    #[arg(long)]
+    verify: bool,
+}
+
+fn parse_range(text: &str) -> Result<Range<u32>, String> {
+    let parts = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    parts.map(|(a, b)| a..b).ok_or_else(|| "give layers as 0..14".to_owned())
+}
+
+impl SplitArgs {
+    /// Writes the files, and verifies them where that is wanted.
+    ///
+    /// # Errors
+    /// When the model cannot be split, a file not be written, or the stages compute
+    /// something else than the model.
+    pub fn run(self) -> anyhow::Result<()> {
+        let source = Source::open(&self.model)?;
+        let layers = match self.stages {
+            Some(stages) => source.balance(stages)?,
+            None => self.layers,
+        };
+        let prefix = self.out.unwrap_or_else(|| self.model.with_extension(""));
+        let bar = progress_bar(source.total_bytes());
+        let files = source.write(&layers, &prefix, &mut |bytes| bar.inc(bytes))?;
+        bar.finish_and_clear();
+        for (index, file) in files.iter().enumerate() {
+            let bytes = std::fs::metadata(file).context("a file just written")?.len();
+            let what = match index.checked_sub(1) {
+                None => "tokenizer and embeddings".to_owned(),
+                Some(stage) => format!("layers {}..{}", layers[stage].start, layers[stage].end),
+            };
+            println!("{} ({} MiB): {what}", file.display(), bytes >> 20);
+        }
+        if self.verify {
+            let steps = verify::verify(&self.model, &files)?;
+            println!("verified: {steps} tokens and their log-probabilities are the whole model's");
+        }
+        Ok(())
+    }
+}
+
+fn progress_bar(bytes: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("Splitting {wide_bar} {bytes}/{total_bytes}");
+    ProgressBar::new(bytes).with_style(style.expect("the template is constant"))
+}
+
+/// Ends with an error that names the first difference.
+fn differ(step: usize, whole: &str, staged: &str) -> anyhow::Result<()> {
+    bail!("token {step} is {whole} of the whole model and {staged} of the stages")
+}

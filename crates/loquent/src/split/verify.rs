@@ -1,0 +1,94 @@
+//! Whether stages compute what the whole model does, number for number.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use loquent_engine::llama::{
+    Embeddings, LlamaLayers, LlamaRunner, LoadOptions, Model, RunnerOptions,
+};
+use loquent_engine::staged::{Embed, Layers};
+use loquent_infer::runner::{Batch, Runner, Sampled, Slot, TokenId};
+use loquent_infer::sampling::{Choice, Sampler, Sampling, Scratch};
+
+/// Tokens of the prompt; computed at once.
+const PROMPT_TOKENS: u32 = 24;
+/// Tokens generated; computed one by one.
+const STEPS: usize = 24;
+
+/// Generates with the whole model and with the stages from a prompt of arbitrary tokens,
+/// and compares tokens and the log-probabilities of the 20 best. Returns how many tokens.
+///
+/// # Errors
+/// When they differ, or something cannot be loaded.
+pub(super) fn verify(whole: &Path, files: &[PathBuf]) -> anyhow::Result<usize> {
+    let (entry, stages) = files.split_first().context("a split has an entry file")?;
+    let expected = whole_choices(whole)?;
+    let choices = staged_choices(entry, stages)?;
+    for (step, (expected, choice)) in expected.iter().zip(&choices).enumerate() {
+        if expected != choice {
+            super::differ(step, &format!("{expected:?}"), &format!("{choice:?}"))?;
+        }
+    }
+    Ok(expected.len())
+}
+
+fn options() -> RunnerOptions {
+    RunnerOptions { slots: 1, kv_cells: 256, batch_tokens: 64, ..RunnerOptions::default() }
+}
+
+fn load(path: &Path) -> anyhow::Result<Arc<Model>> {
+    Ok(Model::load(path, &LoadOptions::default(), |_| true)?)
+}
+
+fn sampler() -> Sampler {
+    Sampler::new(Sampling { logprobs: Some(20), ..Sampling::default() }, &[], &[])
+}
+
+/// Spread over the vocabulary.
+fn prompt(vocab: u32) -> Vec<TokenId> {
+    (1..=PROMPT_TOKENS).map(|i| (u64::from(i) * 7919 % u64::from(vocab)) as TokenId).collect()
+}
+
+fn whole_choices(path: &Path) -> anyhow::Result<Vec<Choice>> {
+    let model = load(path)?;
+    let mut tokens = prompt(model.info().vocab_size);
+    let mut runner = LlamaRunner::new(model, &options())?;
+    runner.assign(Slot(0), sampler());
+    let (mut computed, mut choices) = (0, Vec::new());
+    while choices.len() < STEPS {
+        let (mut batch, mut sampled): (_, Vec<Sampled>) = (Batch::default(), Vec::new());
+        batch.push(Slot(0), computed as u32, &tokens[computed..], true);
+        computed = tokens.len();
+        runner.run(&batch, &mut sampled)?;
+        let choice = sampled.pop().context("one row was asked for")?.outcome?;
+        tokens.push(choice.token);
+        choices.push(choice);
+    }
+    Ok(choices)
+}
+
+fn staged_choices(entry: &Path, stages: &[PathBuf]) -> anyhow::Result<Vec<Choice>> {
+    let mut embeddings = Embeddings::open(entry)?;
+    let stages = stages.iter().map(|path| Ok(LlamaLayers::new(load(path)?, &options())?));
+    let mut stages = stages.collect::<anyhow::Result<Vec<LlamaLayers>>>()?;
+    let (mut sampler, mut scratch) = (sampler(), Scratch::default());
+    let mut tokens = prompt(stages.last().context("a split has stages")?.sizes().vocab);
+    let (mut computed, mut choices) = (0, Vec::new());
+    while choices.len() < STEPS {
+        let mut batch = Batch::default();
+        batch.push(Slot(0), computed as u32, &tokens[computed..], true);
+        computed = tokens.len();
+        let mut rows = Vec::new();
+        embeddings.append(&batch.tokens, &mut rows)?;
+        for stage in &mut stages {
+            stage.compute(&rows, &batch.spans)?;
+            rows = stage.hidden().to_vec();
+        }
+        let last = stages.last_mut().expect("there are stages");
+        let choice = sampler.sample(last.logits(batch.tokens.len() - 1), &mut scratch)?;
+        tokens.push(choice.token);
+        choices.push(choice);
+    }
+    Ok(choices)
+}

@@ -1,0 +1,149 @@
+//! `loquent stage`: some layers of a split model, computed for a server elsewhere.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use loquent_engine::gguf::split::StageKeys;
+use loquent_engine::llama::{
+    KvType, LlamaLayers, LoadOptions, MAX_SLOTS, Model as Weights, RunnerOptions,
+};
+use loquent_engine::staged::wire::Open;
+use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer};
+
+use crate::serve::LinkArgs;
+
+/// What `loquent stage` takes.
+#[derive(Debug, Args)]
+pub struct StageArgs {
+    /// Stage file, written by `loquent split`
+    #[arg(long, env = "LOQUENT_MODEL", value_name = "FILE")]
+    model: PathBuf,
+    /// Address to listen on; without a key only one of this machine
+    #[arg(
+        long,
+        env = "LOQUENT_LISTEN",
+        default_value = "127.0.0.1:7070",
+        value_name = "HOST:PORT"
+    )]
+    listen: String,
+    #[command(flatten)]
+    link: LinkArgs,
+    /// Compute threads [default: physical cores; 1 for stages below 32 MiB]
+    #[arg(long, env = "LOQUENT_THREADS", value_name = "N")]
+    threads: Option<NonZeroU16>,
+    /// Layers on the graphics processor, in builds that have one [default: all that fit]
+    #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
+    gpu_layers: Option<u32>,
+}
+
+/// What a stage computes with.
+#[derive(Debug, Clone, Copy)]
+pub struct Compute {
+    /// Compute threads; `None` for the default.
+    pub threads: Option<NonZeroU16>,
+    /// Layers on the graphics processor.
+    pub gpu_layers: Option<u32>,
+}
+
+impl StageArgs {
+    /// Serves until the process is killed: a stage holds nothing that must be saved.
+    ///
+    /// # Errors
+    /// When the file is no stage file, or the address cannot be used.
+    pub fn run(self) -> anyhow::Result<()> {
+        let key = self.link.key();
+        let addresses = self.listen.to_socket_addrs();
+        let addresses: Vec<_> =
+            addresses.with_context(|| format!("--listen {}", self.listen))?.collect();
+        let is_open = addresses.iter().any(|address| !is_own(address.ip()));
+        ensure!(!is_open || !key.is_empty(), "a stage for other machines needs a --stage-key");
+        let compute = Compute { threads: self.threads, gpu_layers: self.gpu_layers };
+        let (weights, keys) = load(&self.model, &compute)?;
+        let listener = TcpListener::bind(addresses.as_slice())
+            .with_context(|| format!("cannot listen on {}", self.listen))?;
+        let end = keys.first_layer + keys.layers;
+        let (address, all) = (listener.local_addr()?, keys.all_layers);
+        eprintln!("Loquent computes layers {}..{end} of {all} on {address}", keys.first_layer);
+        Ok(StageServer::new(listener, key, make(weights, compute)).run(|_| ())?)
+    }
+}
+
+fn is_own(ip: IpAddr) -> bool {
+    ip.is_loopback()
+}
+
+/// Starts a stage in this process; it ends with it.
+///
+/// # Errors
+/// When the file is no stage file.
+pub fn start_here(path: &Path, key: Key, compute: &Compute) -> anyhow::Result<SocketAddr> {
+    let (weights, _) = load(path, compute)?;
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?;
+    let server = StageServer::new(listener, key, make(weights, *compute));
+    let run = move || {
+        if let Err(error) = server.run(|_| ()) {
+            tracing::error!(%error, "the stage of this process ended");
+        }
+    };
+    thread::Builder::new().name("stage".into()).spawn(run)?;
+    Ok(address)
+}
+
+fn load(path: &Path, compute: &Compute) -> anyhow::Result<(Arc<Weights>, StageKeys)> {
+    let options = LoadOptions { gpu_layers: compute.gpu_layers, ..LoadOptions::default() };
+    let weights = Weights::load(path, &options, |_| true)?;
+    match StageKeys::of(weights.header()) {
+        Some(keys) if !keys.is_entry() => Ok((weights, keys)),
+        Some(_) => bail!("{} is an entry file: it belongs to loquent serve", path.display()),
+        None => bail!("{} is no stage file; loquent split writes them", path.display()),
+    }
+}
+
+/// Contexts of the sizes that runners want; the last one is kept for the next that wants the
+/// same.
+fn make(weights: Arc<Weights>, compute: Compute) -> MakeLayers {
+    let mut made_for = None;
+    Box::new(move |open: &Open, before: Option<Box<dyn Layers>>| {
+        let options = options(open, &compute)?;
+        if let (Some(layers), true) = (before, made_for.as_ref() == Some(&options)) {
+            return Ok(layers);
+        }
+        let layers = LlamaLayers::new(weights.clone(), &options).map_err(|e| e.to_string())?;
+        made_for = Some(options);
+        Ok(Box::new(layers))
+    })
+}
+
+fn options(open: &Open, compute: &Compute) -> Result<RunnerOptions, String> {
+    if open.slots > MAX_SLOTS {
+        return Err(format!("{} slots: at most {MAX_SLOTS} are possible", open.slots));
+    }
+    Ok(RunnerOptions {
+        slots: open.slots,
+        kv_cells: open.kv_cells,
+        context_tokens: open.context_tokens,
+        batch_tokens: open.batch_tokens,
+        pass_tokens: open.batch_tokens.min(512),
+        threads: compute.threads,
+        kv_type: kv_type(open.kv_type).ok_or("an unknown type of KV cache")?,
+        ..RunnerOptions::default()
+    })
+}
+
+const KV_TYPES: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Q8_0];
+
+fn kv_type(number: u8) -> Option<KvType> {
+    KV_TYPES.get(usize::from(number)).copied()
+}
+
+/// A KV type's number on the wire.
+pub fn kv_number(kv_type: KvType) -> u8 {
+    let at = KV_TYPES.iter().position(|known| *known == kv_type);
+    at.expect("the table has every type") as u8
+}
