@@ -1,12 +1,11 @@
 //! The native client of Loquent and of any OpenAI-compatible server.
 //!
-//! [`sse`] parses event streams, [`http`] speaks HTTP/1.1 over kept-alive
+//! [`loquent_proto::sse`] parses event streams, [`http`] speaks HTTP/1.1 over kept-alive
 //! connections, [`openai`] puts the two together: a request goes out, timed
 //! deltas come back, and an answer counts as complete only when its finish arrived.
 
 pub mod http;
 pub mod openai;
-pub mod sse;
 
 mod error;
 

@@ -1,6 +1,7 @@
-//! Runners: llama.cpp and a simulated engine; GGUF headers and chat templates.
+//! Runners: llama.cpp and a simulated engine; GGUF headers, chat templates and grammars.
 
 pub mod gguf;
+pub mod grammar;
 #[cfg(feature = "llama")]
 pub mod llama;
 pub mod sim;

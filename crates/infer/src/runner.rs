@@ -97,6 +97,9 @@ pub enum RowError {
     /// A constraint (logit bias, grammar) left no token to choose.
     #[error("every token is forbidden by the request's constraints")]
     NothingAllowed,
+    /// The request's grammar could not be followed further.
+    #[error("the answer's grammar cannot be followed: {0}")]
+    Constraint(String),
 }
 
 /// The whole batch failed.

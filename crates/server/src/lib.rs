@@ -17,3 +17,4 @@ pub mod server;
 pub mod service;
 pub mod sse;
 pub mod ticket;
+pub mod upstream;
