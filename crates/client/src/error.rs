@@ -1,6 +1,6 @@
 //! What can go wrong between a request and the end of its answer.
 
-use crate::sse::SseError;
+use loquent_proto::sse::SseError;
 
 /// Every failure of this crate. The variants tell whose fault it was.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

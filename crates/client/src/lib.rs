@@ -2,14 +2,13 @@
 //!
 //! [`Client`] asks a Loquent server by QUIC, or by HTTP where that does not get through,
 //! and reads an [`Answer`] exactly once across lost packets, lost connections and new
-//! addresses (`spec/session.md`). Below it, and for any other server: [`sse`] parses event
-//! streams, [`http`] speaks HTTP/1.1 over kept-alive connections, [`openai`] puts the two
-//! together. An answer counts as complete only when its finish arrived.
+//! addresses (`spec/session.md`). Below it, and for any other server: [`loquent_proto::sse`]
+//! parses event streams, [`http`] speaks HTTP/1.1 over kept-alive connections, [`openai`]
+//! puts the two together. An answer counts as complete only when its finish arrived.
 
 pub mod http;
 pub mod openai;
 pub mod reply;
-pub mod sse;
 
 mod answer;
 mod backoff;

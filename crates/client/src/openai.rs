@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::ClientError;
 use crate::http::{HttpClient, Response, Transport, Wire};
-use crate::sse::Parser;
+use loquent_proto::sse::Parser;
 
 /// Limit of one event, in bytes: far above any delta, usage and timings included.
 const MAX_EVENT_BYTES: usize = 4 << 20;

@@ -1,6 +1,8 @@
-//! Runners: llama.cpp, split stages and a simulated engine; GGUF headers and chat templates.
+//! Runners: llama.cpp, split stages and a simulated engine; GGUF headers, chat templates and
+//! grammars.
 
 pub mod gguf;
+pub mod grammar;
 mod isolate;
 #[cfg(feature = "llama")]
 pub mod llama;

@@ -100,6 +100,9 @@ pub enum RowError {
     /// A part of the engine holds other positions of the sequence than was assumed.
     #[error("the engine has lost its place in this sequence")]
     OutOfStep,
+    /// The request's grammar could not be followed further.
+    #[error("the answer's grammar cannot be followed: {0}")]
+    Constraint(String),
 }
 
 /// The whole batch failed.

@@ -5,16 +5,19 @@
 //! sequence that was preempted and recomputed goes on exactly as it would have.
 //!
 //! Order of steps: log-probabilities of the unmodified logits; repetition, presence and
-//! frequency penalties; logit bias; forbidden tokens; temperature; min-p; top-k; top-p
-//! over what they left; draw. Equals are ranked by token, lowest first.
+//! frequency penalties; logit bias; forbidden tokens; the grammar's mask; temperature; min-p;
+//! top-k; top-p over what they left; draw. Equals are ranked by token, lowest first.
 
+mod constraint;
 mod random;
 mod row;
 mod select;
 
 use std::collections::HashMap;
+use std::fmt;
 
 use crate::runner::{RowError, TokenId};
+pub use constraint::{Constraint, Grammar, SharedGrammar};
 use select::{Candidate, Row};
 
 /// Temperatures below this are greedy: their weights would overflow.
@@ -47,6 +50,8 @@ pub struct Sampling {
     pub logprobs: Option<u8>,
     /// Tokens never chosen (end tokens under `ignore_eos`).
     pub forbidden: Vec<TokenId>,
+    /// What the completion must look like.
+    pub grammar: Option<SharedGrammar>,
 }
 
 impl Default for Sampling {
@@ -64,6 +69,7 @@ impl Default for Sampling {
             logit_bias: Vec::new(),
             logprobs: None,
             forbidden: Vec::new(),
+            grammar: None,
         }
     }
 }
@@ -108,9 +114,9 @@ pub struct Scratch {
 }
 
 /// The sampling state of one sequence.
-#[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
+    constraint: Option<Box<dyn Constraint>>,
     /// Completion tokens so far: the index of the next random number.
     generated: u64,
     /// Occurrences in the completion of every token seen in prompt or completion; kept
@@ -118,10 +124,21 @@ pub struct Sampler {
     seen: HashMap<TokenId, u32>,
 }
 
+impl fmt::Debug for Sampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sampling, generated, .. } = self;
+        f.debug_struct("Sampler")
+            .field("sampling", sampling)
+            .field("generated", generated)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Sampler {
     /// The sampler of a sequence that has `prompt` and has generated `generated`.
     pub fn new(sampling: Sampling, prompt: &[TokenId], generated: &[TokenId]) -> Self {
-        let mut sampler = Self { sampling, generated: 0, seen: HashMap::new() };
+        let constraint = sampling.grammar.as_ref().map(|grammar| grammar.0.start(generated));
+        let mut sampler = Self { sampling, constraint, generated: 0, seen: HashMap::new() };
         if sampler.sampling.has_penalties() {
             sampler.seen.extend(prompt.iter().map(|&token| (token, 0)));
         }
@@ -168,14 +185,21 @@ impl Sampler {
             None => None,
         };
         self.modify(logits, scratch);
+        let masked = match &mut self.constraint {
+            Some(constraint) => constraint::apply(constraint.allowed()?, logits)?,
+            None => false,
+        };
         let max = row::scan(logits, &mut scratch.maxima)?;
-        check_touched(max, &scratch.touched)?;
+        check_touched(max, &scratch.touched, masked)?;
         let token = self.choose(logits, max, scratch);
         let logprobs = summary.map(|summary| {
             let touched = scratch.touched.iter().find(|(t, _)| *t == token);
             let logit = touched.map_or(logits[token as usize], |(_, logit)| *logit);
             Box::new(Logprobs { chosen: logit - summary.log_mass, top: summary.top })
         });
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token);
+        }
         self.remember(token);
         Ok(Choice { token, logprobs })
     }
@@ -262,14 +286,15 @@ fn change(
     }
 }
 
-/// Tells broken logits from forbidden ones: both may leave no finite maximum.
-fn check_touched(max: f32, touched: &[(TokenId, f32)]) -> Result<(), RowError> {
+/// Tells broken logits from forbidden ones: both may leave no finite maximum. `masked`: a
+/// mask was laid over logits of which some were finite.
+fn check_touched(max: f32, touched: &[(TokenId, f32)], masked: bool) -> Result<(), RowError> {
     if touched.iter().any(|(_, logit)| logit.is_nan() || *logit == f32::INFINITY) {
         return Err(RowError::NonFiniteLogits);
     }
     match max.is_finite() {
         true => Ok(()),
-        false if touched.iter().any(|(_, logit)| logit.is_finite()) => {
+        false if masked || touched.iter().any(|(_, logit)| logit.is_finite()) => {
             Err(RowError::NothingAllowed)
         }
         false => Err(RowError::NonFiniteLogits),

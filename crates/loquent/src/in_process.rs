@@ -103,7 +103,8 @@ impl InProcess {
             stall_limit: Duration::from_secs(SLOW_READER_TIMEOUT_S),
         };
         let interval = StreamInterval::default();
-        let policy = Policy { interval, max_delay: None, strict_model: false };
+        let policy =
+            Policy { interval, max_delay: None, strict_model: false, split_reasoning: true };
         let options = admission.service(&engine, streams, policy)?;
         let loading = tokio::task::spawn_blocking(move || load(&source, &engine, None));
         let loaded = loading.await??;

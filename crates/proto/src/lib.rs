@@ -23,6 +23,7 @@ pub mod pace;
 pub mod path;
 pub mod receiver;
 pub mod sender;
+pub mod sse;
 pub mod time;
 pub mod wire;
 

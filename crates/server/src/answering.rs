@@ -42,11 +42,14 @@ pub struct Answering {
 }
 
 /// Counts that grow with the answer.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Progress {
+    /// Why completions have ended, in that order; known to the metrics by these names.
+    reasons: Vec<&'static str>,
     ended: usize,
     completion_tokens: u64,
     cached_tokens: u64,
+    reasoning_tokens: u64,
 }
 
 impl Answering {
@@ -87,6 +90,7 @@ impl Answering {
             prompt_tokens: prompts.map(|&tokens| tokens as u64).sum(),
             cached_tokens: self.progress.cached_tokens,
             completion_tokens: self.progress.completion_tokens,
+            reasoning_tokens: self.progress.reasoning_tokens,
         }
     }
 
@@ -97,6 +101,8 @@ impl Answering {
 
     fn note_end(&mut self, choice: usize, end: &End) {
         self.progress.ended += 1;
+        self.progress.reasons.push(end.reason.label());
+        self.progress.reasoning_tokens += u64::from(end.reasoning_tokens);
         if choice.is_multiple_of(self.n) {
             let cached = end.record.admitted.map_or(0, |admitted| admitted.cached_tokens);
             self.progress.cached_tokens += u64::from(cached);
@@ -113,6 +119,7 @@ impl Answering {
 impl Drop for Answering {
     fn drop(&mut self) {
         for _ in self.progress.ended..self.prompts.len() {
+            self.progress.reasons.push("abort");
             self.metrics.on_abort();
         }
     }

@@ -1,5 +1,8 @@
 //! One completion on its way to a client: tokens become text, text is cut at stop
-//! strings and merged into flushes.
+//! strings, told apart (reasoning, calls of tools, what is said) and merged into flushes.
+
+mod call;
+pub mod reader;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +17,7 @@ use loquent_proto::Micros;
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
 
 use crate::error::ApiError;
+use reader::{Reader, Reading};
 
 /// What a client whose request expired in the queue is told to wait, in seconds.
 const EXPIRED_RETRY_S: u64 = 10;
@@ -23,6 +27,8 @@ const EXPIRED_RETRY_S: u64 = 10;
 pub enum FinishReason {
     /// The model ended it, or a stop string was found.
     Stop,
+    /// The model ended it with calls of tools.
+    ToolCalls,
     /// `max_tokens` or the context was used up.
     Length,
     /// It waited too long for its turn.
@@ -47,6 +53,10 @@ pub struct Flush {
     pub choice: u32,
     /// Whole characters.
     pub text: String,
+    /// Whole characters of reasoning; they come before the text.
+    pub reasoning: String,
+    /// Calls of tools; they come after the text.
+    pub calls: Vec<CallPiece>,
     /// Tokens that this flush covers, those without text included.
     pub tokens: u32,
     /// One for each token, where they were asked for.
@@ -55,20 +65,43 @@ pub struct Flush {
     pub end: Option<End>,
 }
 
+/// A fragment of a tool call.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CallPiece {
+    /// Which call of this completion.
+    pub index: u32,
+    /// Its id; empty after its first piece.
+    pub id: String,
+    /// The function's name; empty after its first piece.
+    pub name: String,
+    /// The next piece of its arguments.
+    pub arguments: String,
+}
+
 impl FinishReason {
     /// OpenAI's name of it; `None` for an unsuccessful end, which has none.
     pub fn name(&self) -> Option<&'static str> {
         match self {
             Self::Stop => Some("stop"),
+            Self::ToolCalls => Some("tool_calls"),
             Self::Length => Some("length"),
             Self::Expired | Self::Error(_) => None,
+        }
+    }
+
+    /// Its name in metrics and traces.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Error(_) => "error",
+            Self::Stop | Self::ToolCalls | Self::Length => self.name().expect("a successful end"),
         }
     }
 
     /// What an unsuccessful end is to the client; `None` for a complete answer.
     pub fn error(&self) -> Option<ApiError> {
         match self {
-            Self::Stop | Self::Length => None,
+            Self::Stop | Self::ToolCalls | Self::Length => None,
             Self::Expired => {
                 let message = "The request waited too long in the server's queue. Try again later.";
                 Some(ApiError::overloaded(message, EXPIRED_RETRY_S))
@@ -80,7 +113,38 @@ impl FinishReason {
 
 impl Flush {
     fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.logprobs.is_empty() && self.end.is_none()
+        !self.has_payload() && self.end.is_none()
+    }
+
+    /// Whether it holds anything for the client to see before the end.
+    pub fn has_payload(&self) -> bool {
+        self.payload() > 0
+    }
+
+    /// Grows with everything that a client sees.
+    fn payload(&self) -> usize {
+        let calls = self.calls.iter().map(|call| call.name.len() + call.arguments.len());
+        self.text.len() + self.reasoning.len() + self.logprobs.len() + calls.sum::<usize>()
+    }
+
+    /// Bytes of text of all kinds.
+    pub fn text_bytes(&self) -> usize {
+        self.payload() - self.logprobs.len()
+    }
+
+    fn open_call(&mut self, index: u32, id: String, name: String) {
+        self.calls.push(CallPiece { index, id, name, arguments: String::new() });
+    }
+
+    fn push_arguments(&mut self, index: u32, text: &str) {
+        match self.calls.last_mut() {
+            Some(last) if last.index == index => last.arguments.push_str(text),
+            _ if text.is_empty() => {}
+            _ => {
+                let arguments = text.to_owned();
+                self.calls.push(CallPiece { index, arguments, ..CallPiece::default() });
+            }
+        }
     }
 }
 
@@ -91,6 +155,8 @@ pub struct End {
     pub reason: FinishReason,
     /// Tokens generated, the ending one included.
     pub completion_tokens: u32,
+    /// Of those, reasoning.
+    pub reasoning_tokens: u32,
     /// When things happened.
     pub record: Record,
 }
@@ -104,6 +170,8 @@ pub struct Record {
     pub first_token: Option<Duration>,
     /// When its last token was committed.
     pub last_token: Option<Duration>,
+    /// Its tokens.
+    pub tokens: u32,
     /// Sum over its tokens of the sequences in their batch.
     pub batch_rows: u64,
     /// Sum over its decode tokens of the time from ready to native call.
@@ -114,6 +182,29 @@ pub struct Record {
     pub emits: Vec<Duration>,
     /// Each flush: tokens covered so far and when; kept only where asked for.
     pub flushes: Vec<(u32, Duration)>,
+}
+
+/// The company a completion's tokens were computed in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BatchShare {
+    /// Sequences in the batch, mean over its tokens.
+    pub rows_mean: f64,
+    /// From ready to native call, mean over its decode tokens.
+    pub wait_mean: Duration,
+    /// The longest of those.
+    pub wait_max: Duration,
+}
+
+impl Record {
+    /// The company its tokens were computed in; `None` without tokens.
+    pub fn batch(&self) -> Option<BatchShare> {
+        let decoded = self.tokens.saturating_sub(1).max(1);
+        (self.tokens > 0).then(|| BatchShare {
+            rows_mean: self.batch_rows as f64 / f64::from(self.tokens),
+            wait_mean: self.decode_wait / decoded,
+            wait_max: self.decode_wait_max,
+        })
+    }
 }
 
 /// How a completion is turned into text.
@@ -127,6 +218,8 @@ pub struct Shape {
     pub max_delay: Option<Duration>,
     /// Keep each token's times.
     pub timings: bool,
+    /// What the text may hold beside what is said.
+    pub reading: Reading,
 }
 
 /// What an event did to a completion.
@@ -149,9 +242,14 @@ pub struct Choice {
     stop: StopMatcher,
     coalescer: Coalescer,
     timings: bool,
+    /// Only where there is anything to tell apart.
+    reader: Option<Reader>,
     held: Flush,
     fresh: String,
+    /// Text before the reader has seen it.
+    unread: String,
     completion_tokens: u32,
+    reasoning_tokens: u32,
     record: Record,
 }
 
@@ -164,9 +262,12 @@ impl Choice {
             stop: StopMatcher::new(shape.stops),
             coalescer: Coalescer::new(shape.interval, shape.max_delay.map(micros)),
             timings: shape.timings,
+            reader: shape.reading.is_needed().then(|| Reader::new(shape.reading)),
             held: Flush { choice: index, ..Flush::default() },
             fresh: String::new(),
+            unread: String::new(),
             completion_tokens: 0,
+            reasoning_tokens: 0,
             record: Record::default(),
         }
     }
@@ -182,16 +283,17 @@ impl Choice {
         let mut due = false;
         if let Some(choice) = event.token {
             self.note_token(now, rows, event.wait);
-            let before = (self.held.text.len(), self.held.logprobs.len());
+            let before = self.held.payload();
             stopped = self.take_token(choice.token, event.finish == Some(Finish::Stop));
             if let Some(logprobs) = choice.logprobs {
                 self.held.logprobs.push(TokenLogprobs { token: choice.token, logprobs: *logprobs });
             }
-            let payload = before != (self.held.text.len(), self.held.logprobs.len());
+            let payload = before != self.held.payload();
             due = self.coalescer.on_token(micros(now), payload, clear);
         }
         match (stopped, event.finish) {
             (Match::Stopped, finish) => {
+                self.finish_reading();
                 self.end(FinishReason::Stop);
                 if finish.is_some() { Progress::Ended } else { Progress::Stopped }
             }
@@ -239,7 +341,7 @@ impl Choice {
 
     /// Bytes of text held here.
     pub fn held_bytes(&self) -> usize {
-        self.held.text.len()
+        self.held.text_bytes() + self.reader.as_ref().map_or(0, Reader::held_bytes)
     }
 
     /// Breaks the completion off with an error.
@@ -250,8 +352,10 @@ impl Choice {
 
     fn note_token(&mut self, now: Duration, rows: u32, wait: Duration) {
         self.completion_tokens += 1;
+        self.reasoning_tokens += u32::from(self.reader.as_ref().is_some_and(Reader::is_thinking));
         self.held.tokens += 1;
         self.record.last_token = Some(now);
+        self.record.tokens += 1;
         self.record.batch_rows += u64::from(rows);
         if self.record.first_token.is_some() {
             self.record.decode_wait += wait;
@@ -270,21 +374,55 @@ impl Choice {
         }
         self.fresh.clear();
         self.detok.push(self.vocab.piece(token), &mut self.fresh);
-        self.stop.push(&self.fresh, &mut self.held.text)
+        self.take_fresh()
+    }
+
+    /// Passes fresh text through the stop strings and, where there is one, the reader.
+    fn take_fresh(&mut self) -> Match {
+        let Some(reader) = &mut self.reader else {
+            return self.stop.push(&self.fresh, &mut self.held.text);
+        };
+        self.unread.clear();
+        let found = self.stop.push(&self.fresh, &mut self.unread);
+        reader.push(&self.unread, &mut self.held);
+        found
     }
 
     /// The text is over: half characters and half stop strings are what they look like.
     fn drain_held_text(&mut self) {
         self.fresh.clear();
         self.detok.finish(&mut self.fresh);
-        if self.stop.push(&self.fresh, &mut self.held.text) == Match::None {
-            self.stop.finish(&mut self.held.text);
+        if self.take_fresh() == Match::None {
+            self.unread.clear();
+            match &mut self.reader {
+                None => self.stop.finish(&mut self.held.text),
+                Some(reader) => {
+                    self.stop.finish(&mut self.unread);
+                    reader.push(&self.unread, &mut self.held);
+                }
+            }
+        }
+        self.finish_reading();
+    }
+
+    fn finish_reading(&mut self) {
+        if let Some(reader) = &mut self.reader {
+            reader.finish(&mut self.held);
         }
     }
 
     fn end(&mut self, reason: FinishReason) {
-        let completion_tokens = self.completion_tokens;
-        self.held.end = Some(End { reason, completion_tokens, record: Record::default() });
+        let has_called = self.reader.as_ref().is_some_and(Reader::has_called);
+        let reason = match reason {
+            FinishReason::Stop if has_called => FinishReason::ToolCalls,
+            other => other,
+        };
+        self.held.end = Some(End {
+            reason,
+            completion_tokens: self.completion_tokens,
+            reasoning_tokens: self.reasoning_tokens,
+            record: Record::default(),
+        });
     }
 }
 

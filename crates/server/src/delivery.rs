@@ -394,7 +394,7 @@ impl Stream {
 /// What a flush weighs in a stream's bound; never 0, so that an unread flush shows.
 fn size_of_flush(flush: &Flush) -> usize {
     let logprobs: usize = flush.logprobs.iter().map(|one| 16 + 8 * one.logprobs.top.len()).sum();
-    flush.text.len() + logprobs + size_of::<Flush>()
+    flush.text_bytes() + logprobs + size_of::<Flush>()
 }
 
 /// A tag's slab index and generation.

@@ -15,8 +15,7 @@ use serde_json::{Value, json};
 use crate::answering::Answering;
 use crate::api::answer::{self, Chunks, UsageInChunks, Whole};
 use crate::api::fields::Fields;
-use crate::api::message::parse_messages;
-use crate::api::request::{Endpoint, Prompt, Request};
+use crate::api::request::{Chat, Endpoint, Prompt, Request};
 use crate::app::{App, is_same_host};
 use crate::ask::{Asked, ask};
 use crate::error::ApiError;
@@ -151,12 +150,13 @@ async fn tokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Resp
     let special = fields.boolean("add_special_tokens")?.unwrap_or(true);
     let prompt = match (fields.string("prompt")?, fields.string("content")?) {
         (Some(text), _) | (None, Some(text)) => Prompt::Text(text),
-        (None, None) => Prompt::Chat(parse_messages(&mut fields).map_err(|_| {
-            ApiError::invalid_param(
-                "prompt",
-                "Give 'prompt' (text) or 'messages' (a conversation).",
-            )
-        })?),
+        (None, None) => {
+            let chat = Chat::parse(&mut fields).map_err(|_| {
+                let message = "Give 'prompt' (text) or 'messages' (a conversation).";
+                ApiError::invalid_param("prompt", message)
+            });
+            Prompt::Chat(Box::new(chat?))
+        }
     };
     let tokens = service.encode(prompt, special).await?;
     let max_len = service.model.context_tokens;

@@ -20,3 +20,4 @@ pub mod service;
 pub mod sse;
 pub mod streams;
 pub mod ticket;
+pub mod upstream;

@@ -9,7 +9,7 @@ use prometheus::{
     TextEncoder,
 };
 
-use crate::choice::{End, FinishReason};
+use crate::choice::End;
 
 /// Buckets for latencies in seconds: 100 µs to 60 s.
 const LATENCY_S: &[f64] = &[
@@ -299,13 +299,7 @@ impl Metrics {
     /// Notes a completion's end.
     pub fn on_end(&self, phases: Phases, prompt_tokens: usize, end: &End) {
         self.prompt_tokens.inc_by(prompt_tokens as u64);
-        let reason = match end.reason {
-            FinishReason::Stop => "stop",
-            FinishReason::Length => "length",
-            FinishReason::Expired => "expired",
-            FinishReason::Error(_) => "error",
-        };
-        self.success.with_label_values(&[reason]).inc();
+        self.success.with_label_values(&[end.reason.label()]).inc();
         let observe = |histogram: &Histogram, from: Duration, to: Option<Duration>| {
             if let Some(to) = to {
                 histogram.observe(to.saturating_sub(from).as_secs_f64());

@@ -1,13 +1,16 @@
 //! A loaded model as the server sees it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use loquent_engine::template::{self, ChatTemplate, Conversation, Message, TemplateError};
+use loquent_engine::grammar::{CallSyntax, Compiler, GrammarError, Shape, Thinking};
+use loquent_engine::template::{self, ChatPrompt, ChatTemplate, Conversation, TemplateError};
 use loquent_infer::detok::Detokenizer;
 use loquent_infer::runner::TokenId;
+use loquent_infer::sampling::SharedGrammar;
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
+use crate::api::request::Chat;
 use crate::service::unix_time_s;
 
 /// How the model wants a conversation written.
@@ -58,25 +61,62 @@ pub struct Model {
     pub defaults: SamplingDefaults,
     /// Unix time in seconds of the model's loading.
     pub created_s: u64,
+    /// Compiles grammars over the vocabulary; made when the first request needs it.
+    pub grammars: GrammarSource,
+}
+
+/// Grammars of a model, from the first request that asks for one on.
+#[derive(Clone, Default)]
+pub struct GrammarSource(Arc<OnceLock<Result<Compiler, GrammarError>>>);
+
+impl GrammarSource {
+    /// The grammar of `shape` over `vocab`, always the same one. Takes milliseconds, the
+    /// first time more.
+    ///
+    /// # Errors
+    /// [`GrammarError`].
+    pub fn compile(&self, vocab: &dyn Vocab, shape: &Shape) -> Result<SharedGrammar, GrammarError> {
+        match self.0.get_or_init(|| Compiler::new(vocab)) {
+            Ok(compiler) => compiler.compile(shape),
+            Err(error) => Err(error.clone()),
+        }
+    }
 }
 
 impl Model {
-    /// The tokens of a conversation.
+    /// A conversation as the model reads it.
     ///
     /// # Errors
     /// What is wrong with the messages, or with the template.
-    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<TokenId>, TemplateError> {
+    pub fn encode_chat(&self, chat: &Chat) -> Result<ChatPrompt, TemplateError> {
         let conversation = Conversation {
-            messages,
-            tools: &[],
+            messages: &chat.messages,
+            tools: chat.tools.as_ref().map_or(&[], |tools| &tools.definitions),
             add_generation_prompt: true,
             bos_token: &self.chat.bos,
             eos_token: &self.chat.eos,
             now_unix_s: unix_time_s() as i64,
             nonce: rand::random(),
-            extra: &[],
+            extra: &chat.variables,
         };
         template::encode_chat(&self.chat.template, &*self.vocab, &conversation)
+    }
+
+    /// How the model writes calls of tools.
+    pub fn call_syntax(&self) -> CallSyntax {
+        match self.chat.template.abilities().bare_calls {
+            true => CallSyntax::Bare,
+            false => CallSyntax::Tagged,
+        }
+    }
+
+    /// What an answer to a prompt that ends inside `<think>`, or not, begins with.
+    pub fn thinking(&self, prompt_thinks: bool) -> Thinking {
+        match (prompt_thinks, self.chat.template.abilities().thinks) {
+            (true, _) => Thinking::Open,
+            (false, true) => Thinking::Optional,
+            (false, false) => Thinking::Never,
+        }
     }
 
     /// The text of `tokens`; control tokens have none.

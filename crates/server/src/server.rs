@@ -163,7 +163,7 @@ fn open(
     options: &Options,
     loaded: Loaded,
     announce: impl FnOnce(&str, &str),
-) -> io::Result<JoinHandle<()>> {
+) -> anyhow::Result<JoinHandle<()>> {
     let (name, description) = (loaded.model.name.clone(), loaded.description.clone());
     let (service, engine) = start(&options.service, loaded, app.clock, app.metrics.clone())?;
     app.open(service);
@@ -175,13 +175,13 @@ fn open(
 /// current runtime. The thread ends after [`crate::delivery::Handle::stop`].
 ///
 /// # Errors
-/// When the operating system refuses the thread.
+/// When the operating system refuses the thread, or the collector's URL is of no use.
 pub fn start(
     options: &ServiceOptions,
     loaded: Loaded,
     clock: Clock,
     metrics: Arc<Metrics>,
-) -> io::Result<(Arc<Service>, JoinHandle<()>)> {
+) -> anyhow::Result<(Arc<Service>, JoinHandle<()>)> {
     let Loaded { runner, model, backing, .. } = loaded;
     let end_tokens = model.end_tokens.clone();
     let engine = engine_thread::start(runner, options.limits, end_tokens, clock, metrics.clone())?;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use loquent_engine::template::Message;
+use loquent_engine::grammar::{GrammarError, Shape as AnswerShape, Thinking};
+use loquent_engine::template::TemplateError;
 use loquent_infer::admission::Refusal;
 use loquent_infer::request::{Tag, Work};
 use loquent_infer::runner::TokenId;
-use loquent_infer::sampling::Sampling;
+use loquent_infer::sampling::{Sampling, SharedGrammar};
 use loquent_infer::vocab::Encode;
 use loquent_proto::coalesce::StreamInterval;
 use tokio::sync::Semaphore;
@@ -16,6 +17,7 @@ use tokio::sync::Semaphore;
 use crate::answering::{Answering, Progress};
 use crate::api::answer::Head;
 use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
+use crate::choice::reader::{CallReading, Reading};
 use crate::choice::{Choice, Record, Shape};
 use crate::clock::Clock;
 use crate::delivery::{Handle, Opening};
@@ -38,6 +40,16 @@ pub struct Policy {
     pub max_delay: Option<Duration>,
     /// A request for another model is an error rather than served by this one.
     pub strict_model: bool,
+    /// Tell reasoning (`<think>…</think>`) apart from the answer.
+    pub split_reasoning: bool,
+}
+
+/// A request's prompts, and what its answers must or may look like.
+struct Prepared {
+    request: Request,
+    prompts: Vec<Vec<TokenId>>,
+    thinking: Thinking,
+    grammar: Option<SharedGrammar>,
 }
 
 /// What stands behind the engine's thread, as others see it: stages on other machines.
@@ -103,11 +115,12 @@ impl Service {
         self.check_model(request.model.as_deref())?;
         let tickets = self.gate.enter(request.choices()).map_err(refused)?;
         let accepted = self.clock.now();
-        let (request, prompts) = self.tokenize(request).await?;
+        let prepared = self.prepare(request).await?;
         let tokenized = self.clock.now();
-        let lens = prompts.iter().map(Vec::len);
+        let request = &prepared.request;
+        let lens = prepared.prompts.iter().map(Vec::len);
         let lens = lens.flat_map(|len| std::iter::repeat_n(len, request.n as usize)).collect();
-        let openings = self.openings(&request, prompts, tickets)?;
+        let openings = self.openings(&prepared, tickets)?;
         Ok(Answering {
             head: self.head(request.endpoint),
             stream: request.stream.unwrap_or_default(),
@@ -137,7 +150,7 @@ impl Service {
         let service = self.clone();
         let work = move || match prompt {
             Prompt::Text(text) => service.encode_text(&text, special, special),
-            other => service.encode_prompt(&other),
+            other => service.encode_prompt(&other).map(|(tokens, _)| tokens),
         };
         blocking(work).await
     }
@@ -151,28 +164,64 @@ impl Service {
         }
     }
 
-    async fn tokenize(
-        self: &Arc<Self>,
-        request: Request,
-    ) -> Result<(Request, Vec<Vec<TokenId>>), ApiError> {
+    /// Tokenizes the prompts and compiles the grammar, on a thread that may block.
+    async fn prepare(self: &Arc<Self>, request: Request) -> Result<Prepared, ApiError> {
         let _place = self.workers.acquire().await;
         let service = self.clone();
         blocking(move || {
-            let encode = |prompt: &Prompt| {
-                let tokens = service.encode_prompt(prompt)?;
+            let mut prompts = Vec::with_capacity(request.prompts.len());
+            let mut thinking = Thinking::Never;
+            for prompt in &request.prompts {
+                let (tokens, thinks) = service.encode_prompt(prompt)?;
                 service.check_length(&tokens, request.endpoint)?;
-                Ok(tokens)
-            };
-            let prompts = request.prompts.iter().map(encode).collect::<Result<_, ApiError>>()?;
-            Ok((request, prompts))
+                if let Prompt::Chat(_) = prompt {
+                    thinking = service.model.thinking(thinks);
+                }
+                prompts.push(tokens);
+            }
+            let grammar = service.grammar(&request, thinking)?;
+            Ok(Prepared { request, prompts, thinking, grammar })
         })
         .await
     }
 
-    fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<TokenId>, ApiError> {
+    fn grammar(
+        &self,
+        request: &Request,
+        thinking: Thinking,
+    ) -> Result<Option<SharedGrammar>, ApiError> {
+        if !request.is_constrained() {
+            return Ok(None);
+        }
+        let tools = request.tools();
+        let forced = tools.filter(|tools| tools.is_forced());
+        // Free to call or to say: where what is said has a schema, both are in the grammar.
+        let callable = tools.filter(|_| request.json_schema.is_some() || forced.is_some());
+        let shape = AnswerShape {
+            json: request.json_schema.clone().filter(|_| forced.is_none()),
+            tools: callable.map(|tools| tools.callable.clone()).unwrap_or_default(),
+            syntax: Some(self.model.call_syntax()),
+            parallel: tools.is_some_and(|tools| tools.parallel),
+            thinking,
+        };
+        let param = if forced.is_some() { "tools" } else { "response_format" };
+        let grammar = self.model.grammars.compile(&*self.model.vocab, &shape);
+        grammar.map(Some).map_err(|error| match error {
+            GrammarError::Vocabulary(_) => ApiError::internal(error.to_string()),
+            error => ApiError::invalid_param(param, format!("'{param}': {error}")),
+        })
+    }
+
+    /// The tokens of a prompt, and whether it ends inside `<think>`.
+    fn encode_prompt(&self, prompt: &Prompt) -> Result<(Vec<TokenId>, bool), ApiError> {
         match prompt {
-            Prompt::Chat(messages) => self.encode_chat(messages),
-            Prompt::Text(text) => self.encode_text(text, true, true),
+            Prompt::Chat(chat) => {
+                let prompt = self.model.encode_chat(chat);
+                let wrong =
+                    |error: TemplateError| ApiError::invalid_param("messages", error.to_string());
+                prompt.map(|prompt| (prompt.tokens, prompt.thinking)).map_err(wrong)
+            }
+            Prompt::Text(text) => Ok((self.encode_text(text, true, true)?, false)),
             Prompt::Tokens(tokens) => {
                 let size = self.model.vocab.size();
                 match tokens.iter().find(|&&token| token as usize >= size) {
@@ -180,7 +229,7 @@ impl Service {
                         "prompt",
                         format!("Token {bad} is outside the vocabulary of {size} tokens."),
                     )),
-                    None => Ok(tokens.clone()),
+                    None => Ok((tokens.clone(), false)),
                 }
             }
         }
@@ -194,11 +243,6 @@ impl Service {
     ) -> Result<Vec<TokenId>, ApiError> {
         let encoded = self.model.vocab.encode(text, Encode { add_bos, parse_special });
         encoded.map_err(|error| ApiError::invalid_param("prompt", error.to_string()))
-    }
-
-    fn encode_chat(&self, messages: &[Message]) -> Result<Vec<TokenId>, ApiError> {
-        let tokens = self.model.encode_chat(messages);
-        tokens.map_err(|error| ApiError::invalid_param("messages", error.to_string()))
     }
 
     fn check_length(&self, tokens: &[TokenId], endpoint: Endpoint) -> Result<(), ApiError> {
@@ -217,10 +261,10 @@ impl Service {
 
     fn openings(
         &self,
-        request: &Request,
-        prompts: Vec<Vec<TokenId>>,
+        prepared: &Prepared,
         tickets: Vec<Ticket>,
     ) -> Result<Vec<Opening>, ApiError> {
+        let Prepared { request, prompts, .. } = prepared;
         let n = request.n as usize;
         let room = |prompt: &Vec<TokenId>| self.model.context_tokens - prompt.len() as u32;
         let mut openings = Vec::with_capacity(tickets.len());
@@ -231,7 +275,10 @@ impl Service {
                 tag: Tag(0),
                 prompt: prompt.clone(),
                 max_tokens: request.max_tokens.unwrap_or(u32::MAX).min(room(prompt)),
-                sampling: self.sampling(&request.sampling, index as u64),
+                sampling: Sampling {
+                    grammar: prepared.grammar.clone(),
+                    ..self.sampling(&request.sampling, index as u64)
+                },
                 priority: request.priority,
             };
             let shape = Shape {
@@ -239,12 +286,25 @@ impl Service {
                 interval: request.interval.unwrap_or(self.policy.interval),
                 max_delay: self.policy.max_delay,
                 timings: request.stream.is_some_and(|stream| stream.include_timings),
+                reading: self.reading(prepared),
             };
             let choice = Choice::new(index as u32, self.model.vocab.clone(), shape);
             let patient = request.resumable;
             openings.push(Opening { choice, work: Box::new(work), ticket, patient });
         }
         Ok(openings)
+    }
+
+    /// What is told apart in an answer's text.
+    fn reading(&self, prepared: &Prepared) -> Reading {
+        let calls = prepared.request.tools().map(|tools| CallReading {
+            syntax: self.model.call_syntax(),
+            names: tools.callable.iter().map(|tool| tool.name.clone()).collect(),
+            id: rand::random(),
+        });
+        let thinking =
+            if self.policy.split_reasoning { prepared.thinking } else { Thinking::Never };
+        Reading { thinking, calls }
     }
 
     /// The request's sampling with the model's defaults; every completion has its own seed.
@@ -263,6 +323,7 @@ impl Service {
             logit_bias: params.logit_bias.clone(),
             logprobs: params.logprobs,
             forbidden: if params.ignore_eos { self.model.end_tokens.clone() } else { Vec::new() },
+            grammar: None,
         }
     }
 

@@ -197,8 +197,7 @@ pub fn timings_json(answering: &Answering) -> serde_json::Value {
     let maybe = |time: Option<Duration>| time.map(since);
     let record = &answering.record;
     let admitted = record.admitted.map(|admitted| admitted.at);
-    let tokens = record.emits.len().max(1) as u64;
-    let decoded = tokens.saturating_sub(1).max(1) as u32;
+    let batch = record.batch();
     let between = |from: Option<Duration>, to: Option<Duration>| {
         from.zip(to).map(|(from, to)| to.saturating_sub(from).as_micros() as u64)
     };
@@ -213,9 +212,9 @@ pub fn timings_json(answering: &Answering) -> serde_json::Value {
         "queue_us": between(Some(answering.tokenized), admitted),
         "prefill_us": between(admitted, record.first_token),
         "decode_us": between(record.first_token, record.last_token),
-        "decode_batch_size_mean": record.batch_rows as f64 / tokens as f64,
-        "decode_batch_wait_us_mean": (record.decode_wait / decoded).as_micros() as u64,
-        "decode_batch_wait_us_max": record.decode_wait_max.as_micros() as u64,
+        "decode_batch_size_mean": batch.map(|batch| batch.rows_mean),
+        "decode_batch_wait_us_mean": batch.map(|batch| batch.wait_mean.as_micros() as u64),
+        "decode_batch_wait_us_max": batch.map(|batch| batch.wait_max.as_micros() as u64),
         "emit_us": record.emits.iter().copied().map(since).collect::<Vec<_>>(),
         "flush_us": record.flushes.iter()
             .map(|&(tokens, at)| [u64::from(tokens), since(at)])

@@ -12,7 +12,7 @@ use crate::ClientError;
 use crate::claim::Claim;
 use crate::client::Client;
 use crate::http::{Response, Transport};
-use crate::sse::{Event, Parser};
+use loquent_proto::sse::{Event, Parser};
 
 /// Longest event, in bytes.
 const MAX_EVENT_BYTES: usize = 4 << 20;

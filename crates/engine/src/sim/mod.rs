@@ -7,7 +7,8 @@
 //! each, because half characters are what breaks streaming code.
 //!
 //! An answer ends after [`DEFAULT_LENGTH`] tokens, or after N where the prompt contains
-//! `tokens=N` (the last one counts), unless end tokens are forbidden.
+//! `tokens=N` (the last one counts), unless end tokens are forbidden. Where the prompt
+//! contains `say=TEXT`, the answer is that text, up to the end of the message.
 //!
 //! It keeps account of KV cells as llama.cpp's unified cache does, shared ones once, and
 //! panics where a scheduler breaks the rules of [`loquent_infer::runner::Runner`].

@@ -89,7 +89,7 @@ impl SimRunner {
             faults,
             pacer: Pacer::new(pace),
             cells: Cells::new(capacity.kv_cells, capacity.slots),
-            samplers: vec![None; capacity.slots.into()],
+            samplers: (0..capacity.slots).map(|_| None).collect(),
             answers: vec![None; capacity.slots.into()],
             logits: Vec::with_capacity(SIZE),
             scratch: Scratch::default(),
@@ -148,7 +148,7 @@ impl SimRunner {
         let tokens = self.cells.tokens(slot.index());
         let i = sampler.generated();
         let prompt = &tokens[..tokens.len() - i as usize];
-        let answer = *self.answers[slot.index()].get_or_insert_with(|| Answer::to(prompt));
+        let answer = self.answers[slot.index()].get_or_insert_with(|| Answer::to(prompt));
         self.logits.clear();
         self.logits.resize(SIZE, 0.0);
         self.logits[answer.token(i) as usize] = WANTED;

@@ -1,10 +1,12 @@
 //! What the simulated engine says: a pure function of prompt and index.
 
+use std::sync::Arc;
+
 use loquent_infer::runner::TokenId;
 use loquent_infer::vocab::Vocab;
 
 use super::DEFAULT_LENGTH;
-use super::vocab::{FIRST_WORD, SimVocab, WORDS};
+use super::vocab::{END_OF_TEXT, FIRST_WORD, SimVocab, WORDS};
 
 /// Tokens per sentence: words, a punctuation mark, then words or an emoji's four bytes.
 const SENTENCE: u64 = 16;
@@ -16,9 +18,11 @@ const EMOJI: [[u8; 4]; 4] =
     [*b"\xf0\x9f\x8c\x8a", *b"\xf0\x9f\x9a\x80", *b"\xf0\x9f\x93\xa1", *b"\xf0\x9f\x8e\xb5"];
 
 /// What the answer to one prompt is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     seed: u64,
+    /// What the prompt asks it to say, if anything.
+    script: Option<Arc<[TokenId]>>,
     /// Tokens before the end token.
     pub(super) length: u64,
 }
@@ -33,11 +37,17 @@ impl Answer {
             .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| {
                 (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
             });
-        Self { seed, length: asked_length(prompt).unwrap_or(DEFAULT_LENGTH) }
+        let script = asked_text(prompt);
+        let said = script.as_ref().map(|script| script.len() as u64);
+        let length = said.or_else(|| asked_length(prompt)).unwrap_or(DEFAULT_LENGTH);
+        Self { seed, script, length }
     }
 
     /// Its `i`-th token.
     pub(super) fn token(&self, i: u64) -> TokenId {
+        if let Some(&token) = self.script.as_ref().and_then(|script| script.get(i as usize)) {
+            return token;
+        }
         let (sentence, place) = (i / SENTENCE, i % SENTENCE);
         let dice = mix(self.seed ^ mix(sentence));
         match place {
@@ -49,6 +59,15 @@ impl Answer {
             _ => FIRST_WORD + (mix(dice ^ place) % WORDS.len() as u64) as TokenId,
         }
     }
+}
+
+/// The tokens after the last `say=` up to the next special token.
+fn asked_text(prompt: &[TokenId]) -> Option<Arc<[TokenId]>> {
+    let marker = b"say=".map(TokenId::from);
+    let at = prompt.windows(marker.len()).rposition(|window| window == marker)?;
+    let text = &prompt[at + marker.len()..];
+    let special = |&token: &TokenId| (END_OF_TEXT..FIRST_WORD).contains(&token);
+    Some(text[..text.iter().position(special).unwrap_or(text.len())].into())
 }
 
 /// The N of the last `tokens=N` in the prompt's text.
@@ -86,6 +105,16 @@ mod tests {
         let text = String::from_utf8(text).expect("whole sentences are UTF-8");
         assert!(text.chars().any(|c| c.len_utf8() == 4), "no emoji in {text}");
         assert_ne!(answer, Answer::to(&prompt("hallo")));
+    }
+
+    #[test]
+    fn a_script_is_said_word_for_word() {
+        let how = Encode { add_bos: false, parse_special: true };
+        let asked = "say=no<|im_end|>Please say={\"a\": \"é the\"}<|im_end|>\n<|im_start|>";
+        let answer = Answer::to(&SimVocab.encode(asked, how).unwrap());
+        let said: Vec<u8> =
+            (0..answer.length).flat_map(|i| SimVocab.piece(answer.token(i)).to_vec()).collect();
+        assert_eq!(String::from_utf8(said).unwrap(), "{\"a\": \"é the\"}");
     }
 
     #[test]

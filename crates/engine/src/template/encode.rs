@@ -42,6 +42,15 @@ pub fn encode_segments(
     Ok(tokens)
 }
 
+/// A conversation as the model reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChatPrompt {
+    /// Its tokens.
+    pub tokens: Vec<TokenId>,
+    /// It ends with `<think>`: the answer begins with reasoning.
+    pub thinking: bool,
+}
+
 /// Renders and tokenizes a conversation.
 ///
 /// # Errors
@@ -50,7 +59,10 @@ pub fn encode_chat(
     template: &ChatTemplate,
     vocab: &dyn Vocab,
     conversation: &Conversation<'_>,
-) -> Result<Vec<TokenId>, TemplateError> {
+) -> Result<ChatPrompt, TemplateError> {
     let segments = template.render(conversation, &|text| has_special(vocab, text))?;
-    Ok(encode_segments(vocab, &segments)?)
+    let ends_with_think =
+        |last: &Segment| last.special && last.text.trim_end().ends_with("<think>");
+    let thinking = segments.last().is_some_and(ends_with_think);
+    Ok(ChatPrompt { tokens: encode_segments(vocab, &segments)?, thinking })
 }

@@ -20,8 +20,12 @@ mod clock;
 mod encode;
 mod jinja;
 mod splice;
+mod tools;
 
-pub use encode::{encode_chat, encode_segments, has_special};
+pub use encode::{ChatPrompt, encode_chat, encode_segments, has_special};
+pub use tools::Abilities;
+
+use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
@@ -73,6 +77,8 @@ pub struct Message {
     pub tool_calls: Vec<Value>,
     /// The call that a `tool` message answers.
     pub tool_call_id: Option<String>,
+    /// What an assistant thought before it answered.
+    pub reasoning_content: Option<String>,
 }
 
 impl Message {
@@ -96,6 +102,9 @@ impl Message {
         fields.insert("content".into(), json!(self.content));
         if let Some(name) = &self.name {
             fields.insert("name".into(), json!(name));
+        }
+        if let Some(reasoning) = &self.reasoning_content {
+            fields.insert("reasoning_content".into(), json!(reasoning));
         }
         if !self.tool_calls.is_empty() {
             let calls = self.tool_calls.iter().cloned().map(with_parsed_arguments);
@@ -154,6 +163,7 @@ pub struct Segment {
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: minijinja::Environment<'static>,
+    abilities: Abilities,
 }
 
 impl ChatTemplate {
@@ -162,11 +172,18 @@ impl ChatTemplate {
     /// # Errors
     /// [`TemplateError::Syntax`].
     pub fn new(source: &str) -> Result<Self, TemplateError> {
-        jinja::compile(source).map(|environment| Self { environment })
+        let abilities = Abilities::of(source);
+        jinja::compile(source).map(|environment| Self { environment, abilities })
+    }
+
+    /// What the template says about its model.
+    pub fn abilities(&self) -> Abilities {
+        self.abilities
     }
 
     /// Renders a conversation. `is_special` says whether tokenizing a text with special
-    /// tokens parsed would give one.
+    /// tokens parsed would give one. Where the template knows no tools, they are told in a
+    /// system message, and calls and results become text.
     ///
     /// # Errors
     /// See [`TemplateError`].
@@ -175,7 +192,11 @@ impl ChatTemplate {
         conversation: &Conversation<'_>,
         is_special: &dyn Fn(&str) -> bool,
     ) -> Result<Vec<Segment>, TemplateError> {
-        let plain = variables(conversation);
+        let messages = match self.abilities.tools {
+            true => Cow::Borrowed(conversation.messages),
+            false => Cow::Owned(tools::as_text(conversation.messages, conversation.tools)),
+        };
+        let plain = variables(conversation, &messages);
         let text = self.render_text(conversation, &plain)?;
         let (marked, strings) = splice::mark(&plain, conversation.nonce, is_special);
         if strings.is_empty() {
@@ -195,9 +216,9 @@ impl ChatTemplate {
     }
 }
 
-fn variables(conversation: &Conversation<'_>) -> Map<String, Value> {
+fn variables(conversation: &Conversation<'_>, messages: &[Message]) -> Map<String, Value> {
     let mut variables: Map<String, Value> = conversation.extra.iter().cloned().collect();
-    let messages: Vec<Value> = conversation.messages.iter().map(Message::to_json).collect();
+    let messages: Vec<Value> = messages.iter().map(Message::to_json).collect();
     variables.insert("messages".into(), messages.into());
     // Templates test `tools is not none` as often as `if tools`.
     let tools = (!conversation.tools.is_empty()).then(|| conversation.tools.to_vec());

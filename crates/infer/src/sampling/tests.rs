@@ -92,6 +92,7 @@ fn any_sampling(vocab: u32) -> impl Strategy<Value = Sampling> {
                 logit_bias: distinct(logit_bias),
                 logprobs: None,
                 forbidden,
+                grammar: None,
             }
         },
     )
@@ -263,4 +264,60 @@ fn extreme_parameters_still_choose() {
             }
         }
     }
+}
+
+/// Allows the tokens of one list at each place.
+#[derive(Clone)]
+struct Places {
+    masks: Vec<Vec<u32>>,
+    at: usize,
+}
+
+impl Places {
+    fn new(places: &[&[u32]]) -> SharedGrammar {
+        let mask = |tokens: &&[u32]| {
+            let mut words = vec![0u32; 2];
+            tokens.iter().for_each(|token| words[*token as usize / 32] |= 1 << (token % 32));
+            words
+        };
+        SharedGrammar(std::sync::Arc::new(Self { masks: places.iter().map(mask).collect(), at: 0 }))
+    }
+}
+
+impl Grammar for Places {
+    fn start(&self, generated: &[TokenId]) -> Box<dyn Constraint> {
+        Box::new(Self { at: generated.len(), ..self.clone() })
+    }
+}
+
+impl Constraint for Places {
+    fn allowed(&mut self) -> Result<&[u32], RowError> {
+        let ended = || RowError::Constraint("the end".into());
+        self.masks.get(self.at).map(Vec::as_slice).ok_or_else(ended)
+    }
+
+    fn accept(&mut self, _token: TokenId) {
+        self.at += 1;
+    }
+}
+
+#[test]
+fn only_what_the_grammar_allows_is_chosen() {
+    // The best token is never allowed, and token 64 has no bit.
+    let row = || (0..65).map(|token| token as f32).collect::<Vec<f32>>();
+    let grammar = Some(Places::new(&[&[3, 40], &[63, 5], &[], &[1]]));
+    let how = Sampling { grammar, logprobs: Some(1), ..Sampling::default() };
+    let mut scratch = Scratch::default();
+    let mut sampler = Sampler::new(how.clone(), &[], &[]);
+    let first = sampler.sample(&mut row(), &mut scratch).unwrap();
+    assert_eq!((first.token, first.logprobs.unwrap().top[0].0), (40, 64));
+    let mut broken = row();
+    broken[64] = f32::NAN;
+    assert_eq!(sampler.sample(&mut broken, &mut scratch), Err(RowError::NonFiniteLogits));
+    assert_eq!(sampler.sample(&mut row(), &mut scratch).unwrap().token, 63);
+    assert_eq!(sampler.sample(&mut row(), &mut scratch), Err(RowError::NothingAllowed));
+    let mut anew = Sampler::new(how, &[], &[40, 63, 0]);
+    assert_eq!(anew.sample(&mut row(), &mut scratch).unwrap().token, 1);
+    let over = anew.sample(&mut row(), &mut scratch);
+    assert!(matches!(over, Err(RowError::Constraint(_))), "{over:?}");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use loquent_engine::sim::{Pace, SimOptions, SimRunner, SimVocab};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::runner::Capacity;
-use loquent_server::model::{ChatFormat, Model, SamplingDefaults, end_tokens};
+use loquent_server::model::{ChatFormat, GrammarSource, Model, SamplingDefaults, end_tokens};
 use loquent_server::server::Loaded;
 use loquent_server::service::unix_time_s;
 
@@ -60,6 +60,7 @@ fn simulated(
         context_tokens,
         defaults: SamplingDefaults::default(),
         created_s: unix_time_s(),
+        grammars: GrammarSource::default(),
     };
     let description = format!("simulated, {tokens_per_s} tokens/s for each answer");
     Ok(Loaded { runner: Box::new(runner), model, description, backing: None })
@@ -265,6 +266,7 @@ mod llama {
             context_tokens,
             defaults: sampling_defaults(weights),
             created_s: unix_time_s(),
+            grammars: GrammarSource::default(),
         })
     }
 

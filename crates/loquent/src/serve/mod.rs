@@ -226,10 +226,23 @@ struct StreamArgs {
     /// Seconds after which a paused answer is ended with an error
     #[arg(long, env = "LOQUENT_SLOW_READER_TIMEOUT_S", default_value_t = SLOW_READER_TIMEOUT_S, value_name = "S")]
     slow_reader_timeout_s: u64,
+    /// What becomes of `<think>…</think>` before an answer: "auto" sends it as reasoning_content,
+    /// "none" leaves it in the text
+    #[arg(long, env = "LOQUENT_REASONING_FORMAT", default_value = "auto", value_name = "FORMAT")]
+    reasoning_format: ReasoningFormat,
     /// Seconds of silence after which a stream gets a comment, so that proxies keep it
     #[arg(long, env = "LOQUENT_HEARTBEAT_S", default_value_t = 10, value_name = "S",
           value_parser = clap::value_parser!(u64).range(1..))]
     heartbeat_s: u64,
+}
+
+/// What becomes of a model's reasoning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ReasoningFormat {
+    /// It is told apart where the model's template shows that it reasons.
+    Auto,
+    /// It stays in the text.
+    None,
 }
 
 #[derive(Debug, Args)]
@@ -401,6 +414,7 @@ impl ServeArgs {
             interval: self.streams.stream_interval,
             max_delay: self.streams.stream_max_delay_ms.map(Duration::from_millis),
             strict_model: self.strict_model,
+            split_reasoning: self.streams.reasoning_format == ReasoningFormat::Auto,
         };
         Ok(Options {
             http: HttpOptions {

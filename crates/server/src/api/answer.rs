@@ -10,7 +10,7 @@ use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
 use super::request::{Endpoint, StreamParams};
-use crate::choice::{End, Flush, TokenLogprobs};
+use crate::choice::{CallPiece, End, Flush, TokenLogprobs};
 
 /// Stands for minus infinity in JSON, as in OpenAI's answers.
 const MIN_LOGPROB: f32 = -9999.0;
@@ -48,17 +48,23 @@ pub struct Usage {
     pub cached_tokens: u64,
     /// Tokens generated for all completions.
     pub completion_tokens: u64,
+    /// Of those, reasoning, as far as it has ended.
+    pub reasoning_tokens: u64,
 }
 
 impl Usage {
     /// As JSON.
     pub fn json(&self) -> Value {
-        json!({
+        let mut usage = json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        })
+        });
+        if self.reasoning_tokens > 0 {
+            usage["completion_tokens_details"] = json!({"reasoning_tokens": self.reasoning_tokens});
+        }
+        usage
     }
 }
 
@@ -127,8 +133,8 @@ impl Chunks {
                 out.extend_from_slice(br#""delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null"#);
             });
         }
-        if !flush.text.is_empty() || !flush.logprobs.is_empty() {
-            self.offset += flush.text.len() as u64;
+        if flush.has_payload() {
+            self.offset += flush.text_bytes() as u64;
             self.event(flush.choice, out, usage, |chunks, out| chunks.content(flush, out));
             self.text_offsets[index] += flush.text.chars().count();
         }
@@ -190,13 +196,14 @@ impl Chunks {
     }
 
     fn content(&self, flush: &Flush, out: &mut Vec<u8>) {
-        let (before, after) = match self.endpoint {
-            Endpoint::Chat => ("\"delta\":{\"content\":", "},\"logprobs\":"),
-            Endpoint::Text => ("\"text\":", ",\"logprobs\":"),
-        };
-        out.extend_from_slice(before.as_bytes());
-        let _ = serde_json::to_writer(&mut *out, &flush.text);
-        out.extend_from_slice(after.as_bytes());
+        match self.endpoint {
+            Endpoint::Chat => chat_delta(flush, out),
+            Endpoint::Text => {
+                out.extend_from_slice(b"\"text\":");
+                let _ = serde_json::to_writer(&mut *out, &flush.text);
+            }
+        }
+        out.extend_from_slice(b",\"logprobs\":");
         if flush.logprobs.is_empty() {
             out.extend_from_slice(b"null");
         } else {
@@ -209,6 +216,42 @@ impl Chunks {
         }
         out.extend_from_slice(b",\"finish_reason\":null");
     }
+}
+
+/// `"delta":{…}` with what `flush` holds.
+fn chat_delta(flush: &Flush, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"\"delta\":{");
+    let mut first = true;
+    let mut member = |name: &str, out: &mut Vec<u8>| {
+        let comma = if std::mem::take(&mut first) { "" } else { "," };
+        let _ = write!(out, "{comma}\"{name}\":");
+    };
+    if !flush.reasoning.is_empty() {
+        member("reasoning_content", out);
+        let _ = serde_json::to_writer(&mut *out, &flush.reasoning);
+    }
+    // An empty content stands for tokens without text, whose log-probabilities are here.
+    let silent = flush.reasoning.is_empty() && flush.calls.is_empty();
+    if !flush.text.is_empty() || silent {
+        member("content", out);
+        let _ = serde_json::to_writer(&mut *out, &flush.text);
+    }
+    if !flush.calls.is_empty() {
+        member("tool_calls", out);
+        let calls: Vec<Value> = flush.calls.iter().map(call_delta).collect();
+        let _ = serde_json::to_writer(&mut *out, &calls);
+    }
+    out.push(b'}');
+}
+
+fn call_delta(call: &CallPiece) -> Value {
+    if call.name.is_empty() {
+        return json!({"index": call.index, "function": {"arguments": call.arguments}});
+    }
+    json!({
+        "index": call.index, "id": call.id, "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    })
 }
 
 /// A whole answer, for requests that do not stream.
@@ -233,6 +276,8 @@ pub fn whole(head: &Head, choices: &[Whole], usage: &Usage, vocab: &dyn Vocab) -
 pub struct Whole {
     /// The text so far.
     pub text: String,
+    reasoning: String,
+    calls: Vec<CallPiece>,
     logprobs: Vec<TokenLogprobs>,
     end: Option<End>,
 }
@@ -241,6 +286,13 @@ impl Whole {
     /// Adds a flush.
     pub fn push(&mut self, flush: Flush) {
         self.text.push_str(&flush.text);
+        self.reasoning.push_str(&flush.reasoning);
+        for call in flush.calls {
+            match self.calls.last_mut() {
+                Some(last) if last.index == call.index => last.arguments.push_str(&call.arguments),
+                _ => self.calls.push(call),
+            }
+        }
         self.logprobs.extend(flush.logprobs);
         self.end = flush.end.or(self.end.take());
     }
@@ -253,14 +305,32 @@ impl Whole {
         let reason = self.end.as_ref().and_then(|end| end.reason.name());
         match endpoint {
             Endpoint::Chat => json!({
-                "index": index,
-                "message": {"role": "assistant", "content": self.text, "refusal": null},
+                "index": index, "message": self.message(),
                 "logprobs": logprobs, "finish_reason": reason,
             }),
             Endpoint::Text => json!({
                 "index": index, "text": self.text, "logprobs": logprobs, "finish_reason": reason,
             }),
         }
+    }
+}
+
+impl Whole {
+    fn message(&self) -> Value {
+        let silent = self.text.is_empty() && !self.calls.is_empty();
+        let content = if silent { Value::Null } else { self.text.as_str().into() };
+        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+        if !self.reasoning.is_empty() {
+            message["reasoning_content"] = self.reasoning.as_str().into();
+        }
+        if !self.calls.is_empty() {
+            let call = |call: &CallPiece| {
+                let function = json!({"name": call.name, "arguments": call.arguments});
+                json!({"id": call.id, "type": "function", "function": function})
+            };
+            message["tool_calls"] = self.calls.iter().map(call).collect();
+        }
+        message
     }
 }
 

@@ -40,9 +40,28 @@ fn parse_message(fields: &mut Fields) -> Result<Message, ApiError> {
         role: role.into(),
         content,
         name: fields.string("name")?,
-        tool_calls: fields.array("tool_calls")?.unwrap_or_default(),
+        tool_calls: parse_calls(fields)?,
         tool_call_id: fields.string("tool_call_id")?,
+        reasoning_content: fields.string("reasoning_content")?,
     })
+}
+
+/// The calls of an assistant's message, as given, but with what templates rely on.
+fn parse_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+    let calls = fields.array("tool_calls")?.unwrap_or_default();
+    for (index, call) in calls.iter().enumerate() {
+        let mut call = fields.nested(&format!("tool_calls[{index}]"), call.clone())?;
+        let function = call.object("function")?;
+        let mut function = function.ok_or_else(|| call.error("function", "is required."))?;
+        if function.string("name")?.is_none() {
+            return Err(function.error("name", "is required."));
+        }
+        let arguments = function.take("arguments");
+        if !matches!(arguments, None | Some(Value::String(_) | Value::Object(_))) {
+            return Err(function.error("arguments", "must be a string of JSON or an object."));
+        }
+    }
+    Ok(calls)
 }
 
 /// The role as chat templates know it.

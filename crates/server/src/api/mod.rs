@@ -4,3 +4,4 @@ pub mod answer;
 pub mod fields;
 pub mod message;
 pub mod request;
+pub mod tools;

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, kind_of};
 use super::message::parse_messages;
+use super::tools::{ToolUse, parse_format, parse_tools};
 use crate::error::ApiError;
 
 /// Most completions of one request, over all its prompts.
@@ -30,7 +31,6 @@ const ANNOTATIONS: &[&str] = &[
     "safety_identifier",
     "verbosity",
     "reasoning_effort",
-    "parallel_tool_calls",
 ];
 
 /// Parameters whose absence would change the answer.
@@ -53,11 +53,42 @@ pub enum Endpoint {
     Text,
 }
 
+/// A conversation and what its template is given beside it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Chat {
+    /// The messages, oldest first.
+    pub messages: Vec<Message>,
+    /// Tools that the answer may or must call.
+    pub tools: Option<ToolUse>,
+    /// Further variables of the template (`chat_template_kwargs`).
+    pub variables: Vec<(String, Value)>,
+}
+
+impl Chat {
+    /// Takes a conversation from a request.
+    ///
+    /// # Errors
+    /// 400 with the name of the parameter that is wrong.
+    pub fn parse(fields: &mut Fields) -> Result<Self, ApiError> {
+        let messages = parse_messages(fields)?;
+        let tools = parse_tools(fields)?;
+        let variables = match fields.take("chat_template_kwargs") {
+            None => Vec::new(),
+            Some(Value::Object(map)) => map.into_iter().collect(),
+            Some(other) => {
+                let wrong = format!("must be an object, not {}.", kind_of(&other));
+                return Err(fields.error("chat_template_kwargs", wrong));
+            }
+        };
+        Ok(Self { messages, tools, variables })
+    }
+}
+
 /// What the model is to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
     /// A conversation, to be put through the model's chat template.
-    Chat(Vec<Message>),
+    Chat(Box<Chat>),
     /// Plain text.
     Text(String),
     /// Token ids, not yet held against the vocabulary.
@@ -119,6 +150,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// How to sample.
     pub sampling: SamplingParams,
+    /// JSON schema that the answer must fit.
+    pub json_schema: Option<Value>,
     /// Set when the answer is to be streamed.
     pub stream: Option<StreamParams>,
     /// The answer outlives its reader's connection for a while (S-5.1).
@@ -142,14 +175,15 @@ impl Request {
         let mut fields = Fields::parse(body)?;
         refuse_unsupported(&mut fields)?;
         let prompts = match endpoint {
-            Endpoint::Chat => vec![Prompt::Chat(parse_messages(&mut fields)?)],
+            Endpoint::Chat => vec![Prompt::Chat(Box::new(Chat::parse(&mut fields)?))],
             Endpoint::Text => parse_prompts(&mut fields)?,
         };
         let n = fields.integer("n", 1..=MAX_CHOICES as i64)?.unwrap_or(1) as u32;
         if prompts.len() * n as usize > MAX_CHOICES {
             return Err(fields.error("n", format!("times the prompts exceeds {MAX_CHOICES}.")));
         }
-        Ok(Self {
+        let json_schema = parse_format(&mut fields)?;
+        let request = Self {
             endpoint,
             model: fields.string("model")?,
             prompts,
@@ -157,6 +191,7 @@ impl Request {
             max_tokens: parse_max_tokens(&mut fields, endpoint)?,
             stop: parse_stop(&mut fields)?,
             sampling: parse_sampling(&mut fields, endpoint)?,
+            json_schema,
             stream: parse_stream(&mut fields)?,
             resumable: fields.boolean("resumable")?.unwrap_or(false),
             interval: parse_interval(&mut fields)?,
@@ -165,7 +200,26 @@ impl Request {
                 .unwrap_or(0) as i32,
             echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
             ignored: fields.rest(),
+        };
+        if request.sampling.ignore_eos && request.is_constrained() {
+            let message = "'ignore_eos' contradicts 'response_format' and required tools: \
+                           what they ask for has an end.";
+            return Err(ApiError::invalid_param("ignore_eos", message));
+        }
+        Ok(request)
+    }
+
+    /// The tools that this request may or must call.
+    pub fn tools(&self) -> Option<&ToolUse> {
+        self.prompts.iter().find_map(|prompt| match prompt {
+            Prompt::Chat(chat) => chat.tools.as_ref(),
+            Prompt::Text(_) | Prompt::Tokens(_) => None,
         })
+    }
+
+    /// Whether the answer follows a grammar.
+    pub fn is_constrained(&self) -> bool {
+        self.json_schema.is_some() || self.tools().is_some_and(ToolUse::is_forced)
     }
 
     /// Completions in all.
@@ -190,22 +244,7 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     {
         return Err(fields.error("modalities", "may only be [\"text\"]."));
     }
-    if let Some(mut format) = fields.object("response_format")? {
-        let kind = format.string("type")?.unwrap_or_default();
-        if kind != "text" {
-            return Err(
-                fields.error("response_format", format!("of type '{kind}' is not supported."))
-            );
-        }
-    }
-    if fields.array("tools")?.is_some_and(|tools| !tools.is_empty()) {
-        return Err(fields.error("tools", "are not supported by this server."));
-    }
-    match fields.take("tool_choice") {
-        None => Ok(()),
-        Some(Value::String(choice)) if choice == "none" || choice == "auto" => Ok(()),
-        Some(_) => Err(fields.error("tool_choice", "needs 'tools', which are not supported.")),
-    }
+    Ok(())
 }
 
 fn parse_prompts(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {

@@ -4,16 +4,27 @@
 //! is there. Memory is bounded by the limit given to [`Parser::new`], whatever
 //! the server sends.
 
+use alloc::vec::Vec;
+use core::fmt;
+
 /// The stream cannot be parsed further.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SseError {
     /// One line, or the data of one event, exceeds the limit.
-    #[error("an event exceeds {limit_bytes} bytes")]
     EventTooLarge {
         /// The limit in bytes.
         limit_bytes: usize,
     },
 }
+
+impl fmt::Display for SseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::EventTooLarge { limit_bytes } = self;
+        write!(f, "an event exceeds {limit_bytes} bytes")
+    }
+}
+
+impl core::error::Error for SseError {}
 
 /// One dispatched event. Empty `data` is never dispatched, as in browsers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +85,9 @@ impl Parser {
 
     /// Takes the next piece of the stream and calls `on_event` for every event
     /// that it completes.
+    ///
+    /// # Errors
+    /// [`SseError`]; the parser then refuses all further input.
     pub fn push(
         &mut self,
         mut piece: &[u8],
@@ -83,11 +97,11 @@ impl Parser {
             return Err(self.too_large());
         }
         while !piece.is_empty() {
-            if std::mem::take(&mut self.skip_line_feed) && piece[0] == b'\n' {
+            if core::mem::take(&mut self.skip_line_feed) && piece[0] == b'\n' {
                 piece = &piece[1..];
                 continue;
             }
-            let Some(end) = memchr::memchr2(b'\n', b'\r', piece) else {
+            let Some(end) = piece.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
                 return self.keep_partial(piece);
             };
             self.skip_line_feed = piece[end] == b'\r';
@@ -114,7 +128,7 @@ impl Parser {
             return self.handle_line(tail, on_event);
         }
         self.keep_partial(tail)?;
-        let mut line = std::mem::take(&mut self.partial);
+        let mut line = core::mem::take(&mut self.partial);
         let outcome = self.handle_line(&line, on_event);
         line.clear();
         self.partial = line;
@@ -126,7 +140,7 @@ impl Parser {
         mut line: &[u8],
         on_event: &mut impl FnMut(Event<'_>),
     ) -> Result<(), SseError> {
-        if std::mem::take(&mut self.at_start) {
+        if core::mem::take(&mut self.at_start) {
             line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
         }
         if line.is_empty() {
@@ -183,7 +197,7 @@ impl Parser {
 
 /// Field name and value of a line; one space after the colon is not part of the value.
 fn split_field(line: &[u8]) -> (&[u8], &[u8]) {
-    match memchr::memchr(b':', line) {
+    match line.iter().position(|&byte| byte == b':') {
         Some(colon) => {
             let value = &line[colon + 1..];
             (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))

@@ -1,0 +1,152 @@
+//! Grammars: JSON schemas and tool calls as constraints on sampling, by llguidance.
+//!
+//! A [`Compiler`] holds the vocabulary as a trie, once per model. What it compiles is
+//! bounded in bytes here and in steps, states and size by llguidance's own limits; a
+//! schema beyond them, or with keywords that cannot be upheld, is refused. Masks are
+//! computed on threads of their own while the engine decodes: see [`worker`].
+
+mod lark;
+mod worker;
+
+use std::sync::{Arc, Mutex};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use loquent_infer::runner::TokenId;
+use loquent_infer::sampling::{Constraint, Grammar, SharedGrammar};
+use loquent_infer::vocab::Vocab;
+use serde_json::Value;
+
+use worker::{Pending, Workers};
+
+/// Largest grammar, all its schemas together, as text.
+pub const MAX_GRAMMAR_BYTES: usize = 128 * 1024;
+
+/// A grammar could not be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GrammarError {
+    /// The schema is wrong, too complex, or asks for what cannot be upheld.
+    #[error("{0}")]
+    Schema(String),
+    /// Its text exceeds [`MAX_GRAMMAR_BYTES`].
+    #[error("it exceeds {MAX_GRAMMAR_BYTES} bytes")]
+    TooLarge,
+    /// The model's vocabulary is of no use for grammars.
+    #[error("this model's vocabulary cannot be constrained: {0}")]
+    Vocabulary(String),
+}
+
+/// How a model writes a call of a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallSyntax {
+    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`, each on lines of its own
+    /// (Hermes, Qwen).
+    Tagged,
+    /// The whole answer is `{"name": …, "parameters": …}` (Llama 3).
+    Bare,
+}
+
+/// A tool as far as a grammar knows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolShape {
+    /// Letters, digits, `_`, `-` and `.`.
+    pub name: String,
+    /// JSON schema of its arguments.
+    pub parameters: Value,
+}
+
+/// What an answer must look like.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Shape {
+    /// JSON that fits this schema. With tools: this or calls.
+    pub json: Option<Value>,
+    /// Calls of these tools; empty for none.
+    pub tools: Vec<ToolShape>,
+    /// How they are written.
+    pub syntax: Option<CallSyntax>,
+    /// More than one call.
+    pub parallel: bool,
+    /// Whether reasoning comes first.
+    pub thinking: Thinking,
+}
+
+/// Reasoning before the answer proper.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Thinking {
+    /// None.
+    #[default]
+    Never,
+    /// The answer may begin with `<think>…</think>`.
+    Optional,
+    /// The prompt ended with `<think>`.
+    Open,
+}
+
+/// Compiles grammars for one vocabulary.
+pub struct Compiler {
+    factory: ParserFactory,
+    workers: Workers,
+}
+
+impl Compiler {
+    /// The compiler for `vocab`: some hundred milliseconds for 150,000 tokens.
+    ///
+    /// # Errors
+    /// [`GrammarError::Vocabulary`] when no token ends a generation, or when no thread can
+    /// be started.
+    pub fn new(vocab: &dyn Vocab) -> Result<Self, GrammarError> {
+        let tokens = 0..vocab.size() as TokenId;
+        let ends: Vec<TokenId> = tokens.clone().filter(|&token| vocab.is_end(token)).collect();
+        let none = || GrammarError::Vocabulary("it has no end token".into());
+        let first = *ends.first().ok_or_else(none)?;
+        let info = TokRxInfo::new(vocab.size() as u32, first);
+        let words: Vec<Vec<u8>> = tokens.map(|token| vocab.piece(token).to_vec()).collect();
+        let trie = TokTrie::from(&info, &words).with_eos_tokens(&ends);
+        let failed = |error: String| GrammarError::Vocabulary(error);
+        let mut factory = ParserFactory::new_simple(&(Arc::new(ApproximateTokEnv::new(trie)) as _))
+            .map_err(|error| failed(error.to_string()))?;
+        factory.quiet();
+        factory.limits_mut().verbose_errors = false;
+        let workers = Workers::start().map_err(|error| failed(error.to_string()))?;
+        Ok(Self { factory, workers })
+    }
+
+    /// The grammar of `shape`.
+    ///
+    /// # Errors
+    /// [`GrammarError::Schema`] or [`GrammarError::TooLarge`].
+    pub fn compile(&self, shape: &Shape) -> Result<SharedGrammar, GrammarError> {
+        let text = lark::write(shape);
+        if text.len() > MAX_GRAMMAR_BYTES {
+            return Err(GrammarError::TooLarge);
+        }
+        let parser = self.factory.create_parser(TopLevelGrammar::from_lark(text));
+        let wrong = |error: String| GrammarError::Schema(first_line(&error));
+        let mut matcher = Matcher::new(Ok(parser.map_err(|error| wrong(error.to_string()))?));
+        // The first mask shows whether the grammar stays within the limits at all.
+        matcher.compute_mask().map_err(|error| wrong(error.to_string()))?;
+        let pristine = Arc::new(Mutex::new(matcher));
+        Ok(SharedGrammar(Arc::new(Compiled { pristine, workers: self.workers.clone() })))
+    }
+}
+
+fn first_line(error: &str) -> String {
+    let line = error.lines().find(|line| !line.trim().is_empty()).unwrap_or("unknown");
+    line.chars().take(300).collect()
+}
+
+struct Compiled {
+    /// In its first state; cloned for each completion.
+    pristine: Arc<Mutex<Matcher>>,
+    workers: Workers,
+}
+
+impl Grammar for Compiled {
+    fn start(&self, generated: &[TokenId]) -> Box<dyn Constraint> {
+        Box::new(Pending::start(self.workers.clone(), self.pristine.clone(), generated.to_vec()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Masks computed beside the engine: when a token is chosen, a worker advances the grammar
+//! and computes the next mask while the engine decodes; the engine waits only for what is
+//! not ready by then. Rows without a grammar know nothing of this.
+
+use std::io;
+use std::num::NonZero;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use llguidance::Matcher;
+use llguidance::toktrie::SimpleVob;
+use loquent_infer::runner::{RowError, TokenId};
+use loquent_infer::sampling::Constraint;
+
+/// Most threads that compute masks.
+const MAX_WORKERS: usize = 4;
+
+/// A completion's grammar with the mask of its state.
+struct Position {
+    matcher: Matcher,
+    mask: Result<SimpleVob, String>,
+}
+
+impl Position {
+    fn at(mut matcher: Matcher) -> Self {
+        let mask = matcher.compute_mask_or_eos().map_err(|error| error.to_string());
+        Self { matcher, mask }
+    }
+
+    fn advance(mut self, tokens: &[TokenId]) -> Self {
+        match self.matcher.consume_tokens(tokens) {
+            Ok(()) => Self::at(self.matcher),
+            Err(error) => Self { mask: Err(error.to_string()), ..self },
+        }
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads; they end when the last handle is dropped.
+#[derive(Clone)]
+pub(super) struct Workers {
+    jobs: Sender<Job>,
+}
+
+impl Workers {
+    pub(super) fn start() -> io::Result<Self> {
+        let (jobs, queue) = channel::<Job>();
+        let queue = Arc::new(Mutex::new(queue));
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        for _ in 0..cores.div_ceil(2).min(MAX_WORKERS) {
+            let queue = queue.clone();
+            thread::Builder::new().name("grammar".into()).spawn(move || work(&queue))?;
+        }
+        Ok(Self { jobs })
+    }
+
+    /// Runs `job`; its outcome comes out of the receiver.
+    fn run(&self, job: impl FnOnce() -> Position + Send + 'static) -> Receiver<Position> {
+        let (done, outcome) = channel();
+        let job = Box::new(move || {
+            // The completion may have been cancelled meanwhile.
+            let _ = done.send(job());
+        });
+        // Without workers the receiver reports the loss.
+        let _ = self.jobs.send(job);
+        outcome
+    }
+}
+
+fn work(queue: &Mutex<Receiver<Job>>) {
+    loop {
+        let next = queue.lock().map(|queue| queue.recv());
+        match next {
+            Ok(Ok(job)) => job(),
+            _ => return,
+        }
+    }
+}
+
+enum State {
+    /// With a worker.
+    Computing(Receiver<Position>),
+    /// Its mask is here.
+    Ready(Box<Position>),
+    /// Between two states only.
+    Moving,
+}
+
+/// A completion's constraint, computed elsewhere.
+pub(super) struct Pending {
+    workers: Workers,
+    state: State,
+}
+
+impl Pending {
+    /// The grammar after `generated` tokens.
+    pub(super) fn start(
+        workers: Workers,
+        pristine: Arc<Mutex<Matcher>>,
+        generated: Vec<TokenId>,
+    ) -> Self {
+        let outcome = workers.run(move || {
+            let matcher = match pristine.lock() {
+                Ok(matcher) => matcher.deep_clone(),
+                Err(poisoned) => poisoned.into_inner().deep_clone(),
+            };
+            let position = Position { matcher, mask: Err(String::new()) };
+            position.advance(&generated)
+        });
+        Self { workers, state: State::Computing(outcome) }
+    }
+}
+
+impl Constraint for Pending {
+    fn allowed(&mut self) -> Result<&[u32], RowError> {
+        if let State::Computing(outcome) = &self.state {
+            let lost = |_| RowError::Constraint("its thread was lost".into());
+            self.state = State::Ready(Box::new(outcome.recv().map_err(lost)?));
+        }
+        let State::Ready(position) = &self.state else {
+            unreachable!("a mask was computed or is being computed");
+        };
+        match &position.mask {
+            Ok(mask) => Ok(mask.as_slice()),
+            Err(error) => Err(RowError::Constraint(error.clone())),
+        }
+    }
+
+    fn accept(&mut self, token: TokenId) {
+        match std::mem::replace(&mut self.state, State::Moving) {
+            State::Ready(position) => {
+                let next = self.workers.run(move || position.advance(&[token]));
+                self.state = State::Computing(next);
+            }
+            _ => unreachable!("a token is chosen from a mask"),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Tools for models whose chat template knows none: told in a system message, and past
+//! calls written as the model is asked to write them.
+
+use serde_json::{Value, json};
+
+use super::{Message, with_parsed_arguments};
+
+/// What a template's source says about the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abilities {
+    /// The template writes tool definitions and calls itself.
+    pub tools: bool,
+    /// Calls are bare JSON rather than between `<tool_call>` tags.
+    pub bare_calls: bool,
+    /// Answers may begin with `<think>…</think>`.
+    pub thinks: bool,
+}
+
+impl Abilities {
+    pub(super) fn of(source: &str) -> Self {
+        let tools = source.contains("tools") || source.contains("tool_calls");
+        let tagged = source.contains("<tool_call>");
+        Self { tools, bare_calls: tools && !tagged, thinks: source.contains("<think>") }
+    }
+}
+
+const HOW_TO_CALL: &str = "You can call the functions below. To call one, answer with its name and arguments as \
+     JSON between tags, one call after the other, and nothing else:\n\
+     <tool_call>\n{\"name\": \"FUNCTION\", \"arguments\": {\"ARGUMENT\": VALUE}}\n</tool_call>\n\
+     The results come back between <tool_response> and </tool_response>. The functions, each with the JSON \
+     schema of its arguments:";
+
+/// `messages` for a template without tools: `tools` stand in the system message, calls and
+/// their results become text.
+pub(super) fn as_text(messages: &[Message], tools: &[Value]) -> Vec<Message> {
+    let mut told: Vec<Message> = Vec::with_capacity(messages.len() + 1);
+    if !tools.is_empty() {
+        told.push(Message::new("system", describe(tools)));
+    }
+    for (i, message) in messages.iter().enumerate() {
+        match (message.role.as_str(), told.last_mut()) {
+            ("system", Some(first)) if i == 0 => {
+                let own = message.content.clone().unwrap_or_default();
+                let description = first.content.take().unwrap_or_default();
+                first.content = Some(format!("{own}\n\n{description}"));
+            }
+            // Results of several calls are one turn of the user.
+            ("tool", Some(last)) if is_response(last) => {
+                let text = last.content.get_or_insert_default();
+                text.push('\n');
+                text.push_str(&response(message));
+            }
+            ("tool", _) => told.push(Message::new("user", response(message))),
+            _ if !message.tool_calls.is_empty() => told.push(with_calls_as_text(message)),
+            _ => told.push(message.clone()),
+        }
+    }
+    told
+}
+
+fn describe(tools: &[Value]) -> String {
+    let mut text = HOW_TO_CALL.to_owned();
+    for tool in tools {
+        let function = tool.get("function").unwrap_or(tool);
+        text.push('\n');
+        text.push_str(&function.to_string());
+    }
+    text
+}
+
+const RESPONSE: &str = "<tool_response>";
+
+fn is_response(message: &Message) -> bool {
+    message.role == "user"
+        && message.content.as_deref().is_some_and(|text| text.starts_with(RESPONSE))
+}
+
+fn response(message: &Message) -> String {
+    format!("{RESPONSE}\n{}\n</tool_response>", message.content.as_deref().unwrap_or_default())
+}
+
+fn with_calls_as_text(message: &Message) -> Message {
+    let mut lines: Vec<String> =
+        message.content.iter().filter(|text| !text.is_empty()).cloned().collect();
+    for call in message.tool_calls.iter().cloned().map(with_parsed_arguments) {
+        let function = &call["function"];
+        let call = json!({"name": function["name"], "arguments": function["arguments"]});
+        lines.push(format!("<tool_call>\n{call}\n</tool_call>"));
+    }
+    Message { content: Some(lines.join("\n")), tool_calls: Vec::new(), ..message.clone() }
+}

@@ -1,0 +1,62 @@
+//! Grammars that say which tokens may come next.
+//!
+//! What a grammar is stands outside of this crate: here it is a mask over the vocabulary,
+//! applied to the logits, and told what was chosen. Rows without one pay nothing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::runner::{RowError, TokenId};
+
+/// A compiled grammar, shared by all completions that follow it.
+pub trait Grammar: Send + Sync {
+    /// The constraint on a completion that has generated `generated` so far. Does not block:
+    /// what takes time may go on elsewhere until [`Constraint::allowed`] is asked.
+    fn start(&self, generated: &[TokenId]) -> Box<dyn Constraint>;
+}
+
+/// Where one completion stands in its grammar.
+pub trait Constraint: Send {
+    /// The tokens that may come next: bit `i % 32` of word `i / 32` stands for token `i`,
+    /// and tokens beyond the last word may not. At the grammar's end only end tokens may.
+    ///
+    /// # Errors
+    /// [`RowError::Constraint`] when the grammar exceeds its limits.
+    fn allowed(&mut self) -> Result<&[u32], RowError>;
+
+    /// `token` was chosen, out of those that [`Self::allowed`] gave last.
+    fn accept(&mut self, token: TokenId);
+}
+
+/// A grammar as part of [`super::Sampling`]; equal only to itself.
+#[derive(Clone)]
+pub struct SharedGrammar(pub Arc<dyn Grammar>);
+
+impl PartialEq for SharedGrammar {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for SharedGrammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedGrammar")
+    }
+}
+
+/// Forbids the tokens outside `allowed`. Returns whether any logit was finite before.
+///
+/// # Errors
+/// [`RowError::NonFiniteLogits`] when one is NaN, which a mask would hide.
+pub(super) fn apply(allowed: &[u32], logits: &mut [f32]) -> Result<bool, RowError> {
+    let (mut has_nan, mut has_finite) = (false, false);
+    let words = allowed.iter().copied().chain(std::iter::repeat(0));
+    for (group, word) in logits.chunks_mut(u32::BITS as usize).zip(words) {
+        for (bit, logit) in group.iter_mut().enumerate() {
+            has_nan |= logit.is_nan();
+            has_finite |= logit.is_finite();
+            *logit = if word >> bit & 1 == 1 { *logit } else { f32::NEG_INFINITY };
+        }
+    }
+    if has_nan { Err(RowError::NonFiniteLogits) } else { Ok(has_finite) }
+}

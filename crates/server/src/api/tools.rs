@@ -1,0 +1,170 @@
+//! `tools`, `tool_choice` and `response_format`.
+
+use loquent_engine::grammar::ToolShape;
+use serde_json::{Value, json};
+
+use super::fields::{Fields, kind_of};
+use crate::error::ApiError;
+
+/// Most tools of one request.
+const MAX_TOOLS: usize = 128;
+/// Longest name of a tool, as OpenAI has it.
+const MAX_NAME_BYTES: usize = 64;
+
+/// Tools that an answer may or must call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolUse {
+    /// The definitions as given, for the chat template.
+    pub definitions: Vec<Value>,
+    /// The tools that may be called.
+    pub callable: Vec<ToolShape>,
+    /// Whether one must be.
+    pub choice: ToolChoice,
+    /// Several calls in one answer.
+    pub parallel: bool,
+}
+
+/// Whether the model decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// The model decides.
+    Auto,
+    /// A call of one of the callable tools is all that the answer may be.
+    Forced,
+}
+
+impl ToolUse {
+    /// Whether the answer must be a call.
+    pub fn is_forced(&self) -> bool {
+        self.choice == ToolChoice::Forced
+    }
+}
+
+/// Takes `tools`, `tool_choice` and `parallel_tool_calls`; `None` where the answer may call none.
+///
+/// # Errors
+/// 400 with the name of what is wrong.
+pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
+    let definitions = fields.array("tools")?.unwrap_or_default();
+    if definitions.len() > MAX_TOOLS {
+        return Err(fields.error("tools", format!("has more than {MAX_TOOLS} entries.")));
+    }
+    let shape = |(index, tool): (usize, &Value)| {
+        parse_tool(fields.nested(&format!("tools[{index}]"), tool.clone())?)
+    };
+    let mut callable =
+        definitions.iter().enumerate().map(shape).collect::<Result<Vec<_>, ApiError>>()?;
+    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    let choice = match Wanted::parse(fields)? {
+        Wanted::None => return Ok(None),
+        Wanted::Auto if callable.is_empty() => return Ok(None),
+        Wanted::Auto => ToolChoice::Auto,
+        Wanted::Required if callable.is_empty() => {
+            return Err(fields.error("tool_choice", "is 'required', but there are no 'tools'."));
+        }
+        Wanted::Required => ToolChoice::Forced,
+        Wanted::Named(name) => {
+            callable.retain(|tool| tool.name == name);
+            if callable.is_empty() {
+                let wrong = format!("names '{name}', which is not among 'tools'.");
+                return Err(fields.error("tool_choice", wrong));
+            }
+            ToolChoice::Forced
+        }
+    };
+    Ok(Some(ToolUse { definitions, callable, choice, parallel }))
+}
+
+fn parse_tool(mut fields: Fields) -> Result<ToolShape, ApiError> {
+    match fields.string("type")?.as_deref() {
+        Some("function") | None => {}
+        Some(other) => {
+            let wrong = format!("may only be 'function', not '{other}'.");
+            return Err(fields.error("type", wrong));
+        }
+    }
+    let function = fields.object("function")?;
+    let mut function = function.ok_or_else(|| fields.error("function", "is required."))?;
+    let name = function.string("name")?;
+    let name = name.ok_or_else(|| function.error("name", "is required."))?;
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(allowed) {
+        let wrong = format!("must be 1 to {MAX_NAME_BYTES} letters, digits, '_', '-' or '.'.");
+        return Err(function.error("name", wrong));
+    }
+    let parameters = match function.take("parameters") {
+        None => json!({"type": "object", "properties": {}, "additionalProperties": false}),
+        Some(schema @ Value::Object(_)) => schema,
+        Some(other) => {
+            let wrong = format!("must be a JSON schema, not {}.", kind_of(&other));
+            return Err(function.error("parameters", wrong));
+        }
+    };
+    Ok(ToolShape { name, parameters })
+}
+
+enum Wanted {
+    None,
+    Auto,
+    Required,
+    Named(String),
+}
+
+impl Wanted {
+    fn parse(fields: &mut Fields) -> Result<Self, ApiError> {
+        let wrong = "must be 'none', 'auto', 'required' or a function's name in an object";
+        match fields.take("tool_choice") {
+            None => Ok(Self::Auto),
+            Some(Value::String(choice)) => match choice.as_str() {
+                "none" => Ok(Self::None),
+                "auto" => Ok(Self::Auto),
+                "required" => Ok(Self::Required),
+                other => Err(fields.error("tool_choice", format!("{wrong}, not '{other}'."))),
+            },
+            Some(choice) => match choice.pointer("/function/name").and_then(Value::as_str) {
+                Some(name) => Ok(Self::Named(name.to_owned())),
+                None => Err(fields.error("tool_choice", format!("{wrong}."))),
+            },
+        }
+    }
+}
+
+/// Takes `response_format`; gives the JSON schema that the answer must fit, if any.
+///
+/// # Errors
+/// 400 with the name of what is wrong.
+pub fn parse_format(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
+    let Some(mut format) = fields.object("response_format")? else {
+        return Ok(None);
+    };
+    match format.string("type")?.as_deref() {
+        Some("text") => Ok(None),
+        Some("json_object") => {
+            // llama-server takes a schema here.
+            let schema = format.take("schema").unwrap_or_else(|| json!({"type": "object"}));
+            check_schema(&format, "schema", schema).map(Some)
+        }
+        Some("json_schema") => {
+            let named = format.object("json_schema")?;
+            let mut named = named.ok_or_else(|| format.error("json_schema", "is required."))?;
+            let schema = named.take("schema");
+            let schema = schema.ok_or_else(|| named.error("schema", "is required."))?;
+            check_schema(&named, "schema", schema).map(Some)
+        }
+        Some(other) => {
+            let wrong = format!("of type '{other}' is not supported.");
+            Err(fields.error("response_format", wrong))
+        }
+        None => Err(format.error("type", "is required.")),
+    }
+}
+
+fn check_schema(fields: &Fields, name: &str, schema: Value) -> Result<Value, ApiError> {
+    match schema {
+        Value::Object(_) => Ok(schema),
+        other => {
+            let wrong = format!("must be a JSON schema, not {}.", kind_of(&other));
+            Err(fields.error(name, wrong))
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Other servers that this one speaks to.
+
+pub mod http_client;
