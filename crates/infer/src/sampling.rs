@@ -147,13 +147,15 @@ impl Sampler {
     }
 
     /// A sampler from what [`Sampler::sampling`], [`Sampler::generated`] and
-    /// [`Sampler::seen`] gave, on another machine for example.
+    /// [`Sampler::seen`] gave, on another machine for example. Without a grammar: its state
+    /// does not travel.
     pub fn restore(
         sampling: Sampling,
         generated: u64,
         seen: impl IntoIterator<Item = (TokenId, u32)>,
     ) -> Self {
-        Self { sampling, generated, seen: seen.into_iter().collect() }
+        debug_assert!(sampling.grammar.is_none(), "a grammar's state does not travel");
+        Self { sampling, constraint: None, generated, seen: seen.into_iter().collect() }
     }
 
     /// How it samples.

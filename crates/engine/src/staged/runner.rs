@@ -335,6 +335,7 @@ impl Runner for StagedRunner {
     }
 
     fn assign(&mut self, slot: Slot, sampler: Sampler) {
+        debug_assert!(sampler.sampling().grammar.is_none(), "the service refuses grammars");
         // A session that was lost is noticed when the batch is submitted.
         if self.session.is_none() {
             self.session = self.cluster.session();

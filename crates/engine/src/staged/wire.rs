@@ -651,6 +651,7 @@ fn row_error_number(error: &RowError) -> u8 {
         RowError::NonFiniteLogits => 0,
         RowError::NothingAllowed => 1,
         RowError::OutOfStep => 2,
+        RowError::Constraint(_) => unreachable!("stages sample without grammars"),
     }
 }
 
