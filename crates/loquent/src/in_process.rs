@@ -125,7 +125,7 @@ impl InProcess {
 
     /// Breaks off what still runs and waits until the engine is freed.
     pub async fn close(self) {
-        self.service.delivery.stop();
+        self.service.stop();
         // An engine that panicked has said so, and its requests have failed.
         let _ = tokio::task::spawn_blocking(|| self.engine.join()).await;
     }

@@ -157,6 +157,15 @@ impl<'a> Frame<'a> {
         Ok(frame)
     }
 
+    /// The stream of the frame at the front of `datagram`, for whoever passes it on unread;
+    /// `None` if there is no frame of this version.
+    pub fn peek_stream(datagram: &[u8]) -> Option<u64> {
+        let first = *datagram.first()?;
+        let flags = usize::from(first & 7 == kind::ACK); // they stand before it (D-2.3)
+        let fields = datagram.get(1 + flags..).filter(|_| first >> 4 == VERSION)?;
+        Reader::new(fields).int().ok()
+    }
+
     /// The stream that the frame belongs to, within its connection.
     pub const fn stream(&self) -> u64 {
         match self {

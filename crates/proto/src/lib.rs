@@ -11,11 +11,13 @@ extern crate alloc;
 
 pub mod assemble;
 pub mod bucket;
+pub mod chunk;
 pub mod coalesce;
 pub mod delta;
 pub mod error;
 pub mod frame;
 pub mod govern;
+pub mod json;
 pub mod log;
 pub mod pace;
 pub mod path;

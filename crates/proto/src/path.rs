@@ -96,6 +96,7 @@ pub struct Path {
     first_packet: u64,
     largest_acked: Option<u64>,
     run_seen: Option<Micros>,
+    arrival_seen: Option<Micros>,
 }
 
 impl Path {
@@ -108,6 +109,7 @@ impl Path {
             first_packet,
             largest_acked: None,
             run_seen: None,
+            arrival_seen: None,
         }
     }
 
@@ -125,7 +127,10 @@ impl Path {
             return false;
         };
         for packet in &mut self.sent {
-            packet.arrived |= ack.has_packet(packet.number) == Some(true);
+            if !packet.arrived && ack.has_packet(packet.number) == Some(true) {
+                packet.arrived = true;
+                self.arrival_seen = Some(now);
+            }
         }
         self.look_for_runs(largest, burst);
         if self.largest_acked.is_some_and(|before| largest <= before) {
@@ -135,6 +140,11 @@ impl Path {
         let packet = self.sent.iter().find(|packet| packet.number == largest);
         let rtt = packet.map(|packet| now.since(packet.at).since(ack.hold));
         rtt.inspect(|rtt| self.rtt.sample(*rtt)).is_some()
+    }
+
+    /// When an acknowledgement last named a packet of this path that none had named before.
+    pub const fn last_arrival(&self) -> Option<Micros> {
+        self.arrival_seen
     }
 
     /// When the last loss run ended that was long enough to be a burst.

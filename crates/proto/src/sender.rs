@@ -306,6 +306,24 @@ impl Sender {
         self.state == SenderState::Active && self.unsent_since.is_none() && !lazy
     }
 
+    /// Whether the reader needs no haste: its page is hidden, or it holds more text than a
+    /// round trip and some margin take. New deltas may then be gathered before they are
+    /// pushed.
+    pub fn is_lazy(&self) -> bool {
+        self.last_new_text.is_some_and(|last| self.lazy_at(last).is_some())
+    }
+
+    /// When the oldest byte first left that is not acknowledged on this path.
+    pub fn unacked_since(&self) -> Option<Micros> {
+        self.first_sent.front().map(|(_, at)| *at)
+    }
+
+    /// When an acknowledgement last told of a datagram's arrival on this path. Frames of
+    /// [`Self::transmit_aside`] do not count.
+    pub const fn last_arrival(&self) -> Option<Micros> {
+        self.path.last_arrival()
+    }
+
     /// Another transport, over which this sender does not deliver, has brought the reader
     /// everything below `offset`.
     ///
@@ -313,6 +331,33 @@ impl Sender {
     /// [`Error::OffsetUnavailable`] if the log does not reach that far.
     pub fn acknowledge(&mut self, offset: u64) -> Result<(), Error> {
         self.advance(offset)
+    }
+
+    /// Appends a DATA frame for a reliable way beside the datagrams: the log's bytes from
+    /// `from` on, at most `max_bytes` of them. Returns their range; `None` if there are none.
+    ///
+    /// It has a packet number of its own, but says nothing about the path: neither its
+    /// acknowledgement nor the lack of one is held for or against the datagrams.
+    pub fn transmit_aside(
+        &mut self,
+        from: u64,
+        max_bytes: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<Range<u64>> {
+        let head = self.log.head();
+        let range = from.max(self.log.base())..head.min(from.saturating_add(max_bytes));
+        if self.state != SenderState::Active || range.is_empty() {
+            return None;
+        }
+        self.write(range.clone(), out);
+        self.next_packet += 1;
+        self.sent_most = self.sent_most.max(range.end);
+        Some(range)
+    }
+
+    /// The round trip to expect of the next path, until one is measured.
+    pub fn set_initial_rtt(&mut self, rtt: Micros) {
+        self.config.initial_rtt = rtt;
     }
 
     /// The path takes larger or smaller datagrams from now on.
@@ -346,6 +391,7 @@ impl Sender {
         (self.opened, self.last_heard) = (now, now);
         (self.last_send, self.last_new_text) = (None, None);
         (self.cum, self.sent_head, self.sweep) = (offset, offset, offset);
+        self.sent_most = self.sent_most.max(offset); // another transport may have brought it
         self.first_sent.clear();
         self.held.clear();
         self.unsent_since = (offset < self.log.head()).then_some(now);

@@ -317,3 +317,42 @@ fn a_failed_answer_is_not_complete() {
     assert!(pair.failed && !pair.complete);
     assert_eq!(pair.sender.state(), SenderState::Finished, "the failure itself was delivered");
 }
+
+/// The datagrams are lost, all of them; a reliable way beside them brings the log.
+#[test]
+fn a_reliable_way_beside_the_datagrams_delivers_and_says_nothing_about_them() {
+    let dead = LinkConfig { loss: 1.0, ..LinkConfig::clean(20) };
+    let mut pair = pair([dead, LinkConfig::clean(20)], 1);
+    let generated = generate(&mut pair, 10, ms(50));
+    assert!(pair.shown.is_empty());
+    assert_eq!(pair.sender.last_arrival(), None);
+    assert_eq!(pair.sender.unacked_since(), Some(Micros::ZERO));
+    let (mut from, mut frame) = (0, Vec::new());
+    while let Some(range) = pair.sender.transmit_aside(from, 16, &mut frame) {
+        assert_eq!(range.start, from);
+        pair.receiver.handle_datagram(pair.now, &frame).unwrap();
+        frame.clear();
+        from = range.end;
+    }
+    pair.run_until(pair.now + ms(5_000));
+    assert_delivered(&mut pair, &generated, "aside");
+    assert_eq!(pair.sender.last_arrival(), None, "no datagram has arrived");
+}
+
+/// What an event stream has brought is not sent again, and its acknowledgement is believed.
+#[test]
+fn a_stream_that_another_transport_delivered_goes_on_by_datagram() {
+    let mut pair = pair([LinkConfig::clean(20), LinkConfig::clean(20)], 1);
+    pair.sender.suspend();
+    pair.push(&opening());
+    pair.push(&Delta::text("by another way"));
+    let there = pair.sender.log().head();
+    pair.sender.acknowledge(there).unwrap();
+    pair.restart_at(there, ReceiverConfig::default());
+    let hidden_at = pair.now;
+    pair.receiver.set_hidden(hidden_at, true);
+    pair.run_until(pair.now + ms(100));
+    assert!(pair.sender.reader().hidden, "an acknowledgement of what came otherwise was refused");
+    let rest = finish(&mut pair);
+    assert_delivered(&mut pair, &rest, "after the event stream");
+}

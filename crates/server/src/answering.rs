@@ -1,16 +1,20 @@
 //! A request under way: its flushes as they come, and the counts and times that go with them.
 
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
+
+use serde_json::{Map, Value};
 
 use crate::api::answer::{Head, Usage};
 use crate::api::request::StreamParams;
 use crate::choice::{End, Flush, Record};
 use crate::clock::Clock;
 use crate::delivery::Inlet;
+use crate::flow::Inflow;
 use crate::metrics::{Metrics, Phases};
 use crate::sse::timings_json;
+use crate::upstream::chunk::Counted;
 
 /// The server's side of one request from admission to its last flush.
 /// Dropping it cancels what still runs.
@@ -28,7 +32,7 @@ pub struct Answering {
     /// The first completion's times, once it has ended.
     pub record: Record,
     /// Flushes of all completions.
-    pub inlet: Inlet,
+    pub source: Source,
     /// Prompt tokens of each completion.
     pub prompts: Vec<usize>,
     /// Completions per prompt.
@@ -41,9 +45,19 @@ pub struct Answering {
     pub progress: Progress,
 }
 
+/// Where an answer's flushes come from.
+pub enum Source {
+    /// The engine.
+    Engine(Inlet),
+    /// An upstream server.
+    Upstream(Inflow),
+}
+
 /// Counts that grow with the answer.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
+    /// An upstream server's own counts, which stand before ours.
+    counted: Option<Box<Counted>>,
     /// Why completions have ended, in that order; known to the metrics by these names.
     reasons: Vec<&'static str>,
     ended: usize,
@@ -55,8 +69,12 @@ pub struct Progress {
 impl Answering {
     /// The next flush; `None` after the last, or when the engine is gone.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Option<Flush>> {
-        let flush = ready!(self.inlet.poll_recv(context));
-        if let Some(flush) = &flush {
+        let mut flush = ready!(match &mut self.source {
+            Source::Engine(inlet) => inlet.poll_recv(context),
+            Source::Upstream(inflow) => inflow.poll_recv(context),
+        });
+        if let Some(flush) = &mut flush {
+            self.progress.counted = flush.counted.take().or(self.progress.counted.take());
             self.progress.completion_tokens += u64::from(flush.tokens);
             if let Some(end) = &flush.end {
                 self.note_end(flush.choice as usize, end);
@@ -70,6 +88,14 @@ impl Answering {
         std::future::poll_fn(|context| self.poll_flush(context)).await
     }
 
+    /// The next flush if it is there already; within, `None` as from [`Self::next_flush`].
+    pub fn ready_flush(&mut self) -> Option<Option<Flush>> {
+        match self.poll_flush(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(flush) => Some(flush),
+            Poll::Pending => None,
+        }
+    }
+
     /// Whether every completion has ended.
     pub fn is_complete(&self) -> bool {
         self.progress.ended == self.prompts.len()
@@ -77,6 +103,9 @@ impl Answering {
 
     /// Token counts so far.
     pub fn usage(&self) -> Usage {
+        if let Some(counted) = &self.progress.counted {
+            return counted.usage;
+        }
         let prompts = self.prompts.iter().step_by(self.n);
         Usage {
             prompt_tokens: prompts.map(|&tokens| tokens as u64).sum(),
@@ -84,6 +113,19 @@ impl Answering {
             completion_tokens: self.progress.completion_tokens,
             reasoning_tokens: self.progress.reasoning_tokens,
         }
+    }
+
+    /// Token counts so far as clients are told, with whatever an upstream server says there.
+    pub fn usage_json(&self) -> Value {
+        match &self.progress.counted {
+            Some(counted) => counted.json.clone(),
+            None => self.usage().json(),
+        }
+    }
+
+    /// What an upstream server said beside its counts.
+    pub fn extra(&self) -> Option<&Map<String, Value>> {
+        self.progress.counted.as_ref().map(|counted| &counted.extra)
     }
 
     /// The first completion's times.

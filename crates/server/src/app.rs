@@ -1,7 +1,7 @@
 //! What all requests share, from before the model is loaded until the last stream has ended.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
 use crate::auth::ApiKeys;
@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::service::Service;
+use crate::streams::{StreamLimits, Streams};
 
 /// What clients are told to wait while the model loads, in seconds.
 const LOADING_RETRY_S: u64 = 2;
@@ -26,6 +27,28 @@ pub struct HttpOptions {
     pub heartbeat: Duration,
 }
 
+impl HttpOptions {
+    /// Whether the operator allows pages of `origin`.
+    pub fn lists_origin(&self, origin: &[u8]) -> bool {
+        self.cors_origins.iter().any(|one| one == "*" || one.as_bytes() == origin)
+    }
+}
+
+/// Whether `origin` is a page that came from `host` itself.
+pub fn is_same_host(origin: &[u8], host: &[u8]) -> bool {
+    let bare = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+    bare == Some(host)
+}
+
+/// What clients need to know to connect by QUIC (S-1.3).
+#[derive(Debug, Clone, Copy)]
+pub struct Offer {
+    /// UDP port.
+    pub port: u16,
+    /// SHA-256 of a self-signed certificate in DER.
+    pub certificate_sha256: Option<[u8; 32]>,
+}
+
 /// The state behind all routes.
 pub struct App {
     /// Settings.
@@ -34,13 +57,33 @@ pub struct App {
     pub clock: Clock,
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
+    /// Answers that outlive their reader's connection.
+    pub streams: Arc<Streams>,
+    offer: RwLock<Option<Offer>>,
     service: OnceLock<Arc<Service>>,
 }
 
 impl App {
     /// A server whose model is still loading.
-    pub fn new(options: HttpOptions, clock: Clock, metrics: Arc<Metrics>) -> Self {
-        Self { options, clock, metrics, service: OnceLock::new() }
+    pub fn new(
+        options: HttpOptions,
+        limits: StreamLimits,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let streams = Streams::new(limits, clock, metrics.clone());
+        let offer = RwLock::default();
+        Self { options, clock, metrics, streams, offer, service: OnceLock::new() }
+    }
+
+    /// How to connect by QUIC, now.
+    pub fn offer(&self) -> Option<Offer> {
+        *self.offer.read().expect("nothing panics under this lock")
+    }
+
+    /// QUIC is offered, or with another certificate than before.
+    pub fn set_offer(&self, offer: Offer) {
+        *self.offer.write().expect("nothing panics under this lock") = Some(offer);
     }
 
     /// The model is loaded.

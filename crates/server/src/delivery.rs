@@ -6,7 +6,6 @@
 //! and after a stall limit ended with an error. Nobody else notices.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use loquent_infer::request::{Event, Step, Tag, Work};
@@ -16,6 +15,7 @@ use tokio::sync::mpsc;
 use crate::choice::{Choice, Flush, Progress};
 use crate::clock::Clock;
 use crate::engine_thread::Command;
+use crate::flow::{Inflow, Outflow, flow};
 use crate::metrics::Metrics;
 use crate::ticket::Ticket;
 
@@ -45,6 +45,8 @@ pub struct Opening {
     pub work: Box<Work>,
     /// Its place, given back when the generation ends, however slowly the client reads.
     pub ticket: Ticket,
+    /// Somebody else watches the reader: the stall limit does not hold.
+    pub patient: bool,
 }
 
 enum Control {
@@ -59,17 +61,15 @@ const SHUTDOWN: &str = "the server is shutting down";
 /// The delivery side's end of a request.
 #[derive(Debug, Clone)]
 struct Outlet {
-    flushes: mpsc::UnboundedSender<Flush>,
+    flushes: Outflow,
     tags: mpsc::UnboundedSender<Vec<Tag>>,
-    unread_bytes: Arc<AtomicUsize>,
 }
 
 /// The request's end: yields its flushes; dropping it cancels what still runs.
 #[derive(Debug)]
 pub struct Inlet {
-    flushes: mpsc::UnboundedReceiver<Flush>,
+    flushes: Inflow,
     tags: mpsc::UnboundedReceiver<Vec<Tag>>,
-    unread_bytes: Arc<AtomicUsize>,
     delivery: Handle,
 }
 
@@ -84,11 +84,7 @@ impl Inlet {
         &mut self,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Flush>> {
-        let flush = std::task::ready!(self.flushes.poll_recv(context));
-        if let Some(flush) = &flush {
-            self.unread_bytes.fetch_sub(size_of_flush(flush), Ordering::Relaxed);
-        }
-        std::task::Poll::Ready(flush)
+        self.flushes.poll_recv(context)
     }
 }
 
@@ -116,14 +112,12 @@ impl Handle {
 
     /// Starts a request's completions; their flushes come out of the returned inlet.
     pub fn open(&self, openings: Vec<Opening>) -> Inlet {
-        let (flush_sender, flushes) = mpsc::unbounded_channel();
+        let (outflow, flushes) = flow();
         let (tag_sender, tags) = mpsc::unbounded_channel();
-        let unread_bytes = Arc::new(AtomicUsize::new(0));
-        let outlet =
-            Outlet { flushes: flush_sender, tags: tag_sender, unread_bytes: unread_bytes.clone() };
+        let outlet = Outlet { flushes: outflow, tags: tag_sender };
         // When delivery is gone the inlet ends at once, without a finish: the caller reports it.
         let _ = self.control.send(Control::Open(Open { openings, outlet }));
-        Inlet { flushes, tags, unread_bytes, delivery: self.clone() }
+        Inlet { flushes, tags, delivery: self.clone() }
     }
 }
 
@@ -131,6 +125,7 @@ struct Stream {
     choice: Choice,
     ticket: Ticket,
     outlet: Outlet,
+    patient: bool,
     generation: u32,
     paused_since: Option<Duration>,
     /// A flush was due when the reader was too far behind.
@@ -203,12 +198,13 @@ impl Delivery {
     fn open(&mut self, open: Open) {
         let mut tags = Vec::with_capacity(open.openings.len());
         let mut works = Vec::with_capacity(open.openings.len());
-        for Opening { choice, mut work, ticket } in open.openings {
+        for Opening { choice, mut work, ticket, patient } in open.openings {
             self.next_generation = self.next_generation.wrapping_add(1);
             let stream = Stream {
                 choice,
                 ticket,
                 outlet: open.outlet.clone(),
+                patient,
                 generation: self.next_generation,
                 paused_since: None,
                 blocked: false,
@@ -327,7 +323,7 @@ impl Delivery {
                 self.send(Command::Resume(tag));
                 self.flush(tag);
             }
-            Some(since) if now.saturating_sub(since) >= bounds.stall_limit => {
+            Some(since) if !stream.patient && now.saturating_sub(since) >= bounds.stall_limit => {
                 stream.choice.fail("the client stopped reading its stream");
                 self.end(tag);
                 self.send(Command::Cancel(tag));
@@ -375,20 +371,13 @@ impl Delivery {
 
 impl Stream {
     fn unread_bytes(&self) -> usize {
-        self.outlet.unread_bytes.load(Ordering::Relaxed)
+        self.outlet.flushes.unread_bytes()
     }
 
     /// Hands a flush to the client's side; false when the client is gone.
     fn pass_on(&self, flush: Flush) -> bool {
-        self.outlet.unread_bytes.fetch_add(size_of_flush(&flush), Ordering::Relaxed);
-        self.outlet.flushes.send(flush).is_ok()
+        self.outlet.flushes.send(flush)
     }
-}
-
-/// What a flush weighs in a stream's bound; never 0, so that an unread flush shows.
-fn size_of_flush(flush: &Flush) -> usize {
-    let logprobs: usize = flush.logprobs.iter().map(|one| 16 + 8 * one.logprobs.top.len()).sum();
-    flush.text_bytes() + logprobs + size_of::<Flush>()
 }
 
 /// A tag's slab index and generation.

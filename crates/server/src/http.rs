@@ -15,12 +15,15 @@ use serde_json::{Value, json};
 use crate::answering::Answering;
 use crate::api::answer::{self, Chunks, UsageInChunks, Whole};
 use crate::api::fields::Fields;
-use crate::api::request::{Chat, Endpoint, Prompt, Request, StreamParams};
-use crate::app::App;
+use crate::api::request::{Chat, Endpoint, Prompt, Request};
+use crate::app::{App, is_same_host};
+use crate::ask::{Asked, ask};
 use crate::error::ApiError;
 use crate::page;
 use crate::service::Service;
-use crate::sse::SseBody;
+use crate::sse::{SseBody, event_stream};
+use crate::streams::routes;
+use crate::upstream::Upstream;
 
 type Shared = State<Arc<App>>;
 
@@ -33,14 +36,18 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
+        .route_layer(middleware::from_fn_with_state(app.clone(), ask_upstream))
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
     Router::new()
         .merge(api)
+        // The stream's token is the key.
+        .route("/v1/streams/{id}", get(routes::resume).delete(routes::forget))
+        .route("/v1/delivery", get(routes::delivery))
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
         .merge(page::routes())
-        .fallback(async |method: Method, uri: Uri| ApiError::not_found(&method, uri.path()))
+        .fallback(elsewhere)
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             ApiError::method_not_allowed(&method, uri.path())
         })
@@ -64,37 +71,80 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let arrived = app.clock.now();
     let service = app.service()?;
-    let body = read_body(&app, request).await?;
-    let request = Request::parse(endpoint, &body)?;
-    let unknown = request.unknown().collect::<Vec<_>>().join(", ");
-    let echo = request.echo.then(|| request.prompts.clone());
+    let key = request.headers().get(header::AUTHORIZATION).cloned();
+    let (parts, body) = request.into_parts();
+    let body = read_body(&app, HttpRequest::new(body)).await?;
+    let mut request = service.parse(endpoint, &body)?;
     let streams = request.stream.is_some();
-    let answering = service.answer(request, arrived).await?;
-    let echo = echo.map(|prompts| echo_texts(service, &prompts)).unwrap_or_default();
-    let mut response = if streams {
+    if let Some(forward) = &mut request.forward {
+        forward.authorization = key.clone();
+    }
+    if let (Some(upstream), Some(forward), false) = (service.upstream(), &request.forward, streams)
+    {
+        let _tickets = service.admit(request.n as usize)?;
+        let body = Value::from(forward.body.clone()).to_string();
+        return upstream.pass_on(parts.method, &parts.uri, &parts.headers, body.into()).await;
+    }
+    if streams && request.resumable {
+        return routes::stream(&app, request, arrived, key.as_ref().map(HeaderValue::as_bytes))
+            .await;
+    }
+    let Asked { answering, echo, unknown } = ask(service, request, arrived).await?;
+    let response = if streams {
         stream(&app, service, answering, &echo)
     } else {
         whole(service, answering, &echo).await?
     };
-    if let Ok(unknown) = HeaderValue::from_str(&unknown)
+    Ok(with_unknown(response, &unknown))
+}
+
+/// Routes of ours that an upstream server answers in our place, completions apart.
+async fn ask_upstream(
+    State(app): Shared,
+    request: HttpRequest<Body>,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let completes = request.uri().path().ends_with("/completions");
+    match app.service().ok().and_then(|service| service.upstream()) {
+        Some(upstream) if !completes => pass_on(&app, upstream, request).await,
+        _ => Ok(next.run(request).await),
+    }
+}
+
+/// Paths that we don't know: an upstream server may.
+async fn elsewhere(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    match app.service().ok().and_then(|service| service.upstream()) {
+        Some(upstream) => {
+            let header = request.headers().get(header::AUTHORIZATION);
+            app.options.api_keys.check(header.map(HeaderValue::as_bytes))?;
+            pass_on(&app, upstream, request).await
+        }
+        None => Err(ApiError::not_found(request.method(), request.uri().path())),
+    }
+}
+
+async fn pass_on(
+    app: &App,
+    upstream: &Upstream,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let body = read_body(app, HttpRequest::new(body)).await?;
+    upstream.pass_on(parts.method, &parts.uri, &parts.headers, body).await
+}
+
+/// Names the parameters that had no effect.
+pub fn with_unknown(mut response: Response, unknown: &str) -> Response {
+    if let Ok(unknown) = HeaderValue::from_str(unknown)
         && !unknown.is_empty()
     {
         response.headers_mut().insert("x-loquent-ignored-parameters", unknown);
     }
-    Ok(response)
-}
-
-fn echo_texts(service: &Service, prompts: &[Prompt]) -> Vec<String> {
-    let text = |prompt: &Prompt| match prompt {
-        Prompt::Text(text) => text.clone(),
-        Prompt::Tokens(tokens) => service.model.decode(tokens),
-        Prompt::Chat(_) => String::new(),
-    };
-    prompts.iter().map(text).collect()
+    response
 }
 
 fn stream(app: &App, service: &Service, answering: Answering, echo: &[String]) -> Response {
-    let usage = usage_in_chunks(answering.stream);
+    let usage = UsageInChunks::asked_by(answering.stream);
     let choices = answering.prompts.len();
     let mut chunks = Chunks::new(&answering.head, choices, usage, service.model.vocab.clone());
     let mut preface = b": admitted\n\n".to_vec();
@@ -103,22 +153,7 @@ fn stream(app: &App, service: &Service, answering: Answering, echo: &[String]) -
             chunks.echo(choice as u32, &echo[choice / answering.n], &mut preface)
         });
     }
-    let body = SseBody::new(answering, chunks, preface, app.options.heartbeat);
-    let mut response = Response::new(Body::new(body));
-    let headers = response.headers_mut();
-    headers
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
-}
-
-fn usage_in_chunks(stream: StreamParams) -> UsageInChunks {
-    match stream {
-        StreamParams { continuous_usage: true, .. } => UsageInChunks::Counts,
-        StreamParams { include_usage: true, .. } => UsageInChunks::Null,
-        _ => UsageInChunks::Absent,
-    }
+    event_stream(Body::new(SseBody::new(answering, chunks, preface, app.options.heartbeat)))
 }
 
 async fn whole(
@@ -193,6 +228,9 @@ async fn health() -> Response {
 
 async fn ready(State(app): Shared) -> Result<Response, ApiError> {
     app.ready()?;
+    if let Some(upstream) = app.service()?.upstream() {
+        upstream.probe().await?;
+    }
     Ok(json_response(&json!({"status": "ready", "model": app.service()?.model.name})))
 }
 
@@ -238,11 +276,7 @@ async fn guard_origin(
     };
     let host = request.headers().get(header::HOST).cloned();
     let own = host.is_some_and(|host| is_same_host(origin.as_bytes(), host.as_bytes()));
-    let allowed = app
-        .options
-        .cors_origins
-        .iter()
-        .any(|one| one == "*" || one.as_bytes() == origin.as_bytes());
+    let allowed = app.options.lists_origin(origin.as_bytes());
     if !own && !allowed {
         let hint = "Pages of other origins may not use this server; see --cors-origin.";
         return Err(ApiError::forbidden(hint));
@@ -259,15 +293,16 @@ async fn guard_origin(
         );
         headers.insert(
             header::ACCESS_CONTROL_ALLOW_HEADERS,
-            HeaderValue::from_static("authorization, content-type, last-event-id"),
+            HeaderValue::from_static(
+                "authorization, content-type, last-event-id, x-loquent-stream-token",
+            ),
+        );
+        headers.insert(
+            header::ACCESS_CONTROL_EXPOSE_HEADERS,
+            HeaderValue::from_static("x-loquent-stream-id, x-loquent-stream-token"),
         );
     }
     Ok(response)
-}
-
-fn is_same_host(origin: &[u8], host: &[u8]) -> bool {
-    let bare = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
-    bare == Some(host)
 }
 
 async fn count_refusals(State(app): Shared, request: HttpRequest<Body>, next: Next) -> Response {

@@ -47,6 +47,32 @@ pub struct Metrics {
     flushes: IntCounter,
     flush_tokens: Histogram,
     pauses: IntCounter,
+    quic_connections: IntGauge,
+    active_paths: IntGauge,
+    kept_bytes: IntGauge,
+    resumes: IntCounterVec,
+    datagrams: IntCounter,
+    datagram_bytes: IntCounter,
+    redundant_bytes: IntCounter,
+    fallbacks: IntCounter,
+    client_ack: Histogram,
+}
+
+/// Counts a path to a reader until it is dropped.
+#[derive(Debug)]
+pub struct ActivePath(IntGauge);
+
+impl ActivePath {
+    fn count(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for ActivePath {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// When a finished request's phases began, on the server's clock.
@@ -147,6 +173,28 @@ impl Metrics {
             flushes: make.counter("stream_flushes_total", "Pieces handed to connections."),
             flush_tokens: make.count("stream_flush_tokens", "Tokens in one flush."),
             pauses: make.counter("stream_pauses_total", "Completions paused for a slow reader."),
+            quic_connections: make.gauge("quic_connections", "Open QUIC connections."),
+            active_paths: make
+                .gauge("delivery_active_paths", "Readers that resumable answers travel to."),
+            kept_bytes: make.gauge("delivery_kept_bytes", "Bytes reserved for answers' logs."),
+            resumes: make.counters(
+                "delivery_resumes_total",
+                "Readers that came back for an answer, by what they found.",
+                "result",
+            ),
+            datagrams: make.counter("delivery_datagrams_total", "Datagrams sent."),
+            datagram_bytes: make
+                .counter("delivery_datagram_bytes_total", "Bytes of frames in datagrams sent."),
+            redundant_bytes: make
+                .counter("delivery_redundant_bytes_total", "Log bytes that had left before."),
+            fallbacks: make.counter(
+                "delivery_fallbacks_total",
+                "Answers that went over the reliable stream, as datagrams did not arrive.",
+            ),
+            client_ack: make.latency(
+                "delivery_client_ack_seconds",
+                "A flush in the log to its acknowledgement by the reader.",
+            ),
             registry: make.0,
         }
     }
@@ -196,9 +244,57 @@ impl Metrics {
         self.flush_tokens.observe(f64::from(tokens));
     }
 
+    /// Notes the tokens of an answer that an upstream server has computed.
+    pub fn on_upstream_tokens(&self, prompt: u64, completion: u64) {
+        self.prompt_tokens.inc_by(prompt);
+        self.generation_tokens.inc_by(completion);
+    }
+
+    /// Counts a completion that an upstream server computes, until it is dropped.
+    pub fn upstream_completion(&self) -> ActivePath {
+        ActivePath::count(&self.running)
+    }
+
     /// Notes a completion paused for its reader.
     pub fn on_pause(&self) {
         self.pauses.inc();
+    }
+
+    /// Counts an open QUIC connection.
+    pub fn quic_connection(&self) -> ActivePath {
+        ActivePath::count(&self.quic_connections)
+    }
+
+    /// Counts a reader of a resumable answer.
+    pub fn active_path(&self) -> ActivePath {
+        ActivePath::count(&self.active_paths)
+    }
+
+    /// Notes that so many more bytes (or fewer) are reserved for logs.
+    pub fn on_kept_bytes(&self, more: i64) {
+        self.kept_bytes.add(more);
+    }
+
+    /// Notes a reader that came back, and whether its answer was there.
+    pub fn on_resume(&self, found: bool) {
+        self.resumes.with_label_values(&[if found { "found" } else { "gone" }]).inc();
+    }
+
+    /// Notes a datagram of `bytes`, of which `redundant` log bytes had left before.
+    pub fn on_datagram(&self, bytes: usize, redundant: u64) {
+        self.datagrams.inc();
+        self.datagram_bytes.inc_by(bytes as u64);
+        self.redundant_bytes.inc_by(redundant);
+    }
+
+    /// Notes an answer that goes over the reliable stream as well.
+    pub fn on_fallback(&self) {
+        self.fallbacks.inc();
+    }
+
+    /// Notes how long a flush took to its acknowledgement.
+    pub fn on_client_ack(&self, took: Duration) {
+        self.client_ack.observe(took.as_secs_f64());
     }
 
     /// Notes a refused request.

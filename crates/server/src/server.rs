@@ -29,8 +29,11 @@ use crate::engine_thread;
 use crate::http::router;
 use crate::metrics::Metrics;
 use crate::model::Model;
-use crate::service::{Policy, Service};
+use crate::quic::{Port, QuicOptions};
+use crate::service::{Backend, Policy, Service};
+use crate::streams::StreamLimits;
 use crate::ticket::Gate;
+use crate::upstream::{Surroundings, Upstream, UpstreamOptions};
 
 /// A client must have sent its request's head by then.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -47,6 +50,10 @@ pub struct Options {
     pub http: HttpOptions,
     /// The service behind it.
     pub service: ServiceOptions,
+    /// Answers that outlive their reader's connection.
+    pub kept: StreamLimits,
+    /// The QUIC port, if there shall be one.
+    pub quic: Option<QuicOptions>,
     /// Connections at once; further ones wait in the listener's queue.
     pub max_connections: usize,
     /// How long running streams may take to end after a shutdown was asked for.
@@ -78,6 +85,20 @@ pub struct Loaded {
     pub description: String,
 }
 
+/// What answers requests once it is there.
+pub enum Answerer {
+    /// An engine of this process.
+    Engine(Loaded),
+    /// Another server.
+    Upstream(UpstreamOptions),
+}
+
+impl From<Loaded> for Answerer {
+    fn from(loaded: Loaded) -> Self {
+        Self::Engine(loaded)
+    }
+}
+
 /// Serves on `listener` until `shutdown` resolves and all streams have ended.
 ///
 /// `load` runs on its own thread, while the server already answers; `announce` is told the
@@ -85,48 +106,114 @@ pub struct Loaded {
 ///
 /// # Errors
 /// What `load` failed with, or the operating system.
-pub async fn run(
+pub async fn run<A: Into<Answerer> + Send + 'static>(
     listener: TcpListener,
     options: Options,
-    load: impl FnOnce() -> anyhow::Result<Loaded> + Send + 'static,
+    load: impl FnOnce() -> anyhow::Result<A> + Send + 'static,
     announce: impl FnOnce(&str, &str),
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let clock = Clock::start();
-    let app = Arc::new(App::new(options.http.clone(), clock, Arc::new(Metrics::new())));
+    let metrics = Arc::new(Metrics::new());
+    let app = Arc::new(App::new(options.http.clone(), options.kept, clock, metrics));
     let connections = Connections::new(&app, &options);
+    let port = bind_quic(&listener, &options)?;
+    let quic = port.as_ref().map(|port| port.run(app.clone(), router(app.clone())));
+    let mut quic = std::pin::pin!(async {
+        match quic {
+            Some(quic) => quic.await,
+            None => std::future::pending().await,
+        }
+    });
     let mut shutdown = std::pin::pin!(shutdown);
     let engine = {
         let serving = connections.accept(&listener);
         let loading = tokio::task::spawn_blocking(load);
         tokio::select! {
             error = serving => return Err(error.into()),
+            () = &mut quic => anyhow::bail!("the QUIC port was closed"),
             () = &mut shutdown => return Ok(()),
-            loaded = loading => open(&app, &options, loaded??, announce)?,
+            loaded = loading => open(&app, &options, loaded??.into(), announce)?,
         }
     };
     tokio::select! {
         error = connections.accept(&listener) => return Err(error.into()),
+        () = &mut quic => anyhow::bail!("the QUIC port was closed"),
         () = &mut shutdown => {}
     }
     drop(listener);
-    drain(&app, connections, options.drain_limit).await;
-    tokio::task::spawn_blocking(|| engine.join()).await?.ok();
+    tokio::select! {
+        () = drain(&app, connections, options.drain_limit) => {}
+        () = quic => {} // which it is not while the port is open
+    }
+    if let Some(port) = &port {
+        port.close().await;
+    }
+    if let Some(engine) = engine {
+        tokio::task::spawn_blocking(|| engine.join()).await?.ok();
+    }
     Ok(())
 }
 
-/// Starts the engine and opens the API.
+/// The QUIC port, where one is wanted and can be had.
+fn bind_quic(listener: &TcpListener, options: &Options) -> anyhow::Result<Option<Port>> {
+    let Some(quic) = &options.quic else { return Ok(None) };
+    match Port::bind(listener.local_addr()?, quic.clone()) {
+        Ok(port) => Ok(Some(port)),
+        Err(error) if quic.required => Err(error),
+        Err(error) => {
+            tracing::warn!("serving without QUIC: {error:#}");
+            Ok(None)
+        }
+    }
+}
+
+/// Starts what answers and opens the API; gives the engine's thread where there is one.
 fn open(
     app: &App,
     options: &Options,
-    loaded: Loaded,
+    answerer: Answerer,
     announce: impl FnOnce(&str, &str),
-) -> anyhow::Result<JoinHandle<()>> {
-    let (name, description) = (loaded.model.name.clone(), loaded.description.clone());
-    let (service, engine) = start(&options.service, loaded, app.clock, app.metrics.clone())?;
-    app.open(service);
+) -> anyhow::Result<Option<JoinHandle<()>>> {
+    let (name, description, engine) = match answerer {
+        Answerer::Engine(loaded) => {
+            let (name, description) = (loaded.model.name.clone(), loaded.description.clone());
+            let started = start(&options.service, loaded, app.clock, app.metrics.clone())?;
+            app.open(started.0);
+            (name, description, Some(started.1))
+        }
+        Answerer::Upstream(upstream) => {
+            let service = relay(options, &upstream, app)?;
+            let name = service.model.name.clone();
+            app.open(service);
+            (name, format!("upstream {}", upstream.url), None)
+        }
+    };
     announce(&name, &description);
     Ok(engine)
+}
+
+/// A service that another server answers.
+fn relay(options: &Options, upstream: &UpstreamOptions, app: &App) -> anyhow::Result<Arc<Service>> {
+    let ServiceOptions { bounds, streams, policy, .. } = &options.service;
+    let surroundings = Surroundings {
+        bounds: *streams,
+        max_delay: policy.max_delay,
+        patience: options.http.heartbeat,
+        clock: app.clock,
+        metrics: app.metrics.clone(),
+    };
+    let upstream = Upstream::new(upstream, surroundings)?;
+    Ok(Arc::new(Service {
+        model: Model::of_upstream(upstream.authority().to_owned())?,
+        backend: Backend::Upstream(Arc::new(upstream)),
+        gate: Gate::new(*bounds, app.clock),
+        workers: Arc::new(Semaphore::new(1)),
+        policy: policy.clone(),
+        clock: app.clock,
+        metrics: app.metrics.clone(),
+        draining: AtomicBool::new(false),
+    }))
 }
 
 /// Starts a service without a listener: the engine on a thread of its own, delivery on the
@@ -147,7 +234,7 @@ pub fn start(
         delivery::start(engine.steps, engine.commands, options.streams, clock, metrics.clone());
     let service = Service {
         model,
-        delivery,
+        backend: Backend::Engine(delivery),
         gate: Gate::new(options.bounds, clock),
         workers: Arc::new(Semaphore::new(options.tokenize_workers.max(1))),
         policy: options.policy.clone(),
@@ -163,13 +250,15 @@ async fn drain(app: &App, connections: Connections, limit: Duration) {
     let Ok(service) = app.service() else { return };
     service.draining.store(true, Ordering::Relaxed);
     tracing::info!(inflight = service.gate.inflight(), "draining");
-    let mut ended = std::pin::pin!(connections.graceful.shutdown());
+    let mut ended = std::pin::pin!(async {
+        tokio::join!(connections.graceful.shutdown(), app.streams.settled());
+    });
     if tokio::time::timeout(limit, &mut ended).await.is_err() {
         tracing::warn!(inflight = service.gate.inflight(), "the drain limit is over");
-        service.delivery.stop();
+        service.stop();
         let _ = tokio::time::timeout(LAST_WORDS, ended).await;
     }
-    service.delivery.stop();
+    service.stop();
 }
 
 struct Connections {

@@ -9,7 +9,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::response::Response;
 use bytes::Bytes;
+use http::{HeaderValue, header};
 use http_body::{Body, Frame};
 use serde_json::json;
 use tokio::time::{Instant, Sleep};
@@ -24,7 +26,7 @@ const FRAME_BYTES: usize = 16 * 1024;
 /// The connection is torn down because the stream broke.
 #[derive(Debug, thiserror::Error)]
 #[error("the stream broke off: {0}")]
-pub struct BrokenStream(ApiError);
+pub struct BrokenStream(pub ApiError);
 
 enum State {
     /// Nothing was sent yet; the first frame is ready.
@@ -44,9 +46,41 @@ pub struct SseBody {
     answering: Answering,
     chunks: Chunks,
     state: State,
-    heartbeat: Duration,
+    heartbeat: Heartbeat,
+}
+
+/// Comments in a stream's silence.
+pub struct Heartbeat {
+    period: Duration,
     silence: Pin<Box<Sleep>>,
     last_frame: Instant,
+}
+
+impl Heartbeat {
+    /// A comment after each `period` of silence.
+    pub fn new(period: Duration) -> Self {
+        let silence = Box::pin(tokio::time::sleep(period));
+        Self { period, silence, last_frame: Instant::now() }
+    }
+
+    /// Something was written.
+    pub fn reset(&mut self) {
+        self.last_frame = Instant::now();
+    }
+
+    /// The comment that is due.
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Vec<u8>> {
+        loop {
+            ready!(self.silence.as_mut().poll(context));
+            let due = self.last_frame + self.period;
+            let over = Instant::now() >= due;
+            let next = if over { Instant::now() + self.period } else { due };
+            self.silence.as_mut().reset(next);
+            if over {
+                return Poll::Ready(b": waiting\n\n".to_vec());
+            }
+        }
+    }
 }
 
 impl SseBody {
@@ -62,9 +96,7 @@ impl SseBody {
             answering,
             chunks,
             state: State::Opening(preface),
-            heartbeat,
-            silence: Box::pin(tokio::time::sleep(heartbeat)),
-            last_frame: Instant::now(),
+            heartbeat: Heartbeat::new(heartbeat),
         }
     }
 
@@ -94,7 +126,8 @@ impl SseBody {
         }
         if self.answering.stream.include_usage {
             let timings = self.answering.stream.include_timings.then(|| self.answering.timings());
-            self.chunks.usage(&self.answering.usage(), timings, out);
+            let usage = self.answering.usage_json();
+            self.chunks.usage(usage, self.answering.extra(), timings, out);
         }
         self.chunks.done(out);
         self.state = State::Done;
@@ -111,19 +144,6 @@ impl SseBody {
             .as_bytes(),
         );
         self.state = State::Breaking(error);
-    }
-
-    fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<Vec<u8>> {
-        loop {
-            ready!(self.silence.as_mut().poll(context));
-            let due = self.last_frame + self.heartbeat;
-            let over = Instant::now() >= due;
-            let next = if over { Instant::now() + self.heartbeat } else { due };
-            self.silence.as_mut().reset(next);
-            if over {
-                return Poll::Ready(b": waiting\n\n".to_vec());
-            }
-        }
     }
 }
 
@@ -154,11 +174,22 @@ impl Body for SseBody {
         }
         let frame = match this.poll_events(context) {
             Poll::Ready(events) => events,
-            Poll::Pending => ready!(this.poll_silence(context)),
+            Poll::Pending => ready!(this.heartbeat.poll(context)),
         };
-        this.last_frame = Instant::now();
+        this.heartbeat.reset();
         Poll::Ready(Some(Ok(Frame::data(Bytes::from(frame)))))
     }
+}
+
+/// A response whose body is a stream of events.
+pub fn event_stream(body: axum::body::Body) -> Response {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
 }
 
 /// The times of a finished answer for its usage chunk, in µs since the request's arrival.

@@ -15,8 +15,11 @@ use loquent_proto::coalesce::StreamInterval;
 use loquent_server::app::HttpOptions;
 use loquent_server::auth::ApiKeys;
 use loquent_server::delivery::StreamBounds;
-use loquent_server::server::{self, Options, ServiceOptions};
+use loquent_server::quic::{CertificateSource, QuicOptions};
+use loquent_server::server::{self, Answerer, Options, ServiceOptions};
 use loquent_server::service::Policy;
+use loquent_server::streams::StreamLimits;
+use loquent_server::upstream::UpstreamOptions;
 use tokio::net::TcpListener;
 
 use crate::bundled;
@@ -58,6 +61,8 @@ pub struct ServeArgs {
     strict_model: bool,
 
     #[command(flatten)]
+    upstream: UpstreamArgs,
+    #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     streams: StreamArgs,
@@ -65,6 +70,8 @@ pub struct ServeArgs {
     admission: AdmissionArgs,
     #[command(flatten)]
     http: HttpArgs,
+    #[command(flatten)]
+    quic: QuicArgs,
 }
 
 #[derive(Debug, Args)]
@@ -91,6 +98,18 @@ impl Source {
             (None, None) => bundled::materialize(),
         }
     }
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Upstream")]
+struct UpstreamArgs {
+    /// No model: have another OpenAI-compatible server answer (vLLM, SGLang, llama-server, Ollama),
+    /// and deliver, keep and count its answers like our own
+    #[arg(long, env = "LOQUENT_UPSTREAM", value_name = "URL", conflicts_with_all = ["model", "hf", "simulate"])]
+    upstream: Option<String>,
+    /// Key that it asks for [default: the client's own, unless this server has keys itself]
+    #[arg(long, env = "LOQUENT_UPSTREAM_API_KEY", hide_env_values = true, value_name = "K")]
+    upstream_api_key: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -205,6 +224,56 @@ struct HttpArgs {
     drain_timeout_s: u64,
 }
 
+#[derive(Debug, Args)]
+#[command(next_help_heading = "QUIC and resume")]
+struct QuicArgs {
+    /// Offer QUIC, and fail if its port cannot be had [default: offer it, and warn if not]
+    #[arg(long, env = "LOQUENT_QUIC", overrides_with = "no_quic")]
+    quic: bool,
+    /// Offer no QUIC: answers travel over TCP only
+    #[arg(long, env = "LOQUENT_NO_QUIC", overrides_with = "quic")]
+    no_quic: bool,
+    /// UDP port of QUIC; 0 picks a free one [default: the number of the TCP port]
+    #[arg(long, env = "LOQUENT_QUIC_PORT", value_name = "PORT")]
+    quic_port: Option<u16>,
+    /// Certificates for QUIC in PEM, the server's first [default: self-signed and renewed]
+    #[arg(long, env = "LOQUENT_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of --tls-cert in PEM
+    #[arg(long, env = "LOQUENT_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// QUIC connections of one address (IPv6: of one /64); --max-connections bounds them in all
+    #[arg(
+        long,
+        env = "LOQUENT_MAX_CONNECTIONS_PER_ADDRESS",
+        default_value_t = 1024,
+        value_name = "N"
+    )]
+    max_connections_per_address: usize,
+    /// Requests and answers under way on one QUIC connection
+    #[arg(long, env = "LOQUENT_QUIC_MAX_STREAMS", default_value_t = 128, value_name = "N")]
+    quic_max_streams: u32,
+    /// Seconds that an answer is kept for a reader that lost its connection
+    #[arg(long, env = "LOQUENT_RESUME_GRACE_S", default_value_t = 60.0, value_name = "S",
+          value_parser = parse_seconds)]
+    resume_grace_s: f64,
+    /// Bytes of one answer kept for a resume; what was acknowledged is dropped beyond them
+    #[arg(long, env = "LOQUENT_STREAM_LOG_BYTES", default_value_t = 256 * 1024, value_name = "N")]
+    stream_log_bytes: usize,
+    /// Bytes kept for all answers, each that is generated counted with --stream-log-bytes;
+    /// further resumable requests get 429
+    #[arg(long, env = "LOQUENT_MAX_KEPT_BYTES", default_value_t = 512 * 1024 * 1024, value_name = "N")]
+    max_kept_bytes: usize,
+    /// Resumable answers under way for one API key; further requests get 429
+    #[arg(long, env = "LOQUENT_MAX_ANSWERS_PER_KEY", default_value_t = 1024, value_name = "N")]
+    max_answers_per_key: usize,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|it| it.is_finite() && (0.0..1e9).contains(it));
+    seconds.ok_or_else(|| "give seconds, 0 or more".to_owned())
+}
+
 pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
     let rate = text.parse::<f64>().ok().filter(|rate| *rate > 0.0);
     rate.ok_or_else(|| "give tokens per second, above 0, or \"inf\"".to_owned())
@@ -240,7 +309,13 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
             format!("cannot listen on {address}; choose another --port or --host")
         })?;
         let bound = listener.local_addr()?;
-        let load = move || load::load(&args.source, &args.engine, args.served_model_name);
+        let upstream = args.upstream(&options);
+        let load = move || match upstream {
+            Some(upstream) => Ok(Answerer::Upstream(upstream)),
+            None => {
+                load::load(&args.source, &args.engine, args.served_model_name).map(Answerer::Engine)
+            }
+        };
         let announce = |name: &str, description: &str| {
             eprintln!("Loquent serves {name} ({description}) on http://{bound}");
         };
@@ -266,6 +341,13 @@ async fn shutdown_signal() {
 }
 
 impl ServeArgs {
+    /// The server that answers instead of a model of ours.
+    fn upstream(&self, options: &Options) -> Option<UpstreamOptions> {
+        let url = self.upstream.upstream.clone()?;
+        let api_key = self.upstream.upstream_api_key.clone();
+        Some(UpstreamOptions { url, api_key, keeps_keys: !options.http.api_keys.is_empty() })
+    }
+
     fn options(&self) -> anyhow::Result<Options> {
         let seconds = Duration::from_secs;
         let streams = StreamBounds {
@@ -286,6 +368,8 @@ impl ServeArgs {
                 heartbeat: seconds(self.streams.heartbeat_s),
             },
             service: self.admission.service(&self.engine, streams, policy)?,
+            kept: self.quic.kept(streams),
+            quic: self.quic.options(&self.host, self.http.max_connections),
             max_connections: self.http.max_connections,
             drain_limit: seconds(self.http.drain_timeout_s),
         })
@@ -316,6 +400,40 @@ impl AdmissionArgs {
             streams,
             policy,
             tokenize_workers: self.tokenize_workers,
+        })
+    }
+}
+
+impl QuicArgs {
+    /// Least log: a merged flush with its log-probabilities fits.
+    const LOG_BYTES_MIN: usize = 64 * 1024;
+
+    fn kept(&self, streams: StreamBounds) -> StreamLimits {
+        StreamLimits {
+            log_bytes: self.stream_log_bytes.max(Self::LOG_BYTES_MIN),
+            unacked_bytes: streams.buffer_bytes,
+            kept_bytes: self.max_kept_bytes,
+            answers_per_key: self.max_answers_per_key,
+            grace: Duration::from_secs_f64(self.resume_grace_s),
+            stall_limit: streams.stall_limit,
+        }
+    }
+
+    fn options(&self, host: &str, max_connections: usize) -> Option<QuicOptions> {
+        let names = [host, "localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+        let certificate = match (&self.tls_cert, &self.tls_key) {
+            (Some(chain), Some(key)) => {
+                CertificateSource::Files { chain: chain.clone(), key: key.clone() }
+            }
+            _ => CertificateSource::SelfSigned(names),
+        };
+        (!self.no_quic).then(|| QuicOptions {
+            port: self.quic_port,
+            required: self.quic || self.quic_port.is_some() || self.tls_cert.is_some(),
+            certificate,
+            max_connections,
+            max_connections_per_address: self.max_connections_per_address,
+            max_streams: self.quic_max_streams,
         })
     }
 }

@@ -9,6 +9,7 @@ use super::fields::{Fields, kind_of};
 use super::message::parse_messages;
 use super::tools::{ToolUse, parse_format, parse_tools};
 use crate::error::ApiError;
+use crate::upstream::Forward;
 
 /// Most completions of one request, over all its prompts.
 const MAX_CHOICES: usize = 64;
@@ -154,6 +155,8 @@ pub struct Request {
     pub json_schema: Option<Value>,
     /// Set when the answer is to be streamed.
     pub stream: Option<StreamParams>,
+    /// The answer outlives its reader's connection for a while (S-5.1).
+    pub resumable: bool,
     /// Tokens per flush; `None` is the server's.
     pub interval: Option<StreamInterval>,
     /// Lower goes first.
@@ -162,6 +165,9 @@ pub struct Request {
     pub echo: bool,
     /// Names of parameters that have no effect.
     pub ignored: Vec<String>,
+    /// What an upstream server is sent, where one answers; most of the above is then its
+    /// business.
+    pub forward: Option<Forward>,
 }
 
 impl Request {
@@ -191,12 +197,14 @@ impl Request {
             sampling: parse_sampling(&mut fields, endpoint)?,
             json_schema,
             stream: parse_stream(&mut fields)?,
+            resumable: fields.boolean("resumable")?.unwrap_or(false),
             interval: parse_interval(&mut fields)?,
             priority: fields
                 .integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?
                 .unwrap_or(0) as i32,
             echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
             ignored: fields.rest(),
+            forward: None,
         };
         if request.sampling.ignore_eos && request.is_constrained() {
             let message = "'ignore_eos' contradicts 'response_format' and required tools: \
@@ -204,6 +212,27 @@ impl Request {
             return Err(ApiError::invalid_param("ignore_eos", message));
         }
         Ok(request)
+    }
+
+    /// A request that asks for nothing yet.
+    pub fn empty(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            model: None,
+            prompts: Vec::new(),
+            n: 1,
+            max_tokens: None,
+            stop: Vec::new(),
+            sampling: SamplingParams::default(),
+            json_schema: None,
+            stream: None,
+            resumable: false,
+            interval: None,
+            priority: 0,
+            echo: false,
+            ignored: Vec::new(),
+            forward: None,
+        }
     }
 
     /// The tools that this request may or must call.
@@ -372,7 +401,11 @@ fn parse_stream(fields: &mut Fields) -> Result<Option<StreamParams>, ApiError> {
     }))
 }
 
-fn parse_interval(fields: &mut Fields) -> Result<Option<StreamInterval>, ApiError> {
+/// Takes `stream_interval`.
+///
+/// # Errors
+/// 400 where it is none.
+pub fn parse_interval(fields: &mut Fields) -> Result<Option<StreamInterval>, ApiError> {
     let text = match fields.take("stream_interval") {
         None => return Ok(None),
         Some(Value::String(text)) => text,

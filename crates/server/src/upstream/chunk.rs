@@ -53,6 +53,8 @@ pub struct Counted {
     pub usage: Usage,
     /// As they came.
     pub json: Value,
+    /// What stood beside them, in a chunk of their own.
+    pub extra: Map<String, Value>,
 }
 
 /// An event is no chunk of an answer.
@@ -116,7 +118,7 @@ fn counted(json: Value) -> Counted {
         completion_tokens: count("/completion_tokens"),
         reasoning_tokens: count("/completion_tokens_details/reasoning_tokens"),
     };
-    Counted { usage, json }
+    Counted { usage, json, extra: Map::new() }
 }
 
 fn piece(endpoint: Endpoint, choice: Value) -> Result<(Flush, Option<String>), NoChunk> {
@@ -146,7 +148,10 @@ fn piece(endpoint: Endpoint, choice: Value) -> Result<(Flush, Option<String>), N
 }
 
 /// Takes what is known from `delta`; gives the rest.
-fn read_delta(mut delta: Map<String, Value>, flush: &mut Flush) -> Result<Map<String, Value>, NoChunk> {
+fn read_delta(
+    mut delta: Map<String, Value>,
+    flush: &mut Flush,
+) -> Result<Map<String, Value>, NoChunk> {
     delta.remove("role");
     flush.text = text(&mut delta, "content").unwrap_or_default();
     flush.reasoning = text(&mut delta, "reasoning_content").unwrap_or_default();
@@ -249,8 +254,14 @@ mod tests {
         }
         assert_eq!(read(Endpoint::Text, b"[DONE]"), Ok(Event::Done));
         for data in [
-            "", "[]", "{", "null", r#"{"choices": 1}"#, r#"{"choices": [1]}"#,
-            r#"{"choices": [{"index": -1}]}"#, r#"{"choices": [{"delta": {"tool_calls": {}}}]}"#,
+            "",
+            "[]",
+            "{",
+            "null",
+            r#"{"choices": 1}"#,
+            r#"{"choices": [1]}"#,
+            r#"{"choices": [{"index": -1}]}"#,
+            r#"{"choices": [{"delta": {"tool_calls": {}}}]}"#,
         ] {
             assert!(read(Endpoint::Chat, data.as_bytes()).is_err(), "{data}");
         }

@@ -175,7 +175,6 @@ impl Upstream {
     pub async fn stream(
         self: &Arc<Self>,
         request: &Request,
-        forward: &Forward,
         interval: StreamInterval,
         tickets: Vec<Ticket>,
     ) -> Result<Streaming, ApiError> {
@@ -183,9 +182,19 @@ impl Upstream {
             Endpoint::Chat => "/v1/chat/completions",
             Endpoint::Text => "/v1/completions",
         };
-        let body = Value::from(forward.body.clone()).to_string();
-        let mut http = self.request(Method::POST, path, body.into(), forward.authorization.as_ref());
-        http.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let forward = request.forward.as_ref();
+        let forward = forward.ok_or_else(|| ApiError::internal("A request was not prepared."))?;
+        let mut body = forward.body.clone();
+        // A kept answer is streamed to us, however it was asked for. Counts are always asked
+        // for: the metrics need them.
+        body.insert("stream".into(), true.into());
+        let options = body.entry("stream_options").or_insert_with(|| json!({}));
+        options["include_usage"] = true.into();
+        let body = Value::from(body).to_string();
+        let mut http =
+            self.request(Method::POST, path, body.into(), forward.authorization.as_ref());
+        http.headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let settings = Settings {
             endpoint: request.endpoint,
             coalescer: Coalescer::new(interval, self.max_delay.map(relay::micros)),
@@ -215,7 +224,8 @@ impl Upstream {
             return Ok(body);
         }
         let body = Limited::new(body, MAX_ERROR_BYTES).collect().await;
-        let broken = |error| ApiError::bad_gateway(format!("the upstream's error is lost: {error}"));
+        let broken =
+            |error| ApiError::bad_gateway(format!("the upstream's error is lost: {error}"));
         Err(ApiError::passed_on(&head, body.map_err(broken)?.to_bytes()))
     }
 
@@ -233,7 +243,10 @@ impl Upstream {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let mut request = self.request(method, path, body, headers.get(header::AUTHORIZATION));
         for (name, value) in headers {
-            if !HOP_BY_HOP.contains(name) && !request.headers().contains_key(name) && *name != header::AUTHORIZATION {
+            if !HOP_BY_HOP.contains(name)
+                && !request.headers().contains_key(name)
+                && *name != header::AUTHORIZATION
+            {
                 request.headers_mut().append(name, value.clone());
             }
         }
@@ -296,19 +309,18 @@ impl Forward {
     }
 }
 
-/// What the client asks of its stream. Counts are always asked for: the metrics need them.
+/// What the client asks of its stream; what is ours of that is taken out.
 fn take_stream_options(body: &mut Map<String, Value>) -> StreamParams {
-    let options = body.entry("stream_options").or_insert_with(|| json!({}));
-    if !options.is_object() {
-        *options = json!({});
-    }
+    let Some(options) = body.get_mut("stream_options").filter(|options| options.is_object()) else {
+        body.remove("stream_options");
+        return StreamParams::default();
+    };
     let asked = |name: &str| options.get(name) == Some(&Value::Bool(true));
     let params = StreamParams {
         include_usage: asked("include_usage"),
         continuous_usage: asked("continuous_usage_stats"),
         include_timings: asked("include_timings"),
     };
-    options["include_usage"] = true.into();
     options.as_object_mut().and_then(|options| options.remove("include_timings"));
     params
 }

@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::delivery::StreamBounds;
 use crate::error::ApiError;
 use crate::flow::Outflow;
-use crate::metrics::Metrics;
+use crate::metrics::{ActivePath, Metrics};
 use crate::ticket::Ticket;
 
 /// Longest event; a hostile or broken upstream may send no line end at all.
@@ -72,7 +72,7 @@ pub struct Relay {
     tokens: u64,
     paused_since: Option<Duration>,
     /// Given back when the answer ends, however slowly the client drains it.
-    tickets: Vec<Ticket>,
+    tickets: Vec<(Ticket, ActivePath)>,
 }
 
 /// Why the task stopped reading.
@@ -102,6 +102,8 @@ impl Relay {
             ended: false,
         };
         let branches = (0..tickets.len()).map(branch).collect();
+        let running = |ticket| (ticket, settings.metrics.upstream_completion());
+        let tickets = tickets.into_iter().map(running).collect();
         Self {
             settings,
             branches,
@@ -203,12 +205,15 @@ impl Relay {
         if let Some(begun) = self.begun.take() {
             let _ = begun.send(Ok(envelope));
         }
-        if let Some(counted) = usage {
+        let mut extra = Some(extra).filter(|extra| !extra.is_empty());
+        if let Some(mut counted) = usage {
+            if pieces.is_empty() {
+                counted.extra = extra.take().unwrap_or_default();
+            }
             self.counted = Some(counted.clone());
             let counted = Some(Box::new(counted));
             self.pass_on(Flush { counted, ..Flush::default() })?;
         }
-        let mut extra = Some(extra).filter(|extra| !extra.is_empty());
         if pieces.is_empty() && extra.is_some() {
             let mut alone = Flush::default();
             alone.extra_mut().chunk = extra.take().unwrap_or_default();
@@ -231,7 +236,7 @@ impl Relay {
             let many = self.branches.len();
             return self.break_off(&format!("the upstream server sent choice {index} of {many}"));
         };
-        if branch.ended {
+        if branch.ended || !(piece.has_payload() || reason.is_some()) {
             return Ok(());
         }
         if piece.tokens > 0 {

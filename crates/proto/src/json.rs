@@ -1,0 +1,125 @@
+//! The little JSON that the protocol needs: strings are written, and an object is cut
+//! into its members. Values themselves are passed on as they stand.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+/// Appends `text` as a JSON string (RFC 8259 §7), quotes included.
+pub fn put_string(out: &mut String, text: &str) {
+    out.push('"');
+    let mut plain = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
+            continue;
+        }
+        out.push_str(&text[plain..at]);
+        plain = at + 1;
+        match byte {
+            b'"' => out.push_str("\\\""),
+            b'\\' => out.push_str("\\\\"),
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            control => {
+                let _ = write!(out, "\\u{control:04x}"); // a String takes everything
+            }
+        }
+    }
+    out.push_str(&text[plain..]);
+    out.push('"');
+}
+
+/// The members of the JSON object `text`: names without quotes (escapes in them are left
+/// as they stand) and values as written. `None` if it is no object.
+///
+/// Strings and brackets must match; what stands between them is not looked at.
+pub fn members(text: &str) -> Option<Vec<(&str, &str)>> {
+    let inner = text.trim().strip_prefix('{')?.strip_suffix('}')?;
+    let mut found = Vec::new();
+    let mut rest = inner.trim();
+    while !rest.is_empty() {
+        let name_end = string_end(rest)?;
+        let name = &rest[1..name_end - 1];
+        let after = rest[name_end..].trim_start().strip_prefix(':')?;
+        let end = value_end(after)?;
+        let value = after[..end].trim();
+        if value.is_empty() {
+            return None;
+        }
+        found.push((name, value));
+        rest = match after[end..].strip_prefix(',') {
+            Some(more) if more.trim().is_empty() => return None,
+            Some(more) => more.trim_start(),
+            None => "",
+        };
+    }
+    Some(found)
+}
+
+/// Where the string at the front of `text` ends, its quotes included.
+fn string_end(text: &str) -> Option<usize> {
+    let mut bytes = text.bytes().enumerate();
+    if bytes.next()?.1 != b'"' {
+        return None;
+    }
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'\\' => drop(bytes.next()?),
+            b'"' => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Where the value at the front of `text` ends: before a comma of this level, or at the end.
+fn value_end(text: &str) -> Option<usize> {
+    let (mut at, mut depth) = (0, 0u32);
+    while at < text.len() {
+        match text.as_bytes()[at] {
+            b'"' => {
+                at += string_end(&text[at..])?;
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.checked_sub(1)?,
+            b',' if depth == 0 => return Some(at),
+            _ => {}
+        }
+        at += 1;
+    }
+    (depth == 0).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_what_serde_writes() {
+        for text in ["", "plain", "a\"b\\c\n\r\t\u{1}\u{7f}é🙂", "\u{8}\u{c}"] {
+            let mut out = String::new();
+            put_string(&mut out, text);
+            assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text, "{out}");
+        }
+    }
+
+    #[test]
+    fn objects_are_cut_into_members() {
+        let text = r#" { "a" : {"x":[1,2],"y":"},"} , "b":"\"," ,"c":-1.5e3} "#;
+        let expected =
+            [("a", r#"{"x":[1,2],"y":"},"}"#), ("b", r#""\",""#), ("c", "-1.5e3")].to_vec();
+        assert_eq!(members(text), Some(expected));
+        assert_eq!(members("{}"), Some(Vec::new()));
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        for text in
+            ["", "[]", "{", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\":[}", "{a:1}", "\"x"]
+        {
+            assert_eq!(members(text), None, "{text}");
+        }
+    }
+}

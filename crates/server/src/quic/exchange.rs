@@ -1,0 +1,307 @@
+//! One stream of a session: a tunnelled request, a question whose answer comes by datagram,
+//! or the resume of one (`spec/session.md`, sections 3 and 4).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request as HttpRequest, header};
+use http_body_util::BodyExt;
+use loquent_proto::frame::{Frame, Resume};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tower::ServiceExt;
+use web_transport_quinn::{RecvStream, SendStream};
+
+use super::message::{Broken, Kind, MAX_MESSAGE_BYTES, Message, Messages, code};
+use super::session::{Routed, Session};
+use crate::api::request::{Endpoint, Request};
+use crate::error::ApiError;
+use crate::streams::routes::{begin, hex};
+use crate::streams::{Aside, Name, Order, Orders, Path, PathId};
+
+/// A client must have sent its request by then.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Frames that wait for the stream.
+const MAX_ASIDE: usize = 4;
+
+/// A REQUEST's head.
+struct Head {
+    key: Option<String>,
+    method: Method,
+    path: String,
+    headers: Map<String, Value>,
+    stream: Option<u64>,
+}
+
+enum Opening {
+    Request(Head, Bytes),
+    /// The body exceeds the server's bound.
+    TooLarge,
+    Resume(Resume),
+}
+
+/// Serves the stream until it ends.
+pub async fn serve(session: Arc<Session>, send: SendStream, recv: RecvStream) {
+    let messages = Messages::new(recv, session.app().options.max_request_bytes);
+    let mut exchange = Exchange { session, send, messages };
+    if let Err(broken) = exchange.run().await {
+        tracing::debug!(%broken, "a stream ended early");
+        let code = match broken {
+            Broken::Protocol(_) => code::PROTOCOL,
+            Broken::Reset(_) | Broken::Lost => code::BROKEN,
+        };
+        let _ = exchange.send.reset(code);
+        exchange.messages.stop(code);
+    }
+}
+
+struct Exchange {
+    session: Arc<Session>,
+    send: SendStream,
+    messages: Messages,
+}
+
+impl Exchange {
+    async fn run(&mut self) -> Result<(), Broken> {
+        let opening = tokio::time::timeout(REQUEST_TIMEOUT, self.opening()).await;
+        match opening.unwrap_or(Err(Broken::Protocol("no request in time")))? {
+            Opening::Request(head, body) => match head.stream {
+                None => self.tunnel(head, body).await,
+                Some(stream) => self.ask(head, stream, body).await,
+            },
+            Opening::TooLarge => {
+                let limit = self.session.app().options.max_request_bytes;
+                self.respond(ApiError::too_large(limit).into_response()).await
+            }
+            Opening::Resume(resume) => self.resume(resume).await,
+        }
+    }
+
+    async fn opening(&mut self) -> Result<Opening, Broken> {
+        let first = self.messages.next().await?.ok_or(Broken::Protocol("nothing"))?;
+        match first.kind {
+            Kind::Request => {}
+            Kind::Frame => return read_resume(&first.payload),
+            _ => return Err(Broken::Protocol("no request first")),
+        }
+        let head = Head::parse(&first.payload).ok_or(Broken::Protocol("no request's head"))?;
+        let limit = self.session.app().options.max_request_bytes;
+        let mut body = Vec::new();
+        while let Some(message) = self.messages.next().await? {
+            match message.kind {
+                Kind::Body if message.payload.is_empty() && head.stream.is_some() => break,
+                Kind::Body if body.len() + message.payload.len() > limit => {
+                    return Ok(Opening::TooLarge);
+                }
+                Kind::Body => body.extend_from_slice(&message.payload),
+                _ => return Err(Broken::Protocol("a message out of order")),
+            }
+        }
+        self.messages.set_max_bytes(MAX_MESSAGE_BYTES);
+        Ok(Opening::Request(head, body.into()))
+    }
+
+    /// Answers as the HTTP port would (S-3.1).
+    async fn tunnel(&mut self, head: Head, body: Bytes) -> Result<(), Broken> {
+        let request = head.http(body).ok_or(Broken::Protocol("no HTTP request"))?;
+        let response = self.session.router().oneshot(request).await;
+        let response = response.unwrap_or_else(|never| match never {});
+        self.respond(response).await
+    }
+
+    async fn respond(&mut self, response: Response) -> Result<(), Broken> {
+        let (head, mut body) = response.into_parts();
+        let headers = head.headers.iter().map(|(name, value)| {
+            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned().into())
+        });
+        let headers = headers.collect::<Map<String, Value>>();
+        let json = json!({"status": head.status.as_u16(), "headers": headers});
+        self.write(Kind::Response, json.to_string().as_bytes()).await?;
+        loop {
+            let frame = tokio::select! {
+                frame = body.frame() => frame,
+                _ = self.send.stopped() => return Err(Broken::Reset(code::CANCELLED)),
+            };
+            match frame {
+                None => break,
+                Some(Err(_)) => return Err(Broken::Reset(code::BROKEN)),
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        self.write(Kind::Body, &bytes).await?;
+                    }
+                }
+            }
+        }
+        self.send.finish().map_err(|_| Broken::Lost)
+    }
+
+    /// A question whose answer comes by datagram (S-4.1).
+    async fn ask(&mut self, head: Head, stream: u64, body: Bytes) -> Result<(), Broken> {
+        let id = PathId::next();
+        let routed = self.session.route(stream, id).ok_or(Broken::Protocol("a number in use"))?;
+        let (aside, frames) = mpsc::channel(MAX_ASIDE);
+        let path = Path::Datagrams { stream, link: self.session.link(), aside };
+        let app = self.session.app().clone();
+        let kept = async {
+            let endpoint = head.endpoint()?;
+            let key = head.authorization();
+            app.options.api_keys.check(key.as_deref())?;
+            let arrived = app.clock.now();
+            let request = self.session.app().service()?.parse(endpoint, &body)?;
+            let begun = begin(&app, request, arrived, key.as_deref()).await?;
+            begun.deliver(&app, id, path)
+        };
+        match kept.await {
+            Ok(kept) => {
+                self.send_answer(&kept.name, stream, 0).await?;
+                self.carry(routed, kept.orders, id, frames).await
+            }
+            Err(error) => {
+                app.metrics.on_refusal(error.status());
+                self.respond(error.into_response()).await
+            }
+        }
+    }
+
+    /// A reader that comes back (S-4.7).
+    async fn resume(&mut self, resume: Resume) -> Result<(), Broken> {
+        let Resume { stream, id, token, offset } = resume;
+        let name = Name { id, token };
+        let path_id = PathId::next();
+        let routed =
+            self.session.route(stream, path_id).ok_or(Broken::Protocol("a number in use"))?;
+        let (aside, frames) = mpsc::channel(MAX_ASIDE);
+        let path = Path::Datagrams { stream, link: self.session.link(), aside };
+        let attached = self.session.app().streams.attach(&name, offset, path_id, path).await;
+        let Some((_, orders)) = attached else {
+            let mut gone = Vec::new();
+            Frame::Gone { stream }.encode(false, &mut gone);
+            self.write(Kind::Frame, &gone).await?;
+            return self.send.finish().map_err(|_| Broken::Lost);
+        };
+        self.send_answer(&name, stream, offset).await?;
+        self.carry(routed, orders, path_id, frames).await
+    }
+
+    async fn send_answer(&mut self, name: &Name, stream: u64, offset: u64) -> Result<(), Broken> {
+        let json = json!({
+            "id": hex(&name.id), "token": hex(&name.token), "stream": stream, "offset": offset,
+        });
+        self.write(Kind::Answer, json.to_string().as_bytes()).await
+    }
+
+    /// Carries frames between the stream and the answer, until either ends. However that
+    /// happens, the answer learns that this path is gone.
+    async fn carry(
+        &mut self,
+        routed: Routed,
+        orders: Orders,
+        id: PathId,
+        frames: mpsc::Receiver<Aside>,
+    ) -> Result<(), Broken> {
+        routed.set(orders.clone());
+        let ended = self.carry_frames(&orders, id, frames).await;
+        let order = match &ended {
+            Err(Broken::Reset(code::CANCELLED)) => Order::Cancel(id),
+            _ => Order::Leave(id),
+        };
+        let _ = orders.send(order).await;
+        ended
+    }
+
+    async fn carry_frames(
+        &mut self,
+        orders: &Orders,
+        id: PathId,
+        mut frames: mpsc::Receiver<Aside>,
+    ) -> Result<(), Broken> {
+        let mut open = true;
+        loop {
+            tokio::select! {
+                message = self.messages.next(), if open => match message? {
+                    Some(Message { kind: Kind::Frame, payload }) => {
+                        let _ = orders.send(Order::Frame(id, payload)).await;
+                    }
+                    Some(_) => return Err(Broken::Protocol("a message out of order")),
+                    None => open = false,
+                },
+                frame = frames.recv() => match frame {
+                    Some(Aside::Frame(frame)) => self.write(Kind::Frame, &frame).await?,
+                    Some(Aside::End) => return self.send.finish().map_err(|_| Broken::Lost),
+                    None => return Err(Broken::Reset(code::BROKEN)),
+                },
+                () = self.session.closed(), if !open => return Err(Broken::Lost),
+            }
+        }
+    }
+
+    async fn write(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Broken> {
+        let mut message = Vec::with_capacity(payload.len() + 9);
+        Message::put(kind, payload, &mut message);
+        self.send.write_all(&message).await.map_err(|_| Broken::Lost)
+    }
+}
+
+fn read_resume(payload: &[u8]) -> Result<Opening, Broken> {
+    match Frame::decode(payload, false) {
+        Ok(Frame::Resume(resume)) => Ok(Opening::Resume(resume)),
+        _ => Err(Broken::Protocol("a frame that asks for nothing")),
+    }
+}
+
+impl Head {
+    fn parse(json: &[u8]) -> Option<Self> {
+        let Value::Object(mut head) = serde_json::from_slice(json).ok()? else { return None };
+        let mut text = |name: &str| match head.remove(name) {
+            None | Some(Value::Null) => Some(None),
+            Some(Value::String(text)) => Some(Some(text)),
+            Some(_) => None,
+        };
+        let (key, method, path) = (text("key")?, text("method")??, text("path")??);
+        let headers = match head.remove("headers") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(headers)) => headers,
+            Some(_) => return None,
+        };
+        let stream = match head.remove("stream") {
+            None | Some(Value::Null) => None,
+            Some(number) => Some(number.as_u64().filter(|n| *n <= loquent_proto::wire::MAX_INT)?),
+        };
+        let method = method.parse().ok()?;
+        path.starts_with('/').then_some(Self { key, method, path, headers, stream })
+    }
+
+    /// The header that the key would stand in.
+    fn authorization(&self) -> Option<Vec<u8>> {
+        self.key.as_ref().map(|key| format!("Bearer {key}").into_bytes())
+    }
+
+    fn endpoint(&self) -> Result<Endpoint, ApiError> {
+        let path = self.path.split('?').next().unwrap_or_default();
+        match (&self.method, path) {
+            (&Method::POST, "/v1/chat/completions") => Ok(Endpoint::Chat),
+            (&Method::POST, "/v1/completions") => Ok(Endpoint::Text),
+            _ => Err(ApiError::not_found(&self.method, path)),
+        }
+    }
+
+    fn http(self, body: Bytes) -> Option<HttpRequest<Body>> {
+        let authorization = self.authorization();
+        let mut request = HttpRequest::new(Body::from(body));
+        *request.method_mut() = self.method;
+        *request.uri_mut() = self.path.parse().ok()?;
+        for (name, value) in self.headers {
+            let name = HeaderName::try_from(name).ok()?;
+            let value = HeaderValue::try_from(value.as_str()?).ok()?;
+            request.headers_mut().append(name, value);
+        }
+        if let Some(authorization) = authorization {
+            let value = HeaderValue::from_bytes(&authorization).ok()?;
+            request.headers_mut().insert(header::AUTHORIZATION, value);
+        }
+        Some(request)
+    }
+}

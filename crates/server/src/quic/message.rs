@@ -1,0 +1,177 @@
+//! Messages on a stream (`spec/session.md`, section 2): a type, a length, a payload.
+
+use bytes::{Bytes, BytesMut};
+use loquent_proto::wire::{Reader, put_int};
+use web_transport_quinn::{ReadError, RecvStream};
+
+/// Longest message beside those of a request.
+pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
+
+/// Bytes taken from the stream at once.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Codes of reset streams.
+pub mod code {
+    /// The peer broke the protocol (S-2.1).
+    pub const PROTOCOL: u32 = 1;
+    /// A response broke off (S-3.2), or an answer goes on elsewhere.
+    pub const BROKEN: u32 = 2;
+    /// The client wants no more (S-4.5).
+    pub const CANCELLED: u32 = 3;
+}
+
+/// What a message is (S-2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A request's head.
+    Request = 0,
+    /// The next bytes of a body.
+    Body = 1,
+    /// A response's head.
+    Response = 2,
+    /// An answer's head.
+    Answer = 3,
+    /// A frame.
+    Frame = 4,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Request, Self::Body, Self::Response, Self::Answer, Self::Frame]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// One message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// What it is.
+    pub kind: Kind,
+    /// Its payload.
+    pub payload: Bytes,
+}
+
+impl Message {
+    /// Appends a message of `kind`.
+    pub fn put(kind: Kind, payload: &[u8], out: &mut Vec<u8>) {
+        out.push(kind as u8);
+        put_int(out, payload.len() as u64);
+        out.extend_from_slice(payload);
+    }
+
+    /// Takes the message at the front of `buffer`, if it is complete.
+    ///
+    /// # Errors
+    /// [`Broken::Protocol`] for an unknown type or a length beyond `most`.
+    pub fn take(buffer: &mut BytesMut, most: usize) -> Result<Option<Self>, Broken> {
+        let Some((&kind, rest)) = buffer.split_first() else { return Ok(None) };
+        let kind = Kind::from_byte(kind).ok_or(Broken::Protocol("an unknown message"))?;
+        let mut reader = Reader::new(rest);
+        let len = match reader.int() {
+            Ok(len) => usize::try_from(len).unwrap_or(usize::MAX),
+            Err(loquent_proto::Error::Truncated) => return Ok(None),
+            Err(_) => return Err(Broken::Protocol("an impossible length")),
+        };
+        if len > most {
+            return Err(Broken::Protocol("a message that is too long"));
+        }
+        let head = buffer.len() - reader.rest().len();
+        if buffer.len() < head + len {
+            return Ok(None);
+        }
+        let _ = buffer.split_to(head);
+        Ok(Some(Self { kind, payload: buffer.split_to(len).freeze() }))
+    }
+}
+
+/// Why a stream brought no message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// The peer broke the protocol.
+    #[error("the client sent {0}")]
+    Protocol(&'static str),
+    /// The client reset the stream.
+    #[error("the client reset the stream with code {0}")]
+    Reset(u32),
+    /// The connection is gone.
+    #[error("the connection was lost")]
+    Lost,
+}
+
+/// Reads a stream's messages.
+pub struct Messages {
+    stream: RecvStream,
+    buffer: BytesMut,
+    max_bytes: usize,
+}
+
+impl Messages {
+    /// The messages of `stream`, each at most `max_bytes` long.
+    pub fn new(stream: RecvStream, max_bytes: usize) -> Self {
+        Self { stream, buffer: BytesMut::new(), max_bytes }
+    }
+
+    /// The next message; `None` at the stream's end. Nothing is lost if the future is dropped.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn next(&mut self) -> Result<Option<Message>, Broken> {
+        loop {
+            if let Some(message) = Message::take(&mut self.buffer, self.max_bytes)? {
+                return Ok(Some(message));
+            }
+            match self.stream.read_chunk(CHUNK_BYTES, true).await {
+                Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk.bytes),
+                Ok(None) if self.buffer.is_empty() => return Ok(None),
+                Ok(None) => return Err(Broken::Protocol("half a message")),
+                Err(ReadError::Reset(code)) => return Err(Broken::Reset(code)),
+                Err(_) => return Err(Broken::Lost),
+            }
+        }
+    }
+
+    /// Bounds the messages from here on.
+    pub fn set_max_bytes(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
+    }
+
+    /// Wants no more, for the reason `code`.
+    pub fn stop(&mut self, code: u32) {
+        let _ = self.stream.stop(code);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_out_as_they_went_in_however_they_are_cut() {
+        let mut bytes = Vec::new();
+        Message::put(Kind::Request, b"{}", &mut bytes);
+        Message::put(Kind::Body, &[7; 300], &mut bytes);
+        Message::put(Kind::Frame, b"", &mut bytes);
+        let (mut buffer, mut kinds) = (BytesMut::new(), Vec::new());
+        for byte in bytes {
+            buffer.extend_from_slice(&[byte]);
+            while let Some(message) = Message::take(&mut buffer, 300).unwrap() {
+                kinds.push((message.kind, message.payload.len()));
+            }
+        }
+        assert_eq!(kinds, [(Kind::Request, 2), (Kind::Body, 300), (Kind::Frame, 0)]);
+    }
+
+    #[test]
+    fn hostile_messages_are_refused_before_they_are_read() {
+        for bytes in
+            [&[9, 0][..], &[1, 0x80, 1, 0, 0], &[1, 0xff, 255, 255, 255, 255, 255, 255, 255]]
+        {
+            let mut buffer = BytesMut::from(bytes);
+            assert!(
+                matches!(Message::take(&mut buffer, 1000), Err(Broken::Protocol(_))),
+                "{bytes:?}"
+            );
+        }
+    }
+}

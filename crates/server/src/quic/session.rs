@@ -1,0 +1,143 @@
+//! One connection, or one WebTransport session: its streams, and its datagrams on their way
+//! to the answers they belong to.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use axum::Router;
+use bytes::Bytes;
+use loquent_proto::frame::Frame;
+
+use super::exchange;
+use crate::app::App;
+use crate::streams::{Datagrams, Order, Orders, PathId};
+
+/// Where the datagrams of a connection's streams go.
+type Routes = HashMap<u64, (PathId, Option<Orders>)>;
+
+/// A session of either kind: [`web_transport_quinn::Session`] is a plain QUIC connection too.
+pub struct Session {
+    app: Arc<App>,
+    router: Router,
+    link: web_transport_quinn::Session,
+    routes: Mutex<Routes>,
+}
+
+impl Session {
+    /// A session over `link`, whose tunnelled requests `router` answers.
+    pub fn new(app: Arc<App>, router: Router, link: web_transport_quinn::Session) -> Arc<Self> {
+        Arc::new(Self { app, router, link, routes: Mutex::default() })
+    }
+
+    /// Serves streams and datagrams until the connection ends.
+    pub async fn run(self: Arc<Self>) {
+        tokio::join!(self.clone().accept(), self.clone().read_datagrams());
+        let routes = std::mem::take(&mut *self.routes());
+        for (id, orders) in routes.into_values() {
+            if let Some(orders) = orders {
+                let _ = orders.send(Order::Leave(id)).await;
+            }
+        }
+    }
+
+    async fn accept(self: Arc<Self>) {
+        while let Ok((send, recv)) = self.link.accept_bi().await {
+            tokio::spawn(exchange::serve(self.clone(), send, recv));
+        }
+    }
+
+    async fn read_datagrams(self: Arc<Self>) {
+        loop {
+            match self.link.read_datagram().await {
+                Ok(datagram) => self.handle_datagram(datagram),
+                Err(_) if self.link.close_reason().is_some() => return,
+                Err(_) => {} // of another WebTransport session
+            }
+        }
+    }
+
+    /// Datagrams for nobody, and those that an answer has no time for, are as good as lost.
+    fn handle_datagram(&self, datagram: Bytes) {
+        let Some(stream) = Frame::peek_stream(&datagram) else { return };
+        if let Some((id, Some(orders))) = self.routes().get(&stream) {
+            let _ = orders.try_send(Order::Frame(*id, datagram));
+        }
+    }
+
+    /// Takes the number `stream` for an answer; `None` if it is in use.
+    pub fn route(self: &Arc<Self>, stream: u64, id: PathId) -> Option<Routed> {
+        let mut routes = self.routes();
+        if routes.contains_key(&stream) {
+            return None;
+        }
+        routes.insert(stream, (id, None));
+        Some(Routed { session: self.clone(), stream })
+    }
+
+    /// The server.
+    pub fn app(&self) -> &Arc<App> {
+        &self.app
+    }
+
+    /// What answers tunnelled requests.
+    pub fn router(&self) -> Router {
+        self.router.clone()
+    }
+
+    /// The way for an answer's datagrams.
+    pub fn link(&self) -> Box<dyn Datagrams> {
+        Box::new(Link(self.link.clone()))
+    }
+
+    /// Resolves when the connection has ended.
+    pub async fn closed(&self) {
+        self.link.closed().await;
+    }
+
+    fn routes(&self) -> MutexGuard<'_, Routes> {
+        self.routes.lock().expect("nothing panics under this lock")
+    }
+}
+
+/// A number in use; free again when this is dropped.
+pub struct Routed {
+    session: Arc<Session>,
+    stream: u64,
+}
+
+impl Routed {
+    /// The answer that gets its datagrams.
+    pub fn set(&self, orders: Orders) {
+        if let Some((_, route)) = self.session.routes().get_mut(&self.stream) {
+            *route = Some(orders);
+        }
+    }
+}
+
+impl Drop for Routed {
+    fn drop(&mut self) {
+        self.session.routes().remove(&self.stream);
+    }
+}
+
+struct Link(web_transport_quinn::Session);
+
+impl Datagrams for Link {
+    fn max_bytes(&self) -> usize {
+        self.0.max_datagram_size()
+    }
+
+    fn send(&self, datagram: Bytes) {
+        // Too large for a path that has just shrunk, or the connection is gone: lost.
+        let _ = self.0.send_datagram(datagram);
+    }
+
+    fn rtt(&self) -> Duration {
+        self.0.rtt()
+    }
+
+    fn acks(&self) -> u64 {
+        quinn::Connection::stats(&self.0).frame_rx.acks
+    }
+}

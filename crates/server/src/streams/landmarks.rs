@@ -1,0 +1,134 @@
+//! Places in a log at which reading can begin, so that a resume by event id finds the
+//! records and the state of the chunks without an entry for every record.
+
+use loquent_proto::chunk::Chunks;
+use loquent_proto::{Delta, Log};
+
+/// Log bytes between two places.
+const SPACING_BYTES: u64 = 1024;
+
+/// The places of one log, and what its chunks need to know of the log before them.
+#[derive(Debug, Default)]
+pub struct Landmarks {
+    meta: String,
+    /// Ascending ends of records after which no record waits for another (S-6.5).
+    places: Vec<u64>,
+    /// Where each choice's first record of a chunk ends.
+    starts: Vec<(u32, u64)>,
+}
+
+impl Landmarks {
+    /// What is appended from `head` on does not need what came before.
+    pub fn note_place(&mut self, head: u64) {
+        let last = self.places.last().copied();
+        if last.is_none_or(|last| head >= last + SPACING_BYTES) {
+            self.places.push(head);
+        }
+    }
+
+    /// A record was appended that ends at `end`.
+    pub fn note_record(&mut self, end: u64, delta: &Delta) {
+        let choice = match delta {
+            Delta::Open { meta } => {
+                self.meta.clone_from(meta);
+                return;
+            }
+            Delta::Text { choice, .. }
+            | Delta::Reasoning { choice, .. }
+            | Delta::ToolCall { choice, .. }
+            | Delta::Finish { choice, .. } => *choice,
+            _ => return,
+        };
+        if !self.starts.iter().any(|(known, _)| *known == choice) {
+            self.starts.push((choice, end));
+        }
+    }
+
+    /// The state of the chunks at `offset` of `log`; `None` if no record ends there, or the
+    /// log does not reach back far enough to know.
+    pub fn chunks_at(&self, log: &Log, offset: u64) -> Option<Chunks> {
+        if offset == 0 {
+            return (log.base() == 0).then(Chunks::new);
+        }
+        let place = self.places.iter().rev().find(|place| **place <= offset).copied()?;
+        if place < log.base() {
+            return None;
+        }
+        let started = self.starts.iter().filter(|(_, end)| *end <= place);
+        let mut chunks = match place {
+            0 => Chunks::new(),
+            _ => Chunks::resume(&self.meta, started.map(|(choice, _)| *choice)).ok()?,
+        };
+        let mut bytes = Vec::new();
+        log.read(place..offset, &mut bytes).ok()?;
+        let (mut at, mut unused) = (0, String::new());
+        while at < bytes.len() {
+            let (len, delta) = Delta::decode(&bytes[at..]).ok()??;
+            at += len;
+            if let Some(delta) = delta {
+                chunks.write(place + at as u64, &delta, &mut unused).ok()?;
+                unused.clear();
+            }
+        }
+        Some(chunks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log() -> (Log, Landmarks, Vec<u64>) {
+        let meta = r#"{"id":"a","object":"chat.completion.chunk","created":1,"model":"m"}"#;
+        let (mut log, mut landmarks) = (Log::new(1 << 20), Landmarks::default());
+        let mut ends = vec![0];
+        let mut push = |delta: Delta| {
+            landmarks.note_place(log.head());
+            let end = log.push(&delta).unwrap().end;
+            landmarks.note_record(end, &delta);
+            ends.push(end);
+        };
+        push(Delta::Open { meta: meta.into() });
+        for i in 0..1000 {
+            push(Delta::Text { choice: i % 3, tokens: 1, text: format!(" wörd{i}") });
+        }
+        (log, landmarks, ends)
+    }
+
+    #[test]
+    fn every_end_of_a_record_is_found_and_nothing_else() {
+        let (log, landmarks, ends) = log();
+        assert!(landmarks.places.len() > 5 && landmarks.places.len() < 20);
+        for offset in 0..=log.head() {
+            let found = landmarks.chunks_at(&log, offset).is_some();
+            assert_eq!(found, ends.contains(&offset), "offset {offset}");
+        }
+        assert!(landmarks.chunks_at(&log, log.head() + 1).is_none());
+    }
+
+    #[test]
+    fn a_resumed_choice_does_not_tell_its_role_again() {
+        let (log, landmarks, ends) = log();
+        for (at, told) in [(1, false), (2, true), (700, true)] {
+            let mut chunks = landmarks.chunks_at(&log, ends[at]).unwrap();
+            let mut out = String::new();
+            chunks.write(1, &Delta::text("x"), &mut out).unwrap();
+            assert_eq!(out.contains("assistant"), !told, "after record {at}");
+        }
+    }
+
+    #[test]
+    fn what_was_dropped_cannot_be_resumed() {
+        let (mut log, landmarks, ends) = log();
+        let cut = ends[500];
+        log.acknowledge(cut).unwrap();
+        let big = "x".repeat(16_000);
+        while log.base() == 0 {
+            log.push(&Delta::text(big.as_str())).unwrap();
+        }
+        assert_eq!(log.base(), cut);
+        assert!(landmarks.chunks_at(&log, 0).is_none());
+        assert!(landmarks.chunks_at(&log, ends[400]).is_none());
+        assert!(landmarks.chunks_at(&log, ends[900]).is_some());
+    }
+}
