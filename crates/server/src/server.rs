@@ -183,7 +183,8 @@ fn open(
             (name, description, Some(started.1))
         }
         Answerer::Upstream(upstream) => {
-            let service = relay(options, &upstream, app)?;
+            let ServiceOptions { bounds, streams, policy, .. } = options.service.clone();
+            let service = start_upstream(&upstream, bounds, streams, policy, app)?;
             let name = service.model.name.clone();
             app.open(service);
             (name, format!("upstream {}", upstream.url), None)
@@ -207,9 +208,9 @@ fn relay(options: &Options, upstream: &UpstreamOptions, app: &App) -> anyhow::Re
     Ok(Arc::new(Service {
         model: Model::of_upstream(upstream.authority().to_owned())?,
         backend: Backend::Upstream(Arc::new(upstream)),
-        gate: Gate::new(*bounds, app.clock),
+        gate: Gate::new(bounds, app.clock),
         workers: Arc::new(Semaphore::new(1)),
-        policy: policy.clone(),
+        policy,
         clock: app.clock,
         metrics: app.metrics.clone(),
         draining: AtomicBool::new(false),
