@@ -194,13 +194,21 @@ fn open(
     Ok(engine)
 }
 
-/// A service that another server answers.
-fn relay(options: &Options, upstream: &UpstreamOptions, app: &App) -> anyhow::Result<Arc<Service>> {
-    let ServiceOptions { bounds, streams, policy, .. } = &options.service;
+/// A service that another server answers, for `app`. Nothing is sent to it yet.
+///
+/// # Errors
+/// When the upstream's URL or key is of no use.
+pub fn start_upstream(
+    upstream: &UpstreamOptions,
+    bounds: Bounds,
+    streams: StreamBounds,
+    policy: Policy,
+    app: &App,
+) -> anyhow::Result<Arc<Service>> {
     let surroundings = Surroundings {
-        bounds: *streams,
+        bounds: streams,
         max_delay: policy.max_delay,
-        patience: options.http.heartbeat,
+        patience: app.options.heartbeat,
         clock: app.clock,
         metrics: app.metrics.clone(),
     };
