@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import httpx
 import openai
@@ -107,8 +108,9 @@ def test_an_upstream_that_dies_ends_the_stream_with_an_error(start):
 
 def llama_server():
     """The path of a llama-server: by LLAMA_SERVER, built by bench/peers, or installed."""
-    built = sorted(REPOSITORY.glob("bench/peers/**/llama-server"))
-    path = os.environ.get("LLAMA_SERVER") or (str(built[0]) if built else shutil.which("llama-server"))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    built = cache / "loquent/peers/bin/llama-server"
+    path = os.environ.get("LLAMA_SERVER") or (str(built) if built.exists() else shutil.which("llama-server"))
     if not path:
         pytest.skip("no llama-server: set LLAMA_SERVER to its path")
     return path
