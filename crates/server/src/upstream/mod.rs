@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderName};
+use http::header::{self, HeaderMap};
 use http::{HeaderValue, Method, Request as HttpRequest, Uri};
 use http_body_util::{BodyExt, Limited};
 use loquent_infer::runner::TokenId;
@@ -44,17 +44,17 @@ const MAX_ERROR_BYTES: usize = 1 << 20;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Headers that concern one connection only (RFC 9110, section 7.6.1), or that are set anew.
-const HOP_BY_HOP: &[HeaderName] = &[
-    header::CONNECTION,
-    header::CONTENT_LENGTH,
-    header::HOST,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
+const HOP_BY_HOP: [&str; 10] = [
+    "connection",
+    "content-length",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
 ];
 
 /// Where the upstream server is, and who we are to it.
@@ -243,18 +243,16 @@ impl Upstream {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let mut request = self.request(method, path, body, headers.get(header::AUTHORIZATION));
         for (name, value) in headers {
-            if !HOP_BY_HOP.contains(name)
-                && !request.headers().contains_key(name)
-                && *name != header::AUTHORIZATION
-            {
+            let ours = *name == header::AUTHORIZATION || HOP_BY_HOP.contains(&name.as_str());
+            if !ours {
                 request.headers_mut().append(name, value.clone());
             }
         }
         let response = self.client.send(request).await.map_err(unreachable)?;
         let (mut head, body) = response.into_parts();
-        HOP_BY_HOP[..].iter().filter(|name| **name != header::CONTENT_LENGTH).for_each(|name| {
+        for name in HOP_BY_HOP.into_iter().filter(|name| *name != "content-length") {
             head.headers.remove(name);
-        });
+        }
         Ok(Response::from_parts(head, Body::new(body)))
     }
 

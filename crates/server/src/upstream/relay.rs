@@ -137,7 +137,7 @@ impl Relay {
 
     async fn relay(mut self, answer: Answer, mut shutdown: watch::Receiver<bool>) {
         let mut parser = Parser::new(MAX_EVENT_BYTES);
-        let mut body = std::pin::pin!(answer);
+        let mut body = answer;
         let mut tick = tokio::time::interval(TICK);
         loop {
             let deadline = self.deadline();
