@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::answering::Answering;
 use crate::api::answer::{self, Chunks, UsageInChunks, Whole};
 use crate::api::fields::Fields;
-use crate::api::request::{Chat, Endpoint, Prompt, Request};
+use crate::api::request::{Chat, Endpoint, Prompt};
 use crate::app::{App, is_same_host};
 use crate::ask::{Asked, ask};
 use crate::error::ApiError;
