@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::delivery::Inlet;
 use crate::flow::Inflow;
 use crate::metrics::{Metrics, Phases};
+use crate::otel::{Finished, Telemetry, TraceParent};
 use crate::sse::timings_json;
 use crate::upstream::chunk::Counted;
 
@@ -41,6 +42,10 @@ pub struct Answering {
     pub metrics: Arc<Metrics>,
     /// The server's clock.
     pub clock: Clock,
+    /// Where its spans go, if anywhere.
+    pub telemetry: Option<Arc<Telemetry>>,
+    /// The caller's place in a trace.
+    pub trace_parent: Option<TraceParent>,
     /// Tokens delivered so far, and what the prefix cache gave.
     pub progress: Progress,
 }
@@ -155,6 +160,17 @@ impl Drop for Answering {
         for _ in self.progress.ended..self.prompts.len() {
             self.progress.reasons.push("abort");
             self.metrics.on_abort();
+        }
+        if let Some(telemetry) = &self.telemetry {
+            telemetry.on_request(&Finished {
+                parent: self.trace_parent.as_ref(),
+                head: &self.head,
+                reasons: &self.progress.reasons,
+                usage: self.usage(),
+                arrived: self.arrived,
+                tokenized: self.tokenized,
+                record: &self.record,
+            });
         }
     }
 }

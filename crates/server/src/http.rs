@@ -19,6 +19,7 @@ use crate::api::request::{Chat, Endpoint, Prompt};
 use crate::app::{App, is_same_host};
 use crate::ask::{Asked, ask};
 use crate::error::ApiError;
+use crate::otel::TraceParent;
 use crate::page;
 use crate::service::Service;
 use crate::sse::{SseBody, event_stream};
@@ -71,10 +72,12 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let arrived = app.clock.now();
     let service = app.service()?;
+    let trace_parent = TraceParent::from_headers(request.headers());
     let key = request.headers().get(header::AUTHORIZATION).cloned();
     let (parts, body) = request.into_parts();
     let body = read_body(&app, HttpRequest::new(body)).await?;
     let mut request = service.parse(endpoint, &body)?;
+    request.trace_parent = trace_parent;
     let streams = request.stream.is_some();
     if let Some(forward) = &mut request.forward {
         forward.authorization = key.clone();

@@ -14,6 +14,7 @@ pub mod flow;
 pub mod http;
 pub mod metrics;
 pub mod model;
+pub mod otel;
 mod page;
 pub mod quic;
 pub mod server;

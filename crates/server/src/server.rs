@@ -29,6 +29,7 @@ use crate::engine_thread;
 use crate::http::router;
 use crate::metrics::Metrics;
 use crate::model::Model;
+use crate::otel::Telemetry;
 use crate::quic::{Port, QuicOptions};
 use crate::service::{Backend, Policy, Service};
 use crate::streams::StreamLimits;
@@ -73,6 +74,8 @@ pub struct ServiceOptions {
     pub policy: Policy,
     /// Prompts tokenized at once.
     pub tokenize_workers: usize,
+    /// Base URL of the OpenTelemetry collector that gets a trace of each request.
+    pub otlp_endpoint: Option<String>,
 }
 
 /// What a loader brings.
@@ -152,6 +155,9 @@ pub async fn run<A: Into<Answerer> + Send + 'static>(
     if let Some(engine) = engine {
         tokio::task::spawn_blocking(|| engine.join()).await?.ok();
     }
+    if let Some(telemetry) = app.service().ok().and_then(|service| service.telemetry.clone()) {
+        tokio::task::spawn_blocking(move || telemetry.stop()).await?;
+    }
     Ok(())
 }
 
@@ -183,8 +189,10 @@ fn open(
             (name, description, Some(started.1))
         }
         Answerer::Upstream(upstream) => {
-            let ServiceOptions { bounds, streams, policy, .. } = options.service.clone();
-            let service = start_upstream(&upstream, bounds, streams, policy, app)?;
+            let ServiceOptions { bounds, streams, policy, otlp_endpoint, .. } =
+                options.service.clone();
+            let telemetry = telemetry(otlp_endpoint.as_deref(), app.clock)?;
+            let service = start_upstream(&upstream, bounds, streams, policy, telemetry, app)?;
             let name = service.model.name.clone();
             app.open(service);
             (name, format!("upstream {}", upstream.url), None)
@@ -203,6 +211,7 @@ pub fn start_upstream(
     bounds: Bounds,
     streams: StreamBounds,
     policy: Policy,
+    telemetry: Option<Arc<Telemetry>>,
     app: &App,
 ) -> anyhow::Result<Arc<Service>> {
     let surroundings = Surroundings {
@@ -221,6 +230,7 @@ pub fn start_upstream(
         policy,
         clock: app.clock,
         metrics: app.metrics.clone(),
+        telemetry,
         draining: AtomicBool::new(false),
     }))
 }
@@ -241,9 +251,11 @@ pub fn start(
     let engine = engine_thread::start(runner, options.limits, end_tokens, clock, metrics.clone())?;
     let delivery =
         delivery::start(engine.steps, engine.commands, options.streams, clock, metrics.clone());
+    let telemetry = telemetry(options.otlp_endpoint.as_deref(), clock)?;
     let service = Service {
         model,
         backend: Backend::Engine(delivery),
+        telemetry,
         gate: Gate::new(options.bounds, clock),
         workers: Arc::new(Semaphore::new(options.tokenize_workers.max(1))),
         policy: options.policy.clone(),
@@ -252,6 +264,10 @@ pub fn start(
         draining: AtomicBool::new(false),
     };
     Ok((Arc::new(service), engine.thread))
+}
+
+fn telemetry(endpoint: Option<&str>, clock: Clock) -> anyhow::Result<Option<Arc<Telemetry>>> {
+    endpoint.map(|url| Telemetry::start(url, clock)).transpose()
 }
 
 /// Refuses new work, waits for the running streams, at most `limit`, and breaks off the rest.

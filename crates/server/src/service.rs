@@ -24,6 +24,7 @@ use crate::delivery::{Handle, Opening};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::model::Model;
+use crate::otel::Telemetry;
 use crate::ticket::{Gate, Ticket};
 use crate::upstream::{Forward, Streaming, Upstream};
 
@@ -76,6 +77,8 @@ pub struct Service {
     pub clock: Clock,
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
+    /// Where the spans of requests go, if anywhere.
+    pub telemetry: Option<Arc<Telemetry>>,
     /// Set once the server goes down.
     pub draining: AtomicBool,
 }
@@ -121,6 +124,8 @@ impl Service {
             n: request.n as usize,
             metrics: self.metrics.clone(),
             clock: self.clock,
+            telemetry: self.telemetry.clone(),
+            trace_parent: request.trace_parent.clone(),
             progress: Progress::default(),
         })
     }
@@ -193,6 +198,8 @@ impl Service {
             n: request.n as usize,
             metrics: self.metrics.clone(),
             clock: self.clock,
+            telemetry: self.telemetry.clone(),
+            trace_parent: request.trace_parent,
             progress: Progress::default(),
         })
     }

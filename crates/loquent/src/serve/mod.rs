@@ -60,6 +60,11 @@ pub struct ServeArgs {
     #[arg(long, env = "LOQUENT_STRICT_MODEL")]
     strict_model: bool,
 
+    /// OpenTelemetry collector that gets a trace of each request (OTLP over HTTP, for example
+    /// http://127.0.0.1:4318) [default: none]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<String>,
+
     #[command(flatten)]
     upstream: UpstreamArgs,
     #[command(flatten)]
@@ -367,7 +372,10 @@ impl ServeArgs {
                 max_request_bytes: self.http.max_request_bytes,
                 heartbeat: seconds(self.streams.heartbeat_s),
             },
-            service: self.admission.service(&self.engine, streams, policy)?,
+            service: ServiceOptions {
+                otlp_endpoint: self.otlp_endpoint.clone().filter(|url| !url.is_empty()),
+                ..self.admission.service(&self.engine, streams, policy)?
+            },
             kept: self.quic.kept(streams),
             quic: self.quic.options(&self.host, self.http.max_connections),
             max_connections: self.http.max_connections,
@@ -400,6 +408,7 @@ impl AdmissionArgs {
             streams,
             policy,
             tokenize_workers: self.tokenize_workers,
+            otlp_endpoint: None,
         })
     }
 }

@@ -9,6 +9,7 @@ use super::fields::{Fields, kind_of};
 use super::message::parse_messages;
 use super::tools::{ToolUse, parse_format, parse_tools};
 use crate::error::ApiError;
+use crate::otel::TraceParent;
 use crate::upstream::Forward;
 
 /// Most completions of one request, over all its prompts.
@@ -168,6 +169,8 @@ pub struct Request {
     /// What an upstream server is sent, where one answers; most of the above is then its
     /// business.
     pub forward: Option<Forward>,
+    /// The caller's place in a trace, which headers tell, not the body.
+    pub trace_parent: Option<TraceParent>,
 }
 
 impl Request {
@@ -205,6 +208,7 @@ impl Request {
             echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
             ignored: fields.rest(),
             forward: None,
+            trace_parent: None,
         };
         if request.sampling.ignore_eos && request.is_constrained() {
             let message = "'ignore_eos' contradicts 'response_format' and required tools: \
@@ -232,6 +236,7 @@ impl Request {
             echo: false,
             ignored: Vec::new(),
             forward: None,
+            trace_parent: None,
         }
     }
 

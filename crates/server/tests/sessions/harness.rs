@@ -161,6 +161,7 @@ fn service_options(max_batch_size: usize) -> ServiceOptions {
             split_reasoning: true,
         },
         tokenize_workers: 2,
+        otlp_endpoint: None,
     }
 }
 

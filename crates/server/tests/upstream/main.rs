@@ -72,7 +72,7 @@ impl Front {
             strict_model: false,
             split_reasoning: true,
         };
-        app.open(start_upstream(&upstream, bounds, streams, policy, &app).unwrap());
+        app.open(start_upstream(&upstream, bounds, streams, policy, None, &app).unwrap());
         Self { app }
     }
 
