@@ -126,7 +126,7 @@ impl InProcess {
 
     /// Breaks off what still runs and waits until the engine is freed.
     pub async fn close(self) {
-        self.service.delivery.stop();
+        self.service.stop();
         // An engine that panicked has said so, and its requests have failed.
         let _ = tokio::task::spawn_blocking(|| self.engine.join()).await;
     }
@@ -224,8 +224,10 @@ fn delta(flush: Flush) -> Result<Delta, ApiError> {
     if let Some(error) = reason.as_ref().and_then(|reason| reason.error()) {
         return Err(error);
     }
-    let finish_reason = reason.and_then(|reason| reason.name()).map(str::to_owned);
-    Ok(Delta { text: flush.text, finish_reason, ..Delta::default() })
+    let finish_reason = reason.and_then(|reason| reason.name().map(str::to_owned));
+    let mut text = flush.reasoning + &flush.text;
+    flush.calls.iter().for_each(|call| text.push_str(&call.arguments));
+    Ok(Delta { text, finish_reason, ..Delta::default() })
 }
 
 /// What a stream's usage chunk carries.

@@ -4,13 +4,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+
 use crate::api::answer::{Head, Usage};
 use crate::api::request::StreamParams;
 use crate::choice::{End, Flush, Record};
 use crate::clock::Clock;
 use crate::delivery::Inlet;
+use crate::flow::Inflow;
 use crate::metrics::{Metrics, Phases};
+use crate::otel::{Finished, Telemetry, TraceParent};
 use crate::sse::timings_json;
+use crate::upstream::chunk::Counted;
 
 /// The server's side of one request from admission to its last flush.
 /// Dropping it cancels what still runs.
@@ -28,7 +33,7 @@ pub struct Answering {
     /// The first completion's times, once it has ended.
     pub record: Record,
     /// Flushes of all completions.
-    pub inlet: Inlet,
+    pub source: Source,
     /// Prompt tokens of each completion.
     pub prompts: Vec<usize>,
     /// Completions per prompt.
@@ -37,13 +42,27 @@ pub struct Answering {
     pub metrics: Arc<Metrics>,
     /// The server's clock.
     pub clock: Clock,
+    /// Where its spans go, if anywhere.
+    pub telemetry: Option<Arc<Telemetry>>,
+    /// The caller's place in a trace.
+    pub trace_parent: Option<TraceParent>,
     /// Tokens delivered so far, and what the prefix cache gave.
     pub progress: Progress,
+}
+
+/// Where an answer's flushes come from.
+pub enum Source {
+    /// The engine.
+    Engine(Inlet),
+    /// An upstream server.
+    Upstream(Inflow),
 }
 
 /// Counts that grow with the answer.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
+    /// An upstream server's own counts, which stand before ours.
+    counted: Option<Box<Counted>>,
     /// Why completions have ended, in that order; known to the metrics by these names.
     reasons: Vec<&'static str>,
     ended: usize,
@@ -55,8 +74,12 @@ pub struct Progress {
 impl Answering {
     /// The next flush; `None` after the last, or when the engine is gone.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Option<Flush>> {
-        let flush = ready!(self.inlet.poll_recv(context));
-        if let Some(flush) = &flush {
+        let mut flush = ready!(match &mut self.source {
+            Source::Engine(inlet) => inlet.poll_recv(context),
+            Source::Upstream(inflow) => inflow.poll_recv(context),
+        });
+        if let Some(flush) = &mut flush {
+            self.progress.counted = flush.counted.take().or(self.progress.counted.take());
             self.progress.completion_tokens += u64::from(flush.tokens);
             if let Some(end) = &flush.end {
                 self.note_end(flush.choice as usize, end);
@@ -85,6 +108,9 @@ impl Answering {
 
     /// Token counts so far.
     pub fn usage(&self) -> Usage {
+        if let Some(counted) = &self.progress.counted {
+            return counted.usage;
+        }
         let prompts = self.prompts.iter().step_by(self.n);
         Usage {
             prompt_tokens: prompts.map(|&tokens| tokens as u64).sum(),
@@ -92,6 +118,19 @@ impl Answering {
             completion_tokens: self.progress.completion_tokens,
             reasoning_tokens: self.progress.reasoning_tokens,
         }
+    }
+
+    /// Token counts so far as clients are told, with whatever an upstream server says there.
+    pub fn usage_json(&self) -> Value {
+        match &self.progress.counted {
+            Some(counted) => counted.json.clone(),
+            None => self.usage().json(),
+        }
+    }
+
+    /// What an upstream server said beside its counts.
+    pub fn extra(&self) -> Option<&Map<String, Value>> {
+        self.progress.counted.as_ref().map(|counted| &counted.extra)
     }
 
     /// The first completion's times.
@@ -121,6 +160,17 @@ impl Drop for Answering {
         for _ in self.progress.ended..self.prompts.len() {
             self.progress.reasons.push("abort");
             self.metrics.on_abort();
+        }
+        if let Some(telemetry) = &self.telemetry {
+            telemetry.on_request(&Finished {
+                parent: self.trace_parent.as_ref(),
+                head: &self.head,
+                reasons: &self.progress.reasons,
+                usage: self.usage(),
+                arrived: self.arrived,
+                tokenized: self.tokenized,
+                record: &self.record,
+            });
         }
     }
 }

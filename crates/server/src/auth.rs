@@ -25,6 +25,11 @@ impl ApiKeys {
         )
     }
 
+    /// Whether the API is open.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Holds an `Authorization` header against the keys, in a time that does not depend on
     /// how much of a key matches.
     ///

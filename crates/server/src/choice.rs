@@ -15,8 +15,10 @@ use loquent_infer::stop::{Match, StopMatcher};
 use loquent_infer::vocab::Vocab;
 use loquent_proto::Micros;
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
+use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::upstream::chunk::Counted;
 use reader::{Reader, Reading};
 
 /// What a client whose request expired in the queue is told to wait, in seconds.
@@ -33,8 +35,12 @@ pub enum FinishReason {
     Length,
     /// It waited too long for its turn.
     Expired,
+    /// An upstream server's reason that is none of these.
+    Other(String),
     /// It broke; the stream must not end as if complete.
     Error(String),
+    /// It broke, with this error.
+    Refused(Box<ApiError>),
 }
 
 /// A generated token with its log-probabilities.
@@ -61,8 +67,45 @@ pub struct Flush {
     pub tokens: u32,
     /// One for each token, where they were asked for.
     pub logprobs: Vec<TokenLogprobs>,
+    /// The same as an upstream server gave them.
+    pub raw_logprobs: Option<Value>,
+    /// What else an upstream server said.
+    pub extra: Option<Box<Extra>>,
+    /// An upstream server's count of tokens so far.
+    pub counted: Option<Box<Counted>>,
     /// Set on the completion's last flush.
     pub end: Option<End>,
+}
+
+/// Members that an upstream server's chunks carried beside those that are known.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Extra {
+    /// Of the chunk.
+    pub chunk: Map<String, Value>,
+    /// Of the choice.
+    pub choice: Map<String, Value>,
+    /// Of the choice's delta.
+    pub delta: Map<String, Value>,
+}
+
+impl Extra {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.chunk.is_empty() && self.choice.is_empty() && self.delta.is_empty()
+    }
+
+    /// Adds what came later: texts and lists of a delta grow, all else is replaced.
+    fn absorb(&mut self, more: Self) {
+        self.chunk.extend(more.chunk);
+        self.choice.extend(more.choice);
+        for (name, value) in more.delta {
+            match (self.delta.get_mut(&name), value) {
+                (Some(Value::String(text)), Value::String(more)) => text.push_str(&more),
+                (Some(Value::Array(items)), Value::Array(more)) => items.extend(more),
+                (_, value) => drop(self.delta.insert(name, value)),
+            }
+        }
+    }
 }
 
 /// A fragment of a tool call.
@@ -79,34 +122,49 @@ pub struct CallPiece {
 }
 
 impl FinishReason {
+    /// An upstream server's reason.
+    pub fn of_upstream(name: String) -> Self {
+        match name.as_str() {
+            "stop" => Self::Stop,
+            "length" => Self::Length,
+            "tool_calls" => Self::ToolCalls,
+            _ => Self::Other(name),
+        }
+    }
+
     /// OpenAI's name of it; `None` for an unsuccessful end, which has none.
-    pub fn name(&self) -> Option<&'static str> {
+    pub fn name(&self) -> Option<&str> {
         match self {
             Self::Stop => Some("stop"),
             Self::ToolCalls => Some("tool_calls"),
             Self::Length => Some("length"),
-            Self::Expired | Self::Error(_) => None,
+            Self::Other(name) => Some(name),
+            Self::Expired | Self::Error(_) | Self::Refused(_) => None,
         }
     }
 
     /// Its name in metrics and traces.
     pub fn label(&self) -> &'static str {
         match self {
+            Self::Stop => "stop",
+            Self::ToolCalls => "tool_calls",
+            Self::Length => "length",
+            Self::Other(_) => "other",
             Self::Expired => "expired",
-            Self::Error(_) => "error",
-            Self::Stop | Self::ToolCalls | Self::Length => self.name().expect("a successful end"),
+            Self::Error(_) | Self::Refused(_) => "error",
         }
     }
 
     /// What an unsuccessful end is to the client; `None` for a complete answer.
     pub fn error(&self) -> Option<ApiError> {
         match self {
-            Self::Stop | Self::ToolCalls | Self::Length => None,
+            Self::Stop | Self::ToolCalls | Self::Length | Self::Other(_) => None,
             Self::Expired => {
                 let message = "The request waited too long in the server's queue. Try again later.";
                 Some(ApiError::overloaded(message, EXPIRED_RETRY_S))
             }
             Self::Error(message) => Some(ApiError::internal(message.as_str())),
+            Self::Refused(error) => Some(ApiError::clone(error)),
         }
     }
 }
@@ -123,13 +181,40 @@ impl Flush {
 
     /// Grows with everything that a client sees.
     fn payload(&self) -> usize {
-        let calls = self.calls.iter().map(|call| call.name.len() + call.arguments.len());
-        self.text.len() + self.reasoning.len() + self.logprobs.len() + calls.sum::<usize>()
+        let raw = usize::from(self.raw_logprobs.is_some()) + usize::from(self.extra.is_some());
+        self.text_bytes() + self.logprobs.len() + raw
     }
 
     /// Bytes of text of all kinds.
     pub fn text_bytes(&self) -> usize {
-        self.payload() - self.logprobs.len()
+        let calls = self.calls.iter().map(|call| call.name.len() + call.arguments.len());
+        self.text.len() + self.reasoning.len() + calls.sum::<usize>()
+    }
+
+    /// Adds what came later, before any end.
+    pub(crate) fn absorb(&mut self, more: Self) {
+        self.text.push_str(&more.text);
+        self.reasoning.push_str(&more.reasoning);
+        for call in more.calls {
+            match self.calls.last_mut() {
+                Some(last) if last.index == call.index && call.name.is_empty() => {
+                    last.arguments.push_str(&call.arguments);
+                }
+                _ => self.calls.push(call),
+            }
+        }
+        self.tokens += more.tokens;
+        self.logprobs.extend(more.logprobs);
+        join_logprobs(&mut self.raw_logprobs, more.raw_logprobs);
+        match (&mut self.extra, more.extra) {
+            (Some(all), Some(more)) => all.absorb(*more),
+            (all @ None, more) => *all = more,
+            (Some(_), None) => {}
+        }
+    }
+
+    pub(crate) fn extra_mut(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
     }
 
     fn open_call(&mut self, index: u32, id: String, name: String) {
@@ -196,6 +281,13 @@ pub struct BatchShare {
 }
 
 impl Record {
+    /// Notes a token at `now`.
+    pub(crate) fn note_token(&mut self, now: Duration) {
+        self.tokens += 1;
+        self.first_token.get_or_insert(now);
+        self.last_token = Some(now);
+    }
+
     /// The company its tokens were computed in; `None` without tokens.
     pub fn batch(&self) -> Option<BatchShare> {
         let decoded = self.tokens.saturating_sub(1).max(1);
@@ -204,6 +296,23 @@ impl Record {
             wait_mean: self.decode_wait / decoded,
             wait_max: self.decode_wait_max,
         })
+    }
+}
+
+/// Lays the log-probabilities `more` behind `all`: their arrays are joined.
+fn join_logprobs(all: &mut Option<Value>, more: Option<Value>) {
+    match (all.as_mut().and_then(Value::as_object_mut), more) {
+        (_, None) => {}
+        (Some(all), Some(Value::Object(more))) => {
+            for (name, value) in more {
+                match (all.get_mut(&name), value) {
+                    (Some(Value::Array(items)), Value::Array(more)) => items.extend(more),
+                    (_, value) => drop(all.insert(name, value)),
+                }
+            }
+        }
+        (None, more) => *all = more,
+        (Some(_), Some(_)) => {}
     }
 }
 

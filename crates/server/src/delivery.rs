@@ -6,7 +6,6 @@
 //! and after a stall limit ended with an error. Nobody else notices.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use loquent_infer::request::{Event, Step, Tag, Work};
@@ -16,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::choice::{Choice, Flush, Progress};
 use crate::clock::Clock;
 use crate::engine_thread::Command;
+use crate::flow::{Inflow, Outflow, flow};
 use crate::metrics::Metrics;
 use crate::ticket::Ticket;
 
@@ -60,20 +60,16 @@ enum Control {
 const SHUTDOWN: &str = "the server is shutting down";
 
 /// The delivery side's end of a request.
-///
-/// Flushes are boxed, since a channel has room for 32 of what it carries from the start.
 #[derive(Debug, Clone)]
 struct Outlet {
-    flushes: mpsc::UnboundedSender<Box<Flush>>,
-    unread_bytes: Arc<AtomicUsize>,
+    flushes: Outflow,
 }
 
 /// The request's end: yields its flushes; dropping it cancels what still runs.
 #[derive(Debug)]
 pub struct Inlet {
-    flushes: mpsc::UnboundedReceiver<Box<Flush>>,
+    flushes: Inflow,
     tags: oneshot::Receiver<Vec<Tag>>,
-    unread_bytes: Arc<AtomicUsize>,
     delivery: Handle,
 }
 
@@ -88,11 +84,7 @@ impl Inlet {
         &mut self,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Flush>> {
-        let flush = std::task::ready!(self.flushes.poll_recv(context));
-        if let Some(flush) = &flush {
-            self.unread_bytes.fetch_sub(size_of_flush(flush), Ordering::Relaxed);
-        }
-        std::task::Poll::Ready(flush.map(|flush| *flush))
+        self.flushes.poll_recv(context)
     }
 }
 
@@ -120,14 +112,12 @@ impl Handle {
 
     /// Starts a request's completions; their flushes come out of the returned inlet.
     pub fn open(&self, openings: Vec<Opening>) -> Inlet {
-        let (flush_sender, flushes) = mpsc::unbounded_channel();
+        let (outflow, flushes) = flow();
         let (tag_sender, tags) = oneshot::channel();
-        let unread_bytes = Arc::new(AtomicUsize::new(0));
-        let outlet = Outlet { flushes: flush_sender, unread_bytes: unread_bytes.clone() };
-        let open = Open { openings, outlet, tags: tag_sender };
+        let open = Open { openings, outlet: Outlet { flushes: outflow }, tags: tag_sender };
         // When delivery is gone the inlet ends at once, without a finish: the caller reports it.
         let _ = self.control.send(Control::Open(open));
-        Inlet { flushes, tags, unread_bytes, delivery: self.clone() }
+        Inlet { flushes, tags, delivery: self.clone() }
     }
 }
 
@@ -381,20 +371,13 @@ impl Delivery {
 
 impl Stream {
     fn unread_bytes(&self) -> usize {
-        self.outlet.unread_bytes.load(Ordering::Relaxed)
+        self.outlet.flushes.unread_bytes()
     }
 
     /// Hands a flush to the client's side; false when the client is gone.
     fn pass_on(&self, flush: Flush) -> bool {
-        self.outlet.unread_bytes.fetch_add(size_of_flush(&flush), Ordering::Relaxed);
-        self.outlet.flushes.send(Box::new(flush)).is_ok()
+        self.outlet.flushes.send(flush)
     }
-}
-
-/// What a flush weighs in a stream's bound; never 0, so that an unread flush shows.
-fn size_of_flush(flush: &Flush) -> usize {
-    let logprobs: usize = flush.logprobs.iter().map(|one| 16 + 8 * one.logprobs.top.len()).sum();
-    flush.text_bytes() + logprobs + size_of::<Flush>()
 }
 
 /// A tag's slab index and generation.

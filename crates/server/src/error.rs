@@ -2,8 +2,12 @@
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
+
+/// What clients of an upstream server that is not there are told to wait, in seconds.
+const UPSTREAM_RETRY_S: u64 = 5;
 
 /// A refused or failed request, in OpenAI's vocabulary.
 ///
@@ -14,6 +18,17 @@ pub struct ApiError {
     kind: Kind,
     message: String,
     param: Option<String>,
+    /// An upstream server's own words, which are passed on unchanged.
+    foreign: Option<Box<Foreign>>,
+}
+
+/// An upstream server's error as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Foreign {
+    status: StatusCode,
+    content_type: Option<HeaderValue>,
+    retry_after: Option<HeaderValue>,
+    body: Bytes,
 }
 
 /// Whose fault it was, and what the client may do about it.
@@ -30,6 +45,7 @@ enum Kind {
     Overloaded { retry_after_s: u64 },
     Unavailable { retry_after_s: u64 },
     Internal,
+    BadGateway,
 }
 
 impl Kind {
@@ -44,6 +60,7 @@ impl Kind {
             Self::Overloaded { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::BadGateway => StatusCode::BAD_GATEWAY,
         }
     }
 
@@ -63,6 +80,7 @@ impl Kind {
             Self::Overloaded { .. } => ("rate_limit_error", Some("server_overloaded")),
             Self::Unavailable { .. } => ("server_error", Some("service_unavailable")),
             Self::Internal => ("server_error", Some("internal_error")),
+            Self::BadGateway => ("server_error", Some("upstream_failed")),
         }
     }
 
@@ -78,7 +96,7 @@ impl Kind {
 
 impl ApiError {
     fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None }
+        Self { kind, message: message.into(), param: None, foreign: None }
     }
 
     /// 400: the request as a whole cannot be understood.
@@ -158,15 +176,59 @@ impl ApiError {
         Self::new(Kind::Internal, message)
     }
 
+    /// 502: the upstream server cannot be reached, or did not answer as one should.
+    pub fn bad_gateway(message: impl Into<String>) -> Self {
+        Self::new(Kind::BadGateway, message)
+    }
+
+    /// 503: the upstream server is not there; its clients may come again.
+    pub fn upstream_down(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unavailable { retry_after_s: UPSTREAM_RETRY_S }, message)
+    }
+
+    /// An upstream server's refusal, with its status and body.
+    pub fn passed_on(head: &http::response::Parts, body: Bytes) -> Self {
+        let message = message_in(&body)
+            .unwrap_or_else(|| format!("The upstream server answered {}.", head.status));
+        let header = |name: header::HeaderName| head.headers.get(name).cloned();
+        let foreign = Foreign {
+            status: head.status,
+            content_type: header(header::CONTENT_TYPE),
+            retry_after: header(header::RETRY_AFTER),
+            body,
+        };
+        Self { foreign: Some(Box::new(foreign)), ..Self::bad_gateway(message) }
+    }
+
+    /// An error that an upstream server told within a stream: its `error` object.
+    pub fn of_upstream(error: &serde_json::Value) -> Self {
+        let body = Bytes::from(json!({"error": error}).to_string());
+        let message = message_in(&body).unwrap_or_else(|| error.to_string());
+        let code = error.get("code").and_then(serde_json::Value::as_u64);
+        let code = code.filter(|code| (400..600).contains(code));
+        let status = code.and_then(|code| StatusCode::from_u16(code as u16).ok());
+        let foreign = Foreign {
+            status: status.unwrap_or(StatusCode::BAD_GATEWAY),
+            content_type: Some(HeaderValue::from_static("application/json")),
+            retry_after: None,
+            body,
+        };
+        Self { foreign: Some(Box::new(foreign)), ..Self::bad_gateway(message) }
+    }
+
     /// The JSON body.
     pub fn json(&self) -> serde_json::Value {
+        let foreign = self.foreign.as_ref();
+        if let Some(Ok(json)) = foreign.map(|foreign| serde_json::from_slice(&foreign.body)) {
+            return json;
+        }
         let (kind, code) = self.kind.names();
         json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": code}})
     }
 
     /// The status, as a number for logs and metrics.
     pub fn status(&self) -> u16 {
-        self.kind.status().as_u16()
+        self.foreign.as_ref().map_or(self.kind.status(), |foreign| foreign.status).as_u16()
     }
 
     /// OpenAI's code for programs, where it has one.
@@ -190,8 +252,32 @@ pub fn no_content() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
-impl IntoResponse for ApiError {
+/// What an error body says for people, in any of the shapes that servers use.
+fn message_in(body: &[u8]) -> Option<String> {
+    let json: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let found = ["/error/message", "/error", "/message", "/detail"];
+    let text = found.iter().find_map(|path| json.pointer(path)?.as_str())?;
+    Some(text.chars().take(500).collect())
+}
+
+impl Foreign {
     fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(self.body));
+        *response.status_mut() = self.status;
+        let named =
+            [(header::CONTENT_TYPE, self.content_type), (header::RETRY_AFTER, self.retry_after)];
+        for (name, value) in named {
+            value.map(|value| response.headers_mut().insert(name, value));
+        }
+        response
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(mut self) -> Response {
+        if let Some(foreign) = self.foreign.take() {
+            return foreign.into_response();
+        }
         let mut response = Response::new(Body::from(self.json().to_string()));
         *response.status_mut() = self.kind.status();
         let headers = response.headers_mut();

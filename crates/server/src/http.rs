@@ -15,14 +15,16 @@ use serde_json::{Value, json};
 use crate::answering::Answering;
 use crate::api::answer::{self, Chunks, UsageInChunks, Whole};
 use crate::api::fields::Fields;
-use crate::api::request::{Chat, Endpoint, Prompt, Request};
+use crate::api::request::{Chat, Endpoint, Prompt};
 use crate::app::{App, is_same_host};
 use crate::ask::{Asked, ask};
 use crate::error::ApiError;
+use crate::otel::TraceParent;
 use crate::page;
 use crate::service::Service;
 use crate::sse::{SseBody, event_stream};
 use crate::streams::routes;
+use crate::upstream::Upstream;
 
 type Shared = State<Arc<App>>;
 
@@ -35,6 +37,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
+        .route_layer(middleware::from_fn_with_state(app.clone(), ask_upstream))
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
     Router::new()
         .merge(api)
@@ -45,7 +48,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
         .merge(page::routes())
-        .fallback(async |method: Method, uri: Uri| ApiError::not_found(&method, uri.path()))
+        .fallback(elsewhere)
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             ApiError::method_not_allowed(&method, uri.path())
         })
@@ -69,10 +72,22 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let arrived = app.clock.now();
     let service = app.service()?;
+    let trace_parent = TraceParent::from_headers(request.headers());
     let key = request.headers().get(header::AUTHORIZATION).cloned();
-    let body = read_body(&app, request).await?;
-    let request = Request::parse(endpoint, &body)?;
+    let (parts, body) = request.into_parts();
+    let body = read_body(&app, HttpRequest::new(body)).await?;
+    let mut request = service.parse(endpoint, &body)?;
+    request.trace_parent = trace_parent;
     let streams = request.stream.is_some();
+    if let Some(forward) = &mut request.forward {
+        forward.authorization = key.clone();
+    }
+    if let (Some(upstream), Some(forward), false) = (service.upstream(), &request.forward, streams)
+    {
+        let _tickets = service.admit(request.n as usize)?;
+        let body = Value::from(forward.body.clone()).to_string();
+        return upstream.pass_on(parts.method, &parts.uri, &parts.headers, body.into()).await;
+    }
     if streams && request.resumable {
         return routes::stream(&app, request, arrived, key.as_ref().map(HeaderValue::as_bytes))
             .await;
@@ -84,6 +99,41 @@ async fn answer(
         whole(service, answering, &echo).await?
     };
     Ok(with_unknown(response, &unknown))
+}
+
+/// Routes of ours that an upstream server answers in our place, completions apart.
+async fn ask_upstream(
+    State(app): Shared,
+    request: HttpRequest<Body>,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let completes = request.uri().path().ends_with("/completions");
+    match app.service().ok().and_then(|service| service.upstream()) {
+        Some(upstream) if !completes => pass_on(&app, upstream, request).await,
+        _ => Ok(next.run(request).await),
+    }
+}
+
+/// Paths that we don't know: an upstream server may.
+async fn elsewhere(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    match app.service().ok().and_then(|service| service.upstream()) {
+        Some(upstream) => {
+            let header = request.headers().get(header::AUTHORIZATION);
+            app.options.api_keys.check(header.map(HeaderValue::as_bytes))?;
+            pass_on(&app, upstream, request).await
+        }
+        None => Err(ApiError::not_found(request.method(), request.uri().path())),
+    }
+}
+
+async fn pass_on(
+    app: &App,
+    upstream: &Upstream,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let body = read_body(app, HttpRequest::new(body)).await?;
+    upstream.pass_on(parts.method, &parts.uri, &parts.headers, body).await
 }
 
 /// Names the parameters that had no effect.
@@ -181,6 +231,9 @@ async fn health() -> Response {
 
 async fn ready(State(app): Shared) -> Result<Response, ApiError> {
     app.ready()?;
+    if let Some(upstream) = app.service()?.upstream() {
+        upstream.probe().await?;
+    }
     Ok(json_response(&json!({"status": "ready", "model": app.service()?.model.name})))
 }
 

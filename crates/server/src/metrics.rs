@@ -244,6 +244,17 @@ impl Metrics {
         self.flush_tokens.observe(f64::from(tokens));
     }
 
+    /// Notes the tokens of an answer that an upstream server has computed.
+    pub fn on_upstream_tokens(&self, prompt: u64, completion: u64) {
+        self.prompt_tokens.inc_by(prompt);
+        self.generation_tokens.inc_by(completion);
+    }
+
+    /// Counts a completion that an upstream server computes, until it is dropped.
+    pub fn upstream_completion(&self) -> ActivePath {
+        ActivePath::count(&self.running)
+    }
+
     /// Notes a completion paused for its reader.
     pub fn on_pause(&self) {
         self.pauses.inc();

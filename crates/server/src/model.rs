@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::request::Chat;
 use crate::service::unix_time_s;
+use crate::upstream::UnknownVocab;
 
 /// How the model wants a conversation written.
 #[derive(Debug)]
@@ -84,6 +85,24 @@ impl GrammarSource {
 }
 
 impl Model {
+    /// A stand-in for the model of another server, of which only `name` is known.
+    ///
+    /// # Errors
+    /// Never, as its template is constant.
+    pub fn of_upstream(name: String) -> Result<Self, TemplateError> {
+        let template = ChatTemplate::new(template::CHATML)?;
+        Ok(Self {
+            name,
+            vocab: Arc::new(UnknownVocab),
+            chat: Arc::new(ChatFormat { template, bos: String::new(), eos: String::new() }),
+            end_tokens: Vec::new(),
+            context_tokens: u32::MAX,
+            defaults: SamplingDefaults::default(),
+            created_s: unix_time_s(),
+            grammars: GrammarSource::default(),
+        })
+    }
+
     /// A conversation as the model reads it.
     ///
     /// # Errors

@@ -31,10 +31,12 @@ use crate::engine_thread;
 use crate::http::router;
 use crate::metrics::Metrics;
 use crate::model::Model;
+use crate::otel::Telemetry;
 use crate::quic::{CertificateSource, Port, QuicOptions};
-use crate::service::{Backing, Policy, Service};
+use crate::service::{Backend, Backing, Policy, Service};
 use crate::streams::StreamLimits;
 use crate::ticket::Gate;
+use crate::upstream::{Surroundings, Upstream, UpstreamOptions};
 
 /// A client must have sent its request's head by then.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,6 +78,8 @@ pub struct ServiceOptions {
     pub policy: Policy,
     /// Prompts tokenized at once.
     pub tokenize_workers: usize,
+    /// Base URL of the OpenTelemetry collector that gets a trace of each request.
+    pub otlp_endpoint: Option<String>,
 }
 
 /// What a loader brings.
@@ -90,6 +94,20 @@ pub struct Loaded {
     pub backing: Option<Arc<dyn Backing>>,
 }
 
+/// What answers requests once it is there.
+pub enum Answerer {
+    /// An engine of this process.
+    Engine(Loaded),
+    /// Another server.
+    Upstream(UpstreamOptions),
+}
+
+impl From<Loaded> for Answerer {
+    fn from(loaded: Loaded) -> Self {
+        Self::Engine(loaded)
+    }
+}
+
 /// Serves on `listener` until `shutdown` resolves and all streams have ended.
 ///
 /// `load` runs on its own thread, while the server already answers; `announce` is told the
@@ -97,10 +115,10 @@ pub struct Loaded {
 ///
 /// # Errors
 /// What `load` failed with, or the operating system.
-pub async fn run(
+pub async fn run<A: Into<Answerer> + Send + 'static>(
     listener: TcpListener,
     options: Options,
-    load: impl FnOnce() -> anyhow::Result<Loaded> + Send + 'static,
+    load: impl FnOnce() -> anyhow::Result<A> + Send + 'static,
     announce: impl FnOnce(&str, &str),
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
@@ -124,7 +142,7 @@ pub async fn run(
             error = serving => return Err(error.into()),
             () = &mut quic => anyhow::bail!("the QUIC port was closed"),
             () = &mut shutdown => return Ok(()),
-            loaded = loading => open(&app, &options, loaded??, announce)?,
+            loaded = loading => open(&app, &options, loaded??.into(), announce)?,
         }
     };
     tokio::select! {
@@ -140,7 +158,12 @@ pub async fn run(
     if let Some(port) = &port {
         port.close().await;
     }
-    tokio::task::spawn_blocking(|| engine.join()).await?.ok();
+    if let Some(engine) = engine {
+        tokio::task::spawn_blocking(|| engine.join()).await?.ok();
+    }
+    if let Some(telemetry) = app.service().ok().and_then(|service| service.telemetry.clone()) {
+        tokio::task::spawn_blocking(move || telemetry.stop()).await?;
+    }
     Ok(())
 }
 
@@ -157,18 +180,65 @@ fn bind_quic(listener: &TcpListener, options: &Options) -> anyhow::Result<Option
     }
 }
 
-/// Starts the engine and opens the API.
+/// Starts what answers and opens the API; gives the engine's thread where there is one.
 fn open(
     app: &App,
     options: &Options,
-    loaded: Loaded,
+    answerer: Answerer,
     announce: impl FnOnce(&str, &str),
-) -> anyhow::Result<JoinHandle<()>> {
-    let (name, description) = (loaded.model.name.clone(), loaded.description.clone());
-    let (service, engine) = start(&options.service, loaded, app.clock, app.metrics.clone())?;
-    app.open(service);
+) -> anyhow::Result<Option<JoinHandle<()>>> {
+    let (name, description, engine) = match answerer {
+        Answerer::Engine(loaded) => {
+            let (name, description) = (loaded.model.name.clone(), loaded.description.clone());
+            let started = start(&options.service, loaded, app.clock, app.metrics.clone())?;
+            app.open(started.0);
+            (name, description, Some(started.1))
+        }
+        Answerer::Upstream(upstream) => {
+            let ServiceOptions { bounds, streams, policy, otlp_endpoint, .. } =
+                options.service.clone();
+            let telemetry = telemetry(otlp_endpoint.as_deref(), app.clock)?;
+            let service = start_upstream(&upstream, bounds, streams, policy, telemetry, app)?;
+            let name = service.model.name.clone();
+            app.open(service);
+            (name, format!("upstream {}", upstream.url), None)
+        }
+    };
     announce(&name, &description);
     Ok(engine)
+}
+
+/// A service that another server answers, for `app`. Nothing is sent to it yet.
+///
+/// # Errors
+/// When the upstream's URL or key is of no use.
+pub fn start_upstream(
+    upstream: &UpstreamOptions,
+    bounds: Bounds,
+    streams: StreamBounds,
+    policy: Policy,
+    telemetry: Option<Arc<Telemetry>>,
+    app: &App,
+) -> anyhow::Result<Arc<Service>> {
+    let surroundings = Surroundings {
+        bounds: streams,
+        max_delay: policy.max_delay,
+        patience: app.options.heartbeat,
+        clock: app.clock,
+        metrics: app.metrics.clone(),
+    };
+    let upstream = Upstream::new(upstream, surroundings)?;
+    Ok(Arc::new(Service {
+        model: Model::of_upstream(upstream.authority().to_owned())?,
+        backend: Backend::Upstream(Arc::new(upstream)),
+        gate: Gate::new(bounds, app.clock),
+        workers: Arc::new(Semaphore::new(1)),
+        policy,
+        clock: app.clock,
+        metrics: app.metrics.clone(),
+        telemetry,
+        draining: AtomicBool::new(false),
+    }))
 }
 
 /// Starts a service without a listener: the engine on a thread of its own, delivery on the
@@ -187,10 +257,12 @@ pub fn start(
     let engine = engine_thread::start(runner, options.limits, end_tokens, clock, metrics.clone())?;
     let delivery =
         delivery::start(engine.steps, engine.commands, options.streams, clock, metrics.clone());
+    let telemetry = telemetry(options.otlp_endpoint.as_deref(), clock)?;
     let service = Service {
         model,
         backing,
-        delivery,
+        backend: Backend::Engine(delivery),
+        telemetry,
         gate: Gate::new(options.bounds, clock),
         workers: Arc::new(Semaphore::new(options.tokenize_workers.max(1))),
         policy: options.policy.clone(),
@@ -199,6 +271,10 @@ pub fn start(
         draining: AtomicBool::new(false),
     };
     Ok((Arc::new(service), engine.thread))
+}
+
+fn telemetry(endpoint: Option<&str>, clock: Clock) -> anyhow::Result<Option<Arc<Telemetry>>> {
+    endpoint.map(|url| Telemetry::start(url, clock)).transpose()
 }
 
 /// Refuses new work, waits for the running streams, at most `limit`, and breaks off the rest.
@@ -211,10 +287,10 @@ async fn drain(app: &App, connections: Connections, limit: Duration) {
     });
     if tokio::time::timeout(limit, &mut ended).await.is_err() {
         tracing::warn!(inflight = service.gate.inflight(), "the drain limit is over");
-        service.delivery.stop();
+        service.stop();
         let _ = tokio::time::timeout(LAST_WORDS, ended).await;
     }
-    service.delivery.stop();
+    service.stop();
 }
 
 struct Connections {

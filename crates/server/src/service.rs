@@ -14,7 +14,7 @@ use loquent_infer::vocab::Encode;
 use loquent_proto::coalesce::StreamInterval;
 use tokio::sync::Semaphore;
 
-use crate::answering::{Answering, Progress};
+use crate::answering::{Answering, Progress, Source};
 use crate::api::answer::Head;
 use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
 use crate::choice::reader::{CallReading, Reading};
@@ -24,7 +24,9 @@ use crate::delivery::{Handle, Opening};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::model::Model;
+use crate::otel::Telemetry;
 use crate::ticket::{Gate, Ticket};
+use crate::upstream::{Forward, Streaming, Upstream};
 
 /// What a client that comes while the server goes down is told to wait, in seconds.
 const DRAIN_RETRY_S: u64 = 5;
@@ -61,14 +63,23 @@ pub trait Backing: Send + Sync {
     fn metrics(&self) -> String;
 }
 
+/// What answers requests.
+#[derive(Clone)]
+pub enum Backend {
+    /// The built-in engine: its tokens, by stream.
+    Engine(Handle),
+    /// Another server.
+    Upstream(Arc<Upstream>),
+}
+
 /// A loaded model in service.
 pub struct Service {
     /// The model.
     pub model: Model,
     /// What stands behind its engine.
     pub backing: Option<Arc<dyn Backing>>,
-    /// The engine's tokens, by stream.
-    pub delivery: Handle,
+    /// What answers.
+    pub backend: Backend,
     /// The bound on requests.
     pub gate: Gate,
     /// Places for tokenizing, so that a burst of prompts leaves the engine its cores.
@@ -79,6 +90,8 @@ pub struct Service {
     pub clock: Clock,
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
+    /// Where the spans of requests go, if anywhere.
+    pub telemetry: Option<Arc<Telemetry>>,
     /// Set once the server goes down.
     pub draining: AtomicBool,
 }
@@ -112,6 +125,12 @@ impl Service {
         arrived: Duration,
     ) -> Result<Answering, ApiError> {
         self.ready()?;
+        let engine = match &self.backend {
+            Backend::Engine(engine) => engine,
+            Backend::Upstream(upstream) => {
+                return self.relay(upstream, request, arrived).await;
+            }
+        };
         self.check_model(request.model.as_deref())?;
         let tickets = self.gate.enter(request.choices()).map_err(refused)?;
         let accepted = self.clock.now();
@@ -128,11 +147,87 @@ impl Service {
             accepted,
             tokenized,
             record: Record::default(),
-            inlet: self.delivery.open(openings),
+            source: Source::Engine(engine.open(openings)),
             prompts: lens,
             n: request.n as usize,
             metrics: self.metrics.clone(),
             clock: self.clock,
+            telemetry: self.telemetry.clone(),
+            trace_parent: request.trace_parent.clone(),
+            progress: Progress::default(),
+        })
+    }
+
+    /// Parses a request body for whoever is to answer it.
+    ///
+    /// # Errors
+    /// 400 with the name of the first parameter that is wrong.
+    pub fn parse(&self, endpoint: Endpoint, body: &[u8]) -> Result<Request, ApiError> {
+        match &self.backend {
+            Backend::Engine(_) => Request::parse(endpoint, body),
+            Backend::Upstream(_) => Forward::parse(endpoint, body),
+        }
+    }
+
+    /// The server that answers in our place, if one does.
+    pub fn upstream(&self) -> Option<&Arc<Upstream>> {
+        match &self.backend {
+            Backend::Engine(_) => None,
+            Backend::Upstream(upstream) => Some(upstream),
+        }
+    }
+
+    /// Places for `completions` that another server computes.
+    ///
+    /// # Errors
+    /// 429 beyond the bounds, 503 while draining.
+    pub fn admit(&self, completions: usize) -> Result<Vec<Ticket>, ApiError> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
+        }
+        self.gate.enter(completions).map_err(refused)
+    }
+
+    /// Breaks off all streams with an error, and lets the engine stop.
+    pub fn stop(&self) {
+        match &self.backend {
+            Backend::Engine(engine) => engine.stop(),
+            Backend::Upstream(upstream) => upstream.stop(),
+        }
+    }
+
+    /// Has an upstream server answer.
+    async fn relay(
+        &self,
+        upstream: &Arc<Upstream>,
+        request: Request,
+        arrived: Duration,
+    ) -> Result<Answering, ApiError> {
+        let tickets = self.admit(request.n as usize)?;
+        let accepted = self.clock.now();
+        let interval = request.interval.unwrap_or(self.policy.interval);
+        let Streaming { inflow, envelope } = upstream.stream(&request, interval, tickets).await?;
+        let own = self.head(request.endpoint);
+        Ok(Answering {
+            head: Head {
+                endpoint: request.endpoint,
+                id: envelope.id.unwrap_or(own.id),
+                model: envelope.model.or(request.model).unwrap_or(own.model),
+                created_s: envelope.created_s.unwrap_or(own.created_s),
+                fingerprint: envelope.fingerprint,
+            },
+            stream: request.stream.unwrap_or_default(),
+            arrived,
+            accepted,
+            tokenized: accepted,
+            record: Record::default(),
+            source: Source::Upstream(inflow),
+            prompts: vec![0; request.n as usize],
+            n: request.n as usize,
+            metrics: self.metrics.clone(),
+            clock: self.clock,
+            telemetry: self.telemetry.clone(),
+            trace_parent: request.trace_parent,
             progress: Progress::default(),
         })
     }
@@ -342,6 +437,7 @@ impl Service {
             id: format!("{prefix}-{:032x}", rand::random::<u128>()),
             model: self.model.name.clone(),
             created_s: unix_time_s(),
+            fingerprint: None,
         }
     }
 }

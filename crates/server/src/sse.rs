@@ -126,7 +126,8 @@ impl SseBody {
         }
         if self.answering.stream.include_usage {
             let timings = self.answering.stream.include_timings.then(|| self.answering.timings());
-            self.chunks.usage(&self.answering.usage(), timings, out);
+            let usage = self.answering.usage_json();
+            self.chunks.usage(usage, self.answering.extra(), timings, out);
         }
         self.chunks.done(out);
         self.state = State::Done;

@@ -17,9 +17,10 @@ use loquent_server::app::HttpOptions;
 use loquent_server::auth::ApiKeys;
 use loquent_server::delivery::StreamBounds;
 use loquent_server::quic::{CertificateSource, QuicOptions};
-use loquent_server::server::{self, Options, ServiceOptions};
+use loquent_server::server::{self, Answerer, Options, ServiceOptions};
 use loquent_server::service::Policy;
 use loquent_server::streams::StreamLimits;
+use loquent_server::upstream::UpstreamOptions;
 use tokio::net::TcpListener;
 
 #[cfg(feature = "llama")]
@@ -67,6 +68,13 @@ pub struct ServeArgs {
     #[arg(long, env = "LOQUENT_STRICT_MODEL")]
     strict_model: bool,
 
+    /// OpenTelemetry collector that gets a trace of each request (OTLP over HTTP, for example
+    /// http://127.0.0.1:4318) [default: none]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<String>,
+
+    #[command(flatten)]
+    upstream: UpstreamArgs,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -103,6 +111,18 @@ impl Source {
             (None, None) => bundled::materialize(),
         }
     }
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Upstream")]
+struct UpstreamArgs {
+    /// No model: have another OpenAI-compatible server answer (vLLM, SGLang, llama-server, Ollama),
+    /// and deliver, keep and count its answers like our own
+    #[arg(long, env = "LOQUENT_UPSTREAM", value_name = "URL", conflicts_with_all = ["model", "hf", "simulate"])]
+    upstream: Option<String>,
+    /// Key that it asks for [default: the client's own, unless this server has keys itself]
+    #[arg(long, env = "LOQUENT_UPSTREAM_API_KEY", hide_env_values = true, value_name = "K")]
+    upstream_api_key: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -377,7 +397,13 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
             format!("cannot listen on {address}; choose another --port or --host")
         })?;
         let bound = listener.local_addr()?;
-        let load = move || load::load(&args.source, &args.engine, args.served_model_name);
+        let upstream = args.upstream(&options);
+        let load = move || match upstream {
+            Some(upstream) => Ok(Answerer::Upstream(upstream)),
+            None => {
+                load::load(&args.source, &args.engine, args.served_model_name).map(Answerer::Engine)
+            }
+        };
         let scheme = if args.quic.tls_cert.is_some() { "https" } else { "http" };
         let announce = move |name: &str, description: &str| {
             eprintln!("Loquent serves {name} ({description}) on {scheme}://{bound}");
@@ -404,6 +430,13 @@ pub(crate) async fn shutdown_signal() {
 }
 
 impl ServeArgs {
+    /// The server that answers instead of a model of ours.
+    fn upstream(&self, options: &Options) -> Option<UpstreamOptions> {
+        let url = self.upstream.upstream.clone()?;
+        let api_key = self.upstream.upstream_api_key.clone();
+        Some(UpstreamOptions { url, api_key, keeps_keys: !options.http.api_keys.is_empty() })
+    }
+
     fn options(&self) -> anyhow::Result<Options> {
         let seconds = Duration::from_secs;
         let streams = StreamBounds {
@@ -423,7 +456,10 @@ impl ServeArgs {
                 max_request_bytes: self.http.max_request_bytes,
                 heartbeat: seconds(self.streams.heartbeat_s),
             },
-            service: self.admission.service(&self.engine, streams, policy)?,
+            service: ServiceOptions {
+                otlp_endpoint: self.otlp_endpoint.clone().filter(|url| !url.is_empty()),
+                ..self.admission.service(&self.engine, streams, policy)?
+            },
             kept: self.quic.kept(streams),
             quic: self.quic.options(&self.host, self.http.max_connections),
             https: self.quic.files(),
@@ -503,6 +539,7 @@ impl AdmissionArgs {
             streams,
             policy,
             tokenize_workers: self.tokenize_workers,
+            otlp_endpoint: None,
         })
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use loquent_infer::runner::TokenId;
 use loquent_infer::vocab::Vocab;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::request::{Endpoint, StreamParams};
 use crate::choice::{CallPiece, End, Flush, TokenLogprobs};
@@ -26,6 +26,8 @@ pub struct Head {
     pub model: String,
     /// Unix time in seconds.
     pub created_s: u64,
+    /// OpenAI's name of a server's configuration; an upstream's own.
+    pub fingerprint: Option<String>,
 }
 
 impl Head {
@@ -35,7 +37,11 @@ impl Head {
             Endpoint::Chat => "chat.completion.chunk",
             Endpoint::Text => "text_completion",
         };
-        json!({"id": self.id, "object": object, "created": self.created_s, "model": self.model})
+        let mut json = json!({"id": self.id, "object": object, "created": self.created_s, "model": self.model});
+        if let Some(fingerprint) = &self.fingerprint {
+            json["system_fingerprint"] = fingerprint.as_str().into();
+        }
+        json
     }
 }
 
@@ -135,7 +141,7 @@ impl Chunks {
         }
         if flush.has_payload() {
             self.offset += flush.text_bytes() as u64;
-            self.event(flush.choice, out, usage, |chunks, out| chunks.content(flush, out));
+            self.content_event(flush, out, usage);
             self.text_offsets[index] += flush.text.chars().count();
         }
         if let Some(reason) = flush.end.as_ref().and_then(|end| end.reason.name()) {
@@ -157,11 +163,21 @@ impl Chunks {
         self.flush(&flush, &Usage::default(), out);
     }
 
-    /// Appends the chunk that carries usage, with `timings` beside it where wanted.
-    pub fn usage(&self, usage: &Usage, timings: Option<Value>, out: &mut Vec<u8>) {
+    /// Appends the chunk that carries usage, with `timings` and what an upstream server said
+    /// beside it.
+    pub fn usage(
+        &self,
+        usage: Value,
+        extra: Option<&Map<String, Value>>,
+        timings: Option<Value>,
+        out: &mut Vec<u8>,
+    ) {
         let mut chunk = self.bare.clone();
         chunk["choices"] = json!([]);
-        chunk["usage"] = usage.json();
+        chunk["usage"] = usage;
+        for (name, value) in extra.into_iter().flatten() {
+            chunk[name] = value.clone();
+        }
         if let Some(timings) = timings {
             chunk["loquent_timings"] = timings;
         }
@@ -171,6 +187,17 @@ impl Chunks {
     /// Appends the end of a complete stream.
     pub fn done(&self, out: &mut Vec<u8>) {
         let _ = write!(out, "id: {}\ndata: [DONE]\n\n", self.offset);
+    }
+
+    /// The event of what `flush` holds, with what an upstream server said beside it.
+    fn content_event(&self, flush: &Flush, out: &mut Vec<u8>, usage: &Usage) {
+        let extra = flush.extra.as_ref().map(|extra| &extra.chunk);
+        self.event(flush.choice, out, usage, |chunks, out| chunks.content(flush, out));
+        if let Some(extra) = extra.filter(|extra| !extra.is_empty()) {
+            out.truncate(out.len() - "}\n\n".len());
+            put_members(extra, out);
+            out.extend_from_slice(b"}\n\n");
+        }
     }
 
     fn event(
@@ -204,7 +231,9 @@ impl Chunks {
             }
         }
         out.extend_from_slice(b",\"logprobs\":");
-        if flush.logprobs.is_empty() {
+        if let Some(raw) = &flush.raw_logprobs {
+            let _ = write!(out, "{raw}");
+        } else if flush.logprobs.is_empty() {
             out.extend_from_slice(b"null");
         } else {
             let start = self.text_offsets[flush.choice as usize];
@@ -215,6 +244,16 @@ impl Chunks {
             );
         }
         out.extend_from_slice(b",\"finish_reason\":null");
+        if let Some(extra) = &flush.extra {
+            put_members(&extra.choice, out);
+        }
+    }
+}
+
+/// `,"name":value` of each.
+fn put_members(members: &Map<String, Value>, out: &mut Vec<u8>) {
+    for (name, value) in members {
+        let _ = write!(out, ",{}:{value}", Value::from(name.as_str()));
     }
 }
 
@@ -224,7 +263,7 @@ fn chat_delta(flush: &Flush, out: &mut Vec<u8>) {
     let mut first = true;
     let mut member = |name: &str, out: &mut Vec<u8>| {
         let comma = if std::mem::take(&mut first) { "" } else { "," };
-        let _ = write!(out, "{comma}\"{name}\":");
+        let _ = write!(out, "{comma}{}:", Value::from(name));
     };
     if !flush.reasoning.is_empty() {
         member("reasoning_content", out);
@@ -241,11 +280,15 @@ fn chat_delta(flush: &Flush, out: &mut Vec<u8>) {
         let calls: Vec<Value> = flush.calls.iter().map(call_delta).collect();
         let _ = serde_json::to_writer(&mut *out, &calls);
     }
+    for (name, value) in flush.extra.iter().flat_map(|extra| &extra.delta) {
+        member(name, out);
+        let _ = write!(out, "{value}");
+    }
     out.push(b'}');
 }
 
 fn call_delta(call: &CallPiece) -> Value {
-    if call.name.is_empty() {
+    if call.name.is_empty() && call.id.is_empty() {
         return json!({"index": call.index, "function": {"arguments": call.arguments}});
     }
     json!({

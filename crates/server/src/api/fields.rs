@@ -138,6 +138,11 @@ impl Fields {
         }
     }
 
+    /// The fields that nobody took.
+    pub fn into_map(self) -> Map<String, Value> {
+        self.map
+    }
+
     /// The names of the fields that nobody took.
     pub fn rest(self) -> Vec<String> {
         let Self { map, path } = self;

@@ -9,6 +9,8 @@ use super::fields::{Fields, kind_of};
 use super::message::parse_messages;
 use super::tools::{ToolUse, parse_format, parse_tools};
 use crate::error::ApiError;
+use crate::otel::TraceParent;
+use crate::upstream::Forward;
 
 /// Most completions of one request, over all its prompts.
 const MAX_CHOICES: usize = 64;
@@ -164,6 +166,11 @@ pub struct Request {
     pub echo: bool,
     /// Names of parameters that have no effect.
     pub ignored: Vec<String>,
+    /// What an upstream server is sent, where one answers; most of the above is then its
+    /// business.
+    pub forward: Option<Forward>,
+    /// The caller's place in a trace, which headers tell, not the body.
+    pub trace_parent: Option<TraceParent>,
 }
 
 impl Request {
@@ -200,6 +207,8 @@ impl Request {
                 .unwrap_or(0) as i32,
             echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
             ignored: fields.rest(),
+            forward: None,
+            trace_parent: None,
         };
         if request.sampling.ignore_eos && request.is_constrained() {
             let message = "'ignore_eos' contradicts 'response_format' and required tools: \
@@ -207,6 +216,28 @@ impl Request {
             return Err(ApiError::invalid_param("ignore_eos", message));
         }
         Ok(request)
+    }
+
+    /// A request that asks for nothing yet.
+    pub fn empty(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            model: None,
+            prompts: Vec::new(),
+            n: 1,
+            max_tokens: None,
+            stop: Vec::new(),
+            sampling: SamplingParams::default(),
+            json_schema: None,
+            stream: None,
+            resumable: false,
+            interval: None,
+            priority: 0,
+            echo: false,
+            ignored: Vec::new(),
+            forward: None,
+            trace_parent: None,
+        }
     }
 
     /// The tools that this request may or must call.
@@ -375,7 +406,11 @@ fn parse_stream(fields: &mut Fields) -> Result<Option<StreamParams>, ApiError> {
     }))
 }
 
-fn parse_interval(fields: &mut Fields) -> Result<Option<StreamInterval>, ApiError> {
+/// Takes `stream_interval`.
+///
+/// # Errors
+/// 400 where it is none.
+pub fn parse_interval(fields: &mut Fields) -> Result<Option<StreamInterval>, ApiError> {
     let text = match fields.take("stream_interval") {
         None => return Ok(None),
         Some(Value::String(text)) => text,

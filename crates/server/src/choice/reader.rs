@@ -188,8 +188,10 @@ impl Reader {
         if let Some(start) = start {
             let said = self.pending[..start].trim_end().len();
             out.text.push_str(&self.pending[..said]);
+            // The blanks before the tag are said after all if this is no call.
+            let opening = self.pending[said..start + tag.len()].to_owned();
             self.pending.drain(..start + tag.len());
-            self.open_call(tag);
+            self.open_call(&opening);
             return true;
         }
         let safe = &self.pending[..self.pending.len() - overlap(&self.pending, tag)];

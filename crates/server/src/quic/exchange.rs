@@ -17,7 +17,7 @@ use web_transport_quinn::{RecvStream, SendStream};
 
 use super::message::{Broken, Kind, MAX_MESSAGE_BYTES, Message, Messages, code};
 use super::session::{Routed, Session};
-use crate::api::request::{Endpoint, Request};
+use crate::api::request::Endpoint;
 use crate::error::ApiError;
 use crate::streams::routes::{begin, hex};
 use crate::streams::{Aside, Name, Order, Orders, Path, PathId};
@@ -150,7 +150,7 @@ impl Exchange {
             let key = head.authorization();
             app.options.api_keys.check(key.as_deref())?;
             let arrived = app.clock.now();
-            let request = Request::parse(endpoint, &body)?;
+            let request = self.session.app().service()?.parse(endpoint, &body)?;
             let begun = begin(&app, request, arrived, key.as_deref()).await?;
             begun.deliver(&app, id, path)
         };

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use loquent_infer::vocab::Vocab;
 use loquent_proto::Delta;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::answering::Answering;
 use crate::api::answer::{Head, Usage, UsageInChunks, logprobs_json};
 use crate::api::request::Endpoint;
-use crate::choice::{Flush, TokenLogprobs};
+use crate::choice::{CallPiece, Extra, Flush, TokenLogprobs};
 use crate::error::ApiError;
 
 /// Longest JSON in a record, with room for what stands beside it (D-3.2).
@@ -51,7 +51,8 @@ impl Records {
         if self.usage == UsageInChunks::Counts {
             out.push_back(usage_record(usage)); // before the chunks that show it (S-6.3)
         }
-        let Flush { choice, text, mut tokens, logprobs, end } = flush;
+        let Flush { choice, text, reasoning, calls, mut tokens, logprobs, .. } = flush;
+        let Flush { raw_logprobs, extra, end, .. } = flush;
         let groups = self.groups(&logprobs);
         for (at, group) in groups.iter().enumerate() {
             self.logprobs(choice, group, out);
@@ -61,8 +62,27 @@ impl Records {
                 out.push_back(Delta::Text { choice, tokens: covered, text: String::new() });
             }
         }
-        if !text.is_empty() || !logprobs.is_empty() {
-            self.text(choice, tokens, text, out);
+        if let Some(json) = raw_logprobs.map(|raw| raw.to_string())
+            && json.len() <= MAX_JSON_BYTES
+        {
+            out.push_back(Delta::Logprobs { choice, json });
+        }
+        if !reasoning.is_empty() {
+            let spoken = std::mem::take(&mut tokens);
+            out.push_back(Delta::Reasoning { choice, tokens: spoken, text: reasoning });
+        }
+        if !text.is_empty() || matches!(out.back(), Some(Delta::Logprobs { .. })) {
+            self.text(choice, std::mem::take(&mut tokens), text, out);
+        }
+        for call in calls {
+            let CallPiece { index, id, name, arguments } = call;
+            let tokens = std::mem::take(&mut tokens);
+            out.push_back(Delta::ToolCall { choice, index, tokens, id, name, arguments });
+        }
+        if let Some(json) = extra.map(|extra| other(choice, *extra).to_string())
+            && json.len() <= MAX_JSON_BYTES
+        {
+            out.push_back(Delta::Other { choice, json });
         }
         if let Some(reason) = end.as_ref().and_then(|end| end.reason.name()) {
             out.push_back(Delta::Finish { choice, reason: reason.to_owned() });
@@ -114,6 +134,18 @@ impl Records {
     }
 }
 
+/// What an upstream server said beside what is known, where it stood in a chunk (S-6.4).
+fn other(choice: u32, extra: Extra) -> Value {
+    let mut chunk = extra.chunk;
+    if !(extra.choice.is_empty() && extra.delta.is_empty()) {
+        let mut one = extra.choice;
+        one.insert("index".into(), choice.into());
+        one.insert("delta".into(), extra.delta.into());
+        chunk.insert("choices".into(), json!([one]));
+    }
+    chunk.into()
+}
+
 /// The Open record's meta (S-6.1).
 fn meta(head: &Head, usage: UsageInChunks) -> String {
     let usage = match usage {
@@ -131,6 +163,6 @@ fn usage_record(usage: &Usage) -> Delta {
         prompt: usage.prompt_tokens,
         completion: usage.completion_tokens,
         cached: usage.cached_tokens,
-        reasoning: 0,
+        reasoning: usage.reasoning_tokens,
     }
 }

@@ -1,3 +1,359 @@
-//! Other servers that this one speaks to.
+//! Another OpenAI-compatible server in the place of the built-in engine: what it answers is
+//! admitted, merged, delivered, kept and counted as if it were our own.
+//!
+//! Streamed completions are read and written anew ([`relay`]), with nothing of them lost.
+//! All other requests, and errors, pass as they are.
 
+pub mod chunk;
 pub mod http_client;
+pub mod relay;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{self, HeaderMap};
+use http::{HeaderValue, Method, Request as HttpRequest, Uri};
+use http_body_util::{BodyExt, Limited};
+use loquent_infer::runner::TokenId;
+use loquent_infer::vocab::{Encode, EncodeError, Vocab};
+use loquent_proto::coalesce::{Coalescer, StreamInterval};
+use serde_json::{Map, Value, json};
+use tokio::sync::{oneshot, watch};
+
+use crate::api::fields::Fields;
+use crate::api::request::{Endpoint, Request, StreamParams, parse_interval};
+use crate::clock::Clock;
+use crate::delivery::StreamBounds;
+use crate::error::ApiError;
+use crate::flow::{Inflow, flow};
+use crate::metrics::Metrics;
+use crate::ticket::Ticket;
+
+use chunk::Envelope;
+use http_client::{Answer, HttpClient, HttpError, Origin};
+use relay::{Relay, Settings};
+
+/// Most completions of one streamed request.
+const MAX_CHOICES: u64 = 128;
+/// Largest error answer that is passed on.
+const MAX_ERROR_BYTES: usize = 1 << 20;
+/// How long an upstream may take to say that it is there.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Headers that concern one connection only (RFC 9110, section 7.6.1), or that are set anew.
+const HOP_BY_HOP: [&str; 10] = [
+    "connection",
+    "content-length",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Where the upstream server is, and who we are to it.
+#[derive(Debug, Clone)]
+pub struct UpstreamOptions {
+    /// Its base URL; a final `/v1` is understood.
+    pub url: String,
+    /// The key it asks for; without one, the client's own goes on to it.
+    pub api_key: Option<String>,
+    /// Whether clients' keys are ours, and none of the upstream's business.
+    pub keeps_keys: bool,
+}
+
+/// A streamed request on its way to the upstream server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forward {
+    /// The body to send.
+    pub body: Map<String, Value>,
+    /// The client's own key.
+    pub authorization: Option<HeaderValue>,
+}
+
+/// The upstream server.
+pub struct Upstream {
+    client: HttpClient,
+    api_key: Option<HeaderValue>,
+    keeps_keys: bool,
+    bounds: StreamBounds,
+    max_delay: Option<Duration>,
+    /// How long a client waits for a word of ours while the upstream says nothing.
+    patience: Duration,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    shutdown: watch::Sender<bool>,
+}
+
+/// What an [`Upstream`] shares with the server around it.
+pub struct Surroundings {
+    /// Bounds on each stream.
+    pub bounds: StreamBounds,
+    /// Hold content no longer than this.
+    pub max_delay: Option<Duration>,
+    /// How long a client waits for a word of ours while the upstream says nothing.
+    pub patience: Duration,
+    /// The server's clock.
+    pub clock: Clock,
+    /// The server's metrics.
+    pub metrics: Arc<Metrics>,
+}
+
+/// An upstream's answer that has begun, or is waited for.
+pub struct Streaming {
+    /// Its flushes.
+    pub inflow: Inflow,
+    /// What its chunks begin with, where that is known already.
+    pub envelope: Envelope,
+}
+
+impl Upstream {
+    /// A way to the server of `options`; nothing is sent yet.
+    ///
+    /// # Errors
+    /// When the URL or the key is of no use.
+    pub fn new(options: &UpstreamOptions, surroundings: Surroundings) -> anyhow::Result<Self> {
+        let origin = Origin::parse(&options.url)?.without_suffix("/v1");
+        let bearer = |key: &String| HeaderValue::from_str(&format!("Bearer {}", key.trim()));
+        let api_key = options.api_key.as_ref().map(bearer).transpose()?;
+        let Surroundings { bounds, max_delay, patience, clock, metrics } = surroundings;
+        Ok(Self {
+            client: HttpClient::new(origin)?,
+            api_key,
+            keeps_keys: options.keeps_keys,
+            bounds,
+            max_delay,
+            patience,
+            clock,
+            metrics,
+            shutdown: watch::Sender::new(false),
+        })
+    }
+
+    /// Host and port.
+    pub fn authority(&self) -> &str {
+        self.client.origin().authority()
+    }
+
+    /// Breaks off all streams with an error.
+    pub fn stop(&self) {
+        self.shutdown.send_replace(true);
+    }
+
+    /// Whether the upstream answers at all.
+    ///
+    /// # Errors
+    /// 503 when it does not.
+    pub async fn probe(&self) -> Result<(), ApiError> {
+        let request = self.request(Method::GET, "/v1/models", Bytes::new(), None);
+        let answered = tokio::time::timeout(PROBE_TIMEOUT, self.client.send(request)).await;
+        match answered {
+            Ok(Ok(response)) if !response.status().is_server_error() => Ok(()),
+            Ok(Ok(response)) => Err(ApiError::upstream_down(format!(
+                "{} answers {}",
+                self.authority(),
+                response.status()
+            ))),
+            Ok(Err(error)) => Err(ApiError::upstream_down(error.to_string())),
+            Err(_) => Err(ApiError::upstream_down(format!("{} is silent", self.authority()))),
+        }
+    }
+
+    /// Asks for a streamed answer; a completion for each of `tickets`.
+    ///
+    /// Returns when the answer has begun, so that an early error is a real status, but no
+    /// later than after a heartbeat's time: a queued client shall hear of us.
+    ///
+    /// # Errors
+    /// 502 when the upstream cannot be reached, and whatever it answers itself.
+    pub async fn stream(
+        self: &Arc<Self>,
+        request: &Request,
+        interval: StreamInterval,
+        tickets: Vec<Ticket>,
+    ) -> Result<Streaming, ApiError> {
+        let path = match request.endpoint {
+            Endpoint::Chat => "/v1/chat/completions",
+            Endpoint::Text => "/v1/completions",
+        };
+        let forward = request.forward.as_ref();
+        let forward = forward.ok_or_else(|| ApiError::internal("A request was not prepared."))?;
+        let mut body = forward.body.clone();
+        // A kept answer is streamed to us, however it was asked for. Counts are always asked
+        // for: the metrics need them.
+        body.insert("stream".into(), true.into());
+        let options = body.entry("stream_options").or_insert_with(|| json!({}));
+        options["include_usage"] = true.into();
+        let body = Value::from(body).to_string();
+        let mut http =
+            self.request(Method::POST, path, body.into(), forward.authorization.as_ref());
+        http.headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let settings = Settings {
+            endpoint: request.endpoint,
+            coalescer: Coalescer::new(interval, self.max_delay.map(relay::micros)),
+            bounds: self.bounds,
+            patient: request.resumable,
+            clock: self.clock,
+            metrics: self.metrics.clone(),
+        };
+        let (outflow, inflow) = flow();
+        let (begun, beginning) = oneshot::channel();
+        let relay = Relay::new(settings, outflow, begun, tickets);
+        let (upstream, shutdown) = (self.clone(), self.shutdown.subscribe());
+        tokio::spawn(relay.run(async move { upstream.ask(http).await }, shutdown));
+        let envelope = match tokio::time::timeout(self.patience, beginning).await {
+            Ok(Ok(begun)) => begun?,
+            Ok(Err(_)) => return Err(ApiError::internal("The answer was lost.")),
+            Err(_) => Envelope::default(),
+        };
+        Ok(Streaming { inflow, envelope })
+    }
+
+    /// Sends `request`; an answer that is no success becomes the error it is.
+    async fn ask(&self, request: HttpRequest<Bytes>) -> Result<Answer, ApiError> {
+        let response = self.client.send(request).await.map_err(unreachable)?;
+        let (head, body) = response.into_parts();
+        if head.status.is_success() {
+            return Ok(body);
+        }
+        let body = Limited::new(body, MAX_ERROR_BYTES).collect().await;
+        let broken =
+            |error| ApiError::bad_gateway(format!("the upstream's error is lost: {error}"));
+        Err(ApiError::passed_on(&head, body.map_err(broken)?.to_bytes()))
+    }
+
+    /// Passes a request on as it is, and its answer back as it comes.
+    ///
+    /// # Errors
+    /// 502 when the upstream cannot be reached.
+    pub async fn pass_on(
+        &self,
+        method: Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Response, ApiError> {
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let mut request = self.request(method, path, body, headers.get(header::AUTHORIZATION));
+        for (name, value) in headers {
+            let ours = *name == header::AUTHORIZATION || HOP_BY_HOP.contains(&name.as_str());
+            if !ours {
+                request.headers_mut().append(name, value.clone());
+            }
+        }
+        let response = self.client.send(request).await.map_err(unreachable)?;
+        let (mut head, body) = response.into_parts();
+        for name in HOP_BY_HOP.into_iter().filter(|name| *name != "content-length") {
+            head.headers.remove(name);
+        }
+        Ok(Response::from_parts(head, Body::new(body)))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        own: Option<&HeaderValue>,
+    ) -> HttpRequest<Bytes> {
+        let mut request = HttpRequest::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().unwrap_or_default();
+        let own = own.filter(|_| !self.keeps_keys);
+        if let Some(key) = self.api_key.as_ref().or(own) {
+            request.headers_mut().insert(header::AUTHORIZATION, key.clone());
+        }
+        request
+    }
+}
+
+fn unreachable(error: HttpError) -> ApiError {
+    ApiError::bad_gateway(format!("The upstream server did not answer: {error}."))
+}
+
+impl Forward {
+    /// Takes from a request's body what is ours, and prepares the rest for the upstream.
+    ///
+    /// # Errors
+    /// 400 where the body is no JSON object, or what is ours is wrong.
+    pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Request, ApiError> {
+        let mut fields = Fields::parse(body)?;
+        let interval = parse_interval(&mut fields)?;
+        let resumable = fields.boolean("resumable")?.unwrap_or(false);
+        let mut body = fields.into_map();
+        let streams = body.get("stream") == Some(&Value::Bool(true));
+        let stream = streams.then(|| take_stream_options(&mut body));
+        let choices = count_choices(endpoint, &body);
+        if choices == 0 || choices > MAX_CHOICES {
+            let message = format!("'n' times the prompts must be between 1 and {MAX_CHOICES}.");
+            return Err(ApiError::invalid_param("n", message));
+        }
+        Ok(Request {
+            model: body.get("model").and_then(Value::as_str).map(str::to_owned),
+            n: choices as u32,
+            stream,
+            resumable,
+            interval,
+            forward: Some(Forward { body, authorization: None }),
+            ..Request::empty(endpoint)
+        })
+    }
+}
+
+/// What the client asks of its stream; what is ours of that is taken out.
+fn take_stream_options(body: &mut Map<String, Value>) -> StreamParams {
+    let Some(options) = body.get_mut("stream_options").filter(|options| options.is_object()) else {
+        body.remove("stream_options");
+        return StreamParams::default();
+    };
+    let asked = |name: &str| options.get(name) == Some(&Value::Bool(true));
+    let params = StreamParams {
+        include_usage: asked("include_usage"),
+        continuous_usage: asked("continuous_usage_stats"),
+        include_timings: asked("include_timings"),
+    };
+    options.as_object_mut().and_then(|options| options.remove("include_timings"));
+    params
+}
+
+fn count_choices(endpoint: Endpoint, body: &Map<String, Value>) -> u64 {
+    let n = body.get("n").and_then(Value::as_u64).unwrap_or(1);
+    let prompts = match (endpoint, body.get("prompt")) {
+        (Endpoint::Text, Some(Value::Array(all))) if !all.iter().all(Value::is_number) => all.len(),
+        _ => 1,
+    };
+    n.saturating_mul(prompts as u64)
+}
+
+/// The vocabulary of a model that somebody else serves: nothing is known of it.
+#[derive(Debug, Clone, Copy)]
+pub struct UnknownVocab;
+
+impl Vocab for UnknownVocab {
+    fn size(&self) -> usize {
+        0
+    }
+
+    fn encode(&self, _text: &str, _how: Encode) -> Result<Vec<TokenId>, EncodeError> {
+        Err(EncodeError("the upstream server knows the vocabulary".into()))
+    }
+
+    fn piece(&self, _token: TokenId) -> &[u8] {
+        &[]
+    }
+
+    fn name(&self, _token: TokenId) -> &[u8] {
+        &[]
+    }
+
+    fn is_end(&self, _token: TokenId) -> bool {
+        false
+    }
+}

@@ -159,8 +159,10 @@ fn service_options(max_batch_size: usize) -> ServiceOptions {
             interval: StreamInterval::default(),
             max_delay: None,
             strict_model: false,
+            split_reasoning: true,
         },
         tokenize_workers: 2,
+        otlp_endpoint: None,
     }
 }
 
@@ -174,6 +176,7 @@ fn model() -> Model {
         context_tokens: 16_384,
         defaults: SamplingDefaults::default(),
         created_s: 1,
+        grammars: Default::default(),
     }
 }
 

@@ -1,0 +1,243 @@
+//! OpenTelemetry: a span for each request, with its queue, prefill and decode as children.
+//!
+//! Spans are made when a request is over, from times that were noted for the metrics
+//! anyway: nothing is done per token, and nothing where no collector is set. A thread of
+//! the SDK sends them in batches. A collector that cannot be reached is reported once, and
+//! its spans are dropped; what waits for it is bounded.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use opentelemetry::propagation::TextMapPropagator;
+use opentelemetry::trace::{
+    Span as _, SpanBuilder, SpanKind, Status, TraceContextExt, Tracer as _, TracerProvider as _,
+};
+use opentelemetry::{Array, Context, KeyValue, StringValue, Value};
+use opentelemetry_http::HttpError as SendError;
+use opentelemetry_otlp::{WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use tokio::runtime::Handle;
+
+use crate::api::answer::{Head, Usage};
+use crate::api::request::Endpoint;
+use crate::choice::Record;
+use crate::clock::Clock;
+use crate::upstream::http_client::{HttpClient, Origin};
+
+/// Where the collector takes traces, below its base URL.
+const TRACES_PATH: &str = "/v1/traces";
+/// How long one hand-over to the collector may take.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Largest answer of a collector.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// The caller's place in a trace: W3C `traceparent` and `tracestate`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TraceParent(HashMap<String, String>);
+
+impl TraceParent {
+    /// Takes the two headers; `None` without a `traceparent`.
+    pub fn from_headers(headers: &http::HeaderMap) -> Option<Self> {
+        let text = |name: &str| headers.get(name)?.to_str().ok().map(str::to_owned);
+        let names = ["traceparent", "tracestate"];
+        let found = names.into_iter().filter_map(|name| Some((name.to_owned(), text(name)?)));
+        let map: HashMap<_, _> = found.collect();
+        map.contains_key("traceparent").then_some(Self(map))
+    }
+}
+
+/// A request that is over, as its spans tell it.
+pub struct Finished<'a> {
+    /// Where it came from in the caller's trace.
+    pub parent: Option<&'a TraceParent>,
+    /// Endpoint, id and model.
+    pub head: &'a Head,
+    /// Why its completions ended; `abort` for those whose client left.
+    pub reasons: &'a [&'static str],
+    /// Tokens.
+    pub usage: Usage,
+    /// When it arrived.
+    pub arrived: Duration,
+    /// When its prompts were tokenized.
+    pub tokenized: Duration,
+    /// The first completion's times.
+    pub record: &'a Record,
+}
+
+/// Makes spans.
+pub struct Telemetry {
+    provider: SdkTracerProvider,
+    tracer: SdkTracer,
+    clock: Clock,
+    /// The wall's time at the clock's start.
+    epoch: SystemTime,
+}
+
+impl Telemetry {
+    /// Spans to the collector at `endpoint`, a base URL. Must be called inside a runtime,
+    /// which will carry the connections.
+    ///
+    /// # Errors
+    /// When the URL is of no use, or the operating system refuses the thread.
+    pub fn start(endpoint: &str, clock: Clock) -> anyhow::Result<Arc<Self>> {
+        let origin = Origin::parse(endpoint)?.without_suffix(TRACES_PATH);
+        let url = format!("http://collector{TRACES_PATH}");
+        let client = HttpClient::new(origin)?;
+        let exporter = opentelemetry_otlp::SpanExporter::builder()
+            .with_http()
+            .with_endpoint(url)
+            .with_timeout(EXPORT_TIMEOUT)
+            .with_http_client(Collector {
+                client,
+                runtime: Handle::current(),
+                silent: AtomicBool::new(false),
+            })
+            .build()?;
+        let service = Resource::builder()
+            .with_service_name("loquent")
+            .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+            .build();
+        let provider = SdkTracerProvider::builder()
+            .with_batch_exporter(exporter)
+            .with_resource(service)
+            .build();
+        let epoch = SystemTime::now() - clock.now();
+        let tracer = provider.tracer("loquent");
+        Ok(Arc::new(Self { provider, tracer, clock, epoch }))
+    }
+
+    /// Hands over what is left. Blocks for as long as an export may take.
+    pub fn stop(&self) {
+        // A collector that does not answer has been reported.
+        let _ = self.provider.shutdown_with_timeout(EXPORT_TIMEOUT);
+    }
+
+    /// Notes a request that is over.
+    pub fn on_request(&self, request: &Finished<'_>) {
+        let caller = match request.parent {
+            Some(parent) => {
+                TraceContextPropagator::new().extract_with_context(&Context::new(), &parent.0)
+            }
+            None => Context::new(),
+        };
+        let Head { model, .. } = request.head;
+        let span = SpanBuilder::from_name(format!("{} {model}", operation(request.head)))
+            .with_kind(SpanKind::Server)
+            .with_start_time(self.wall(request.arrived))
+            .with_attributes(attributes(request));
+        let mut span = self.tracer.build_with_context(span, &caller);
+        if request.reasons.iter().any(|reason| ["error", "expired"].contains(reason)) {
+            span.set_status(Status::error("the answer is not complete"));
+        }
+        let context = caller.with_span(span);
+        let record = request.record;
+        let admitted = record.admitted.map(|admitted| admitted.at);
+        self.phase(&context, "tokenize", Some(request.arrived), Some(request.tokenized));
+        self.phase(&context, "queue", Some(request.tokenized), admitted);
+        self.phase(&context, "prefill", admitted, record.first_token);
+        self.phase(&context, "decode", record.first_token, record.last_token);
+        context.span().end_with_timestamp(self.wall(self.clock.now()));
+    }
+
+    fn phase(
+        &self,
+        parent: &Context,
+        name: &'static str,
+        from: Option<Duration>,
+        to: Option<Duration>,
+    ) {
+        if let Some((from, to)) = from.zip(to) {
+            let span = SpanBuilder::from_name(name).with_start_time(self.wall(from));
+            self.tracer.build_with_context(span, parent).end_with_timestamp(self.wall(to));
+        }
+    }
+
+    fn wall(&self, time: Duration) -> SystemTime {
+        self.epoch + time
+    }
+}
+
+fn operation(head: &Head) -> &'static str {
+    match head.endpoint {
+        Endpoint::Chat => "chat",
+        Endpoint::Text => "text_completion",
+    }
+}
+
+/// Names of OpenTelemetry's conventions for generative models where they have one.
+fn attributes(request: &Finished<'_>) -> Vec<KeyValue> {
+    let Finished { head, record, usage, .. } = request;
+    let reasons = request.reasons.iter().map(|&reason| StringValue::from(reason)).collect();
+    let mut all = vec![
+        KeyValue::new("gen_ai.operation.name", operation(head)),
+        KeyValue::new("gen_ai.response.id", head.id.clone()),
+        KeyValue::new("gen_ai.response.model", head.model.clone()),
+        KeyValue::new("gen_ai.response.finish_reasons", Value::Array(Array::String(reasons))),
+        KeyValue::new("gen_ai.usage.input_tokens", usage.prompt_tokens as i64),
+        KeyValue::new("gen_ai.usage.cached_input_tokens", usage.cached_tokens as i64),
+        KeyValue::new("gen_ai.usage.output_tokens", usage.completion_tokens as i64),
+    ];
+    if let Some(batch) = record.batch() {
+        all.push(KeyValue::new("decode_batch_size", batch.rows_mean));
+        all.push(KeyValue::new("decode_batch_wait_ms", batch.wait_mean.as_secs_f64() * 1e3));
+        all.push(KeyValue::new("decode_batch_wait_ms_max", batch.wait_max.as_secs_f64() * 1e3));
+    }
+    all
+}
+
+/// The way to the collector: our own HTTP client, run by the server's runtime.
+#[derive(Debug)]
+struct Collector {
+    client: HttpClient,
+    runtime: Handle,
+    /// A failure was reported, and no success came since.
+    silent: AtomicBool,
+}
+
+#[async_trait::async_trait]
+impl opentelemetry_http::HttpClient for Collector {
+    async fn send_bytes(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> Result<http::Response<Bytes>, SendError> {
+        let sending = tokio::time::timeout(EXPORT_TIMEOUT, send(self.client.clone(), request));
+        // The SDK's thread has no runtime of its own.
+        let sent = self.runtime.spawn(sending).await;
+        let outcome = match sent {
+            Ok(Ok(Ok(response))) if response.status().is_success() => Ok(response),
+            Ok(Ok(Ok(response))) => Err(format!("the collector answered {}", response.status())),
+            Ok(Ok(Err(error))) => Err(error.to_string()),
+            Ok(Err(_)) => Err("the collector did not answer in time".to_owned()),
+            Err(_) => Err("the server is shutting down".to_owned()),
+        };
+        self.report(outcome.as_ref().err());
+        outcome.map_err(SendError::from)
+    }
+}
+
+impl Collector {
+    /// Says the first of several failures in a row.
+    fn report(&self, failure: Option<&String>) {
+        let was_silent = self.silent.swap(failure.is_some(), Ordering::Relaxed);
+        if let Some(error) = failure.filter(|_| !was_silent) {
+            tracing::warn!(error, "traces cannot be sent; this is said once");
+        }
+    }
+}
+
+async fn send(
+    client: HttpClient,
+    mut request: http::Request<Bytes>,
+) -> Result<http::Response<Bytes>, SendError> {
+    // The client knows the collector; only the path is asked of it.
+    *request.uri_mut() = http::Uri::from_static(TRACES_PATH);
+    let (head, body) = client.send(request).await?.into_parts();
+    let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await?;
+    Ok(http::Response::from_parts(head, body.to_bytes()))
+}

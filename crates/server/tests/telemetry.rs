@@ -1,0 +1,191 @@
+//! Traces of requests, read back by a stand-in for a collector.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::post;
+use bytes::Bytes;
+use loquent_engine::sim::{SimOptions, SimRunner, SimVocab};
+use loquent_engine::template::{CHATML, ChatTemplate};
+use loquent_infer::admission::Bounds;
+use loquent_infer::budget::ItlTarget;
+use loquent_infer::scheduler::Limits;
+use loquent_proto::coalesce::StreamInterval;
+use loquent_server::api::request::{Endpoint, Request};
+use loquent_server::clock::Clock;
+use loquent_server::delivery::StreamBounds;
+use loquent_server::metrics::Metrics;
+use loquent_server::model::{ChatFormat, GrammarSource, Model, SamplingDefaults, end_tokens};
+use loquent_server::otel::TraceParent;
+use loquent_server::server::{self, Loaded, ServiceOptions};
+use loquent_server::service::{Policy, Service};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+/// A collector on a free port: its base URL and what it is sent.
+async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceRequest>) {
+    let (sender, requests) = mpsc::unbounded_channel();
+    let take = move |body: Bytes| {
+        let request = ExportTraceServiceRequest::decode(body).expect("OTLP protobuf");
+        sender.send(request).unwrap();
+        async {}
+    };
+    let app = Router::new().route("/v1/traces", post(take));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (url, requests)
+}
+
+fn loaded() -> Loaded {
+    let model = Model {
+        name: "simulated".into(),
+        end_tokens: end_tokens(&SimVocab),
+        vocab: Arc::new(SimVocab),
+        chat: Arc::new(ChatFormat {
+            template: ChatTemplate::new(CHATML).unwrap(),
+            bos: String::new(),
+            eos: String::new(),
+        }),
+        context_tokens: 4096,
+        defaults: SamplingDefaults::default(),
+        created_s: 0,
+        grammars: GrammarSource::default(),
+    };
+    let runner = Box::new(SimRunner::new(SimOptions::default()));
+    Loaded { runner, model, description: "simulated".into() }
+}
+
+fn service(otlp_endpoint: Option<String>) -> (Arc<Service>, std::thread::JoinHandle<()>) {
+    let options = ServiceOptions {
+        limits: Limits {
+            max_batch_size: 8,
+            prefill_max_tokens: 512,
+            itl_target: ItlTarget::Unbounded,
+            prefix_cache: true,
+            queue_timeout: None,
+        },
+        bounds: Bounds { max_inflight_requests: 8, max_queued_tokens: 4096 },
+        streams: StreamBounds { buffer_bytes: 65_536, stall_limit: Duration::from_secs(5) },
+        policy: Policy {
+            interval: StreamInterval::default(),
+            max_delay: None,
+            strict_model: false,
+            split_reasoning: true,
+        },
+        tokenize_workers: 1,
+        otlp_endpoint,
+    };
+    server::start(&options, loaded(), Clock::start(), Arc::new(Metrics::new())).unwrap()
+}
+
+/// Asks for `tokens` tokens and reads the answer.
+async fn ask(service: &Arc<Service>, tokens: u32, headers: &[(&'static str, &str)]) {
+    let headers =
+        headers.iter().map(|&(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+    let body = format!(r#"{{"messages": [{{"role": "user", "content": "tokens={tokens}"}}]}}"#);
+    let request = Request::parse(Endpoint::Chat, body.as_bytes()).unwrap();
+    let trace_parent = TraceParent::from_headers(&headers.collect());
+    let mut answering =
+        service.answer(Request { trace_parent, ..request }, service.clock.now()).await.unwrap();
+    while answering.next_flush().await.is_some() {}
+    assert!(answering.is_complete());
+}
+
+async fn stop(service: Arc<Service>, engine: std::thread::JoinHandle<()>) {
+    service.stop();
+    let telemetry = service.telemetry.clone();
+    tokio::task::spawn_blocking(move || {
+        engine.join().unwrap();
+        telemetry.inspect(|telemetry| telemetry.stop());
+    })
+    .await
+    .unwrap();
+}
+
+fn spans(requests: &mut mpsc::UnboundedReceiver<ExportTraceServiceRequest>) -> Vec<Span> {
+    let received = std::iter::from_fn(|| requests.try_recv().ok());
+    let resources = received.flat_map(|request| request.resource_spans);
+    resources.flat_map(|one| one.scope_spans).flat_map(|one| one.spans).collect()
+}
+
+fn attribute<'a>(span: &'a Span, name: &str) -> &'a Value {
+    let found = span.attributes.iter().find(|attribute| attribute.key == name);
+    let value = found.unwrap_or_else(|| panic!("{name} is missing in {span:?}")).value.as_ref();
+    value.unwrap().value.as_ref().unwrap()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_becomes_a_span_with_its_phases() {
+    let (url, mut requests) = collector().await;
+    let (service, engine) = service(Some(url));
+    let (trace, caller) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
+    let parent = format!("00-{trace}-{caller}-01");
+    ask(&service, 20, &[("traceparent", &parent), ("tracestate", "a=b")]).await;
+    stop(service, engine).await;
+    let spans = spans(&mut requests);
+    let of = |name: &str| spans.iter().find(|span| span.name == name).unwrap();
+    let root = of("chat simulated");
+    assert_eq!((hex(&root.trace_id).as_str(), hex(&root.parent_span_id).as_str()), (trace, caller));
+    assert_eq!(root.trace_state, "a=b");
+    assert_eq!(attribute(root, "gen_ai.usage.output_tokens"), &Value::IntValue(21));
+    assert_eq!(attribute(root, "gen_ai.response.model"), &Value::StringValue("simulated".into()));
+    assert_eq!(attribute(root, "decode_batch_size"), &Value::DoubleValue(1.0));
+    for name in ["decode_batch_wait_ms", "decode_batch_wait_ms_max"] {
+        let Value::DoubleValue(wait) = attribute(root, name) else { panic!("a number") };
+        assert!((0.0..1000.0).contains(wait), "{name} is {wait}");
+    }
+    let Value::ArrayValue(reasons) = attribute(root, "gen_ai.response.finish_reasons") else {
+        panic!("a list")
+    };
+    assert_eq!(reasons.values[0].value, Some(Value::StringValue("stop".into())));
+    let mut end = root.start_time_unix_nano;
+    for name in ["tokenize", "queue", "prefill", "decode"] {
+        let phase = of(name);
+        assert_eq!(phase.parent_span_id, root.span_id, "{name}");
+        assert_eq!(phase.start_time_unix_nano, end, "{name} begins where the one before ended");
+        end = phase.end_time_unix_nano;
+    }
+    assert!(end <= root.end_time_unix_nano && spans.len() == 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_caller_a_trace_begins_here() {
+    let (url, mut requests) = collector().await;
+    let (service, engine) = service(Some(url));
+    ask(&service, 1, &[]).await;
+    ask(&service, 1, &[("traceparent", "nonsense")]).await;
+    stop(service, engine).await;
+    let roots: Vec<Span> =
+        spans(&mut requests).into_iter().filter(|span| span.name.starts_with("chat")).collect();
+    assert_eq!(roots.len(), 2);
+    assert!(roots.iter().all(|span| span.parent_span_id.is_empty()));
+    assert_ne!(roots[0].trace_id, roots[1].trace_id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_is_not_there_changes_nothing() {
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (service, engine) = service(Some(format!("http://{unused}")));
+    for _ in 0..3 {
+        ask(&service, 5, &[]).await;
+    }
+    stop(service, engine).await;
+}
+
+#[tokio::test]
+async fn a_useless_url_is_refused_at_the_start() {
+    for url in ["localhost:4318", "ftp://a", "http://", "http://user@host"] {
+        let started = loquent_server::otel::Telemetry::start(url, Clock::start());
+        assert!(started.is_err(), "{url}");
+    }
+}
