@@ -16,6 +16,7 @@ let state;
 let path;
 let direct;
 let proxied;
+let metrics;
 
 function run(args) {
   const child = spawn(process.env.LOQUENT_BIN, args, { stdio: ["ignore", "ignore", "pipe"] });
@@ -88,6 +89,7 @@ before(async () => {
   const server = run(["serve", "--simulate", "200", "--port", "0"]);
   const url = await announced(server, /on (http:\/\/\S+)/);
   const port = Number(new URL(url).port);
+  metrics = `${url}/metrics`;
   path = await lossyPath(port, 0.2);
   state = mkdtempSync(join(tmpdir(), "loquent-connect-"));
   const args = ["--to", `http://${LOSSY}:${port}`, "--listen", "127.0.0.1:0", "--state-dir", state];
@@ -102,7 +104,7 @@ before(async () => {
 });
 
 after(() => {
-  for (const child of children) child.kill();
+  for (const child of children) child.kill("SIGKILL");
   path?.close();
   if (state) rmSync(state, { recursive: true });
 });
@@ -144,10 +146,13 @@ test("errors are typed, and everything else passes", async () => {
   assert.equal((await proxied.models.list()).data.length, 1);
 });
 
-test("an aborted stream stops", async () => {
+test("an aborted stream stops, at the server too", { timeout: 5_000 }, async () => {
   const messages = [{ role: "user", content: "tokens=2000" }];
   const stream = await proxied.chat.completions.create({ model: "x", messages, stream: true });
   let chunks = 0;
   for await (const _ of stream) if (++chunks === 5) break;
   assert.equal(chunks, 5);
+  // It would go on for ten seconds.
+  const running = async () => (await fetch(metrics)).text();
+  while (!(await running()).includes("num_requests_running 0"));
 });

@@ -99,7 +99,10 @@ class LossyPath:
                     return
                 continue
             if not self._lost():
-                self._udp.sendto(packet, client)
+                try:
+                    self._udp.sendto(packet, client)
+                except OSError:
+                    return  # closed
 
     def close(self):
         self._closed.set()

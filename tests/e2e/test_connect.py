@@ -3,6 +3,7 @@
 import concurrent.futures
 import os
 import pty
+import re
 import shutil
 import signal
 import socket
@@ -168,6 +169,33 @@ def test_everything_else_passes_unchanged(start, connect):
     assert httpx.get(f"{proxy.url}/health").status_code == 200
     text = sdk.completions.create(model="x", prompt="tokens=9", stream=True)
     assert "".join(chunk.choices[0].text for chunk in text if chunk.choices)
+
+
+def raw_events(url, path, body):
+    """An answer's events as they stand, but for what each answer has of its own."""
+    with httpx.stream("POST", url + path, json=body, timeout=30) as response:
+        blocks = "".join(response.iter_text()).split("\n\n")
+    own = re.compile(r'"(chat)?cmpl-[^"]*"|"created":\d+')
+    return [own.sub("", block) for block in blocks if block and not block.startswith(":")]
+
+
+@pytest.mark.parametrize("args", [(), ("--no-quic",)])
+def test_events_are_byte_for_byte_the_servers_own(server, connect, args):
+    proxy = connect(server.url, *args)
+    proxy.decided()
+    chat = {"messages": [{"role": "user", "content": "What is token streaming?"}], "max_tokens": 20}
+    counts = {"include_usage": True, "continuous_usage_stats": True}
+    for path, body in (
+        ("/v1/chat/completions", chat),
+        ("/v1/chat/completions", {**chat, "logprobs": True, "top_logprobs": 2}),
+        ("/v1/chat/completions", {**chat, "stream_options": {"include_usage": True}}),
+        ("/v1/chat/completions", {**chat, "stream_options": counts}),
+        ("/v1/completions", {"prompt": "Token", "max_tokens": 8, "logprobs": 1, "echo": True}),
+    ):
+        body = {**body, "stream": True, "temperature": 0}
+        own = raw_events(server.url, path, {**body, "resumable": True})
+        assert len(own) > 5 and own[-1].endswith("[DONE]")
+        assert raw_events(proxy.url, path, body) == own, body
 
 
 @pytest.mark.parametrize("args", [(), ("--no-quic",)])

@@ -37,6 +37,8 @@ pub struct Relay {
     answer: Option<Answer>,
     line: Option<Line>,
     chunks: Chunks,
+    /// The last event id that was passed on.
+    last_id: Option<u64>,
     state: State,
     resumable: bool,
 }
@@ -48,6 +50,7 @@ impl Relay {
             answer: Some(answer),
             line: Some(line),
             chunks: Chunks::new(),
+            last_id: None,
             state: State::Opening,
             resumable,
         }
@@ -108,7 +111,11 @@ impl Relay {
         match &step.content {
             Content::Chunk(data) => {
                 let data = String::from_utf8_lossy(data).replace('\n', "\ndata: ");
-                out = format!("id: {}\ndata: {data}\n\n", step.offset);
+                // As the server has it: an id only where a record is complete.
+                if step.offset > 0 && self.last_id.replace(step.offset) != Some(step.offset) {
+                    out = format!("id: {}\n", step.offset);
+                }
+                out.push_str(&format!("data: {data}\n\n"));
             }
             Content::Record(delta) => {
                 if matches!(delta, Delta::Open { .. }) {
