@@ -2,6 +2,8 @@
 # A model split over stages on this machine: with and without batching over requests, with and
 # without groups, against one process. Every stage is a process of its own on loopback.
 # Usage: stages.sh MODEL.gguf [PART…]      parts: loopback pinned four one single (default: all)
+# Prompts are those of the preset, computed in a warm-up run and then kept in the prefix cache:
+# what is measured is decoding.
 # MODEL: `shape-model qwen3-0.6b --quant Q4_K_M --out q.gguf`. Linux, for taskset. About a
 # minute per part. Prints one line per measurement: configuration, concurrent, tokens/s,
 # TTFT p95 in ms, TPOT p50 in ms; the reports are in bench/out/stages.
@@ -54,7 +56,7 @@ stages() {
 measure() {
   local name=$1 concurrent=$2 requests=$3
   shift 3
-  "$loquent" serve --port 0 --no-prefix-cache --context 512 --kv-cells 8192 "$@" \
+  "$loquent" serve --port 0 --context 512 --kv-cells 16384 "$@" \
     2>"$work/serve.log" &
   pids+=($!)
   local url
@@ -107,8 +109,11 @@ for part in $parts; do
       split_serve four-unbatched-lanes 16 32 --max-batch-size 16 --groups 16 --link-delay-ms 10 ;;
     one) # one stream, two stages: what the hops cost
       for delay in 0 10; do
+        # The server computes the first stage, so that there are two hops: there and back.
         stages 2 2
-        split_serve "one-stream-${delay}ms" 1 4 --max-batch-size 1 --link-delay-ms "$delay"
+        list="$work/2-stage-1-of-2.gguf,${list#*,}"
+        split_serve "one-stream-${delay}ms" 1 8 --max-batch-size 1 --threads 2 \
+          --link-delay-ms "$delay"
       done ;;
     single) # the unsplit model in one process
       for c in 1 16; do

@@ -54,6 +54,7 @@ fn serve_stages(model: &Path, stages: u32, folder: &Path, dtype: Dtype) -> Stage
     let wanted = options();
     let head = HeadOptions {
         addresses,
+        own_stages: 0,
         key,
         dtype,
         slots: SLOTS,
