@@ -82,7 +82,7 @@ split_serve() { # NAME CONCURRENT REQUESTS OPTIONS…
 for part in $parts; do
   case $part in
     loopback) # two stages that share the cores
-      for c in 2 4 16; do
+      for c in ${CONCURRENT:-2 4 16}; do
         n=$((c > 8 ? 32 : 8))
         stages 2 2
         split_serve batched "$c" "$n" --max-batch-size 16
