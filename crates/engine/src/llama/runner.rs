@@ -277,7 +277,7 @@ impl Runner for LlamaRunner {
         if len > 0 {
             return;
         }
-        self.samplers[slot.index()] = None;
+        // The sampler stays: a batch that failed from position 0 on is tried again with it.
         if self.tainted && (0..self.capacity.slots).all(|slot| self.context.is_empty(slot)) {
             self.context.wipe();
             self.tainted = false;

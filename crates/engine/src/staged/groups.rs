@@ -40,8 +40,11 @@ const WORTH_TRYING: f64 = 1.04;
 /// A trial must bring this much more to be kept.
 const WORTH_KEEPING: f64 = 1.02;
 /// Rounds (every group once) in a measurement, and rounds before it that do not count.
-const ROUNDS: usize = 12;
-const SETTLING_ROUNDS: usize = 3;
+const ROUNDS: usize = 10;
+const SETTLING_ROUNDS: usize = 2;
+/// Rounds after which a trial that goes badly is broken off, and what is bad.
+const FIRST_ROUNDS: usize = 3;
+const BAD: f64 = 0.93;
 /// How long a number that lost is not tried again; doubled each time that it loses.
 const FIRST_BAN: Duration = Duration::from_secs(4);
 const LONGEST_BAN: Duration = Duration::from_secs(120);
@@ -84,6 +87,12 @@ struct Window {
     rows: usize,
     sequences: usize,
     since: Duration,
+}
+
+impl Window {
+    fn rate(&self, now: Duration) -> f64 {
+        self.rows as f64 / now.saturating_sub(self.since).as_secs_f64().max(1e-9)
+    }
 }
 
 /// What is being tried, and what it must beat.
@@ -141,23 +150,33 @@ impl Policy {
         }
         window.rows += seen.rows;
         window.sequences = window.sequences.max(seen.sequences);
-        if window.batches >= (SETTLING_ROUNDS + ROUNDS) * self.current {
+        let rounds = window.batches / self.current;
+        if rounds >= SETTLING_ROUNDS + ROUNDS {
             self.judge(seen.now);
+        } else if rounds == SETTLING_ROUNDS + FIRST_ROUNDS {
+            self.break_off(seen.now);
+        }
+    }
+
+    /// Ends a trial early that shows already that stages stand in each other's way.
+    fn break_off(&mut self, now: Duration) {
+        let rows_per_s = self.window.rate(now);
+        if let Some(trial) = self.trial.filter(|trial| rows_per_s < trial.rows_per_s * BAD) {
+            self.window = Window::default();
+            self.go_back(now, trial);
         }
     }
 
     /// A measurement is complete.
     fn judge(&mut self, now: Duration) {
         let window = std::mem::take(&mut self.window);
-        let took = now.saturating_sub(window.since).as_secs_f64();
-        let rows_per_s = window.rows as f64 / took.max(1e-9);
+        let rows_per_s = window.rate(now);
         let class = class(window.sequences);
         match self.trial.take() {
-            Some(trial) if trial.class != class => {}
+            // The load has changed: the two cannot be compared.
+            Some(trial) if trial.class != class => return self.current = trial.before,
             Some(trial) if rows_per_s < trial.rows_per_s * WORTH_KEEPING => {
-                self.ban(now, class);
-                self.current = trial.before;
-                return;
+                return self.go_back(now, trial);
             }
             _ => {}
         }
@@ -171,11 +190,13 @@ impl Policy {
         }
     }
 
-    /// The present number has lost.
-    fn ban(&mut self, now: Duration, class: u32) {
-        let entry = self.bans.entry((class, self.current)).or_insert((now, FIRST_BAN / 2));
+    /// The number on trial has lost: it is not tried again for a while.
+    fn go_back(&mut self, now: Duration, trial: Trial) {
+        self.trial = None;
+        let entry = self.bans.entry((trial.class, self.current)).or_insert((now, FIRST_BAN / 2));
         let length = (entry.1 * 2).min(LONGEST_BAN);
         *entry = (now + length, length);
+        self.current = trial.before;
     }
 
     /// The number that promises most, and how many rows a second.

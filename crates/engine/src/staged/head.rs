@@ -28,6 +28,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 pub struct HeadOptions {
     /// Where they listen, `host:port`, in the order of their layers.
     pub addresses: Vec<String>,
+    /// So many of the first are in this process: links to them are never artificial.
+    pub own_stages: usize,
     /// The shared key.
     pub key: Key,
     /// How hidden states travel.
@@ -324,8 +326,15 @@ impl Cluster {
         self.start(connections, sizes)
     }
 
+    /// What the link to stage `index` is made to be; the runner comes after the last stage.
+    fn shape_to(&self, index: usize) -> Shape {
+        let options = &self.0.options;
+        if index < options.own_stages { Shape::default() } else { options.shape }
+    }
+
     fn request(&self, index: usize) -> Open {
         let options = &self.0.options;
+        let shape = self.shape_to(index + 1);
         Open {
             index: index as u16,
             count: options.addresses.len() as u16,
@@ -336,8 +345,8 @@ impl Cluster {
             context_tokens: options.context_tokens,
             batch_tokens: options.batch_tokens,
             kv_type: options.kv_type,
-            delay_us: options.shape.delay.as_micros() as u32,
-            bytes_per_s: options.shape.bytes_per_s,
+            delay_us: shape.delay.as_micros() as u32,
+            bytes_per_s: shape.bytes_per_s,
         }
     }
 
@@ -349,11 +358,11 @@ impl Cluster {
         let options = &self.0.options;
         let batch_tokens = least(&sizes, |sizes| sizes.batch_tokens) as usize;
         let (mut readers, mut links, mut closers) = (Vec::new(), Vec::new(), Vec::new());
-        for (connection, sizes) in connections.into_iter().zip(&sizes) {
+        for (index, (connection, sizes)) in connections.into_iter().zip(&sizes).enumerate() {
             let format = Format { dtype: options.dtype, width: sizes.width, batch_tokens };
             let sent_bytes = &self.0.sent_bytes;
             let (incoming, outgoing, closer) =
-                connection.open(format, options.shape, sent_bytes)?;
+                connection.open(format, self.shape_to(index), sent_bytes)?;
             readers.push(incoming);
             links.push(outgoing);
             closers.push(closer);

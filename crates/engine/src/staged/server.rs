@@ -23,6 +23,8 @@ const MAX_HANDSHAKES: usize = 32;
 const QUEUED_EVENTS: usize = 4 * MAX_GROUPS;
 /// A runner that was silent for so long is gone; it asks twice a second.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
+/// The same before its first question: other stages are still getting ready.
+const OPENING_LIMIT: Duration = Duration::from_secs(600);
 /// Most stages of one model.
 const MAX_STAGES: u16 = 256;
 
@@ -153,6 +155,7 @@ struct Session {
 #[derive(Debug)]
 struct Heard {
     last: Instant,
+    limit: Duration,
     totals: Totals,
 }
 
@@ -237,7 +240,11 @@ impl Driver {
         };
         connection.send(&Message::Opened(sizes))?;
         let (incoming, to_head, closer) = connection.open(format, shape, &self.sent_bytes)?;
-        let heard = Arc::new(Mutex::new(Heard { last: Instant::now(), totals: self.totals }));
+        let heard = Arc::new(Mutex::new(Heard {
+            last: Instant::now(),
+            limit: OPENING_LIMIT,
+            totals: self.totals,
+        }));
         let tells_work = open.index == 0;
         let control = Control { to_head: to_head.clone(), heard: heard.clone(), _closer: closer };
         self.read(number, incoming, tells_work, Some(control));
@@ -336,7 +343,8 @@ impl Driver {
 
     fn end_if_silent(&mut self) {
         let silent = self.session.as_ref().is_some_and(|session| {
-            session.heard.lock().expect("nobody panics with it").last.elapsed() > SILENCE_LIMIT
+            let heard = session.heard.lock().expect("nobody panics with it");
+            heard.last.elapsed() > heard.limit
         });
         if silent {
             self.end("the runner has fallen silent");
@@ -363,7 +371,7 @@ struct Control {
 impl Control {
     fn answer(&self, number: u64) {
         let mut heard = self.heard.lock().expect("nobody panics with it");
-        heard.last = Instant::now();
+        (heard.last, heard.limit) = (Instant::now(), SILENCE_LIMIT);
         let totals = heard.totals;
         drop(heard);
         self.to_head.offer(Message::Pong(number, totals));

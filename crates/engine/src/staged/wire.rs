@@ -500,7 +500,8 @@ impl Writer<'_> {
 
     /// At most [`MAX_TEXT_BYTES`] of it.
     fn text(&mut self, text: &str) {
-        let end = text.floor_char_boundary(text.len().min(MAX_TEXT_BYTES));
+        let longest = text.len().min(MAX_TEXT_BYTES);
+        let end = (0..=longest).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
         self.count(end);
         self.bytes(&text.as_bytes()[..end]);
     }

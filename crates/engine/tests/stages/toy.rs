@@ -200,6 +200,7 @@ pub fn runner(cluster: &Cluster) -> StagedRunner {
 pub fn options() -> HeadOptions {
     HeadOptions {
         addresses: Vec::new(),
+        own_stages: 0,
         key: Key::new("toy"),
         dtype: Dtype::F32,
         slots: 16,

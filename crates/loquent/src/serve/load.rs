@@ -172,6 +172,7 @@ mod llama {
         anyhow::ensure!(batch <= MAX_SLOTS, "--max-batch-size can be at most {MAX_SLOTS}");
         let options = HeadOptions {
             addresses: args.addresses(&engine.own_stage())?,
+            own_stages: args.own_stages(),
             key,
             dtype: args.stage_dtype,
             slots: batch.saturating_mul(2).min(MAX_SLOTS),

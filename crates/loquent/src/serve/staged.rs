@@ -72,6 +72,13 @@ impl StagedArgs {
         }
     }
 
+    /// Stages that are files: the first ones.
+    #[cfg(feature = "llama")]
+    pub(super) fn own_stages(&self) -> usize {
+        let is_file = |stage: &&String| std::path::Path::new(stage).is_file();
+        self.stages.iter().take_while(is_file).count()
+    }
+
     /// The stages' addresses; those that are files are started in this process.
     ///
     /// # Errors
