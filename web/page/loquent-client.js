@@ -1118,7 +1118,7 @@ class Answer {
             return (link && (await this.#askByLink(link, request, apiKey))) ?? (await this.#askBySse(request, apiKey));
         }
         catch (error) {
-            throw broken(error);
+            throw broken(error, error instanceof PathLost ? error.message : undefined);
         }
     }
     async #askByLink(link, request, apiKey) {
@@ -1201,10 +1201,8 @@ class Answer {
         Object.assign(this, { reference, offset, text, reasoning, finish, usage });
     }
 }
-function broken(error) {
-    if (error !== null && !(error instanceof PathLost))
-        return error;
-    return new LoquentError("broken", "The connection broke; the answer is incomplete.", {});
+function broken(error, message = "The connection broke; the answer is incomplete.") {
+    return error === null || error instanceof PathLost ? new LoquentError("broken", message) : error;
 }
 function pauseAfter(paths) {
     return Math.min(FIRST_PAUSE_MS * 2 ** (paths - 1), LONGEST_PAUSE_MS);

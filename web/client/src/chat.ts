@@ -243,7 +243,7 @@ export class Answer implements AsyncIterable<Delta> {
       const link = await this.#link();
       return (link && (await this.#askByLink(link, request, apiKey))) ?? (await this.#askBySse(request, apiKey));
     } catch (error) {
-      throw broken(error);
+      throw broken(error, error instanceof PathLost ? error.message : undefined);
     }
   }
 
@@ -328,9 +328,8 @@ export class Answer implements AsyncIterable<Delta> {
 }
 
 /** What callers are told of a lost path that nothing could follow. */
-function broken(error: unknown): unknown {
-  if (error !== null && !(error instanceof PathLost)) return error;
-  return new LoquentError("broken", "The connection broke; the answer is incomplete.", {});
+function broken(error: unknown, message = "The connection broke; the answer is incomplete."): unknown {
+  return error === null || error instanceof PathLost ? new LoquentError("broken", message) : error;
 }
 
 /** The pause before trying again when `paths` in a row have brought nothing, ms. */
