@@ -12,6 +12,8 @@ import httpx
 import openai
 import pytest
 
+pytest_plugins = ["relay"]
+
 BINARY = os.environ.get("LOQUENT_BIN", "target/debug/loquent")
 READY = re.compile(r"on (https?://\S+)")
 

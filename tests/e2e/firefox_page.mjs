@@ -1,18 +1,15 @@
 // Asks one question on the chat page in Firefox, over WebDriver BiDi, and prints what came as
-// JSON: `node firefox_page.mjs FIREFOX PAGE_URL UDP_PORT QUESTION MAX_TOKENS`. The page's
-// datagrams go to UDP_PORT.
+// JSON: `node firefox_page.mjs FIREFOX PAGE_URL QUESTION MAX_TOKENS`.
 import puppeteer from "puppeteer-core";
 
-const [executablePath, url, udpPort, question, maxTokens] = process.argv.slice(2);
+const [executablePath, url, question, maxTokens] = process.argv.slice(2);
 const browser = await puppeteer.launch({ browser: "firefox", executablePath, headless: true });
 try {
   const page = await browser.newPage();
   const problems = [];
   page.on("pageerror", (error) => problems.push(String(error)));
-  await page.setRequestInterception(true);
-  page.on("request", (request) => void detour(request));
   await page.goto(url);
-  await page.waitForSelector("#transport:not([hidden])");
+  await page.waitForSelector("#transport.webtransport", { timeout: 60_000 });
   await page.click("#settings summary");
   await page.type("#temperature", "0");
   await page.type("#max-tokens", maxTokens);
@@ -25,12 +22,4 @@ try {
   console.log(JSON.stringify({ text, footer, problems }));
 } finally {
   await browser.close();
-}
-
-/** Tells the page the port that was asked for, instead of the server's. */
-async function detour(request) {
-  if (!request.url().endsWith("/v1/delivery")) return request.continue();
-  const response = await fetch(request.url());
-  const body = JSON.stringify({ ...(await response.json()), port: Number(udpPort) });
-  return request.respond({ status: 200, contentType: "application/json", body });
 }

@@ -4,11 +4,9 @@ import json
 import shutil
 import subprocess
 
-import httpx
 import pytest
 from conftest import REPOSITORY
 from test_webtransport import whole_answer
-from udp_relay import Relay
 
 DRIVER = REPOSITORY / "tests/e2e/firefox_page.mjs"
 
@@ -25,15 +23,11 @@ def firefox():
 
 
 @pytest.mark.parametrize("stay_good", [1.0, 0.875], ids=["clean", "lossy"])
-def test_the_page_receives_over_webtransport(start, firefox, tmp_path, stay_good):
-    server = start("--simulate", "50")
-    relay = Relay(httpx.get(f"{server.url}/v1/delivery").json()["port"], seed=7, stay_good=stay_good, stay_bad=0.5)
+def test_the_page_receives_over_webtransport(relays, firefox, tmp_path, stay_good):
+    server, relay = relays("--simulate", "50", seed=7, stay_good=stay_good, stay_bad=0.5)
     question = "Does it work in Firefox?"
-    command = ["node", DRIVER, firefox, server.url, str(relay.port), question, "120"]
-    try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
-    finally:
-        relay.close()
+    command = ["node", DRIVER, firefox, relay.url, question, "120"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     shown = json.loads(run.stdout)
     assert shown["problems"] == []

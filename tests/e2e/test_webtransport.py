@@ -6,7 +6,6 @@ import httpx
 import pytest
 from playwright.sync_api import expect, sync_playwright
 from test_page import FLAGS
-from udp_relay import Relay
 
 # Time in which an answer of a test is over, whatever happened to it on the way.
 PATIENCE_MS = 60_000
@@ -21,34 +20,17 @@ def browser(chromium):
 
 
 @pytest.fixture
-def relays():
-    """Starts relays in front of a server's UDP port."""
-    running = []
-
-    def start_relay(server, **kwargs):
-        port = httpx.get(f"{server.url}/v1/delivery").json()["port"]
-        running.append(Relay(port, **kwargs))
-        return running[-1]
-
-    yield start_relay
-    for relay in running:
-        relay.close()
-
-
-@pytest.fixture
 def open_page(browser):
-    """Opens a server's page in a tab of its own, its datagrams through a relay if there is one."""
+    """Opens the page at a URL in a tab of its own."""
     contexts = []
     problems = []
 
-    def open_it(server, relay=None, expected="WebTransport"):
+    def open_it(url, expected="WebTransport"):
         contexts.append(browser.new_context())
         page = contexts[-1].new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        if relay:
-            page.route("**/v1/delivery", lambda route: detour(route, relay.port))
-        page.goto(server.url)
+        page.goto(url)
         # It names the transport once the connection stands, or cannot be had.
         expect(page.locator("#transport")).to_have_text(expected, timeout=PATIENCE_MS)
         page.click("text=Settings")
@@ -59,11 +41,6 @@ def open_page(browser):
     for context in contexts:
         context.close()
     assert problems == []
-
-
-def detour(route, port):
-    response = route.fetch()
-    route.fulfill(response=response, json={**response.json(), "port": port})
 
 
 def whole_answer(server, question, max_tokens=None):
@@ -99,7 +76,7 @@ def wait_for_characters(page, count):
 
 
 def test_an_answer_comes_by_datagram(server, open_page):
-    page = open_page(server)
+    page = open_page(server.url)
     before = server.metric("delivery_datagrams_total")
     answer = ask(page, "What is token streaming?")
     footer = finished(answer)
@@ -109,12 +86,11 @@ def test_an_answer_comes_by_datagram(server, open_page):
     assert len(page.workers) == 1
 
 
-def test_through_loss_the_text_is_that_of_a_clean_run(start, open_page, relays):
-    server = start("--simulate", "50")
+def test_through_loss_the_text_is_that_of_a_clean_run(open_page, relays):
     for seed in range(1, 4):
         # A fifth of all datagrams is lost, in runs of two on average.
-        relay = relays(server, seed=seed, stay_good=0.875, stay_bad=0.5)
-        page = open_page(server, relay)
+        server, relay = relays("--simulate", "50", seed=seed, stay_good=0.875, stay_bad=0.5)
+        page = open_page(relay.url)
         question = f"Does loss {seed} matter?"
         answer = ask(page, question, 150)
         assert "WebTransport" in finished(answer)
@@ -125,7 +101,7 @@ def test_through_loss_the_text_is_that_of_a_clean_run(start, open_page, relays):
 @pytest.mark.parametrize("delivery", ["webtransport", "sse"])
 def test_a_reload_in_the_middle_loses_and_repeats_nothing(start, open_page, delivery):
     server = start("--simulate", "40")
-    page = open_page(server)
+    page = open_page(server.url)
     page.select_option("#delivery", delivery)
     question = "Tell me something long."
     ask(page, question, 160)
@@ -143,10 +119,9 @@ def test_a_reload_in_the_middle_loses_and_repeats_nothing(start, open_page, deli
     assert text_of(page.locator("article.assistant").last) == whole
 
 
-def test_when_datagrams_stop_for_good_the_answer_finishes_over_tcp(start, open_page, relays):
-    server = start("--simulate", "20")
-    relay = relays(server)
-    page = open_page(server, relay)
+def test_when_datagrams_stop_for_good_the_answer_finishes_over_tcp(open_page, relays):
+    server, relay = relays("--simulate", "20")
+    page = open_page(relay.url)
     question = "And if UDP is blocked?"
     answer = ask(page, question, 240)
     wait_for_characters(page, 200)
@@ -157,11 +132,10 @@ def test_when_datagrams_stop_for_good_the_answer_finishes_over_tcp(start, open_p
     assert "SSE" in footer and "resumed" in footer
 
 
-def test_where_udp_is_blocked_the_answer_comes_over_tcp_at_once(start, open_page, relays):
-    server = start("--simulate", "100")
-    relay = relays(server)
+def test_where_udp_is_blocked_the_answer_comes_over_tcp_at_once(open_page, relays):
+    server, relay = relays("--simulate", "100")
     relay.dark = True
-    page = open_page(server, relay, expected="SSE")
+    page = open_page(relay.url, expected="SSE")
     answer = ask(page, "Hello?", 20)
     footer = finished(answer)
     assert footer.startswith("SSE")
@@ -172,7 +146,7 @@ def test_where_udp_is_blocked_the_answer_comes_over_tcp_at_once(start, open_page
 
 def test_a_hidden_tab_is_served_rarely_and_whole(start, open_page):
     server = start("--simulate", "50")
-    page = open_page(server)
+    page = open_page(server.url)
     page.evaluate("""() => {
         window.shownAt = [];
         const note = () => window.shownAt.push(performance.now());
@@ -201,7 +175,7 @@ def test_a_hidden_tab_is_served_rarely_and_whole(start, open_page):
 
 def test_stopping_ends_the_generation(start, open_page):
     server = start("--simulate", "30")
-    page = open_page(server)
+    page = open_page(server.url)
     answer = ask(page, "Go on forever.", 2000)
     wait_for_characters(page, 60)
     page.keyboard.press("Escape")
@@ -214,7 +188,7 @@ def test_stopping_ends_the_generation(start, open_page):
 
 def test_a_failed_answer_can_be_asked_again(start, open_page):
     server = start("--simulate", "50", "--api-key", "secret")
-    page = open_page(server)
+    page = open_page(server.url)
     answer = ask(page, "Who are you?", 10)
     expect(answer.locator("footer")).to_contain_text("Enter the API key in Settings.")
     page.fill("#api-key", "secret")

@@ -79,8 +79,11 @@ class Showing {
   #strip = new Strip(this.#message.strip);
   #watch = setInterval(() => this.#tick(), 100);
 
-  constructor(after) {
-    this.after = after;
+  #asked;
+
+  /** `asked`: the question was asked here, not before a reload. */
+  constructor(asked) {
+    this.#asked = asked;
     this.#message.article.classList.add("streaming");
     this.#message.article.setAttribute("aria-busy", "true");
   }
@@ -155,7 +158,8 @@ class Showing {
     const seconds = `${(silence / 1000).toFixed(1)} s`;
     if (this.#state === "resuming") return `connection lost, resuming… ${seconds}`;
     if (this.#last === null) return silence > STALL_MS ? `waiting for the first token… ${seconds}` : "";
-    return [this.#transport(), this.#rate(), silence > STALL_MS && `stalled for ${seconds}`].filter(Boolean).join(" · ");
+    const stall = silence > STALL_MS && `stalled for ${seconds}`;
+    return [this.#transport(), this.#rate(), stall].filter(Boolean).join(" · ");
   }
 
   #transport() {
@@ -174,11 +178,11 @@ class Showing {
     const tokens = this.answer.usage?.completion ?? null;
     const elapsed = this.#last - this.#first;
     // What came before a reload was neither timed nor counted here.
-    const rate = this.after === "asking" && tokens > 1 && elapsed > 0 && `${(((tokens - 1) / elapsed) * 1000).toFixed(0)} tokens/s`;
+    const timed = this.#asked && this.#first !== null;
     return [
       this.#transport(),
-      this.#first !== null && this.after === "asking" && `first token ${Math.round(this.#first - this.#begun)} ms`,
-      rate,
+      timed && `first token ${Math.round(this.#first - this.#begun)} ms`,
+      timed && tokens > 1 && elapsed > 0 && `${(((tokens - 1) / elapsed) * 1000).toFixed(0)} tokens/s`,
       tokens !== null && `${tokens} tokens`,
       this.#resumes > 0 && (this.#resumes === 1 ? "resumed" : `resumed ${this.#resumes} times`),
       stopped && "stopped",
@@ -210,15 +214,20 @@ function offerRetry(article) {
 }
 
 /** Streams one answer to the conversation, or goes on with the one that a reload cut. */
-async function answerConversation(resumed = null) {
-  const showing = new Showing(resumed ? "reload" : "asking");
+async function answerConversation({ resumed = false } = {}) {
+  const showing = new Showing(!resumed);
   const stop = new AbortController();
   running = stop;
   showRunning(true);
-  const options = { remember: KEPT_ANSWER, signal: stop.signal, transport: element("delivery").value, pace: element("pace").value };
-  const asked = { url: ENDPOINT, body: requestBody(), apiKey: element("api-key").value.trim() || undefined };
-  const listeners = showing.listeners;
-  const answer = resumed ? resumeChat({ ...options, ...listeners }) : streamChat({ ...options, ...listeners, ...asked });
+  const options = {
+    remember: KEPT_ANSWER,
+    signal: stop.signal,
+    transport: element("delivery").value,
+    pace: element("pace").value,
+    ...showing.listeners,
+  };
+  const apiKey = element("api-key").value.trim() || undefined;
+  const answer = resumed ? resumeChat(options) : streamChat({ ...options, url: ENDPOINT, body: requestBody(), apiKey });
   let failure = null;
   try {
     await showing.show(answer);
@@ -280,7 +289,7 @@ function restoreConversation() {
   }
   for (const { role, content } of conversation) addMessage(role).text.data = content;
   if (conversation.at(-1)?.role !== "user") return forgetChat(KEPT_ANSWER);
-  if (resumeChat({ remember: KEPT_ANSWER })) return void answerConversation("reload");
+  if (resumeChat({ remember: KEPT_ANSWER })) return void answerConversation({ resumed: true });
   const { article, facts } = addMessage("assistant");
   article.classList.add("failed");
   facts.textContent = "The page was reloaded before the answer began.";

@@ -836,8 +836,8 @@ class EventReader {
             this.#id = value;
     }
 }
-async function askBySse(request, signal, server) {
-    const response = await reach(request.url, { method: "POST", headers: request.headers, body: request.body, signal }, signal);
+async function askBySse({ url, headers, body }, server, signal) {
+    const response = await reach(url, { method: "POST", headers, body, signal }, signal);
     if (!response.ok)
         throw await refusedBy(response);
     return new EventAnswer(response, server, referenceOf(response), null, signal);
@@ -852,8 +852,9 @@ async function resumeBySse(server, reference, offset, signal) {
     if (signal.aborted)
         abort();
     const response = await reach(url, { headers, signal: patience.signal }, signal).finally(() => clearTimeout(timer));
-    if (response.status === 404)
+    if (response.status === 404) {
         throw new LoquentError("gone", "The rest of this answer is not kept any more.", { status: 404 });
+    }
     if (!response.ok)
         throw await refusedBy(response);
     return new EventAnswer(response, server, reference, offset, signal);
@@ -1030,7 +1031,8 @@ class Answer {
         let whole = false;
         try {
             this.#state(this.origin.is === "new" ? "connecting" : "resuming");
-            let path = this.#enter(await (this.origin.is === "new" ? this.#ask(this.origin) : this.#goOn(null)));
+            const first = this.origin.is === "new" ? this.#ask(this.origin) : this.#goOn(null);
+            let path = this.#enter(await first);
             while (path) {
                 const lost = yield* this.#follow(path);
                 whole = lost === null;
@@ -1109,29 +1111,33 @@ class Answer {
         return source;
     }
     async #ask({ body, apiKey }) {
-        const signal = this.#stopped.signal;
-        signal.throwIfAborted();
-        const link = await this.#link();
+        this.#stopped.signal.throwIfAborted();
         const request = { ...body, stream: true };
-        if (link) {
-            const path = this.url.pathname.slice(this.#server.pathname.length - 1) + this.url.search;
-            const head = { method: "POST", path, ...(apiKey !== null && { key: apiKey }) };
-            try {
-                return await link.ask(this.#linkRequest(), head, JSON.stringify(request));
-            }
-            catch (error) {
-                if (!(error instanceof PathLost) || this.options.transport === "webtransport")
-                    throw broken(error);
-            }
-        }
-        const headers = { "content-type": "application/json", ...(apiKey !== null && { authorization: `Bearer ${apiKey}` }) };
-        const http = { url: this.url, headers, body: JSON.stringify({ ...request, resumable: true }) };
         try {
-            return await askBySse(http, signal, this.#server);
+            const link = await this.#link();
+            return (link && (await this.#askByLink(link, request, apiKey))) ?? (await this.#askBySse(request, apiKey));
         }
         catch (error) {
-            throw broken(error);
+            throw broken(error, error instanceof PathLost ? error.message : undefined);
         }
+    }
+    async #askByLink(link, request, apiKey) {
+        const path = this.url.pathname.slice(this.#server.pathname.length - 1) + this.url.search;
+        const head = { method: "POST", path, ...(apiKey !== null && { key: apiKey }) };
+        try {
+            return await link.ask(this.#linkRequest(), head, JSON.stringify(request));
+        }
+        catch (error) {
+            if (error instanceof PathLost && this.options.transport !== "webtransport")
+                return null;
+            throw error;
+        }
+    }
+    #askBySse(request, apiKey) {
+        const authorization = apiKey === null ? {} : { authorization: `Bearer ${apiKey}` };
+        const headers = { "content-type": "application/json", ...authorization };
+        const body = JSON.stringify({ ...request, resumable: true });
+        return askBySse({ url: this.url, headers, body }, this.#server, this.#stopped.signal);
     }
     async #goOn(lost) {
         this.reference ??= this.#source?.reference ?? null;
@@ -1195,10 +1201,8 @@ class Answer {
         Object.assign(this, { reference, offset, text, reasoning, finish, usage });
     }
 }
-function broken(error) {
-    if (error !== null && !(error instanceof PathLost))
-        return error;
-    return new LoquentError("broken", "The connection broke; the answer is incomplete.", {});
+function broken(error, message = "The connection broke; the answer is incomplete.") {
+    return error === null || error instanceof PathLost ? new LoquentError("broken", message) : error;
 }
 function pauseAfter(paths) {
     return Math.min(FIRST_PAUSE_MS * 2 ** (paths - 1), LONGEST_PAUSE_MS);

@@ -168,8 +168,8 @@ class Connection {
         this.closed = transport.closed.then((info) => info?.reason || "closed", (error) => String(error));
         void this.#readDatagrams(datagrams.readable);
     }
-    static async open(target, Transport, clock) {
-        const begun = clock();
+    static async open(target, Transport, clock_us) {
+        const begun = clock_us();
         const attempts = target.urls.map((url) => new Transport(url, optionsFor(target)));
         for (const attempt of attempts)
             attempt.closed.catch(() => { });
@@ -178,7 +178,7 @@ class Connection {
         for (const attempt of attempts)
             if (attempt !== winner)
                 attempt.close();
-        return new Connection(winner, Math.floor((clock() - begun) / 2));
+        return new Connection(winner, Math.floor((clock_us() - begun) / 2));
     }
     addStream(receive) {
         this.#nextStream += 1;
@@ -1403,7 +1403,8 @@ class Service {
         try {
             if (!this.Transport)
                 throw new Error("WebTransport is not available in workers here");
-            const opening = this.#connections.get(server) ?? Connection.open(target, this.Transport, () => this.clock() * 1_000);
+            const clock_us = () => this.clock() * 1_000;
+            const opening = this.#connections.get(server) ?? Connection.open(target, this.Transport, clock_us);
             this.#connections.set(server, opening);
             const connection = await opening;
             if (this.#connections.get(server) !== opening)

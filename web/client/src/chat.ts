@@ -162,7 +162,8 @@ export class Answer implements AsyncIterable<Delta> {
     let whole = false;
     try {
       this.#state(this.origin.is === "new" ? "connecting" : "resuming");
-      let path: Source | null = this.#enter(await (this.origin.is === "new" ? this.#ask(this.origin) : this.#goOn(null)));
+      const first = this.origin.is === "new" ? this.#ask(this.origin) : this.#goOn(null);
+      let path: Source | null = this.#enter(await first);
       while (path) {
         const lost: PathLost | null = yield* this.#follow(path);
         whole = lost === null;
@@ -236,27 +237,33 @@ export class Answer implements AsyncIterable<Delta> {
   }
 
   async #ask({ body, apiKey }: Extract<Origin, { is: "new" }>): Promise<Source> {
-    const signal = this.#stopped.signal;
-    signal.throwIfAborted();
-    const link = await this.#link();
+    this.#stopped.signal.throwIfAborted();
     const request = { ...body, stream: true };
-    if (link) {
-      const path = this.url.pathname.slice(this.#server.pathname.length - 1) + this.url.search;
-      const head: RequestHead = { method: "POST", path, ...(apiKey !== null && { key: apiKey }) };
-      try {
-        return await link.ask(this.#linkRequest(), head, JSON.stringify(request));
-      } catch (error) {
-        // Nothing was shown yet: asking again elsewhere shows nothing twice.
-        if (!(error instanceof PathLost) || this.options.transport === "webtransport") throw broken(error);
-      }
-    }
-    const headers = { "content-type": "application/json", ...(apiKey !== null && { authorization: `Bearer ${apiKey}` }) };
-    const http = { url: this.url, headers, body: JSON.stringify({ ...request, resumable: true }) };
     try {
-      return await askBySse(http, signal, this.#server);
+      const link = await this.#link();
+      return (link && (await this.#askByLink(link, request, apiKey))) ?? (await this.#askBySse(request, apiKey));
     } catch (error) {
-      throw broken(error);
+      throw broken(error, error instanceof PathLost ? error.message : undefined);
     }
+  }
+
+  /** `null` if another way is to be tried: nothing was shown yet, so nothing is shown twice. */
+  async #askByLink(link: Link, request: Json, apiKey: string | null): Promise<Source | null> {
+    const path = this.url.pathname.slice(this.#server.pathname.length - 1) + this.url.search;
+    const head: RequestHead = { method: "POST", path, ...(apiKey !== null && { key: apiKey }) };
+    try {
+      return await link.ask(this.#linkRequest(), head, JSON.stringify(request));
+    } catch (error) {
+      if (error instanceof PathLost && this.options.transport !== "webtransport") return null;
+      throw error;
+    }
+  }
+
+  #askBySse(request: Json, apiKey: string | null): Promise<Source> {
+    const authorization = apiKey === null ? {} : { authorization: `Bearer ${apiKey}` };
+    const headers = { "content-type": "application/json", ...authorization };
+    const body = JSON.stringify({ ...request, resumable: true });
+    return askBySse({ url: this.url, headers, body }, this.#server, this.#stopped.signal);
   }
 
   /** Goes on with the answer, for as long as a server may still have it. */
@@ -321,9 +328,8 @@ export class Answer implements AsyncIterable<Delta> {
 }
 
 /** What callers are told of a lost path that nothing could follow. */
-function broken(error: unknown): unknown {
-  if (error !== null && !(error instanceof PathLost)) return error;
-  return new LoquentError("broken", "The connection broke; the answer is incomplete.", {});
+function broken(error: unknown, message = "The connection broke; the answer is incomplete."): unknown {
+  return error === null || error instanceof PathLost ? new LoquentError("broken", message) : error;
 }
 
 /** The pause before trying again when `paths` in a row have brought nothing, ms. */

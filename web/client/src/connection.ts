@@ -62,8 +62,8 @@ export class Connection {
   }
 
   /** Opens a session with whichever address of `target` answers first; rejects if none does. */
-  static async open(target: Target, Transport: WebTransportConstructor, clock: () => number): Promise<Connection> {
-    const begun = clock();
+  static async open(target: Target, Transport: WebTransportConstructor, clock_us: () => number): Promise<Connection> {
+    const begun = clock_us();
     const attempts = target.urls.map((url) => new Transport(url, optionsFor(target)));
     // Losers reject `closed` too; nobody waits for those.
     for (const attempt of attempts) attempt.closed.catch(() => {});
@@ -71,7 +71,7 @@ export class Connection {
     const winner = await Promise.any(ready);
     for (const attempt of attempts) if (attempt !== winner) attempt.close();
     // Opening takes a round trip for QUIC and one for HTTP/3.
-    return new Connection(winner, Math.floor((clock() - begun) / 2));
+    return new Connection(winner, Math.floor((clock_us() - begun) / 2));
   }
 
   /** Makes `receive` get the datagrams of a stream number that nobody used; returns it. */

@@ -84,7 +84,8 @@ class Service {
   async #connect(server: string, target: Target): Promise<void> {
     try {
       if (!this.Transport) throw new Error("WebTransport is not available in workers here");
-      const opening = this.#connections.get(server) ?? Connection.open(target, this.Transport, () => this.clock() * 1_000);
+      const clock_us = (): number => this.clock() * 1_000;
+      const opening = this.#connections.get(server) ?? Connection.open(target, this.Transport, clock_us);
       this.#connections.set(server, opening);
       const connection = await opening;
       if (this.#connections.get(server) !== opening) return connection.close();

@@ -70,14 +70,19 @@ export interface HttpRequest {
 }
 
 /** Asks for an answer; resolves once the server has begun. */
-export async function askBySse(request: HttpRequest, signal: AbortSignal, server: URL): Promise<Source> {
-  const response = await reach(request.url, { method: "POST", headers: request.headers, body: request.body, signal }, signal);
+export async function askBySse({ url, headers, body }: HttpRequest, server: URL, signal: AbortSignal): Promise<Source> {
+  const response = await reach(url, { method: "POST", headers, body, signal }, signal);
   if (!response.ok) throw await refusedBy(response);
   return new EventAnswer(response, server, referenceOf(response), null, signal);
 }
 
 /** Goes on with an answer (S-5.2). */
-export async function resumeBySse(server: URL, reference: Reference, offset: number, signal: AbortSignal): Promise<Source> {
+export async function resumeBySse(
+  server: URL,
+  reference: Reference,
+  offset: number,
+  signal: AbortSignal,
+): Promise<Source> {
   const url = new URL(`v1/streams/${reference.id}?from=${offset}`, server);
   const headers = { "x-loquent-stream-token": reference.token, accept: "text/event-stream" };
   // Only until the response begins: its body may take as long as it likes.
@@ -87,7 +92,9 @@ export async function resumeBySse(server: URL, reference: Reference, offset: num
   signal.addEventListener("abort", abort, { once: true });
   if (signal.aborted) abort();
   const response = await reach(url, { headers, signal: patience.signal }, signal).finally(() => clearTimeout(timer));
-  if (response.status === 404) throw new LoquentError("gone", "The rest of this answer is not kept any more.", { status: 404 });
+  if (response.status === 404) {
+    throw new LoquentError("gone", "The rest of this answer is not kept any more.", { status: 404 });
+  }
   if (!response.ok) throw await refusedBy(response);
   return new EventAnswer(response, server, reference, offset, signal);
 }

@@ -274,6 +274,12 @@ test("without resume a broken connection is an error, never an end", async () =>
   assert.equal(answer.text, words.slice(0, 13).join(""));
 });
 
+test("a server that is not there is an error that says so", async () => {
+  const nowhere = "http://127.0.0.1:1/v1/chat/completions";
+  const expected = { kind: "broken", message: "The server does not answer." };
+  await assert.rejects(readAll(streamChat({ url: nowhere, body: question })), expected);
+});
+
 test("an answer that the server forgot is gone", async () => {
   const peer = new FakeServer({ deltas: answerOf(seeded(6), 200) });
   offerWebTransport(peer);
