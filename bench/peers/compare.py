@@ -95,6 +95,7 @@ def main():
     text = render(options, scenario, peer, report, rows)
     print(text)
     (options.out / f"{options.label}.md").write_text(text)
+    (options.out / f"{options.label}.ratios.json").write_text(json.dumps(rows, indent=1))
 
 
 def startup(options):
