@@ -51,8 +51,8 @@ pub struct Flush {
     pub tokens: u32,
     /// One for each token, where they were asked for.
     pub logprobs: Vec<TokenLogprobs>,
-    /// Set on the completion's last flush.
-    pub end: Option<End>,
+    /// Set on the completion's last flush. Apart, since it is large and flushes move often.
+    pub end: Option<Box<End>>,
 }
 
 impl FinishReason {
@@ -284,7 +284,8 @@ impl Choice {
 
     fn end(&mut self, reason: FinishReason) {
         let completion_tokens = self.completion_tokens;
-        self.held.end = Some(End { reason, completion_tokens, record: Record::default() });
+        let record = Record::default();
+        self.held.end = Some(Box::new(End { reason, completion_tokens, record }));
     }
 }
 

@@ -216,7 +216,7 @@ pub struct Whole {
     /// The text so far.
     pub text: String,
     logprobs: Vec<TokenLogprobs>,
-    end: Option<End>,
+    end: Option<Box<End>>,
 }
 
 impl Whole {
