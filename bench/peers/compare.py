@@ -91,10 +91,11 @@ def main():
     scenario = SCENARIOS[options.scenario]
     peer = tuned(options, scenario) if options.peer is None else options.peer.split()
     report = alternate(options, scenario, peer)
-    rows = ratios(report, scenario["metrics"])
+    rows = ratios(report, scenario["metrics"] + [("server_rss_peak_mib", "memory while serving, MiB", "<=", 0.8)])
     text = render(options, scenario, peer, report, rows)
     print(text)
     (options.out / f"{options.label}.md").write_text(text)
+    (options.out / f"{options.label}.ratios.json").write_text(json.dumps(rows, indent=1))
 
 
 def startup(options):
@@ -221,7 +222,7 @@ def render(options, scenario, peer, report, rows):
                      f"| {row['ratio']:.2f} [{row['least']:.2f}, {row['most']:.2f}] | {target} |")
     peaks = report["peak_mib"]
     quotient = peaks["loquent"] / peaks["llama-server"]
-    lines.append(f"| peak memory, MiB | {peaks['llama-server']:.0f} | {peaks['loquent']:.0f} | {quotient:.2f} | <= 0.8 |")
+    lines.append(f"| peak memory of its life, MiB | {peaks['llama-server']:.0f} | {peaks['loquent']:.0f} | {quotient:.2f} | <= 0.8 |")
     return "\n".join(lines) + "\n"
 
 

@@ -40,7 +40,7 @@ fn no_time_or_no_model_keeps_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for (args, message) in [
         (&["--max-seconds", "0"][..], "in the time given"),
-        (&["--max-seconds", "-1"], "--max-seconds"),
+        (&["--max-seconds=-1"], "--max-seconds"),
         (&["--model", "no-such.gguf"], "no-such.gguf"),
         (&["--model", "Cargo.toml"], "not a GGUF file"),
     ] {

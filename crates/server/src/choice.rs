@@ -73,8 +73,8 @@ pub struct Flush {
     pub extra: Option<Box<Extra>>,
     /// An upstream server's count of tokens so far.
     pub counted: Option<Box<Counted>>,
-    /// Set on the completion's last flush.
-    pub end: Option<End>,
+    /// Set on the completion's last flush. Apart, since it is large and flushes move often.
+    pub end: Option<Box<End>>,
 }
 
 /// Members that an upstream server's chunks carried beside those that are known.
@@ -526,12 +526,12 @@ impl Choice {
             FinishReason::Stop if has_called => FinishReason::ToolCalls,
             other => other,
         };
-        self.held.end = Some(End {
+        self.held.end = Some(Box::new(End {
             reason,
             completion_tokens: self.completion_tokens,
             reasoning_tokens: self.reasoning_tokens,
             record: Record::default(),
-        });
+        }));
     }
 }
 

@@ -20,6 +20,8 @@ use crate::answering::Answering;
 use crate::api::answer::Chunks;
 use crate::error::ApiError;
 
+/// Room for the events of most flushes.
+const EVENT_BYTES: usize = 512;
 /// Bytes gathered into one frame while more is ready.
 const FRAME_BYTES: usize = 16 * 1024;
 
@@ -107,6 +109,7 @@ impl SseBody {
             let Poll::Ready(flush) = self.answering.poll_flush(context) else {
                 break;
             };
+            out.reserve(EVENT_BYTES);
             let Some(flush) = flush else {
                 self.finish(&mut out);
                 break;

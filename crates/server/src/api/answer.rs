@@ -322,7 +322,7 @@ pub struct Whole {
     reasoning: String,
     calls: Vec<CallPiece>,
     logprobs: Vec<TokenLogprobs>,
-    end: Option<End>,
+    end: Option<Box<End>>,
 }
 
 impl Whole {
