@@ -8,7 +8,7 @@
 //! are therefore a little too long rather than too short.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -18,7 +18,6 @@ use loquent_client::http::{BaseUrl, HttpClient, Transport as HttpTransport};
 use loquent_client::openai::{self, Generate, Prompt, ServerTimings};
 use loquent_client::{Asked, Client, Config, Request, Transport};
 use loquent_proto::Delta;
-use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
 use super::judge::{Course, Trial};
@@ -28,7 +27,7 @@ use super::sse;
 use super::stage::Stage;
 use crate::link::netns::Namespace;
 use crate::link::punctual::be_punctual;
-use crate::link::{LinkError, command, forward};
+use crate::link::{LinkError, forward};
 use crate::process::Process;
 
 /// Port of the server, for QUIC and HTTP.
@@ -56,7 +55,7 @@ pub fn run(plan: &Plan, scheme: Scheme, rtt_ms: f64) -> anyhow::Result<Trial> {
     let prompts = ends.server.within(|| rehearse(plan, &ends.server))??;
     let server = Server::start(plan, &ends.server, &plan.tokens_per_s.to_string(), PORT)?;
     let front = scheme.congestion().map(|name| Front::start(&ends.server, name)).transpose()?;
-    let usage = Process::open(server.pid)?.watch()?;
+    let usage = Process::open(server.child.id())?.watch()?;
     let asking = Asking { plan, scheme, rtt_ms, stage: &stage };
     let streams = ends.client.within(|| {
         be_punctual();
@@ -79,10 +78,17 @@ fn first_token_ms(course: &Course) -> Option<f64> {
     Some((*ready as f64 - *generated as f64) / 1e3)
 }
 
-/// A server process.
+/// A server process; it ends with this value.
 struct Server {
-    pid: u32,
-    _child: Child,
+    child: Child,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Server {
@@ -97,18 +103,22 @@ impl Server {
             .env("LOQUENT_LOG", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::null());
-        let mut child = command::start(server, Some(inside))?;
+        // Started by a punctual thread, the server is punctual too.
+        let child = inside.within(|| {
+            be_punctual();
+            server.spawn()
+        })?;
+        let mut server = Self { child: child.context("the server")? };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let began = Instant::now();
         while inside.within(|| TcpStream::connect(address))?.is_err() {
-            if let Some(status) = child.try_wait()? {
+            if let Some(status) = server.child.try_wait()? {
                 bail!("the server has ended: {status}");
             }
             ensure!(began.elapsed() < READY_LIMIT, "the server does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
-        let pid = child.id().context("the server has ended")?;
-        Ok(Self { pid, _child: child })
+        Ok(server)
     }
 }
 

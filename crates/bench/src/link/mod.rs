@@ -18,7 +18,7 @@ pub mod tally;
 pub mod tun;
 pub mod udp;
 
-pub(crate) mod command;
+mod command;
 
 use std::io;
 
