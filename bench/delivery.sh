@@ -10,7 +10,7 @@ out=$(dirname "$0")/out
 mkdir -p "$out"
 if [ "${1-}" = --without-root ]; then
   shift
-  set -- --without-root --schemes eloquent,ours-udp "$@"
+  set -- --without-root --schemes eloquent,ours "$@"
 elif [ "$(id -u)" != 0 ]; then
   echo "delivery.sh: kernel TCP needs network namespaces, and they need root;" >&2
   echo "             with --without-root the schemes on UDP are measured" >&2

@@ -222,7 +222,7 @@ fn write(path: &Path, text: &str) -> Result<(), BenchError> {
         .map_err(|error| BenchError::Output { path: path.to_owned(), reason: error.to_string() })
 }
 
-const COLUMNS: [&str; 14] = [
+const COLUMNS: [&str; 15] = [
     "full",
     "median",
     "sim",
@@ -233,6 +233,7 @@ const COLUMNS: [&str; 14] = [
     "late",
     "delay ms",
     "kB/s",
+    "sim",
     "packets/s",
     "acks kB/s",
     "paced full",
@@ -261,6 +262,7 @@ fn row(cell: &Cell, rtt_ms: f64) -> String {
         three(cell.spread(|f| f.ready.late)),
         format!("{:.0}", cell.spread(|f| f.ready.delay_ms).mean),
         format!("{:.2}", cell.spread(|f| f.down_kb_s).mean),
+        format!("{:.2}", spread(&cell.predicted, |f| f.down_kb_s).mean),
         format!("{:.1}", cell.spread(|f| f.packets_per_s).mean),
         format!("{:.2}", cell.spread(|f| f.up_kb_s).mean),
         format!("{:.3}", cell.spread(|f| f.paced.full).mean),

@@ -7,11 +7,11 @@
 //! can only have been later, by what the emulator's thread and the server took to notice; delays
 //! are therefore a little too long rather than too short.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use futures_util::future::try_join_all;
 use http::Method;
 use loquent_client::http::{BaseUrl, HttpClient, Transport as HttpTransport};
@@ -25,9 +25,10 @@ use super::plan::{Plan, Scheme};
 use super::run::{blocking_runtime, closed};
 use super::sse;
 use super::stage::Stage;
-use crate::link::netns::Namespace;
+use crate::link::command::Group;
+use crate::link::forward;
+use crate::link::netns::{Namespace, within};
 use crate::link::punctual::be_punctual;
-use crate::link::{LinkError, forward};
 use crate::process::Process;
 
 /// Port of the server, for QUIC and HTTP.
@@ -50,14 +51,20 @@ const MAX_TRIES: usize = 200;
 /// # Errors
 /// If the server does not start, QUIC does not connect, or an answer is refused or broken.
 pub fn run(plan: &Plan, scheme: Scheme, rtt_ms: f64) -> anyhow::Result<Trial> {
-    let stage = Stage::namespaces(plan, rtt_ms)?;
-    let ends = stage.ends.clone().expect("a stage with namespaces");
-    let prompts = ends.server.within(|| rehearse(plan, &ends.server))??;
-    let server = Server::start(plan, &ends.server, &plan.tokens_per_s.to_string(), PORT)?;
-    let front = scheme.congestion().map(|name| Front::start(&ends.server, name)).transpose()?;
-    let usage = Process::open(server.child.id())?.watch()?;
-    let asking = Asking { plan, scheme, rtt_ms, stage: &stage };
-    let streams = ends.client.within(|| {
+    let (stage, port) = match plan.without_root {
+        true => {
+            let port = free_port()?;
+            (Stage::loopback(plan, rtt_ms, port)?, port)
+        }
+        false => (Stage::namespaces(plan, rtt_ms)?, PORT),
+    };
+    let inside = stage.server_side();
+    let prompts = rehearse(plan, inside)?;
+    let server = Server::start(plan, inside, &plan.tokens_per_s.to_string(), port)?;
+    let front = Front::start(&stage, plan, scheme, port)?;
+    let usage = Process::open(server.group.id())?.watch()?;
+    let asking = Asking { plan, scheme, rtt_ms, stage: &stage, port: front.port };
+    let streams = within(stage.client_side(), || {
         be_punctual();
         blocking_runtime()?.block_on(asking.ask_all(prompts))
     })??;
@@ -73,46 +80,49 @@ pub fn run(plan: &Plan, scheme: Scheme, rtt_ms: f64) -> anyhow::Result<Trial> {
     })
 }
 
+/// A port that was free a moment ago.
+fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    Ok(listener.local_addr()?.port())
+}
+
 fn first_token_ms(course: &Course) -> Option<f64> {
     let (ready, generated) = course.ready_us.first().zip(course.generated_us.first())?;
     Some((*ready as f64 - *generated as f64) / 1e3)
 }
 
-/// A server process; it ends with this value.
+/// A server process; it ends with this value, or with this program.
 struct Server {
-    child: Child,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    group: Group,
 }
 
 impl Server {
     /// Starts one that generates `rate` tokens per second for each answer, and waits for it.
-    fn start(plan: &Plan, inside: &Namespace, rate: &str, port: u16) -> anyhow::Result<Self> {
+    fn start(
+        plan: &Plan,
+        inside: Option<&Namespace>,
+        rate: &str,
+        port: u16,
+    ) -> anyhow::Result<Self> {
         let batch = plan.sessions.max(16).to_string();
+        let host = if inside.is_some() { "0.0.0.0" } else { "127.0.0.1" };
         let mut server = Command::new(&plan.server_program);
         server
-            .args(["serve", "--simulate", rate, "--host", "0.0.0.0", "--port", &port.to_string()])
+            .args(["serve", "--simulate", rate, "--host", host, "--port", &port.to_string()])
             .args(["--max-batch-size", &batch, "--max-connections-per-address", "4096"])
             .args(&plan.server_options)
             .env("LOQUENT_LOG", "warn")
-            .stdin(Stdio::null())
             .stdout(Stdio::null());
         // Started by a punctual thread, the server is punctual too.
-        let child = inside.within(|| {
+        let group = within(inside, || {
             be_punctual();
-            server.spawn()
-        })?;
-        let mut server = Self { child: child.context("the server")? };
+            Group::start(server, None)
+        })??;
+        let mut server = Self { group };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let began = Instant::now();
-        while inside.within(|| TcpStream::connect(address))?.is_err() {
-            if let Some(status) = server.child.try_wait()? {
+        while within(inside, || TcpStream::connect(address))?.is_err() {
+            if let Some(status) = server.group.ended()? {
                 bail!("the server has ended: {status}");
             }
             ensure!(began.elapsed() < READY_LIMIT, "the server does not listen");
@@ -122,35 +132,53 @@ impl Server {
     }
 }
 
-/// Connections under a congestion control of choice, in front of the server: its own are under
-/// the kernel's default. Bytes go through as they come.
+/// TCP connections in front of the server's own, where those will not do: under a congestion
+/// control of choice, or at the addresses of UDP relays. Bytes go through as they come.
 struct Front {
-    _stop: oneshot::Sender<()>,
+    port: u16,
+    _stop: Option<oneshot::Sender<()>>,
 }
 
 impl Front {
-    fn start(inside: &Namespace, congestion: &str) -> Result<Self, LinkError> {
-        let listener = inside.within(|| sse::listen(congestion, CONGESTED_PORT))??;
+    fn start(stage: &Stage, plan: &Plan, scheme: Scheme, server_port: u16) -> anyhow::Result<Self> {
+        let listeners = match (stage.server_side(), scheme.congestion()) {
+            (Some(_), None) => return Ok(Self { port: server_port, _stop: None }),
+            (Some(inside), Some(name)) => {
+                vec![inside.within(|| sse::listen(name, CONGESTED_PORT))??]
+            }
+            // The clients ask by HTTP where QUIC is to be had.
+            (None, _) => (0..plan.sessions)
+                .map(|session| relay_door(stage, session))
+                .collect::<Result<_, _>>()?,
+        };
+        let port = listeners[0].local_addr()?.port();
         let (stop, stopped) = oneshot::channel::<()>();
-        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
-        inside.spawn("front", move || -> std::io::Result<()> {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, server_port));
+        let inside = stage.server_side().cloned();
+        let body = move || -> std::io::Result<()> {
             be_punctual();
             blocking_runtime()?.block_on(async move {
-                let listener = tokio::net::TcpListener::from_std(listener)?;
-                tokio::select! {
-                    failed = accept_all(listener, to) => failed,
-                    // Dropped: the measurement is over.
-                    _ = stopped => Ok(()),
+                for listener in listeners {
+                    tokio::spawn(accept_all(tokio::net::TcpListener::from_std(listener)?, to));
                 }
+                // Dropped: the measurement is over.
+                let _ = stopped.await;
+                Ok(())
             })
-        })?;
-        Ok(Self { _stop: stop })
+        };
+        std::thread::spawn(move || within(inside.as_ref(), body));
+        Ok(Self { port, _stop: Some(stop) })
     }
 }
 
-async fn accept_all(listener: tokio::net::TcpListener, to: SocketAddr) -> std::io::Result<()> {
-    loop {
-        let (stream, _) = listener.accept().await?;
+fn relay_door(stage: &Stage, session: usize) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind(stage.server_address(session, 0))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+async fn accept_all(listener: tokio::net::TcpListener, to: SocketAddr) {
+    while let Ok((stream, _)) = listener.accept().await {
         tokio::spawn(forward::join_tcp(stream, to));
     }
 }
@@ -159,17 +187,21 @@ async fn accept_all(listener: tokio::net::TcpListener, to: SocketAddr) -> std::i
 /// tokens, of which three show nothing: a stall of the generator's own, at other places for each
 /// question. So questions are chosen whose answers have none, by asking them beforehand of the
 /// same engine without a pace: an answer depends on its question alone.
-fn rehearse(plan: &Plan, inside: &Namespace) -> anyhow::Result<Vec<String>> {
-    let server = Server::start(plan, inside, "inf", REHEARSAL_PORT)?;
-    let prompts = blocking_runtime()?.block_on(async {
-        let base = BaseUrl::parse(&format!("http://127.0.0.1:{REHEARSAL_PORT}"))?;
+fn rehearse(plan: &Plan, inside: Option<&Namespace>) -> anyhow::Result<Vec<String>> {
+    let port = if inside.is_some() { REHEARSAL_PORT } else { free_port()? };
+    let server = Server::start(plan, inside, "inf", port)?;
+    let ask = || -> anyhow::Result<Vec<String>> {
+        let base = BaseUrl::parse(&format!("http://127.0.0.1:{port}"))?;
         let client = HttpClient::new(base, None)?;
-        let mut prompts = Vec::new();
-        for session in 0..plan.sessions {
-            prompts.push(choose(plan, &client, session).await?);
-        }
-        anyhow::Ok(prompts)
-    });
+        blocking_runtime()?.block_on(async {
+            let mut prompts = Vec::new();
+            for session in 0..plan.sessions {
+                prompts.push(choose(plan, &client, session).await?);
+            }
+            Ok(prompts)
+        })
+    };
+    let prompts = within(inside, ask)?;
     drop(server);
     prompts
 }
@@ -211,6 +243,7 @@ struct Asking<'a> {
     scheme: Scheme,
     rtt_ms: f64,
     stage: &'a Stage,
+    port: u16,
 }
 
 /// A client that is connected.
@@ -255,8 +288,7 @@ impl Asking<'_> {
 
     async fn connect(&self, session: usize) -> anyhow::Result<Connected> {
         let quic = self.scheme.congestion().is_none();
-        let port = if quic { PORT } else { CONGESTED_PORT };
-        let url = format!("http://{}", self.stage.server_address(session, port));
+        let url = format!("http://{}", self.stage.server_address(session, self.port));
         if !quic {
             let client = HttpClient::new(BaseUrl::parse(&url)?, None)?;
             // The connection is kept alive for the question.
