@@ -152,3 +152,32 @@ fn udp_is_relayed_without_root() {
     std::io::Read::read_to_string(&mut told, &mut rest).unwrap();
     assert!(rest.contains("client to server: 1 packets"), "{rest}");
 }
+
+#[test]
+fn the_real_server_and_client_deliver_over_an_emulated_link_without_root() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("delivery.json");
+    let output = Command::new(LOQUENT)
+        .args(["bench", "--delivery", "--without-root", "--schemes", "ours", "--sessions", "3"])
+        .args(["--rtt", "60", "--seconds", "4", "--json", json.to_str().unwrap()])
+        .args(["--channel", "markov:0.6,0.6,0.9,100"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    for session in report["cases"][0]["schemes"][0]["sessions"].as_array().unwrap() {
+        let (figures, course) = (&session["figures"], &session["course"]);
+        assert_eq!(figures["missing"], 0);
+        let (generated, ready) = (&course["generated_us"], &course["ready_us"]);
+        let times = |times: &serde_json::Value| -> Vec<u64> {
+            times.as_array().unwrap().iter().map(|us| us.as_u64().unwrap()).collect()
+        };
+        let (generated, ready) = (times(generated), times(ready));
+        assert_eq!((generated.len(), ready.len()), (40, 40));
+        // Nothing crosses the link faster than its delay.
+        let early = generated.iter().zip(&ready).find(|(from, to)| **to < **from + 30_000);
+        assert_eq!(early, None, "of {generated:?} and {ready:?}");
+        assert!(course["down"]["lost"].as_u64().unwrap() > 0, "{course}");
+    }
+}

@@ -31,8 +31,8 @@ pub struct Trial {
     pub lateness: Lateness,
     /// CPU time of the server's process for each token, in µs, where there is one.
     pub server_cpu_us_per_token: Option<f64>,
-    /// From the request to the first token at the client, in ms, where that was measured.
-    pub ttft_ms: Vec<f64>,
+    /// From the first token's generation to its arrival, in ms, where there is a server.
+    pub first_token_ms: Vec<f64>,
 }
 
 /// The figures of one stream.

@@ -222,7 +222,7 @@ fn write(path: &Path, text: &str) -> Result<(), BenchError> {
         .map_err(|error| BenchError::Output { path: path.to_owned(), reason: error.to_string() })
 }
 
-const COLUMNS: [&str; 14] = [
+const COLUMNS: [&str; 15] = [
     "full",
     "median",
     "sim",
@@ -233,6 +233,7 @@ const COLUMNS: [&str; 14] = [
     "late",
     "delay ms",
     "kB/s",
+    "sim",
     "packets/s",
     "acks kB/s",
     "paced full",
@@ -261,6 +262,7 @@ fn row(cell: &Cell, rtt_ms: f64) -> String {
         three(cell.spread(|f| f.ready.late)),
         format!("{:.0}", cell.spread(|f| f.ready.delay_ms).mean),
         format!("{:.2}", cell.spread(|f| f.down_kb_s).mean),
+        format!("{:.2}", spread(&cell.predicted, |f| f.down_kb_s).mean),
         format!("{:.1}", cell.spread(|f| f.packets_per_s).mean),
         format!("{:.2}", cell.spread(|f| f.up_kb_s).mean),
         format!("{:.3}", cell.spread(|f| f.paced.full).mean),
@@ -298,11 +300,12 @@ fn comparisons(text: &mut String, case: &Case) {
             let _ = writeln!(text, "  {}: {missing} tokens never came", cell.scheme.label());
         }
         if let Some(cpu_us) = cell.trial.server_cpu_us_per_token {
-            let ttft_ms = crate::stats::median(cell.trial.ttft_ms.clone()).unwrap_or(f64::NAN);
+            let first_ms =
+                crate::stats::median(cell.trial.first_token_ms.clone()).unwrap_or(f64::NAN);
             let _ = writeln!(
                 text,
-                "  {}: {cpu_us:.0} µs of the server's CPU per token; first token after \
-                 {ttft_ms:.1} ms (median)",
+                "  {}: {cpu_us:.0} µs of the server's CPU per token; first token \
+                 {first_ms:.1} ms under way (median)",
                 cell.scheme.label()
             );
         }
@@ -350,7 +353,7 @@ fn cell_json(cell: &Cell, rtt_ms: f64) -> Value {
         "measured": table(&measured),
         "simulated": table(&simulated),
         "server_cpu_us_per_token": cell.trial.server_cpu_us_per_token,
-        "ttft_ms": cell.trial.ttft_ms,
+        "first_token_ms": cell.trial.first_token_ms,
         "emulator_late_p99_ms": cell.trial.lateness.quantile_ms(0.99),
         "sessions": sessions,
     })

@@ -1,7 +1,411 @@
-//! Placeholder while the rest is built.
-use super::judge::Trial;
+//! The real thing: `loquent serve` with its simulated engine in the server's namespace, and the
+//! native client in the client's, over QUIC or by server-sent events.
+//!
+//! The server itself says when each token was generated (`loquent_timings.emit_us`), counted from
+//! the request's arrival. Server and client run on one machine and the request crosses the link
+//! before its losses begin, so that its arrival is known: half a round trip after it was sent. It
+//! can only have been later, by what the emulator's thread and the server took to notice; delays
+//! are therefore a little too long rather than too short.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use futures_util::future::try_join_all;
+use http::Method;
+use loquent_client::http::{BaseUrl, HttpClient, Transport as HttpTransport};
+use loquent_client::openai::{self, Generate, Prompt, ServerTimings};
+use loquent_client::{Asked, Client, Config, Request, Transport};
+use loquent_proto::Delta;
+use tokio::sync::oneshot;
+
+use super::judge::{Course, Trial};
 use super::plan::{Plan, Scheme};
-/// x
-pub fn run(_plan: &Plan, _scheme: Scheme, _rtt_ms: f64) -> anyhow::Result<Trial> {
-    anyhow::bail!("not yet")
+use super::run::{blocking_runtime, closed};
+use super::sse;
+use super::stage::Stage;
+use crate::link::command::Group;
+use crate::link::forward;
+use crate::link::netns::{Namespace, within};
+use crate::link::punctual::be_punctual;
+use crate::process::Process;
+
+/// Port of the server, for QUIC and HTTP.
+const PORT: u16 = 8080;
+/// Port under whose sockets the chosen congestion control runs.
+const CONGESTED_PORT: u16 = 8081;
+/// Port of the server that is asked beforehand what it would say.
+const REHEARSAL_PORT: u16 = 8082;
+/// A server has so long to listen.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+/// From "all are connected" to the first question.
+const LEAD: Duration = Duration::from_millis(500);
+/// A stream that is not whole so long after its last token is taken as it is.
+const OVERTIME: Duration = Duration::from_secs(20);
+/// Questions tried for each stream.
+const MAX_TRIES: usize = 200;
+
+/// Runs all sessions of a case.
+///
+/// # Errors
+/// If the server does not start, QUIC does not connect, or an answer is refused or broken.
+pub fn run(plan: &Plan, scheme: Scheme, rtt_ms: f64) -> anyhow::Result<Trial> {
+    let (stage, port) = match plan.without_root {
+        true => {
+            let port = free_port()?;
+            (Stage::loopback(plan, rtt_ms, port)?, port)
+        }
+        false => (Stage::namespaces(plan, rtt_ms)?, PORT),
+    };
+    let inside = stage.server_side();
+    let prompts = rehearse(plan, inside)?;
+    let server = Server::start(plan, inside, &plan.tokens_per_s.to_string(), port)?;
+    let front = Front::start(&stage, plan, scheme, port)?;
+    let usage = Process::open(server.group.id())?.watch()?;
+    let asking = Asking { plan, scheme, rtt_ms, stage: &stage, port: front.port };
+    let streams = within(stage.client_side(), || {
+        be_punctual();
+        blocking_runtime()?.block_on(asking.ask_all(prompts))
+    })??;
+    let usage = usage.stop()?;
+    drop((front, server));
+    let tokens: usize = streams.iter().map(|stream| stream.generated_us.len()).sum();
+    let first_token_ms = streams.iter().filter_map(first_token_ms).collect();
+    let trial = closed(stage, streams)?;
+    Ok(Trial {
+        server_cpu_us_per_token: Some(usage.cpu_s * 1e6 / tokens.max(1) as f64),
+        first_token_ms,
+        ..trial
+    })
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    Ok(listener.local_addr()?.port())
+}
+
+fn first_token_ms(course: &Course) -> Option<f64> {
+    let (ready, generated) = course.ready_us.first().zip(course.generated_us.first())?;
+    Some((*ready as f64 - *generated as f64) / 1e3)
+}
+
+/// A server process; it ends with this value, or with this program.
+struct Server {
+    group: Group,
+}
+
+impl Server {
+    /// Starts one that generates `rate` tokens per second for each answer, and waits for it.
+    fn start(
+        plan: &Plan,
+        inside: Option<&Namespace>,
+        rate: &str,
+        port: u16,
+    ) -> anyhow::Result<Self> {
+        let batch = plan.sessions.max(16).to_string();
+        let host = if inside.is_some() { "0.0.0.0" } else { "127.0.0.1" };
+        let mut server = Command::new(&plan.server_program);
+        server
+            .args(["serve", "--simulate", rate, "--host", host, "--port", &port.to_string()])
+            .args(["--max-batch-size", &batch, "--max-connections-per-address", "4096"])
+            .args(&plan.server_options)
+            .env("LOQUENT_LOG", "warn")
+            .stdout(Stdio::null());
+        // Started by a punctual thread, the server is punctual too.
+        let group = within(inside, || {
+            be_punctual();
+            Group::start(server, None)
+        })??;
+        let mut server = Self { group };
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let began = Instant::now();
+        while within(inside, || TcpStream::connect(address))?.is_err() {
+            if let Some(status) = server.group.ended()? {
+                bail!("the server has ended: {status}");
+            }
+            ensure!(began.elapsed() < READY_LIMIT, "the server does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+}
+
+/// TCP connections in front of the server's own, where those will not do: under a congestion
+/// control of choice, or at the addresses of UDP relays. Bytes go through as they come.
+struct Front {
+    port: u16,
+    _stop: Option<oneshot::Sender<()>>,
+}
+
+impl Front {
+    fn start(stage: &Stage, plan: &Plan, scheme: Scheme, server_port: u16) -> anyhow::Result<Self> {
+        let listeners = match (stage.server_side(), scheme.congestion()) {
+            (Some(_), None) => return Ok(Self { port: server_port, _stop: None }),
+            (Some(inside), Some(name)) => {
+                vec![inside.within(|| sse::listen(name, CONGESTED_PORT))??]
+            }
+            // The clients ask by HTTP where QUIC is to be had.
+            (None, _) => (0..plan.sessions)
+                .map(|session| relay_door(stage, session))
+                .collect::<Result<_, _>>()?,
+        };
+        let port = listeners[0].local_addr()?.port();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, server_port));
+        let inside = stage.server_side().cloned();
+        let body = move || -> std::io::Result<()> {
+            be_punctual();
+            blocking_runtime()?.block_on(async move {
+                for listener in listeners {
+                    tokio::spawn(accept_all(tokio::net::TcpListener::from_std(listener)?, to));
+                }
+                // Dropped: the measurement is over.
+                let _ = stopped.await;
+                Ok(())
+            })
+        };
+        std::thread::spawn(move || within(inside.as_ref(), body));
+        Ok(Self { port, _stop: Some(stop) })
+    }
+}
+
+fn relay_door(stage: &Stage, session: usize) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind(stage.server_address(session, 0))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+async fn accept_all(listener: tokio::net::TcpListener, to: SocketAddr) {
+    while let Ok((stream, _)) = listener.accept().await {
+        tokio::spawn(forward::join_tcp(stream, to));
+    }
+}
+
+/// What the streams ask. The simulated engine now and then spreads one character over four
+/// tokens, of which three show nothing: a stall of the generator's own, at other places for each
+/// question. So questions are chosen whose answers have none, by asking them beforehand of the
+/// same engine without a pace: an answer depends on its question alone.
+fn rehearse(plan: &Plan, inside: Option<&Namespace>) -> anyhow::Result<Vec<String>> {
+    let port = if inside.is_some() { REHEARSAL_PORT } else { free_port()? };
+    let server = Server::start(plan, inside, "inf", port)?;
+    let ask = || -> anyhow::Result<Vec<String>> {
+        let base = BaseUrl::parse(&format!("http://127.0.0.1:{port}"))?;
+        let client = HttpClient::new(base, None)?;
+        blocking_runtime()?.block_on(async {
+            let mut prompts = Vec::new();
+            for session in 0..plan.sessions {
+                prompts.push(choose(plan, &client, session).await?);
+            }
+            Ok(prompts)
+        })
+    };
+    let prompts = within(inside, ask)?;
+    drop(server);
+    prompts
+}
+
+async fn choose(plan: &Plan, client: &HttpClient, session: usize) -> anyhow::Result<String> {
+    let tokens = plan.answer(session).tokens.len();
+    for attempt in 0..MAX_TRIES {
+        let prompt = format!("stream {session}, question {attempt}, tokens={tokens}");
+        let request = question(&prompt, tokens);
+        let mut answer = openai::generate(client, &request, HttpTransport::default()).await?;
+        let mut plain = true;
+        while let Some(arrival) = answer.next().await? {
+            plain &= arrival.delta.text.is_ascii();
+        }
+        if plain {
+            return Ok(prompt);
+        }
+    }
+    bail!("no answer of {tokens} tokens without a character of several")
+}
+
+fn question(prompt: &str, tokens: usize) -> Generate {
+    Generate {
+        model: "loquent-simulated".into(),
+        prompt: Prompt::Chat(prompt.into()),
+        max_tokens: tokens as u32,
+        temperature: None,
+        seed: None,
+        ignore_eos: true,
+        stream_interval: None,
+        include_timings: true,
+        extra: serde_json::Map::new(),
+    }
+}
+
+/// The clients' side of a measurement.
+struct Asking<'a> {
+    plan: &'a Plan,
+    scheme: Scheme,
+    rtt_ms: f64,
+    stage: &'a Stage,
+    port: u16,
+}
+
+/// A client that is connected.
+enum Connected {
+    Quic(Client),
+    Http(HttpClient),
+}
+
+/// What a client sees of its answer.
+struct Seen<'a> {
+    stage: &'a Stage,
+    session: usize,
+    tokens: usize,
+    ready: Vec<Instant>,
+    timings: Option<Box<ServerTimings>>,
+}
+
+impl Seen<'_> {
+    /// So many more tokens are ready. After the last one nothing counts: the timings that follow
+    /// are there for this measurement alone.
+    fn note(&mut self, tokens: usize, at: Instant) {
+        self.ready.extend(std::iter::repeat_n(at, tokens));
+        if self.ready.len() >= self.tokens {
+            self.stage.end(self.session, at);
+        }
+    }
+}
+
+impl Asking<'_> {
+    async fn ask_all(&self, prompts: Vec<String>) -> anyhow::Result<Vec<Course>> {
+        let clients = (0..self.plan.sessions).map(|session| self.connect(session));
+        let clients = try_join_all(clients).await?;
+        let base = Instant::now() + LEAD;
+        let asking = clients.iter().zip(&prompts).enumerate();
+        let asking = asking.map(|(session, (client, prompt))| {
+            let sent = base + self.stagger() * session as u32;
+            self.stage.begin(session, self.began(sent));
+            self.ask(session, client, prompt, sent)
+        });
+        try_join_all(asking).await
+    }
+
+    async fn connect(&self, session: usize) -> anyhow::Result<Connected> {
+        let quic = self.scheme.congestion().is_none();
+        let url = format!("http://{}", self.stage.server_address(session, self.port));
+        if !quic {
+            let client = HttpClient::new(BaseUrl::parse(&url)?, None)?;
+            // The connection is kept alive for the question.
+            openai::models(&client).await?;
+            return Ok(Connected::Http(client));
+        }
+        let config = Config { head_start: Duration::from_secs(10), ..Config::new(url.clone()) };
+        let client = Client::new(config)?;
+        ensure!(client.warm_up().await == Transport::Quic, "no QUIC connection to {url}");
+        Ok(Connected::Quic(client))
+    }
+
+    async fn ask(
+        &self,
+        session: usize,
+        client: &Connected,
+        prompt: &str,
+        sent: Instant,
+    ) -> anyhow::Result<Course> {
+        let tokens = self.plan.answer(session).tokens.len();
+        let deadline = self.began(sent) + Duration::from_secs_f64(self.plan.seconds) + OVERTIME;
+        let mut seen =
+            Seen { stage: self.stage, session, tokens, ready: Vec::new(), timings: None };
+        tokio::time::sleep_until(sent.into()).await;
+        let question = question(prompt, tokens);
+        let reading = async {
+            match client {
+                Connected::Http(client) => read_events(client, &question, &mut seen).await,
+                Connected::Quic(client) => read_records(client, &question, &mut seen).await,
+            }
+        };
+        // An answer that is not whole by then is judged as far as it came.
+        let read = tokio::time::timeout_at(deadline.into(), reading).await;
+        read.unwrap_or(Ok(()))?;
+        Ok(self.course(session, sent, &seen))
+    }
+
+    /// Questions are spread over the time of one token.
+    fn stagger(&self) -> Duration {
+        self.token_gap() / self.plan.sessions as u32
+    }
+
+    fn token_gap(&self) -> Duration {
+        Duration::from_secs_f64(1.0 / self.plan.tokens_per_s)
+    }
+
+    fn arrived(&self, sent: Instant) -> Instant {
+        sent + Duration::from_secs_f64(self.rtt_ms / 2e3)
+    }
+
+    /// The losses begin with the first token, one step of the engine after the question arrived
+    /// at the earliest.
+    fn began(&self, sent: Instant) -> Instant {
+        self.arrived(sent) + self.token_gap()
+    }
+
+    /// When tokens were generated by the server's account and ready by ours.
+    fn course(&self, session: usize, sent: Instant, seen: &Seen<'_>) -> Course {
+        let began = self.began(sent);
+        let since = |at: Instant| at.saturating_duration_since(began).as_micros() as u64;
+        let gap_us = self.token_gap().as_micros() as u64;
+        let generated_us = match &seen.timings {
+            Some(timings) => {
+                let to_us = |us: &f64| (*us as u64).saturating_sub(gap_us);
+                timings.emit_us.iter().map(to_us).collect()
+            }
+            // The end never came: the engine's pace is known all the same.
+            None => self.plan.answer(session).times_us,
+        };
+        Course {
+            generated_us,
+            ready_us: seen.ready.iter().copied().map(since).collect(),
+            ..Course::default()
+        }
+    }
+}
+
+async fn read_events(
+    client: &HttpClient,
+    question: &Generate,
+    seen: &mut Seen<'_>,
+) -> anyhow::Result<()> {
+    let mut answer = openai::generate(client, question, HttpTransport::default()).await?;
+    while let Some(arrival) = answer.next().await? {
+        if !arrival.delta.text.is_empty() {
+            seen.note(1, arrival.at.into());
+        }
+        seen.timings = arrival.delta.timings.or(seen.timings.take());
+    }
+    Ok(())
+}
+
+async fn read_records(
+    client: &Client,
+    question: &Generate,
+    seen: &mut Seen<'_>,
+) -> anyhow::Result<()> {
+    let body = question.body().to_string();
+    let request = Request::new(Method::POST, question.path(), body);
+    let mut answer = match client.ask(&request).await? {
+        Asked::Answer(answer) => answer,
+        Asked::Reply(_) => bail!("the server has refused"),
+    };
+    while let Some(step) = answer.next().await? {
+        let now = Instant::now();
+        for delta in step.into_deltas()? {
+            seen.note(delta.tokens() as usize, now);
+            if let Delta::Other { json, .. } = delta {
+                seen.timings = timings_of(&json).or(seen.timings.take());
+            }
+        }
+    }
+    ensure!(answer.transport() == Transport::Quic, "the answer has left QUIC");
+    Ok(())
+}
+
+fn timings_of(json: &str) -> Option<Box<ServerTimings>> {
+    let value: serde_json::Value = serde_json::from_str(json).ok()?;
+    serde_json::from_value(value["loquent_timings"].clone()).ok()
 }

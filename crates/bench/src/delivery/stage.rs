@@ -1,11 +1,12 @@
 //! The emulated network under the streams: a path for each, with the weather of its session.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::plan::Plan;
 use crate::link::LinkError;
 use crate::link::emulator::Course;
+use crate::link::netns::Namespace;
 use crate::link::relay::Relay;
 use crate::link::tally::Summary;
 use crate::link::tun::{self, Ends, Paths};
@@ -23,6 +24,12 @@ pub struct Stage {
     relay: Relay,
     /// Where the client of each session finds its server, but for the port in namespaces.
     addresses: Vec<SocketAddr>,
+}
+
+/// One of the addresses that are this machine's own by definition (RFC 1122, 3.2.1.3).
+fn loopback_address(session: usize) -> Ipv4Addr {
+    let [_, _, high, low] = (session as u32 + 1).to_be_bytes();
+    Ipv4Addr::new(127, 77, high, low)
 }
 
 /// The courses of all sessions of a case.
@@ -61,6 +68,33 @@ impl Stage {
         }
         let relay = Relay::start(UdpWire::new(doors)?, courses(plan, rtt_ms), None)?;
         Ok(Self { ends: None, relay, addresses })
+    }
+
+    /// A UDP relay for each session in front of the server on `port` of 127.0.0.1, at an address
+    /// of this machine's own with the same port.
+    ///
+    /// # Errors
+    /// If the port is taken there.
+    pub fn loopback(plan: &Plan, rtt_ms: f64, port: u16) -> Result<Self, LinkError> {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let addresses: Vec<SocketAddr> =
+            (0..plan.sessions).map(|session| (loopback_address(session), port).into()).collect();
+        let door = |address: &SocketAddr| -> Result<_, LinkError> {
+            Ok((UdpSocket::bind(address).map_err(LinkError::io(address.to_string()))?, to))
+        };
+        let doors: Result<Vec<_>, _> = addresses.iter().map(door).collect();
+        let relay = Relay::start(UdpWire::new(doors?)?, courses(plan, rtt_ms), None)?;
+        Ok(Self { ends: None, relay, addresses })
+    }
+
+    /// The namespace of the servers, where there is one.
+    pub fn server_side(&self) -> Option<&Namespace> {
+        self.ends.as_ref().map(|ends| &ends.server)
+    }
+
+    /// The namespace of the clients, where there is one.
+    pub fn client_side(&self) -> Option<&Namespace> {
+        self.ends.as_ref().map(|ends| &ends.client)
     }
 
     /// Where the client of `session` finds a server that listens on `port`.

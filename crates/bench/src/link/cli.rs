@@ -110,6 +110,8 @@ impl LinkArgs {
         let socket = UdpSocket::bind(listen).map_err(LinkError::io(listen.to_string()))?;
         let bound = socket.local_addr()?;
         let relay = Relay::start(UdpWire::new(vec![(socket, to)])?, vec![course], record)?;
+        // Whoever reads the line below may send at once.
+        relay.begin(0, Instant::now());
         self.tell(&format!("UDP from {bound} to {to}"));
         self.run_client(relay, None).await
     }
@@ -126,11 +128,16 @@ impl LinkArgs {
             self.tell(&format!("{SERVER}:{} leads to {to}", to.port()));
         }
         self.tell_namespaces(&ends);
-        let server = self.server.as_ref().map(|shell| Group::start(shell, &ends.server));
+        let server = self.server.as_ref().map(|shell| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", shell]);
+            Group::start(command, Some(&ends.server))
+        });
         let mut server = server.transpose()?;
         if let Some(port) = self.wait {
             wait_for_server(&ends.server, port, server.as_mut()).await?;
         }
+        relay.begin(0, Instant::now());
         let code = self.run_client(relay, Some(&ends.client)).await;
         if let Some(server) = server {
             server.stop().await;
@@ -150,7 +157,6 @@ impl LinkArgs {
         relay: Relay,
         inside: Option<&Namespace>,
     ) -> anyhow::Result<ExitCode> {
-        relay.begin(0, Instant::now());
         let client = self.command.split_first().map(|(program, arguments)| {
             let mut command = Command::new(program);
             command.args(arguments);

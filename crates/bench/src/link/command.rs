@@ -1,9 +1,10 @@
 //! The commands that run at the two ends of a link, and how they end.
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{ExitCode, ExitStatus, Stdio};
-use std::time::Duration;
+use std::process::{self, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
@@ -11,7 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::LinkError;
-use super::netns::Namespace;
+use super::netns::{Namespace, within};
 use super::tun::{CLIENT, SERVER};
 
 /// A server has so long to end after SIGTERM.
@@ -22,46 +23,55 @@ const GRACE: Duration = Duration::from_secs(5);
 /// # Errors
 /// If it cannot be started.
 pub fn start(mut command: Command, inside: Option<&Namespace>) -> Result<Child, LinkError> {
-    command
-        .env("LOQUENT_LINK_SERVER", SERVER.to_string())
-        .env("LOQUENT_LINK_CLIENT", CLIENT.to_string())
-        .kill_on_drop(true);
+    name_ends(command.as_std_mut());
+    command.kill_on_drop(true);
     let name = command.as_std().get_program().to_string_lossy().into_owned();
     let runtime = tokio::runtime::Handle::current();
-    let mut spawn = || {
+    let spawn = || {
         let _context = runtime.enter();
         command.spawn()
     };
-    let child = match inside {
-        Some(namespace) => namespace.within(spawn)?,
-        None => spawn(),
-    };
-    child.map_err(LinkError::io(name))
+    within(inside, spawn)?.map_err(LinkError::io(name))
+}
+
+fn name_ends(command: &mut process::Command) {
+    command
+        .env("LOQUENT_LINK_SERVER", SERVER.to_string())
+        .env("LOQUENT_LINK_CLIENT", CLIENT.to_string());
 }
 
 /// A command with everything that it starts, as a process group that ends with this program.
 #[derive(Debug)]
 pub struct Group {
-    leader: Child,
+    leader: process::Child,
     group: Pid,
     /// Kills the group once its standard input ends: that happens however this program ends.
-    _watchdog: Child,
+    watchdog: process::Child,
 }
 
 impl Group {
-    /// Starts a shell command within `inside`.
+    /// Starts a command within `inside`, or here.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start(shell: &str, inside: &Namespace) -> Result<Self, LinkError> {
-        let mut command = Command::new("sh");
-        command.args(["-c", shell]).stdin(Stdio::null()).process_group(0);
-        let leader = start(command, Some(inside))?;
-        let id = leader.id().map(|id| id as i32).unwrap_or_default();
-        let mut command = Command::new("sh");
-        command.args(["-c", "read _; kill -KILL 0"]).stdin(Stdio::piped()).process_group(id);
-        let watchdog = start(command, Some(inside))?;
-        Ok(Self { leader, group: Pid::from_raw(id), _watchdog: watchdog })
+    pub fn start(
+        mut command: process::Command,
+        inside: Option<&Namespace>,
+    ) -> Result<Self, LinkError> {
+        name_ends(&mut command);
+        command.stdin(Stdio::null()).process_group(0);
+        let name = command.get_program().to_string_lossy().into_owned();
+        let leader = within(inside, || command.spawn())?.map_err(LinkError::io(name))?;
+        let id = leader.id() as i32;
+        let mut watchdog = process::Command::new("sh");
+        watchdog.args(["-c", "read _; kill -KILL 0"]).stdin(Stdio::piped()).process_group(id);
+        let watchdog = watchdog.spawn().map_err(LinkError::io("sh"))?;
+        Ok(Self { leader, group: Pid::from_raw(id), watchdog })
+    }
+
+    /// The process id of the command.
+    pub fn id(&self) -> u32 {
+        self.leader.id()
     }
 
     /// How it has ended, if it has.
@@ -75,14 +85,19 @@ impl Group {
     /// Asks it to end, and kills what is left of it after some seconds.
     pub async fn stop(mut self) {
         // It may have ended by itself.
-        let _ = killpg(self.group, Signal::SIGTERM);
-        let _ = tokio::time::timeout(GRACE, self.leader.wait()).await;
+        let _ = kill(self.group, Signal::SIGTERM);
+        let asked = Instant::now();
+        while asked.elapsed() < GRACE && self.ended().is_ok_and(|status| status.is_none()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
+        // The watchdog is of the group, so that there always is one to kill.
         let _ = killpg(self.group, Signal::SIGKILL);
+        let _ = (self.leader.wait(), self.watchdog.wait());
     }
 }
 

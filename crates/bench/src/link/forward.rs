@@ -53,7 +53,8 @@ async fn forward_tcp(listener: TcpListener, to: SocketAddr) {
     }
 }
 
-async fn join_tcp(mut inside: TcpStream, to: SocketAddr) {
+/// Carries bytes both ways between `inside` and a new connection to `to`; an abort stays one.
+pub(crate) async fn join_tcp(mut inside: TcpStream, to: SocketAddr) {
     let outside = TcpStream::connect(to).await;
     let Ok(mut outside) = outside else {
         abort(&inside);

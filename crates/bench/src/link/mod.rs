@@ -18,7 +18,7 @@ pub mod tally;
 pub mod tun;
 pub mod udp;
 
-mod command;
+pub(crate) mod command;
 
 use std::io;
 

@@ -19,6 +19,23 @@ const LOOPBACK: u32 = 1;
 /// The table of addresses that are this host's own.
 const LOCAL_TABLE: u32 = 255;
 
+/// Runs `work` on a thread within `inside`, or here, and waits for it.
+///
+/// # Errors
+/// If the namespace cannot be entered.
+pub fn within<T: Send>(
+    inside: Option<&Namespace>,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, LinkError> {
+    match inside {
+        Some(namespace) => namespace.within(work),
+        None => {
+            let joined = std::thread::scope(|scope| scope.spawn(work).join());
+            Ok(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        }
+    }
+}
+
 /// A network of its own, without a way out.
 #[derive(Debug, Clone)]
 pub struct Namespace {

@@ -40,7 +40,7 @@ fn path_of(server: Ipv4Addr) -> Option<usize> {
 }
 
 /// The two namespaces of a link.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Ends {
     /// Where clients run.
     pub client: Namespace,
