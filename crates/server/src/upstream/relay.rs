@@ -354,12 +354,12 @@ impl Relay {
 impl Branch {
     fn end(&mut self, reason: FinishReason) {
         self.ended = true;
-        self.held.end = Some(End {
+        self.held.end = Some(Box::new(End {
             reason,
             completion_tokens: self.record.tokens,
             reasoning_tokens: 0,
             record: std::mem::take(&mut self.record),
-        });
+        }));
     }
 }
 
