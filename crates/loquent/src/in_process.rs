@@ -223,8 +223,10 @@ fn delta(flush: Flush) -> Result<Delta, ApiError> {
     if let Some(error) = reason.as_ref().and_then(|reason| reason.error()) {
         return Err(error);
     }
-    let finish_reason = reason.and_then(|reason| reason.name()).map(str::to_owned);
-    Ok(Delta { text: flush.text, finish_reason, ..Delta::default() })
+    let finish_reason = reason.and_then(|reason| reason.name().map(str::to_owned));
+    let mut text = flush.reasoning + &flush.text;
+    flush.calls.iter().for_each(|call| text.push_str(&call.arguments));
+    Ok(Delta { text, finish_reason, ..Delta::default() })
 }
 
 /// What a stream's usage chunk carries.

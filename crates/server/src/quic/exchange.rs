@@ -17,7 +17,7 @@ use web_transport_quinn::{RecvStream, SendStream};
 
 use super::message::{Broken, Kind, MAX_MESSAGE_BYTES, Message, Messages, code};
 use super::session::{Routed, Session};
-use crate::api::request::{Endpoint, Request};
+use crate::api::request::Endpoint;
 use crate::error::ApiError;
 use crate::streams::routes::{begin, hex};
 use crate::streams::{Aside, Name, Order, Orders, Path, PathId};
