@@ -32,6 +32,8 @@ use crate::ticket::Ticket;
 const MAX_EVENT_BYTES: usize = 4 << 20;
 /// How often a slow reader is looked at.
 const TICK: Duration = Duration::from_millis(10);
+/// How long the body of a complete answer may take to end for its connection to be kept.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// What streams that outlive the server are told.
 const SHUTDOWN: &str = "the server is shutting down";
 
@@ -77,8 +79,10 @@ pub struct Relay {
 
 /// Why the task stopped reading.
 enum Stop {
-    /// All completions have ended, or an error has been passed on.
-    Over,
+    /// All completions have ended.
+    Complete,
+    /// An error has been passed on.
+    Failed,
     /// The client is gone.
     Left,
 }
@@ -150,13 +154,15 @@ impl Relay {
                 () = sleep_until(self.settings.clock, deadline), if deadline.is_some() => Woken::Deadline,
                 _ = tick.tick(), if paused => Woken::Tick,
             };
-            if let Err(stop) = self.handle(woken, &mut parser) {
-                if let Stop::Over = stop {
-                    self.note_tokens();
-                }
-                return;
+            match self.handle(woken, &mut parser) {
+                Ok(()) => {}
+                Err(Stop::Complete) => break,
+                Err(Stop::Failed | Stop::Left) => return self.note_tokens(),
             }
         }
+        self.note_tokens();
+        drop(self);
+        drain(body).await;
     }
 
     fn handle(&mut self, woken: Woken, parser: &mut Parser) -> Result<(), Stop> {
@@ -258,7 +264,7 @@ impl Relay {
     /// The stream has ended cleanly, which says nothing by itself.
     fn handle_end(&mut self) -> Result<(), Stop> {
         if self.branches.iter().all(|branch| branch.ended) {
-            return Err(Stop::Over);
+            return Err(Stop::Complete);
         }
         self.break_off("the upstream server ended the stream before the answer was complete")
     }
@@ -273,7 +279,7 @@ impl Relay {
         // Whoever waits for the beginning answers with a real status.
         let told = self.begun.take().map(|begun| begun.send(Err(error.clone())));
         if let Some(Ok(())) = told {
-            return Err(Stop::Over);
+            return Err(Stop::Failed);
         }
         for index in 0..self.branches.len() {
             if !self.branches[index].ended {
@@ -281,7 +287,7 @@ impl Relay {
                 self.flush(index)?;
             }
         }
-        Err(Stop::Over)
+        Err(Stop::Failed)
     }
 
     fn flush(&mut self, index: usize) -> Result<(), Stop> {
@@ -355,6 +361,13 @@ impl Branch {
             record: std::mem::take(&mut self.record),
         });
     }
+}
+
+/// Reads what may stand behind a complete answer, the body's end at best: its connection can
+/// then be used again.
+async fn drain(mut body: Answer) {
+    let reading = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
 }
 
 async fn sleep_until(clock: Clock, at: Option<Duration>) {
