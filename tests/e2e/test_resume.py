@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 
@@ -178,3 +180,17 @@ def test_where_quic_is(start):
     assert len(bytes.fromhex(offer["certificate_sha256"])) == 32
     without = start("--simulate", "inf", "--no-quic")
     assert httpx.get(f"{without.url}/v1/delivery").status_code == 404
+
+
+def test_https_from_files(start, tmp_path):
+    if not shutil.which("openssl"):
+        pytest.skip("openssl makes the certificate of this test")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    subprocess.run([*make, *names, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    server = start("--simulate", "inf", "--tls-cert", cert, "--tls-key", key, wait=False)
+    assert server.url.startswith("https://")
+    context = ssl.create_default_context(cafile=cert)
+    offer = httpx.get(f"{server.url}/v1/delivery", verify=context).json()
+    assert offer["certificate_sha256"] is None  # an authority's: no hash to trust

@@ -241,7 +241,8 @@ struct QuicArgs {
     /// UDP port of QUIC; 0 picks a free one [default: the number of the TCP port]
     #[arg(long, env = "LOQUENT_QUIC_PORT", value_name = "PORT")]
     quic_port: Option<u16>,
-    /// Certificates for QUIC in PEM, the server's first [default: self-signed and renewed]
+    /// Certificates for HTTPS and QUIC in PEM, the server's first [default: plain HTTP, and
+    /// self-signed ones for QUIC, renewed while running]
     #[arg(long, env = "LOQUENT_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Private key of --tls-cert in PEM
@@ -321,8 +322,9 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
                 load::load(&args.source, &args.engine, args.served_model_name).map(Answerer::Engine)
             }
         };
-        let announce = |name: &str, description: &str| {
-            eprintln!("Loquent serves {name} ({description}) on http://{bound}");
+        let scheme = if args.quic.tls_cert.is_some() { "https" } else { "http" };
+        let announce = move |name: &str, description: &str| {
+            eprintln!("Loquent serves {name} ({description}) on {scheme}://{bound}");
         };
         server::run(listener, options, load, announce, shutdown_signal()).await
     })
@@ -378,6 +380,7 @@ impl ServeArgs {
             },
             kept: self.quic.kept(streams),
             quic: self.quic.options(&self.host, self.http.max_connections),
+            https: self.quic.files(),
             max_connections: self.http.max_connections,
             drain_limit: seconds(self.http.drain_timeout_s),
         })
@@ -428,14 +431,14 @@ impl QuicArgs {
         }
     }
 
+    fn files(&self) -> Option<CertificateSource> {
+        let (chain, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
+        Some(CertificateSource::Files { chain, key })
+    }
+
     fn options(&self, host: &str, max_connections: usize) -> Option<QuicOptions> {
         let names = [host, "localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
-        let certificate = match (&self.tls_cert, &self.tls_key) {
-            (Some(chain), Some(key)) => {
-                CertificateSource::Files { chain: chain.clone(), key: key.clone() }
-            }
-            _ => CertificateSource::SelfSigned(names),
-        };
+        let certificate = self.files().unwrap_or(CertificateSource::SelfSigned(names));
         (!self.no_quic).then(|| QuicOptions {
             port: self.quic_port,
             required: self.quic || self.quic_port.is_some() || self.tls_cert.is_some(),

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use loquent_proto::chunk::Chunks;
 use loquent_proto::delta::MAX_RECORD_BYTES;
 use loquent_proto::{Delta, Error, Micros, Sender, SenderConfig, SenderEvent, SenderState};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use super::landmarks::Landmarks;
 use super::records::Records;
@@ -128,6 +129,7 @@ impl Keeper {
             appends: VecDeque::new(),
             datagram: Vec::new(),
         };
+        keeper.landmarks.note_place(0);
         keeper.append(now);
         let attached = keeper.attach(now, path.0, path.1, 0);
         debug_assert!(attached.is_some(), "a fresh log begins at 0");
@@ -137,16 +139,20 @@ impl Keeper {
     /// Runs until the answer is forgotten.
     pub async fn run(mut self, mut inbox: mpsc::Receiver<Order>) {
         let mut timer = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+        let mut armed = None;
         loop {
             let now = self.now();
             self.drive(now);
             if self.is_over(now) {
                 break;
             }
-            if let Some(at) = self.wake_at(now) {
+            let wake_at = self.wake_at(now);
+            if let Some(at) = wake_at.filter(|_| wake_at != armed) {
                 timer.as_mut().reset(Instant::now() + Duration::from_micros(at.since(now).0));
+                armed = wake_at;
             }
-            let woken = self.wait(&mut inbox, timer.as_mut()).await;
+            let timer = wake_at.is_some().then_some(timer.as_mut());
+            let woken = self.wait(now, &mut inbox, timer).await;
             if self.handle(woken).is_break() {
                 break;
             }
@@ -155,16 +161,16 @@ impl Keeper {
         tracing::debug!(bytes = self.sender.log().head(), "an answer is forgotten");
     }
 
+    /// Waits for what comes first; `timer` is set if anything is due at a time.
     async fn wait(
         &mut self,
+        now: Micros,
         inbox: &mut mpsc::Receiver<Order>,
-        timer: std::pin::Pin<&mut tokio::time::Sleep>,
+        timer: Option<Pin<&mut Sleep>>,
     ) -> Woken {
-        let now = self.now();
         let takes_flushes = self.takes_flushes(now);
         let log = self.sender.log();
         let has_news = self.handed < log.head() || log.is_ended();
-        let timed = self.wake_at(now).is_some();
         let events = match way(&self.path) {
             Some(Path::Events(pieces)) => Some(pieces),
             _ => None,
@@ -186,11 +192,17 @@ impl Keeper {
                 _ => std::future::pending().await,
             }
         };
+        let time = async {
+            match timer {
+                Some(timer) => timer.await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             order = inbox.recv() => Woken::Order(order),
             flush = flush => Woken::Flush(flush),
             open = room => Woken::Room(open),
-            () = timer, if timed => Woken::Time,
+            () = time => Woken::Time,
         }
     }
 

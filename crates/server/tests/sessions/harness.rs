@@ -138,6 +138,7 @@ fn options(setup: &Setup) -> Options {
         service: service_options(setup.batch.into()),
         kept,
         quic: Some(quic),
+        https: None,
         max_connections: 64,
         drain_limit: Duration::from_secs(1),
     }
