@@ -13,7 +13,7 @@ import openai
 import pytest
 
 BINARY = os.environ.get("LOQUENT_BIN", "target/debug/loquent")
-READY = re.compile(r"on (http://\S+)")
+READY = re.compile(r"on (https?://\S+)")
 
 
 class Server:
@@ -40,9 +40,14 @@ class Server:
                 self._announced.set()
         self._announced.set()
 
-    def wait(self):
+    def wait_announced(self):
         """Waits until the model is announced; fails with the log if it never is."""
         assert self._announced.wait(60) and self.url, "".join(self.log)
+        return self
+
+    def wait(self):
+        """Waits until requests are taken."""
+        self.wait_announced()
         transport = httpx.HTTPTransport(retries=3)
         with httpx.Client(transport=transport) as client:
             for _ in range(600):
@@ -74,9 +79,9 @@ def start():
     """Starts servers with arguments of the test's own."""
     running = []
 
-    def start_server(*args, **kwargs):
+    def start_server(*args, wait=True, **kwargs):
         running.append(Server(*args, **kwargs))
-        return running[-1].wait()
+        return running[-1].wait() if wait else running[-1].wait_announced()
 
     yield start_server
     for server in running:

@@ -1,6 +1,7 @@
 //! A client of one server: finds out whether QUIC gets through, keeps one connection for
 //! everything, and goes by HTTP where it does not.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +12,6 @@ use loquent_proto::{Micros, ReceiverConfig};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::ClientError;
 use crate::answer::{Answer, Asked, Path, SsePath, ask_by_quic, claim_of};
 use crate::claim::Claim;
 use crate::http::{BaseUrl, HttpClient, Transport as HttpTransport};
@@ -19,6 +19,7 @@ use crate::link::Link;
 use crate::memory::{Known, Memory, Transport};
 use crate::offer::{self, Offer};
 use crate::reply::Reply;
+use crate::{ClientError, network};
 
 /// How a [`Client`] works. [`Config::new`] has the defaults.
 #[derive(Debug, Clone)]
@@ -37,6 +38,9 @@ pub struct Config {
     pub memory: Option<PathBuf>,
     /// How answers by QUIC are received and paced.
     pub receiver: ReceiverConfig,
+    /// Tells which network this machine is on; when that changes, event streams are
+    /// resumed at once. Default: the address from which packets leave.
+    pub network: fn() -> Option<IpAddr>,
 }
 
 impl Config {
@@ -54,6 +58,7 @@ impl Config {
                 silent_after: Micros::from_ms(3_000),
                 ..ReceiverConfig::default()
             },
+            network: network::source_address,
         }
     }
 }
@@ -99,6 +104,8 @@ struct Inner {
     offer: tokio::sync::Mutex<Option<Option<Offer>>>,
     /// Counts connections that came up.
     link_ups: watch::Sender<u64>,
+    /// Counts answers whose task runs.
+    answers: watch::Sender<usize>,
     started: Instant,
 }
 
@@ -127,8 +134,19 @@ enum Dial {
 const REST: Duration = Duration::from_secs(10);
 /// Longest pause.
 const MAX_REST: Duration = Duration::from_secs(300);
+/// How long the last packets of a connection may take to leave.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long saying that an answer is not wanted may take.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An answer's task runs for as long as this is there.
+pub(crate) struct Busy(Client);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.0.answers.send_modify(|count| *count -= 1);
+    }
+}
 
 /// Tells when a QUIC connection comes up.
 pub(crate) struct LinkUp(watch::Receiver<u64>);
@@ -159,6 +177,7 @@ impl Client {
             dialing: Mutex::default(),
             offer: tokio::sync::Mutex::new(None),
             link_ups: watch::Sender::new(0),
+            answers: watch::Sender::new(0),
             started: Instant::now(),
         })))
     }
@@ -202,10 +221,7 @@ impl Client {
         if let Some(link) = self.link().await {
             match ask_by_quic(self, &link, request).await {
                 Ok(asked) => return Ok(asked),
-                Err(error) => {
-                    tracing::debug!("asking by QUIC: {error}");
-                    self.give_up(&link);
-                }
+                Err(error) => tracing::debug!("asking by QUIC: {error}"),
             }
         }
         self.ask_by_http(request).await
@@ -214,7 +230,10 @@ impl Client {
     async fn ask_by_http(&self, request: &Request) -> Result<Asked, ClientError> {
         let resumable = self.offer(false).await?.is_some();
         let body = if resumable { with_resumable(&request.body) } else { request.body.clone() };
-        let response = self.send_by_http(request, body).await?;
+        let mut request = request.clone();
+        // Events are read here, not by whoever can unpack them.
+        request.headers.remove("accept-encoding");
+        let response = self.send_by_http(&request, body).await?;
         match claim_of(&response.headers) {
             Some(claim) if response.status == 200 && resumable => {
                 let path = Path::Sse(Box::new(SsePath::new(response)));
@@ -241,8 +260,7 @@ impl Client {
         if let Some(link) = self.link_now()
             && let Ok(stream) = link.open().await
         {
-            let sent = request.tunnel(stream, &link, self.key()).await;
-            match sent {
+            match request.tunnel(self, stream, &link).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) if request.method.is_idempotent() => {
                     tracing::debug!("{} by QUIC: {error}", request.path);
@@ -294,6 +312,24 @@ impl Client {
     pub(crate) fn instant(&self, at: Micros) -> Instant {
         // Never so far that the clock cannot count it.
         self.0.started + Duration::from_micros(at.0.min(u64::from(u32::MAX) * 1_000_000))
+    }
+
+    /// Waits, for `limit` at most, until the server was told of all answers that have ended
+    /// or are not wanted, then closes the connection. For the end of a program.
+    pub async fn close(&self, limit: Duration) {
+        let mut answers = self.0.answers.subscribe();
+        let _ = tokio::time::timeout(limit, answers.wait_for(|count| *count == 0)).await;
+        let state = std::mem::take(&mut self.dialing().state);
+        if let Dial::Up(link) = state {
+            link.close();
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, link.idle()).await;
+        }
+    }
+
+    /// Counts an answer's task.
+    pub(crate) fn busy(&self) -> Busy {
+        self.0.answers.send_modify(|count| *count += 1);
+        Busy(self.clone())
     }
 
     pub(crate) fn link_up(&self) -> LinkUp {
@@ -410,6 +446,14 @@ impl Client {
         }
     }
 
+    /// The network has changed: QUIC may get through here.
+    pub(crate) fn retry_quic(&self) {
+        let mut dialing = self.dialing();
+        if matches!(dialing.state, Dial::Resting(_)) {
+            *dialing = Dialing::default();
+        }
+    }
+
     /// What the server offers (S-1.3), `None` if nothing; asked once unless `anew`.
     async fn offer(&self, anew: bool) -> Result<Option<Offer>, ClientError> {
         let mut known = self.0.offer.lock().await;
@@ -417,8 +461,10 @@ impl Client {
             return Ok(offer);
         }
         let offer = match self.0.http.get(offer::PATH, offer::MAX_BYTES).await {
-            Ok(json) => Some(Offer::parse(&json)?),
+            // Some servers answer every path with a page.
+            Ok(json) => Offer::parse(&json).ok(),
             Err(ClientError::Refused { status: 400..=499, .. }) => None,
+            Err(ClientError::Refused { .. } | ClientError::TooLarge { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
         *known = Some(offer);

@@ -20,6 +20,7 @@ mod error;
 mod link;
 mod memory;
 mod message;
+mod network;
 mod offer;
 mod tls;
 

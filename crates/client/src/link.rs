@@ -39,6 +39,8 @@ const IDLE_CHECKS: u32 = 3;
 const IDLE_CHECK: Duration = Duration::from_secs(20);
 /// Most bytes that are taken from a stream at once.
 const READ_BYTES: usize = 64 * 1024;
+/// Acknowledgements that wait to leave, in bytes; beyond them the oldest is forgotten.
+const ACK_BUFFER_BYTES: usize = 16 * 1024;
 /// Bytes in flight towards us: one stream's, and all together.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const WINDOW_BYTES: u32 = 8 << 20;
@@ -164,6 +166,11 @@ impl Link {
         self.0.connection.close(VarInt::from_u32(0), b"");
     }
 
+    /// Resolves once a closed connection has said so to the server.
+    pub(crate) async fn idle(&self) {
+        self.0.endpoint.wait_idle().await;
+    }
+
     /// Goes on from a new local port, and from whatever address the system now gives:
     /// QUIC migrates the connection. At most once per `pause`; whether it was done.
     pub fn rebind(&self, pause: Duration) -> bool {
@@ -241,6 +248,7 @@ fn client_config(offer: &Offer) -> Result<quinn::ClientConfig, ClientError> {
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(WINDOW_BYTES))
+        .datagram_send_buffer_size(ACK_BUFFER_BYTES)
         .congestion_controller_factory(Arc::new(FlooredConfig::default()));
     let crypto = tls::quic_config(offer.certificate_sha256)?;
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));

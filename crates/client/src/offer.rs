@@ -48,7 +48,7 @@ impl Offer {
     }
 
     /// The JSON that [`Offer::parse`] reads.
-    pub fn to_json(&self) -> serde_json::Value {
+    pub fn to_json(self) -> serde_json::Value {
         let certificate_sha256 = self.certificate_sha256.map(|hash| hex(&hash));
         serde_json::json!({ "version": 1, "port": self.port, "certificate_sha256": certificate_sha256 })
     }

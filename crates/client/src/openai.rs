@@ -276,6 +276,18 @@ pub struct AnswerStream {
 }
 
 impl AnswerStream {
+    /// Reads the body of `response` as an answer.
+    pub fn new(response: Response) -> AnswerStream {
+        AnswerStream {
+            response,
+            parser: Parser::new(MAX_EVENT_BYTES),
+            ready: VecDeque::new(),
+            progress: Progress::Open,
+            failure: None,
+            ended_at: None,
+        }
+    }
+
     /// The next chunk; `None` when the answer is complete, that is after its finish.
     /// A connection that ends before is an error, even if it ends cleanly.
     /// Cancelling it loses nothing.
@@ -362,14 +374,7 @@ pub async fn generate(
     if response.status != 200 {
         return Err(response.into_refusal().await);
     }
-    Ok(AnswerStream {
-        response,
-        parser: Parser::new(MAX_EVENT_BYTES),
-        ready: VecDeque::new(),
-        progress: Progress::Open,
-        failure: None,
-        ended_at: None,
-    })
+    Ok(AnswerStream::new(response))
 }
 
 /// The names of the models that the server offers.

@@ -44,6 +44,14 @@ impl Reply {
         }
     }
 
+    /// The response itself, if it came by HTTP.
+    pub fn into_http(self) -> Option<Response> {
+        match self.body {
+            Body::Http(response) => Some(*response),
+            Body::Quic(..) => None,
+        }
+    }
+
     /// The next piece of the body; `None` at its end.
     ///
     /// # Errors

@@ -1,8 +1,9 @@
-//! The parts of the `loquent` command that are its own: serving, model download, terminal chat,
-//! measuring the engine without HTTP.
+//! The parts of the `loquent` command that are its own: serving, the local proxy, model download,
+//! terminal chat, measuring the engine without HTTP.
 
 pub mod bundled;
 pub mod chat;
+pub mod connect;
 pub mod hub;
 pub mod in_process;
 pub mod serve;

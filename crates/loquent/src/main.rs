@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use loquent::chat::{self, ChatArgs};
+use loquent::connect::{self, ConnectArgs};
 use loquent::in_process::BenchCommand;
 use loquent::serve::{self, ServeArgs};
 use loquent_sim::cli::{SimArgs, TraceArgs};
@@ -21,6 +22,8 @@ struct Cli {
 enum Command {
     /// Serve a model over the OpenAI API, with a chat page
     Serve(Box<ServeArgs>),
+    /// Serve a server's API on this machine, its answers by QUIC with resume
+    Connect(Box<ConnectArgs>),
     /// Chat in the terminal with any OpenAI-compatible server
     Chat(ChatArgs),
     /// Measure any OpenAI-compatible server under load, or the engine without one
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(args) => serve::run(*args)?,
+        Command::Connect(args) => runtime()?.block_on(connect::run(*args))?,
         Command::Chat(args) => runtime()?.block_on(chat::run(args))?,
         Command::Bench(args) => return runtime()?.block_on(args.run()),
         #[cfg(target_os = "linux")]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use chat_stand_in::{Reply, StandIn};
 use loquent::chat::{Dialogue, Ending, Input, Lines, Screen, Style, converse};
-use loquent_client::http::{BaseUrl, HttpClient};
+use loquent_client::{Client, Config};
 use serde_json::{Value, json};
 
 const PLAIN: Style = Style { terminal: false, colour: false };
@@ -19,6 +19,7 @@ fn loquent_chat(server: &StandIn, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
     command.args(["chat", "--to", &server.url()]).args(arguments);
     command.env_remove("LOQUENT_URL").env_remove("LOQUENT_API_KEY");
+    command.env("XDG_CACHE_HOME", "/dev/null"); // nothing is remembered
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -132,8 +133,7 @@ impl Lines for Script {
 }
 
 fn dialogue(server: &StandIn) -> Dialogue {
-    let base = BaseUrl::parse(&server.url()).unwrap();
-    Dialogue::new(HttpClient::new(base, None).unwrap(), "m".to_owned())
+    Dialogue::new(Client::new(Config::new(server.url())).unwrap(), "m".to_owned())
 }
 
 async fn conversation(server: &StandIn, mut script: Script) -> String {

@@ -47,6 +47,12 @@ pub struct Metrics {
     flushes: IntCounter,
     flush_tokens: Histogram,
     pauses: IntCounter,
+    delivery: DeliveryMetrics,
+}
+
+/// Of QUIC and of kept answers.
+#[derive(Debug)]
+struct DeliveryMetrics {
     quic_connections: IntGauge,
     active_paths: IntGauge,
     kept_bytes: IntGauge,
@@ -119,6 +125,35 @@ impl Maker {
     }
 }
 
+impl DeliveryMetrics {
+    fn new(make: &Maker) -> Self {
+        Self {
+            quic_connections: make.gauge("quic_connections", "Open QUIC connections."),
+            active_paths: make
+                .gauge("delivery_active_paths", "Readers that resumable answers travel to."),
+            kept_bytes: make.gauge("delivery_kept_bytes", "Bytes reserved for answers' logs."),
+            resumes: make.counters(
+                "delivery_resumes_total",
+                "Readers that came back for an answer, by what they found.",
+                "result",
+            ),
+            datagrams: make.counter("delivery_datagrams_total", "Datagrams sent."),
+            datagram_bytes: make
+                .counter("delivery_datagram_bytes_total", "Bytes of frames in datagrams sent."),
+            redundant_bytes: make
+                .counter("delivery_redundant_bytes_total", "Log bytes that had left before."),
+            fallbacks: make.counter(
+                "delivery_fallbacks_total",
+                "Answers that went over the reliable stream, as datagrams did not arrive.",
+            ),
+            client_ack: make.latency(
+                "delivery_client_ack_seconds",
+                "A flush in the log to its acknowledgement by the reader.",
+            ),
+        }
+    }
+}
+
 impl Metrics {
     /// Fresh metrics, all at zero.
     pub fn new() -> Self {
@@ -173,28 +208,7 @@ impl Metrics {
             flushes: make.counter("stream_flushes_total", "Pieces handed to connections."),
             flush_tokens: make.count("stream_flush_tokens", "Tokens in one flush."),
             pauses: make.counter("stream_pauses_total", "Completions paused for a slow reader."),
-            quic_connections: make.gauge("quic_connections", "Open QUIC connections."),
-            active_paths: make
-                .gauge("delivery_active_paths", "Readers that resumable answers travel to."),
-            kept_bytes: make.gauge("delivery_kept_bytes", "Bytes reserved for answers' logs."),
-            resumes: make.counters(
-                "delivery_resumes_total",
-                "Readers that came back for an answer, by what they found.",
-                "result",
-            ),
-            datagrams: make.counter("delivery_datagrams_total", "Datagrams sent."),
-            datagram_bytes: make
-                .counter("delivery_datagram_bytes_total", "Bytes of frames in datagrams sent."),
-            redundant_bytes: make
-                .counter("delivery_redundant_bytes_total", "Log bytes that had left before."),
-            fallbacks: make.counter(
-                "delivery_fallbacks_total",
-                "Answers that went over the reliable stream, as datagrams did not arrive.",
-            ),
-            client_ack: make.latency(
-                "delivery_client_ack_seconds",
-                "A flush in the log to its acknowledgement by the reader.",
-            ),
+            delivery: DeliveryMetrics::new(&make),
             registry: make.0,
         }
     }
@@ -251,39 +265,39 @@ impl Metrics {
 
     /// Counts an open QUIC connection.
     pub fn quic_connection(&self) -> ActivePath {
-        ActivePath::count(&self.quic_connections)
+        ActivePath::count(&self.delivery.quic_connections)
     }
 
     /// Counts a reader of a resumable answer.
     pub fn active_path(&self) -> ActivePath {
-        ActivePath::count(&self.active_paths)
+        ActivePath::count(&self.delivery.active_paths)
     }
 
     /// Notes that so many more bytes (or fewer) are reserved for logs.
     pub fn on_kept_bytes(&self, more: i64) {
-        self.kept_bytes.add(more);
+        self.delivery.kept_bytes.add(more);
     }
 
     /// Notes a reader that came back, and whether its answer was there.
     pub fn on_resume(&self, found: bool) {
-        self.resumes.with_label_values(&[if found { "found" } else { "gone" }]).inc();
+        self.delivery.resumes.with_label_values(&[if found { "found" } else { "gone" }]).inc();
     }
 
     /// Notes a datagram of `bytes`, of which `redundant` log bytes had left before.
     pub fn on_datagram(&self, bytes: usize, redundant: u64) {
-        self.datagrams.inc();
-        self.datagram_bytes.inc_by(bytes as u64);
-        self.redundant_bytes.inc_by(redundant);
+        self.delivery.datagrams.inc();
+        self.delivery.datagram_bytes.inc_by(bytes as u64);
+        self.delivery.redundant_bytes.inc_by(redundant);
     }
 
     /// Notes an answer that goes over the reliable stream as well.
     pub fn on_fallback(&self) {
-        self.fallbacks.inc();
+        self.delivery.fallbacks.inc();
     }
 
     /// Notes how long a flush took to its acknowledgement.
     pub fn on_client_ack(&self, took: Duration) {
-        self.client_ack.observe(took.as_secs_f64());
+        self.delivery.client_ack.observe(took.as_secs_f64());
     }
 
     /// Notes a refused request.

@@ -19,8 +19,10 @@ use hyper_util::service::TowerToHyperService;
 use loquent_infer::admission::Bounds;
 use loquent_infer::runner::Runner;
 use loquent_infer::scheduler::Limits;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
 
 use crate::app::{App, HttpOptions};
 use crate::clock::Clock;
@@ -29,7 +31,7 @@ use crate::engine_thread;
 use crate::http::router;
 use crate::metrics::Metrics;
 use crate::model::Model;
-use crate::quic::{Port, QuicOptions};
+use crate::quic::{CertificateSource, Port, QuicOptions};
 use crate::service::{Policy, Service};
 use crate::streams::StreamLimits;
 use crate::ticket::Gate;
@@ -53,6 +55,8 @@ pub struct Options {
     pub kept: StreamLimits,
     /// The QUIC port, if there shall be one.
     pub quic: Option<QuicOptions>,
+    /// The certificate of HTTPS; without one, HTTP is plain.
+    pub https: Option<CertificateSource>,
     /// Connections at once; further ones wait in the listener's queue.
     pub max_connections: usize,
     /// How long running streams may take to end after a shutdown was asked for.
@@ -101,7 +105,7 @@ pub async fn run(
     let clock = Clock::start();
     let metrics = Arc::new(Metrics::new());
     let app = Arc::new(App::new(options.http.clone(), options.kept, clock, metrics));
-    let connections = Connections::new(&app, &options);
+    let connections = Connections::new(&app, &options)?;
     let port = bind_quic(&listener, &options)?;
     let quic = port.as_ref().map(|port| port.run(app.clone(), router(app.clone())));
     let mut quic = std::pin::pin!(async {
@@ -214,15 +218,19 @@ struct Connections {
     router: Router,
     graceful: GracefulShutdown,
     places: Arc<Semaphore>,
+    tls: Option<TlsAcceptor>,
 }
 
 impl Connections {
-    fn new(app: &Arc<App>, options: &Options) -> Self {
-        Self {
+    fn new(app: &Arc<App>, options: &Options) -> anyhow::Result<Self> {
+        let https = |source: &CertificateSource| source.load()?.tls(&[b"h2", b"http/1.1"]);
+        let tls = options.https.as_ref().map(https).transpose()?;
+        Ok(Self {
             router: router(app.clone()),
             graceful: GracefulShutdown::new(),
             places: Arc::new(Semaphore::new(options.max_connections.max(1))),
-        }
+            tls: tls.map(|config| TlsAcceptor::from(Arc::new(config))),
+        })
     }
 
     /// Accepts connections for ever; returns only when the listener is broken.
@@ -246,16 +254,24 @@ impl Connections {
         // Every flush is one write and should leave at once.
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(self.router.clone());
-        let watcher = self.graceful.watcher();
-        tokio::spawn(serve_connection(stream, service, watcher, place));
+        let (watcher, tls) = (self.graceful.watcher(), self.tls.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            let Some(tls) = tls else {
+                return serve_connection(stream, service, watcher).await;
+            };
+            match tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
+                Ok(Ok(stream)) => serve_connection(stream, service, watcher).await,
+                _ => tracing::debug!("a TLS handshake failed"),
+            }
+        });
     }
 }
 
 async fn serve_connection(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: TowerToHyperService<Router>,
     watcher: Watcher,
-    place: OwnedSemaphorePermit,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -267,7 +283,6 @@ async fn serve_connection(
     if let Err(error) = watcher.watch(connection.into_owned()).await {
         tracing::debug!(%error, "a connection ended early");
     }
-    drop(place);
 }
 
 fn is_transient(error: &io::Error) -> bool {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use loquent_proto::Receiver;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 pub(crate) use quic::ask as ask_by_quic;
@@ -49,6 +49,8 @@ pub struct Answer {
     shared: Arc<Shared>,
     claim: Claim,
     ended: bool,
+    /// Resolves when the task has ended.
+    over: oneshot::Receiver<()>,
 }
 
 enum Item {
@@ -105,6 +107,13 @@ impl Answer {
         self.shared.resumes.load(Ordering::Relaxed)
     }
 
+    /// Cancels the answer, and waits until the server was told (some seconds at most).
+    /// Dropping the answer does the same in the background.
+    pub async fn cancel(mut self) {
+        self.items.close();
+        let _ = (&mut self.over).await; // It is only ever dropped.
+    }
+
     /// Leaves the answer without cancelling it: it is generated on for the server's grace
     /// period, for whoever resumes it.
     pub fn leave(self) {
@@ -148,6 +157,22 @@ pub(crate) struct Driver {
     receiver: Option<Receiver>,
     /// What the server said in the log's last record, if that was an error.
     server_error: Option<String>,
+    /// Since the answer last made progress.
+    trouble: Option<Trouble>,
+}
+
+/// Losses without progress in between.
+struct Trouble {
+    /// Log offset up to which the answer had come.
+    reached: u64,
+    since: Instant,
+    backoff: Backoff,
+}
+
+impl Trouble {
+    fn next_pause(&mut self) -> Option<Duration> {
+        self.backoff.next(self.since.elapsed(), rand::random())
+    }
 }
 
 impl Answer {
@@ -165,10 +190,15 @@ impl Answer {
             seen_until: cursor,
             receiver: None,
             server_error: None,
+            trouble: None,
         };
         driver.note_transport(&path);
-        tokio::spawn(driver.run(path));
-        Answer { items: receiver, shared, claim, ended: false }
+        let (task, over) = oneshot::channel();
+        tokio::spawn(async move {
+            driver.run(path).await;
+            drop(task);
+        });
+        Answer { items: receiver, shared, claim, ended: false, over }
     }
 
     /// Goes on with the answer of `claim` from log offset `cursor`, over whichever
@@ -195,6 +225,7 @@ async fn reach(
     cursor: u64,
 ) -> Result<Path, ClientError> {
     if let Some(link) = client.link().await {
+        let packets = link.packets_received();
         let resuming = QuicPath::resume(&link, claim, kept.unwrap_or(0));
         match tokio::time::timeout(RESUME_TIMEOUT, resuming).await {
             Ok(Ok(path)) => return Ok(Path::Quic(Box::new(path))),
@@ -204,7 +235,8 @@ async fn reach(
             }
             Ok(Err(ClientError::Gone)) => {}
             Ok(Err(error)) => tracing::debug!("resume by QUIC: {error}"),
-            Err(_) => client.give_up(&link),
+            Err(_) if link.packets_received() == packets => client.give_up(&link),
+            Err(_) => tracing::debug!("resume by QUIC: no answer within {RESUME_TIMEOUT:?}"),
         }
     }
     SsePath::resume(client, claim, cursor).await.map(|path| Path::Sse(Box::new(path)))
@@ -212,6 +244,7 @@ async fn reach(
 
 impl Driver {
     async fn run(mut self, first: Path) {
+        let _busy = self.client.busy();
         let mut path = first;
         loop {
             let outcome = match &mut path {
@@ -240,11 +273,14 @@ impl Driver {
 
     /// A new path after the loss of one; `None` if the reader has gone meanwhile.
     async fn recover(&mut self, lost: ClientError) -> Result<Option<Path>, ClientError> {
-        let lost_at = Instant::now();
-        let mut backoff = Backoff::new(self.client.config().resume_limit);
+        let kept = self.receiver.as_ref().map(Receiver::cum);
+        let reached = kept.unwrap_or(0).max(self.cursor);
+        if self.trouble.as_ref().is_none_or(|trouble| trouble.reached < reached) {
+            let backoff = Backoff::new(self.client.config().resume_limit);
+            self.trouble = Some(Trouble { reached, since: Instant::now(), backoff });
+        }
         let mut last = lost;
-        while let Some(pause) = backoff.next(lost_at.elapsed(), rand::random()) {
-            let kept = self.receiver.as_ref().map(Receiver::cum);
+        while let Some(pause) = self.trouble.as_mut().and_then(Trouble::next_pause) {
             let attempt = async {
                 tokio::time::sleep(pause).await;
                 reach(&self.client, self.claim, kept, self.cursor).await
@@ -291,11 +327,14 @@ impl Driver {
 
     /// Tells the reader how the answer ended, and the server that we know.
     async fn finish(self, path: Path, end: Result<(), ClientError>) {
+        let unreadable = matches!(end, Err(ClientError::Malformed(_)));
         let _ = self.items.send(Item::End(end)).await;
         let Driver { client, items, mut receiver, .. } = self;
         drop(items);
-        if let (Path::Quic(quic), Some(receiver)) = (path, &mut receiver) {
-            quic.linger(&client, receiver).await;
+        match (path, &mut receiver) {
+            (Path::Quic(quic), Some(receiver)) if unreadable => quic.stop(&client, receiver).await,
+            (Path::Quic(quic), Some(receiver)) => quic.linger(&client, receiver).await,
+            _ => {}
         }
     }
 

@@ -65,7 +65,7 @@ pub(crate) async fn ask(
         stream.write(&out).await?;
         stream.incoming.next().await
     };
-    let first = unless_silent(link, first).await?;
+    let first = unless_silent(client, link, first).await?;
     match first {
         Some(Message { kind: Kind::Response, payload }) => {
             let head = ResponseHead::parse(&payload).inspect_err(|_| stream.refuse())?;
@@ -89,8 +89,9 @@ pub(crate) async fn ask(
     }
 }
 
-/// Waits for `work` for as long as packets come.
-pub(crate) async fn unless_silent<T>(
+/// Waits for `work` for as long as packets come; a connection without any is given up.
+async fn unless_silent<T>(
+    client: &Client,
     link: &Link,
     work: impl Future<Output = Result<T, ClientError>>,
 ) -> Result<T, ClientError> {
@@ -100,6 +101,7 @@ pub(crate) async fn unless_silent<T>(
         match tokio::time::timeout(REQUEST_SILENCE, &mut work).await {
             Ok(done) => return done,
             Err(_) if link.packets_received() == heard => {
+                client.give_up(link);
                 return Err(ClientError::Broken("the server is silent".into()));
             }
             Err(_) => {}
@@ -123,19 +125,19 @@ impl Request {
     /// What befell the connection; whether the server began to work is not known.
     pub(crate) async fn tunnel(
         &self,
+        client: &Client,
         mut stream: MessageStream,
         link: &Link,
-        key: Option<&str>,
     ) -> Result<Reply, ClientError> {
         let mut out = Vec::new();
-        self.head(key, None).put(&mut out);
+        self.head(client.key(), None).put(&mut out);
         put_body(&self.body, false, &mut out);
         let first = async {
             stream.write(&out).await?;
             let _ = stream.send.finish();
             stream.incoming.next().await
         };
-        match unless_silent(link, first).await? {
+        match unless_silent(client, link, first).await? {
             Some(Message { kind: Kind::Response, payload }) => {
                 let head = ResponseHead::parse(&payload).inspect_err(|_| stream.refuse())?;
                 Ok(Reply::by_quic(&head, stream, link.clone()))

@@ -18,6 +18,8 @@ use crate::sse::{Event, Parser};
 const MAX_EVENT_BYTES: usize = 4 << 20;
 /// Without a byte for so long the connection is dead: servers send a comment each 10 s.
 const SILENCE: Duration = Duration::from_secs(45);
+/// How often the machine's address is looked at.
+const NETWORK_CHECK: Duration = Duration::from_secs(1);
 
 /// The header that carries an answer's id.
 pub const ID_HEADER: &str = "x-loquent-stream-id";
@@ -107,6 +109,8 @@ impl Driver {
         let mut heard = Instant::now();
         let mut link_up = self.client.link_up();
         let items = self.items.clone();
+        let network = (self.client.config().network)();
+        let mut check = tokio::time::interval(NETWORK_CHECK);
         loop {
             let ready = self.waiting.is_empty();
             if ready && let Some(end) = end.take() {
@@ -130,6 +134,13 @@ impl Driver {
                     }
                 }
                 () = link_up.came_up(), if ready => return Outcome::Upgrade,
+                _ = check.tick(), if ready => {
+                    let now = (self.client.config().network)();
+                    if now.is_some() && now != network {
+                        self.client.retry_quic();
+                        return Outcome::Lost(ClientError::Broken("a new address".into()));
+                    }
+                }
                 () = tokio::time::sleep_until(heard + SILENCE), if ready => {
                     return Outcome::Lost(ClientError::Broken("silence".into()));
                 }

@@ -4,11 +4,13 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use loquent_client::ClientError;
-use loquent_client::http::{HttpClient, Transport};
-use loquent_client::openai::{self, AnswerStream, Generate, Prompt, Usage};
+use http::Method;
+use loquent_client::openai::{AnswerStream, Generate, Prompt, Usage};
+use loquent_client::{Asked, Client, ClientError, Request, Transport};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
+
+use super::arriving::{Arrived, Arriving};
 
 /// Why a question has no complete answer.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +48,10 @@ pub struct Answer {
     pub streamed: Duration,
     /// The server's own token count; none if it sent none.
     pub usage: Option<Usage>,
+    /// How it came at its end, from a server that speaks the delivery protocol.
+    pub transport: Option<Transport>,
+    /// How often it went on over a new path.
+    pub resumes: u32,
 }
 
 impl Answer {
@@ -60,6 +66,12 @@ impl Answer {
         }
         if let Some(ttft) = self.ttft {
             parts.push(format!("first after {:.0} ms", ttft.as_secs_f64() * 1e3));
+        }
+        parts.extend(self.transport.map(|way| format!("by {}", way.name().to_uppercase())));
+        match self.resumes {
+            0 => {}
+            1 => parts.push("resumed once".to_owned()),
+            times => parts.push(format!("resumed {times} times")),
         }
         match &self.ending {
             Ending::Stopped => parts.push("stopped".to_owned()),
@@ -81,7 +93,7 @@ impl Answer {
 
 /// A conversation. The settings may be changed between questions.
 pub struct Dialogue {
-    client: HttpClient,
+    client: Client,
     /// Model name sent with each question.
     pub model: String,
     /// System message before all others.
@@ -96,7 +108,7 @@ pub struct Dialogue {
 
 impl Dialogue {
     /// An empty conversation.
-    pub fn new(client: HttpClient, model: String) -> Dialogue {
+    pub fn new(client: Client, model: String) -> Dialogue {
         let turns = Vec::new();
         Dialogue { client, model, system: None, temperature: None, max_tokens: None, turns }
     }
@@ -123,24 +135,50 @@ impl Dialogue {
         stop: impl Future<Output = ()>,
         show: &mut impl FnMut(&str) -> io::Result<()>,
     ) -> Result<Answer, AskError> {
-        let request = self.request(prompt);
         let asked_at = Instant::now();
-        let mut arriving = Arriving::default();
-        let answering = async {
-            let sent = openai::generate(&self.client, &request, Transport::default()).await;
-            let mut stream = sent.map_err(AskError::Refused)?;
-            arriving.read(&mut stream, show).await
-        };
-        let ending = tokio::select! {
+        let mut stop = std::pin::pin!(stop);
+        let mut arrived = Arrived::default();
+        let begun = tokio::select! {
             biased;
-            () = stop => Ending::Stopped,
-            ending = answering => Ending::Finished(ending?),
+            () = &mut stop => None,
+            begun = self.begin(prompt) => Some(begun?),
         };
-        let answer = arriving.into_answer(ending, asked_at);
+        let (mut ending, mut transport, mut resumes) = (Ending::Stopped, None, 0);
+        if let Some(mut arriving) = begun {
+            let finished = tokio::select! {
+                biased;
+                () = &mut stop => None,
+                finished = arrived.read(&mut arriving, show) => Some(finished?),
+            };
+            (transport, resumes) = (arriving.transport(), arriving.resumes());
+            match finished {
+                Some(reason) => ending = Ending::Finished(reason),
+                None => arriving.cancel().await,
+            }
+        }
+        let answer = Answer { transport, resumes, ..arrived.into_answer(ending, asked_at) };
         if !answer.text.is_empty() {
             self.turns.push((prompt.to_owned(), answer.text.clone()));
         }
         Ok(answer)
+    }
+
+    /// Sends the question.
+    async fn begin(&self, prompt: &str) -> Result<Arriving, AskError> {
+        let generate = self.request(prompt);
+        let body = generate.body().to_string();
+        let request = Request::new(Method::POST, generate.path(), body);
+        match self.client.ask(&request).await.map_err(AskError::Refused)? {
+            Asked::Answer(answer) => Ok(Arriving::Delivered(answer)),
+            Asked::Reply(reply) if reply.status != 200 => {
+                Err(AskError::Refused(reply.into_refusal().await))
+            }
+            Asked::Reply(reply) => {
+                let wrong = || ClientError::Malformed("no event stream".into());
+                let response = reply.into_http().ok_or_else(|| AskError::Refused(wrong()))?;
+                Ok(Arriving::Plain(Box::new(AnswerStream::new(response))))
+            }
+        }
     }
 
     fn request(&self, prompt: &str) -> Generate {
@@ -171,49 +209,6 @@ impl Dialogue {
     }
 }
 
-/// The answer so far.
-#[derive(Default)]
-struct Arriving {
-    text: String,
-    first_at: Option<Instant>,
-    last_at: Option<Instant>,
-    usage: Option<Usage>,
-}
-
-impl Arriving {
-    /// Reads to the end and gives the finish reason.
-    async fn read(
-        &mut self,
-        stream: &mut AnswerStream,
-        show: &mut impl FnMut(&str) -> io::Result<()>,
-    ) -> Result<String, AskError> {
-        let mut finish_reason = None;
-        while let Some(arrival) = stream.next().await.map_err(AskError::CutOff)? {
-            let delta = arrival.delta;
-            self.usage = delta.usage.or(self.usage);
-            finish_reason = delta.finish_reason.or(finish_reason);
-            if delta.text.is_empty() {
-                continue;
-            }
-            self.first_at.get_or_insert(arrival.at);
-            self.last_at = Some(arrival.at);
-            self.text.push_str(&delta.text);
-            show(&delta.text)?;
-        }
-        // `[DONE]` alone is no finish: some servers send it after an abort.
-        finish_reason.ok_or(AskError::CutOff(ClientError::Truncated))
-    }
-
-    fn into_answer(self, ending: Ending, asked_at: Instant) -> Answer {
-        let streamed = match (self.first_at, self.last_at) {
-            (Some(first), Some(last)) => last - first,
-            _ => Duration::ZERO,
-        };
-        let ttft = self.first_at.map(|first| first - asked_at);
-        Answer { text: self.text, ending, ttft, streamed, usage: self.usage }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,10 +221,14 @@ mod tests {
             ttft: Some(Duration::from_millis(85)),
             streamed: Duration::from_secs(2),
             usage: Some(Usage { prompt_tokens: 3, completion_tokens: 41 }),
+            transport: None,
+            resumes: 0,
         };
         assert_eq!(answer.summary(), "41 tokens, 20.0 tokens/s, first after 85 ms");
         answer.usage = None;
         answer.ending = Ending::Stopped;
         assert_eq!(answer.summary(), "first after 85 ms, stopped");
+        (answer.transport, answer.resumes) = (Some(Transport::Quic), 2);
+        assert_eq!(answer.summary(), "first after 85 ms, by QUIC, resumed 2 times, stopped");
     }
 }

@@ -3,23 +3,26 @@
 //! With a prompt on the command line, or text on standard input, it answers once and ends, the
 //! answer alone on standard output; otherwise it converses line by line.
 
+mod arriving;
 mod commands;
 mod dialogue;
 mod lines;
 mod screen;
-mod tls;
 
 use std::future::Future;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 
 use anyhow::{Context, bail};
 use loquent_client::http::HttpClient;
-use loquent_client::openai;
+use loquent_client::{Client, Config, openai};
 
 pub use commands::Command;
 pub use dialogue::{Answer, AskError, Dialogue, Ending};
 pub use lines::{Input, Lines};
 pub use screen::{Screen, Style};
+
+/// How long the end of the program waits for what the server is still to be told.
+const CLOSE_LIMIT: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// Standard input beyond this is refused: it would not fit into any model's context.
 const MAX_STDIN_BYTES: u64 = 16 << 20;
@@ -44,6 +47,9 @@ pub struct ChatArgs {
     /// Key sent as a bearer token
     #[arg(long, value_name = "KEY", env = "LOQUENT_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
+    /// Do without QUIC
+    #[arg(long, env = "LOQUENT_NO_QUIC")]
+    pub no_quic: bool,
     /// Sampling temperature [default: the server's]
     #[arg(long, short, value_name = "T")]
     pub temperature: Option<f64>,
@@ -62,25 +68,33 @@ pub struct ChatArgs {
 /// off or stopped. While conversing such an answer is reported and the conversation goes on.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let once = prompt_of(&args, std::io::stdin().lock())?;
-    let client = connect(&args.to, args.api_key.as_deref())?;
+    let client = Client::new(Config {
+        api_key: args.api_key.clone(),
+        quic: !args.no_quic,
+        memory: crate::connect::default_state_dir(),
+        ..Config::new(args.to.clone())
+    })?;
     let model = match &args.model {
         Some(model) => model.clone(),
-        None => first_model(&client).await?,
+        None => first_model(client.http()).await?,
     };
-    let mut dialogue = Dialogue::new(client, model);
+    let mut dialogue = Dialogue::new(client.clone(), model);
     dialogue.system = args.system;
     dialogue.temperature = args.temperature;
     dialogue.max_tokens = args.max_tokens;
     let style = Style::of_terminal(std::io::stdout().is_terminal());
     let mut screen = Screen::new(std::io::stdout(), style);
-    match once {
+    let outcome = match once {
         Some(prompt) => answer_once(&mut dialogue, &prompt, &mut screen, interrupt()).await,
         None => {
-            screen
-                .note(&format!("{} at {}. /help lists the commands.", dialogue.model, args.to))?;
+            let way = client.warm_up().await.name().to_uppercase();
+            let (model, to) = (&dialogue.model, &args.to);
+            screen.note(&format!("{model} at {to} by {way}. /help lists the commands."))?;
             converse(&mut dialogue, &mut lines::Terminal::new()?, &mut screen, interrupt).await
         }
-    }
+    };
+    client.close(CLOSE_LIMIT).await;
+    outcome
 }
 
 /// Ctrl-C, once. Where it cannot be listened for, the answer simply cannot be stopped.
@@ -115,15 +129,6 @@ fn prompt_of(args: &ChatArgs, stdin: impl Read + IsTerminal) -> anyhow::Result<O
         bail!("the prompt is empty");
     }
     Ok(Some(prompt))
-}
-
-fn connect(url: &str, api_key: Option<&str>) -> anyhow::Result<HttpClient> {
-    let client = if url.starts_with("https://") {
-        tls::client(url, api_key)?
-    } else {
-        HttpClient::new(loquent_client::http::BaseUrl::parse(url)?, api_key)?
-    };
-    Ok(client)
 }
 
 /// The name to send; a server that lists none is asked for `default`.

@@ -208,7 +208,8 @@ struct QuicArgs {
     /// UDP port of QUIC; 0 picks a free one [default: the number of the TCP port]
     #[arg(long, env = "LOQUENT_QUIC_PORT", value_name = "PORT")]
     quic_port: Option<u16>,
-    /// Certificates for QUIC in PEM, the server's first [default: self-signed and renewed]
+    /// Certificates for HTTPS and QUIC in PEM, the server's first [default: plain HTTP, and
+    /// self-signed ones for QUIC, renewed while running]
     #[arg(long, env = "LOQUENT_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Private key of --tls-cert in PEM
@@ -282,15 +283,16 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
         })?;
         let bound = listener.local_addr()?;
         let load = move || load::load(&args.source, &args.engine, args.served_model_name);
-        let announce = |name: &str, description: &str| {
-            eprintln!("Loquent serves {name} ({description}) on http://{bound}");
+        let scheme = if args.quic.tls_cert.is_some() { "https" } else { "http" };
+        let announce = move |name: &str, description: &str| {
+            eprintln!("Loquent serves {name} ({description}) on {scheme}://{bound}");
         };
         server::run(listener, options, load, announce, shutdown_signal()).await
     })
 }
 
 /// Resolves at the first SIGTERM or Ctrl-C; a second one kills the process as usual.
-async fn shutdown_signal() {
+pub(crate) async fn shutdown_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate()).expect("signals can be handled");
     tokio::select! {
@@ -328,6 +330,7 @@ impl ServeArgs {
             service: self.admission.service(&self.engine, streams, policy)?,
             kept: self.quic.kept(streams),
             quic: self.quic.options(&self.host, self.http.max_connections),
+            https: self.quic.files(),
             max_connections: self.http.max_connections,
             drain_limit: seconds(self.http.drain_timeout_s),
         })
@@ -377,14 +380,14 @@ impl QuicArgs {
         }
     }
 
+    fn files(&self) -> Option<CertificateSource> {
+        let (chain, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
+        Some(CertificateSource::Files { chain, key })
+    }
+
     fn options(&self, host: &str, max_connections: usize) -> Option<QuicOptions> {
         let names = [host, "localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
-        let certificate = match (&self.tls_cert, &self.tls_key) {
-            (Some(chain), Some(key)) => {
-                CertificateSource::Files { chain: chain.clone(), key: key.clone() }
-            }
-            _ => CertificateSource::SelfSigned(names),
-        };
+        let certificate = self.files().unwrap_or(CertificateSource::SelfSigned(names));
         (!self.no_quic).then(|| QuicOptions {
             port: self.quic_port,
             required: self.quic || self.quic_port.is_some() || self.tls_cert.is_some(),

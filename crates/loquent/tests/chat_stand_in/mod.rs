@@ -114,6 +114,10 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
             plain(&mut stream, 200, &models)?;
             continue;
         }
+        if line.starts_with("GET /v1/delivery ") {
+            plain(&mut stream, 404, &json!({ "error": { "message": "no such path" } }))?;
+            continue;
+        }
         assert!(line.starts_with("POST /v1/chat/completions "), "unexpected request {line}");
         let question = (serde_json::from_slice(&body).unwrap(), authorization);
         shared.questions.lock().unwrap().push(question);

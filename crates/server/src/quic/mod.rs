@@ -10,7 +10,7 @@ mod session;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -48,6 +48,9 @@ const DATAGRAM_RECEIVE_BYTES: usize = 64 * 1024;
 /// Unread request bytes of a stream, and of a connection.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Unacknowledged response bytes of a connection: a slow reader's tokens should wait where
+/// they can still be merged.
+const SEND_WINDOW_BYTES: u64 = 128 * 1024;
 
 /// What the QUIC port can be told.
 #[derive(Debug, Clone)]
@@ -223,7 +226,7 @@ fn server_config(options: &QuicOptions) -> anyhow::Result<(ServerConfig, Option<
         .max_idle_timeout(Some(IDLE_TIMEOUT.try_into()?))
         .stream_receive_window(STREAM_WINDOW_BYTES.into())
         .receive_window(CONNECTION_WINDOW_BYTES.into())
-        .send_window(CONNECTION_WINDOW_BYTES.into())
+        .send_window(SEND_WINDOW_BYTES)
         .datagram_receive_buffer_size(Some(DATAGRAM_RECEIVE_BYTES))
         .datagram_send_buffer_size(DATAGRAM_SEND_BYTES)
         // Answers fit small packets; probes for larger ones would be their greatest part.
@@ -242,21 +245,28 @@ struct Door {
 
 impl Door {
     fn has_room(&self, address: IpAddr, options: &QuicOptions) -> bool {
-        let guests = self.guests.lock().expect("nothing panics under this lock");
-        let of_address = guests.get(&network(address)).copied().unwrap_or(0);
-        of_address < options.max_connections_per_address
-            && guests.values().sum::<usize>() < options.max_connections
+        fits(&self.guests(), network(address), options)
     }
 
     fn enter(self: &Arc<Self>, address: IpAddr, options: &QuicOptions) -> Option<Guest> {
-        if !self.has_room(address, options) {
+        let network = network(address);
+        let mut guests = self.guests();
+        if !fits(&guests, network, options) {
             return None;
         }
-        let network = network(address);
-        let mut guests = self.guests.lock().expect("nothing panics under this lock");
         *guests.entry(network).or_default() += 1;
         Some(Guest { door: self.clone(), network })
     }
+
+    fn guests(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.guests.lock().expect("nothing panics under this lock")
+    }
+}
+
+fn fits(guests: &HashMap<IpAddr, usize>, network: IpAddr, options: &QuicOptions) -> bool {
+    let of_network = guests.get(&network).copied().unwrap_or(0);
+    of_network < options.max_connections_per_address
+        && guests.values().sum::<usize>() < options.max_connections
 }
 
 /// Who counts as one: an IPv4 address, or what one subscriber has of IPv6.
@@ -278,7 +288,7 @@ struct Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        let mut guests = self.door.guests.lock().expect("nothing panics under this lock");
+        let mut guests = self.door.guests();
         if let Some(count) = guests.get_mut(&self.network) {
             *count -= 1;
             if *count == 0 {
@@ -301,5 +311,19 @@ impl Handshake {
 impl Drop for Handshake {
     fn drop(&mut self) {
         self.0.handshakes.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subscribers_count_as_one() {
+        let same = |a: &str, b: &str| network(a.parse().unwrap()) == network(b.parse().unwrap());
+        assert!(same("2001:db8:1:2::1", "2001:db8:1:2:ffff::9"));
+        assert!(!same("2001:db8:1:2::1", "2001:db8:1:3::1"));
+        assert!(same("::ffff:10.0.0.1", "10.0.0.1"));
+        assert!(!same("10.0.0.1", "10.0.0.2"));
     }
 }

@@ -53,11 +53,12 @@ impl FollowBody {
                 self.state = State::Breaking;
                 return out;
             }
-            match delta {
-                Delta::Done => self.state = State::Done,
-                Delta::Error { .. } => self.state = State::Breaking,
-                _ => {}
+            if matches!(delta, Delta::Error { .. }) {
+                self.state = State::Breaking;
             }
+        }
+        if piece.is_last && self.state == State::Streaming {
+            self.state = State::Done;
         }
         out
     }
@@ -69,7 +70,7 @@ impl FollowBody {
                 None => return Poll::Ready(None),
                 Some(piece) => {
                     let events = self.events(&piece);
-                    if !events.is_empty() {
+                    if !events.is_empty() || piece.is_last {
                         return Poll::Ready(Some(events));
                     }
                 }

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use loquent_proto::chunk::Chunks;
 use loquent_proto::delta::MAX_RECORD_BYTES;
 use loquent_proto::{Delta, Error, Micros, Sender, SenderConfig, SenderEvent, SenderState};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use super::landmarks::Landmarks;
 use super::records::Records;
@@ -81,6 +82,8 @@ pub struct Keeper {
     beside: Beside,
     /// Everything below has left by datagram: what leaves again is redundant.
     sent: u64,
+    /// The log's last record is an error.
+    failed: bool,
     /// Handed to the event stream, and since when it takes no more.
     handed: u64,
     stuck_since: Option<Micros>,
@@ -118,6 +121,7 @@ impl Keeper {
             path: None,
             beside: Beside::Off,
             sent: 0,
+            failed: false,
             handed: 0,
             stuck_since: None,
             unread_since: None,
@@ -125,6 +129,7 @@ impl Keeper {
             appends: VecDeque::new(),
             datagram: Vec::new(),
         };
+        keeper.landmarks.note_place(0);
         keeper.append(now);
         let attached = keeper.attach(now, path.0, path.1, 0);
         debug_assert!(attached.is_some(), "a fresh log begins at 0");
@@ -134,16 +139,20 @@ impl Keeper {
     /// Runs until the answer is forgotten.
     pub async fn run(mut self, mut inbox: mpsc::Receiver<Order>) {
         let mut timer = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+        let mut armed = None;
         loop {
             let now = self.now();
             self.drive(now);
             if self.is_over(now) {
                 break;
             }
-            if let Some(at) = self.wake_at(now) {
+            let wake_at = self.wake_at(now);
+            if let Some(at) = wake_at.filter(|_| wake_at != armed) {
                 timer.as_mut().reset(Instant::now() + Duration::from_micros(at.since(now).0));
+                armed = wake_at;
             }
-            let woken = self.wait(&mut inbox, timer.as_mut()).await;
+            let timer = wake_at.is_some().then_some(timer.as_mut());
+            let woken = self.wait(now, &mut inbox, timer).await;
             if self.handle(woken).is_break() {
                 break;
             }
@@ -152,15 +161,16 @@ impl Keeper {
         tracing::debug!(bytes = self.sender.log().head(), "an answer is forgotten");
     }
 
+    /// Waits for what comes first; `timer` is set if anything is due at a time.
     async fn wait(
         &mut self,
+        now: Micros,
         inbox: &mut mpsc::Receiver<Order>,
-        timer: std::pin::Pin<&mut tokio::time::Sleep>,
+        timer: Option<Pin<&mut Sleep>>,
     ) -> Woken {
-        let now = self.now();
         let takes_flushes = self.takes_flushes(now);
-        let has_news = self.handed < self.sender.log().head();
-        let timed = self.wake_at(now).is_some();
+        let log = self.sender.log();
+        let has_news = self.handed < log.head() || log.is_ended();
         let events = match way(&self.path) {
             Some(Path::Events(pieces)) => Some(pieces),
             _ => None,
@@ -182,11 +192,17 @@ impl Keeper {
                 _ => std::future::pending().await,
             }
         };
+        let time = async {
+            match timer {
+                Some(timer) => timer.await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             order = inbox.recv() => Woken::Order(order),
             flush = flush => Woken::Flush(flush),
             open = room => Woken::Room(open),
-            () = timer, if timed => Woken::Time,
+            () = time => Woken::Time,
         }
     }
 
@@ -262,7 +278,8 @@ impl Keeper {
             tracing::trace!(%error, "a frame was ignored");
         }
         let cum = self.sender.cum();
-        while let Some((_, at)) = self.appends.pop_front_if(|(end, _)| *end <= cum) {
+        while let Some((_, at)) = self.appends.front().copied().filter(|(end, _)| *end <= cum) {
+            self.appends.pop_front();
             self.streams.metrics.on_client_ack(Duration::from_micros(now.since(at).0));
         }
     }
@@ -306,7 +323,10 @@ impl Keeper {
     fn append(&mut self, now: Micros) {
         while let Some(delta) = self.waiting.pop_front() {
             match self.sender.push(now, &delta) {
-                Ok(end) => self.landmarks.note_record(end, &delta),
+                Ok(end) => {
+                    self.landmarks.note_record(end, &delta);
+                    self.failed |= matches!(delta, Delta::Error { .. });
+                }
                 Err(Error::LogFull) => {
                     self.waiting.push_front(delta);
                     return;
@@ -342,11 +362,14 @@ impl Keeper {
             bytes.truncate(whole_records(&bytes, PIECE_BYTES as usize));
         }
         self.handed += bytes.len() as u64;
-        let gone = pieces.try_send(Piece { offset, bytes }).is_err();
+        let all = self.handed == head && log.is_ended();
+        // Who had all of a broken answer already gets no clean end now.
+        let nothing = bytes.is_empty() && self.failed;
+        let piece = Piece { offset, bytes, is_last: all };
+        let gone = nothing || pieces.try_send(piece).is_err();
         self.stuck_since = None;
         // TCP has it: the log may forget it when it needs the room.
         self.sender.acknowledge(self.handed).expect("handed on from the log");
-        let all = self.handed == head && self.sender.log().is_ended();
         if gone || all {
             self.path = None;
         }

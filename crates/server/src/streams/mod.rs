@@ -109,8 +109,10 @@ pub enum Aside {
 pub struct Piece {
     /// Log offset of its first byte.
     pub offset: u64,
-    /// The records.
+    /// The records; none if the reader had all of an answer that has ended.
     pub bytes: Vec<u8>,
+    /// The log ends with it.
+    pub is_last: bool,
 }
 
 /// Tells an answer's paths apart: frames and news of an older one are ignored (D-6.3).

@@ -1,0 +1,159 @@
+//! `loquent connect`: an OpenAI endpoint on the user's own machine, so that any SDK gets
+//! its answers over the delivery protocol by changing nothing but its base URL.
+
+mod ledger;
+mod proxy;
+mod relay;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use axum::Router;
+use axum::serve::ListenerExt;
+use loquent_client::{Client, Config, Transport};
+use tokio::net::TcpListener;
+
+use ledger::Ledger;
+use proxy::Proxy;
+
+const EXAMPLES: &str = "Examples:
+  loquent connect --to https://loquent.example
+  loquent connect --to http://10.0.0.5:8080 --api-key sk-… --listen 127.0.0.1:11435
+
+Then give any OpenAI client the base URL http://127.0.0.1:11435/v1, for example
+  OPENAI_BASE_URL=http://127.0.0.1:11435/v1 OPENAI_API_KEY=none python your_program.py
+  curl -N http://127.0.0.1:11435/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{\"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
+
+An answer that was asked for with \"resumable\": true outlives its client, and this proxy too:
+  curl -N http://127.0.0.1:11435/v1/streams/ID -H 'last-event-id: N'
+where ID is the response header x-loquent-stream-id and N the last id: that was read.";
+
+/// How long the end of the program waits for what the server is still to be told.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
+/// What `loquent connect` takes; every flag also by environment, as `LOQUENT_` and its name.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ConnectArgs {
+    /// The server's URL; a final /v1 makes no difference
+    #[arg(long, value_name = "URL", env = "LOQUENT_TO")]
+    to: String,
+    /// Address to listen on; port 0 picks a free one
+    #[arg(long, value_name = "ADDRESS", env = "LOQUENT_LISTEN", default_value = "127.0.0.1:11435")]
+    listen: SocketAddr,
+    /// Key for the server, instead of those that local clients send
+    #[arg(long, value_name = "KEY", env = "LOQUENT_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// Use HTTP alone; answers are resumable all the same
+    #[arg(long, env = "LOQUENT_NO_QUIC")]
+    no_quic: bool,
+    /// Folder for what is remembered: which way won per server, which answers are under way
+    /// [default: loquent in the user's cache folder]
+    #[arg(long, value_name = "DIR", env = "LOQUENT_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+    /// How long HTTP waits for QUIC
+    #[arg(long, value_name = "MS", env = "LOQUENT_HEAD_START_MS", default_value_t = 500)]
+    head_start_ms: u64,
+    /// How long a broken answer is tried for; servers keep one for 60 s by default
+    #[arg(long, value_name = "S", env = "LOQUENT_RESUME_LIMIT_S", default_value_t = 90)]
+    resume_limit_s: u64,
+    /// Largest request body
+    #[arg(long, value_name = "N", env = "LOQUENT_MAX_REQUEST_BYTES", default_value_t = 8 * 1024 * 1024)]
+    max_request_bytes: usize,
+    /// Seconds that running answers may take to end after SIGTERM; what is left then can be
+    /// resumed
+    #[arg(long, value_name = "S", env = "LOQUENT_DRAIN_TIMEOUT_S", default_value_t = 10)]
+    drain_timeout_s: u64,
+}
+
+/// The folder for what is remembered from one run to the next: `loquent` in the user's
+/// cache folder. None if the environment names none.
+pub fn default_state_dir() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    cache.map(|cache| cache.join("loquent"))
+}
+
+/// Runs `loquent connect` until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// A URL that cannot be used, or an address that cannot be listened on. A server that
+/// cannot be reached is none: it may come.
+pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
+    let state_dir = args.state_dir.clone().or_else(default_state_dir);
+    let client = Client::new(Config {
+        api_key: args.api_key.clone(),
+        quic: !args.no_quic,
+        head_start: Duration::from_millis(args.head_start_ms),
+        resume_limit: Duration::from_secs(args.resume_limit_s),
+        memory: state_dir.clone(),
+        ..Config::new(args.to.clone())
+    })?;
+    let file = state_dir.map(|folder| folder.join(ledger_name(client.url())));
+    let ledger = Ledger::open(file, SystemTime::now());
+    let listener = TcpListener::bind(args.listen).await.with_context(|| {
+        format!("cannot listen on {}; choose another --listen address", args.listen)
+    })?;
+    let proxy = Arc::new(Proxy {
+        client,
+        ledger,
+        own_key: args.api_key.is_some(),
+        max_request_bytes: args.max_request_bytes,
+        loopback: args.listen.ip().is_loopback(),
+    });
+    announce(&proxy, listener.local_addr()?);
+    serve(listener, proxy, Duration::from_secs(args.drain_timeout_s)).await
+}
+
+/// One file for each server.
+fn ledger_name(url: &str) -> String {
+    let name = url.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    format!("answers-{}.json", name.chars().take(100).collect::<String>())
+}
+
+fn announce(proxy: &Arc<Proxy>, bound: SocketAddr) {
+    let server = proxy.client.url().to_owned();
+    eprintln!("Loquent connects to {server} and serves its API on http://{bound}");
+    eprintln!("Base URL for any OpenAI client: http://{bound}/v1");
+    for (id, offset) in proxy.ledger.answers() {
+        eprintln!("Under way when it stopped: http://{bound}/v1/streams/{id} (up to {offset})");
+    }
+    let client = proxy.client.clone();
+    tokio::spawn(async move {
+        match client.warm_up().await {
+            Transport::Quic => eprintln!("Answers come by QUIC."),
+            Transport::Http => eprintln!("Answers come by HTTP; QUIC has not got through (yet)."),
+        }
+    });
+}
+
+async fn serve(listener: TcpListener, proxy: Arc<Proxy>, drain: Duration) -> anyhow::Result<()> {
+    let writer = tokio::spawn(Arc::clone(&proxy.ledger).write_changes());
+    let app = Router::new().fallback(proxy::handle).with_state(Arc::clone(&proxy));
+    let listener = listener.tap_io(|stream| {
+        // Tokens must not wait for each other.
+        let _ = stream.set_nodelay(true);
+    });
+    let (stop, stopping) = tokio::sync::watch::channel(());
+    let mut stopped = stopping.clone();
+    let server = axum::serve(listener, app).with_graceful_shutdown(async move {
+        let _ = stopped.changed().await;
+    });
+    let mut serving = tokio::spawn(server.into_future());
+    tokio::select! {
+        ended = &mut serving => ended??,
+        () = crate::serve::shutdown_signal() => {
+            let _ = stop.send(());
+            let _ = tokio::time::timeout(drain, &mut serving).await;
+        }
+    }
+    // What is left is neither finished nor unwanted: the next run can go on with it.
+    writer.abort();
+    proxy.ledger.write();
+    proxy.client.close(CLOSE_LIMIT).await;
+    Ok(())
+}

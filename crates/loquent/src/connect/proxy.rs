@@ -1,0 +1,240 @@
+//! The proxy's answers to local requests: completions that stream go over the delivery
+//! protocol, everything else through the tunnel or over plain HTTP.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request as LocalRequest, State};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use loquent_client::reply::end_to_end;
+use loquent_client::{
+    Answer, Asked, Claim, Client, ClientError, ID_HEADER, Reply, Request, TOKEN_HEADER,
+};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::ledger::Ledger;
+use super::relay::Relay;
+
+/// What all local requests share.
+pub struct Proxy {
+    /// The way to the server.
+    pub client: Client,
+    /// Answers under way.
+    pub ledger: Arc<Ledger>,
+    /// Whether the client's own key goes before those of local clients.
+    pub own_key: bool,
+    /// Largest request body, in bytes.
+    pub max_request_bytes: usize,
+    /// Only this machine is served, so only its names may stand in `Host`.
+    pub loopback: bool,
+}
+
+/// Answers one local request.
+pub async fn handle(State(proxy): State<Arc<Proxy>>, request: LocalRequest) -> Response {
+    if let Some(refusal) = proxy.refuse_foreign(request.headers()) {
+        return refusal;
+    }
+    let request = match proxy.read(request).await {
+        Ok(request) => request,
+        Err(refusal) => return refusal,
+    };
+    let outcome = match proxy.kind(&request) {
+        Kind::Resume(claim, from) => {
+            proxy.client.resume(claim, from).await.map(|answer| proxy.stream(answer, true))
+        }
+        Kind::Answer { resumable } => match proxy.client.ask(&request).await {
+            Ok(Asked::Answer(answer)) => Ok(proxy.stream(answer, resumable)),
+            Ok(Asked::Reply(reply)) => Ok(pass_on(reply)),
+            Err(error) => Err(error),
+        },
+        Kind::Other => proxy.client.request(&request).await.map(pass_on),
+    };
+    outcome.unwrap_or_else(|error| proxy.refusal(&error))
+}
+
+/// What a request wants.
+enum Kind {
+    Answer { resumable: bool },
+    Resume(Claim, u64),
+    Other,
+}
+
+impl Proxy {
+    async fn read(&self, request: LocalRequest) -> Result<Request, Response> {
+        let (head, body) = request.into_parts();
+        let limit = self.max_request_bytes;
+        let body = to_bytes(body, limit).await.map_err(|_| {
+            let message = format!("The request's body has more than {limit} bytes.");
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, &message, "request_too_large")
+        })?;
+        let bearer = head.headers.get(header::AUTHORIZATION);
+        let bearer = bearer.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let key = bearer.filter(|_| !self.own_key).map(str::to_owned);
+        let mut headers = end_to_end(&head.headers);
+        // Ours to check and to give; the server would compare it with its own name.
+        for name in [header::AUTHORIZATION, header::ORIGIN, header::EXPECT] {
+            headers.remove(name);
+        }
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Ok(Request { method: head.method, path, headers, key, body })
+    }
+
+    fn kind(&self, request: &Request) -> Kind {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Asks {
+            stream: Option<bool>,
+            resumable: Option<bool>,
+        }
+        let path = request.path.split('?').next().unwrap_or_default();
+        match (&request.method, path) {
+            (&Method::POST, "/v1/chat/completions" | "/v1/completions") => {
+                let asks: Asks = serde_json::from_slice(&request.body).unwrap_or_default();
+                match asks.stream {
+                    Some(true) => Kind::Answer { resumable: asks.resumable.unwrap_or(false) },
+                    _ => Kind::Other,
+                }
+            }
+            (&Method::GET, path) => match path.strip_prefix("/v1/streams/") {
+                Some(id) => self.resume_kind(id, request).unwrap_or(Kind::Other),
+                None => Kind::Other,
+            },
+            _ => Kind::Other,
+        }
+    }
+
+    /// A resume, if its id and token are whole (S-5.2); without a token, of an answer that
+    /// this proxy has passed on itself.
+    fn resume_kind(&self, id: &str, request: &Request) -> Option<Kind> {
+        let uri: Uri = request.path.parse().ok()?;
+        let header = |name: &str| request.headers.get(name)?.to_str().ok();
+        let query = |wanted: &str| {
+            let mut fields = uri.query()?.split('&').filter_map(|field| field.split_once('='));
+            fields.find(|(name, _)| *name == wanted).map(|(_, value)| value)
+        };
+        let claim = match header(TOKEN_HEADER).or_else(|| query("token")) {
+            Some(token) => Claim::parse(id, token)?,
+            None => self.ledger.claim(id)?,
+        };
+        let from = match header("last-event-id").or_else(|| query("from")) {
+            Some(from) => from.trim().parse().ok()?,
+            None => 0,
+        };
+        Some(Kind::Resume(claim, from))
+    }
+
+    /// The head of an answer's event stream, and the answer as its body.
+    fn stream(&self, answer: Answer, resumable: bool) -> Response {
+        let claim = answer.claim();
+        let line = self.ledger.begin(claim, SystemTime::now());
+        let mut response = Response::new(Relay::new(answer, line, resumable).into_body());
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        for (name, digits) in [(ID_HEADER, claim.id_hex()), (TOKEN_HEADER, claim.token_hex())] {
+            headers.insert(name, HeaderValue::try_from(digits).expect("hex digits"));
+        }
+        response
+    }
+
+    fn refusal(&self, error: &ClientError) -> Response {
+        let server = self.client.url();
+        match error {
+            ClientError::Gone => {
+                let message = "There is no such answer (any more), or the token is wrong.";
+                refuse(StatusCode::NOT_FOUND, message, "not_found")
+            }
+            ClientError::Refused { status, message, .. } => {
+                let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::BAD_GATEWAY);
+                refuse(status, message, "refused")
+            }
+            ClientError::Connect { .. } => {
+                let message = format!("The server {server} cannot be reached: {error}.");
+                refuse(StatusCode::BAD_GATEWAY, &message, "server_unreachable")
+            }
+            error => {
+                let message = format!("The server {server} did not answer: {error}.");
+                refuse(StatusCode::BAD_GATEWAY, &message, "server_unreachable")
+            }
+        }
+    }
+
+    /// Keeps web pages away: they could spend the user's key. A browser names a page's
+    /// origin, and one that was led here by a forged name says that name as `Host`.
+    fn refuse_foreign(&self, headers: &HeaderMap) -> Option<Response> {
+        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+        let origin = text(header::ORIGIN).filter(|origin| {
+            let host = origin.split_once("://").map_or("?", |(_, host)| host);
+            !is_local(host)
+        });
+        let host = text(header::HOST).filter(|host| self.loopback && !is_local(host));
+        let foreign = origin.or(host)?;
+        let message = format!("Pages of {foreign} may not use this proxy.");
+        Some(refuse(StatusCode::FORBIDDEN, &message, "origin_not_allowed"))
+    }
+}
+
+/// Whether `host`, a port allowed, is a name of this machine alone.
+fn is_local(host: &str) -> bool {
+    let loopback = |name: &str| name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    let with_port = host.rsplit_once(':');
+    let with_port = with_port.filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+    let name = with_port.map_or(host, |(name, _)| name);
+    loopback(host) || name == "localhost" || loopback(name.trim_matches(['[', ']']))
+}
+
+/// The server's response as it stands. A body that breaks off breaks the connection.
+fn pass_on(mut reply: Reply) -> Response {
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_GATEWAY);
+    let headers = std::mem::take(&mut reply.headers);
+    let body = stream::unfold(Some(reply), |reply| async {
+        let mut reply = reply?;
+        match reply.piece().await {
+            Ok(Some(piece)) => Some((Ok(piece), Some(reply))),
+            Ok(None) => None,
+            Err(error) => {
+                // The connection sends what it has while nothing more is ready.
+                tokio::task::yield_now().await;
+                Some((Err(error), None))
+            }
+        }
+    });
+    let mut response = Response::new(Body::from_stream(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// An error in OpenAI's words.
+pub(super) fn error_json(message: &str, code: &str) -> serde_json::Value {
+    json!({ "error": { "message": message, "type": "server_error", "param": null, "code": code } })
+}
+
+fn refuse(status: StatusCode, message: &str, code: &str) -> Response {
+    let mut body = error_json(message, code);
+    if status.is_client_error() {
+        body["error"]["type"] = "invalid_request_error".into();
+    }
+    (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machines_names_are_local() {
+        for host in ["localhost", "localhost:1", "127.0.0.1:11435", "127.9.9.9", "[::1]:1", "::1"] {
+            assert!(is_local(host), "{host}");
+        }
+        for host in ["", "?", "evil.example", "localhost.evil.example:1", "10.0.0.1", "null"] {
+            assert!(!is_local(host), "{host}");
+        }
+    }
+}

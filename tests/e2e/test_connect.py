@@ -1,0 +1,359 @@
+"""`loquent connect`: any SDK, unmodified, over a lossy path; nothing broken looks whole."""
+
+import concurrent.futures
+import os
+import pty
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+
+from conftest import BINARY, READY, Server
+from lossy import LossyPath
+
+PACED = ("--simulate", "100")
+
+
+class Proxy:
+    """A running `loquent connect`."""
+
+    def __init__(self, to, state_dir, *args, listen="127.0.0.1:0", env=None):
+        command = [BINARY, "connect", "--to", to, "--listen", listen, "--state-dir", str(state_dir)]
+        self.process = subprocess.Popen(
+            [*command, *args], stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
+        )
+        self.log, self.url, self.way = [], None, None
+        self._announced, self._decided = threading.Event(), threading.Event()
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+        assert self._announced.wait(20) and self.url, "".join(self.log)
+
+    def _read_log(self):
+        for line in self.process.stderr:
+            self.log.append(line)
+            if found := READY.search(line):
+                self.url = found[1]
+                self._announced.set()
+            if line.startswith("Answers come by "):
+                self.way = line.split()[3].strip(".;")
+                self._decided.set()
+        self._announced.set()
+
+    def decided(self):
+        """The way that answers come, once it says so."""
+        assert self._decided.wait(20), "".join(self.log)
+        return self.way
+
+    def sdk(self, **extra):
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **extra)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(20)
+        self._reader.join(20)
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def connect(tmp_path):
+    """Starts proxies that end with the test."""
+    running = []
+
+    def start_proxy(to, *args, **kwargs):
+        running.append(Proxy(to, tmp_path / "state", *args, **kwargs))
+        return running[-1]
+
+    yield start_proxy
+    for proxy in running:
+        proxy.stop()
+
+
+@pytest.fixture
+def lossy():
+    """Lossy paths that end with the test."""
+    running = []
+
+    def start_path(server, **kwargs):
+        running.append(LossyPath(int(server.url.rsplit(":", 1)[1]), **kwargs))
+        return running[-1]
+
+    yield start_path
+    for path in running:
+        path.close()
+
+
+def question(n, tokens):
+    return {"model": "x", "messages": [{"role": "user", "content": f"Question {n}: tokens={tokens}"}]}
+
+
+def collect(sdk, asked):
+    """Text, finish reason, usage, and the number of chunks of one streamed answer."""
+    text, finish, usage, chunks = "", None, None, 0
+    for chunk in sdk.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        chunks += 1
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            finish = choice.finish_reason or finish
+    return text, finish, usage.completion_tokens, chunks
+
+
+def test_a_hundred_answers_over_a_lossy_path_are_those_of_a_clean_one(start, connect, lossy):
+    server = start("--simulate", "200", "--max-batch-size", "32")
+    path = lossy(server, loss=0.2, seed=1)
+    proxy = connect(path.url, "--head-start-ms", "5000")
+    assert proxy.decided() == "QUIC"
+    asked = [question(n, 40) for n in range(100)]
+    clean = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    with concurrent.futures.ThreadPoolExecutor(20) as pool:
+        expected = list(pool.map(lambda one: collect(clean, one), asked))
+        began = time.monotonic()
+        lossy_answers = list(pool.map(lambda one: collect(proxy.sdk(), one), asked))
+        took = time.monotonic() - began
+    assert lossy_answers == expected
+    assert len({text for text, *_ in expected}) == 100
+    print(f"100 answers in {took:.1f} s with {path.dropped} packets lost")
+    assert path.dropped > 100, "the path lost next to nothing"
+    assert took < 60
+
+
+@pytest.mark.parametrize("change", ["move", "die"])
+def test_an_answer_survives_a_new_address_and_the_death_of_udp(start, connect, lossy, change):
+    server = start(*PACED)
+    path = lossy(server, loss=0)
+    proxy = connect(path.url, "--head-start-ms", "5000")
+    assert proxy.decided() == "QUIC"
+    asked = question(1, 200)
+    direct = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    expected = direct.chat.completions.create(**asked).choices[0].message.content
+    text, last, stall = "", None, 0
+    for chunk in proxy.sdk().chat.completions.create(**asked, stream=True):
+        now = time.monotonic()
+        stall = max(stall, now - (last or now))
+        last, before = now, len(text)
+        text += chunk.choices[0].delta.content or ""
+        if before < len(expected) // 3 <= len(text):
+            if change == "move":
+                path.move_client()
+            else:
+                path.loss = 1
+    assert text == expected
+    print(f"{change}: longest stall {stall * 1000:.0f} ms")
+    assert stall < (1 if change == "move" else 15)
+
+
+def test_everything_else_passes_unchanged(start, connect):
+    server = start(*PACED)
+    proxy = connect(server.url)
+    proxy.decided()
+    sdk = proxy.sdk()
+    direct = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    assert [one.id for one in sdk.models.list()] == [one.id for one in direct.models.list()]
+    whole, same = (one.chat.completions.create(**question(1, 12)) for one in (sdk, direct))
+    assert whole.choices[0].message.content == same.choices[0].message.content
+    assert collect(sdk, question(1, 12)) == collect(direct, question(1, 12))
+    for stream in (True, False):
+        with pytest.raises(openai.BadRequestError) as refused:
+            sdk.chat.completions.create(**question(1, 5), stream=stream, temperature=9)
+        assert refused.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError):
+        sdk.models.retrieve("other")
+    assert httpx.get(f"{proxy.url}/health").status_code == 200
+    text = sdk.completions.create(model="x", prompt="tokens=9", stream=True)
+    assert "".join(chunk.choices[0].text for chunk in text if chunk.choices)
+
+
+def raw_events(url, path, body):
+    """An answer's events as they stand, but for what each answer has of its own."""
+    with httpx.stream("POST", url + path, json=body, timeout=30) as response:
+        blocks = "".join(response.iter_text()).split("\n\n")
+    own = re.compile(r'"(chat)?cmpl-[^"]*"|"created":\d+')
+    return [own.sub("", block) for block in blocks if block and not block.startswith(":")]
+
+
+@pytest.mark.parametrize("args", [(), ("--no-quic",)])
+def test_events_are_byte_for_byte_the_servers_own(server, connect, args):
+    proxy = connect(server.url, *args)
+    proxy.decided()
+    chat = {"messages": [{"role": "user", "content": "What is token streaming?"}], "max_tokens": 20}
+    counts = {"include_usage": True, "continuous_usage_stats": True}
+    for path, body in (
+        ("/v1/chat/completions", chat),
+        ("/v1/chat/completions", {**chat, "logprobs": True, "top_logprobs": 2}),
+        ("/v1/chat/completions", {**chat, "stream_options": {"include_usage": True}}),
+        ("/v1/chat/completions", {**chat, "stream_options": counts}),
+        ("/v1/completions", {"prompt": "Token", "max_tokens": 8, "logprobs": 1, "echo": True}),
+    ):
+        body = {**body, "stream": True, "temperature": 0}
+        own = raw_events(server.url, path, {**body, "resumable": True})
+        assert len(own) > 5 and own[-1].endswith("[DONE]")
+        assert raw_events(proxy.url, path, body) == own, body
+
+
+@pytest.mark.parametrize("args", [(), ("--no-quic",)])
+def test_a_server_that_dies_is_never_a_clean_end(start, connect, args):
+    server = start(*PACED)
+    proxy = connect(server.url, "--resume-limit-s", "2", *args)
+    proxy.decided()
+    stream = proxy.sdk(timeout=60).chat.completions.create(**question(1, 500), stream=True)
+    chunks = iter(stream)
+    for _ in range(5):
+        next(chunks)
+    server.process.kill()
+    with pytest.raises((openai.APIError, httpx.HTTPError)):
+        for _ in chunks:
+            pass
+
+
+def test_a_client_that_leaves_cancels_its_answer(start, connect):
+    server = start(*PACED)
+    proxy = connect(server.url)
+    proxy.decided()
+    stream = proxy.sdk().chat.completions.create(**question(1, 2000), stream=True)
+    next(iter(stream))
+    running = lambda: httpx.get(f"{server.url}/metrics").text
+    assert "num_requests_running 1" in running()
+    stream.close()
+    deadline = time.monotonic() + 5
+    while "num_requests_running 0" not in running():
+        assert time.monotonic() < deadline, "it is generated for nobody"
+        time.sleep(0.02)
+
+
+def read_events(response, until=None):
+    """(id, text) after the events so far; stops once `until` characters of text came."""
+    last, text, done = 0, "", False
+    for line in response.iter_lines():
+        if line.startswith("id: "):
+            last = int(line[4:])
+        elif line == "data: [DONE]":
+            done = True
+        elif line.startswith("data: "):
+            chunk = httpx.Response(200, content=line[6:]).json()
+            for choice in chunk["choices"]:
+                text += choice["delta"].get("content") or ""
+            if until and len(text) >= until:
+                break
+    return last, text, done
+
+
+@pytest.mark.parametrize("args", [(), ("--no-quic",)])
+def test_a_killed_and_restarted_proxy_resumes(start, connect, args):
+    server = start(*PACED)
+    proxy = connect(server.url, *args)
+    proxy.decided()
+    asked = question(1, 300)
+    direct = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    expected = direct.chat.completions.create(**asked).choices[0].message.content
+    body = {**asked, "stream": True, "resumable": True}
+    with httpx.stream("POST", f"{proxy.url}/v1/chat/completions", json=body, timeout=30) as response:
+        stream_id = response.headers["x-loquent-stream-id"]
+        last, text, done = read_events(response, until=len(expected) // 3)
+        time.sleep(0.6)  # the proxy notes answers in its file at most so late
+        proxy.process.kill()
+    assert not done and expected.startswith(text)
+    again = connect(server.url, *args)
+    again.decided()
+    assert any(stream_id in line for line in again.log), "it does not say what is under way"
+    # Its id and the last event are enough: the proxy has the token.
+    headers = {"last-event-id": str(last)}
+    with httpx.stream("GET", f"{again.url}/v1/streams/{stream_id}", headers=headers, timeout=30) as response:
+        assert response.status_code == 200
+        _, rest, done = read_events(response)
+    assert done and text + rest == expected
+    assert httpx.get(f"{again.url}/v1/streams/{'0' * 32}").status_code == 404
+
+
+def test_what_goes_wrong_is_said_in_openais_words(connect, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    proxy = connect(f"http://127.0.0.1:{port}")
+    assert proxy.decided() == "HTTP"
+    for stream in (True, False):
+        with pytest.raises(openai.InternalServerError, match="cannot be reached") as refused:
+            proxy.sdk().chat.completions.create(**question(1, 1), stream=stream)
+        assert refused.value.status_code == 502
+    for headers in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
+        refused = httpx.get(f"{proxy.url}/v1/models", headers=headers)
+        assert refused.status_code == 403 and refused.json()["error"]["code"] == "origin_not_allowed"
+    taken = proxy.url.removeprefix("http://")
+    other = subprocess.run(
+        [BINARY, "connect", "--to", "http://127.0.0.1:1", "--listen", taken, "--state-dir", str(tmp_path)],
+        capture_output=True, text=True, timeout=20,
+    )
+    assert other.returncode == 1 and "choose another --listen" in other.stderr
+
+
+def test_a_termination_lets_answers_end(start, connect):
+    server = start(*PACED)
+    proxy = connect(server.url)
+    proxy.decided()
+    stream = iter(proxy.sdk().chat.completions.create(**question(1, 100), stream=True))
+    next(stream)
+    proxy.process.send_signal(signal.SIGTERM)
+    assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "stop"
+    assert proxy.process.wait(20) == 0
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    """A certificate for localhost, its key, and the authority that signed it."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("authority")
+    (folder / "names").write_text("subjectAltName=DNS:localhost\nextendedKeyUsage=serverAuth\n")
+    new_key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+    for command in (
+        f"req -x509 {new_key} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
+        f"req {new_key} -keyout server.key -out server.csr -subj /CN=localhost",
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem",
+    ):
+        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def test_certificates_of_an_authority_hold_for_both_ways(authority, connect):
+    cert = ("--tls-cert", str(authority / "server.pem"), "--tls-key", str(authority / "server.key"))
+    server = Server(*PACED, *cert)
+    try:
+        assert server._announced.wait(60) and server.url.startswith("https://"), "".join(server.log)
+        url = f"https://localhost:{server.url.rsplit(':', 1)[1]}"
+        trusting = {"SSL_CERT_FILE": str(authority / "ca.pem")}
+        for args, way in (((), "QUIC"), (("--no-quic",), "HTTP")):
+            proxy = connect(url, *args, env=trusting)
+            assert proxy.decided() == way
+            text, finish, *_ = collect(proxy.sdk(), question(1, 20))
+            assert text and finish == "stop"
+        stranger = connect(url)
+        assert stranger.decided() == "HTTP"
+        with pytest.raises(openai.InternalServerError, match="cannot be reached"):
+            collect(stranger.sdk(), question(1, 20))
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("args, way", [((), "by QUIC"), (("--no-quic",), "by HTTP")])
+def test_the_chat_says_how_its_answer_came(start, tmp_path, args, way):
+    server = start(*PACED)
+    terminal, stdout = pty.openpty()
+    command = [BINARY, "chat", "--to", server.url, *args, "tokens=20"]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TERM": "dumb"}
+    chat = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, env=env)
+    os.close(stdout)
+    shown = b""
+    try:
+        while data := os.read(terminal, 4096):
+            shown += data
+    except OSError:
+        pass  # The last writer of a terminal has closed it.
+    os.close(terminal)
+    assert chat.wait(20) == 0
+    assert "tokens/s" in shown.decode() and way in shown.decode(), shown
