@@ -40,7 +40,7 @@ pub struct LinkOptions {
     pub corrupt: f64,
     /// Lose nothing from client to server
     #[arg(long)]
-    pub clean_up: bool,
+    pub clean_uplink: bool,
 }
 
 impl LinkOptions {
@@ -50,7 +50,7 @@ impl LinkOptions {
     /// Names the parameter that is out of range.
     pub fn link(&self) -> Result<Link, String> {
         let mut link = Link::new(self.rtt, self.loss.clone());
-        link.acks = if self.clean_up { AckPath::Clean } else { AckPath::Lossy };
+        link.acks = if self.clean_uplink { AckPath::Clean } else { AckPath::Lossy };
         (link.rate_kbps, link.queue_bytes) = (self.rate, self.queue);
         (link.jitter_ms, link.duplicate, link.corrupt) =
             (self.jitter, self.duplicate, self.corrupt);

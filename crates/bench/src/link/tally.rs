@@ -160,7 +160,7 @@ impl Lateness {
         for (step, count) in self.steps.iter().enumerate() {
             seen += count;
             if seen >= wanted {
-                return ((step as u64 + 1) * STEP_US) as f64 / 1e3;
+                return (((step as u64 + 1) * STEP_US) as f64 / 1e3).min(self.max_ms);
             }
         }
         self.max_ms
