@@ -7,8 +7,8 @@ pub mod connect;
 pub mod hub;
 pub mod in_process;
 pub mod serve;
-pub mod tune;
 #[cfg(feature = "llama")]
 pub mod split;
 #[cfg(feature = "llama")]
 pub mod stage;
+pub mod tune;

@@ -7,11 +7,11 @@ use loquent::chat::{self, ChatArgs};
 use loquent::connect::{self, ConnectArgs};
 use loquent::in_process::BenchCommand;
 use loquent::serve::{self, ServeArgs};
-use loquent::tune::{self, TuneArgs};
 #[cfg(feature = "llama")]
 use loquent::split::SplitArgs;
 #[cfg(feature = "llama")]
 use loquent::stage::StageArgs;
+use loquent::tune::{self, TuneArgs};
 use loquent_sim::cli::{SimArgs, TraceArgs};
 use tracing_subscriber::EnvFilter;
 
