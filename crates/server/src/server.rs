@@ -230,6 +230,7 @@ pub fn start_upstream(
     let upstream = Upstream::new(upstream, surroundings)?;
     Ok(Arc::new(Service {
         model: Model::of_upstream(upstream.authority().to_owned())?,
+        backing: None,
         backend: Backend::Upstream(Arc::new(upstream)),
         gate: Gate::new(bounds, app.clock),
         workers: Arc::new(Semaphore::new(1)),

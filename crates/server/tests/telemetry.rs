@@ -58,7 +58,7 @@ fn loaded() -> Loaded {
         grammars: GrammarSource::default(),
     };
     let runner = Box::new(SimRunner::new(SimOptions::default()));
-    Loaded { runner, model, description: "simulated".into() }
+    Loaded { runner, model, description: "simulated".into(), backing: None }
 }
 
 fn service(otlp_endpoint: Option<String>) -> (Arc<Service>, std::thread::JoinHandle<()>) {
