@@ -564,7 +564,7 @@ mod tests {
             (&["--control"], "--control"),
             (&["--request-rate", "0"], "--request-rate"),
             (&["--request-rate", "NaN"], "--request-rate"),
-            (&["--url", "https://x"], "https"),
+            (&["--url", "ftp://x"], "ftp"),
             (&["--server-pid", "1", "--server-pid", "2"], "--server-pid"),
             (&["--in-process"], "--in-process"),
             (&["--extra-body", "[]"], "--extra-body"),

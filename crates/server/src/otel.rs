@@ -206,8 +206,10 @@ impl opentelemetry_http::HttpClient for Collector {
         &self,
         request: http::Request<Bytes>,
     ) -> Result<http::Response<Bytes>, SendError> {
-        let sending = tokio::time::timeout(EXPORT_TIMEOUT, send(self.client.clone(), request));
-        // The SDK's thread has no runtime of its own.
+        let client = self.client.clone();
+        // The SDK's thread has no runtime of its own, nor its clock.
+        let sending =
+            async move { tokio::time::timeout(EXPORT_TIMEOUT, send(client, request)).await };
         let sent = self.runtime.spawn(sending).await;
         let outcome = match sent {
             Ok(Ok(Ok(response))) if response.status().is_success() => Ok(response),

@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn queue_and_outage_are_told_apart() {
         let mut link = Link::new(100.0, Channel::Clean);
-        (link.rate_kbps, link.queue_bytes) = (Some(16.0), 150);
+        (link.rate_kbps, link.queue_bytes) = (Some(16.0), 250);
         let outages = vec![(1_000_000, 2_000_000)];
         let courses = [Course::new(link, 7, 60_000_000, outages)];
         let mut emulator = Emulator::new(&courses);
