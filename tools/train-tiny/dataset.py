@@ -50,8 +50,6 @@ class Sampler:
         self.end = self.encode("<|im_end|>\n")
         # The share of known questions that get noise: clean wordings are learned sooner, so training raises it.
         self.noise = 1.0
-        # The share of questions that no answer fits.
-        self.unknown_share = 0.24
         self.cache = {}
         self.deck = []
 
@@ -118,7 +116,7 @@ class Sampler:
             text = rng.choice(phrasing.TEMPLATES[family]).format(self.unknown_subject())
         return phrasing.add_noise(text, rng)
 
-    def turn(self, previous=None, follow=0.15, unknown=None):
+    def turn(self, previous=None, follow=0.15, unknown=0.24):
         """A question and the whole answer to it; `previous` is the last answer of the conversation."""
         draw = self.rng.random()
         if previous and draw < follow:
@@ -127,7 +125,7 @@ class Sampler:
             answer = self.following[previous] if kind == "more" else previous
             if len(self.answer_ids(answer)) < 250:
                 return text, answer
-        if draw > 1 - (unknown or self.unknown_share):
+        if draw > 1 - unknown:
             return self.fresh(self.unknown_question), self.refusal
         return self.known()
 

@@ -31,11 +31,10 @@ from tokenizer import restored_tokenizer, train_tokenizer  # noqa: E402
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="GGUF file to write")
-    parser.add_argument("--steps", type=int, default=6000, help="optimiser steps of 1,024 tokens")
+    parser.add_argument("--steps", type=int, default=8000, help="optimiser steps of 1,024 tokens")
     parser.add_argument("--rate", type=float, default=2.5e-3, help="peak learning rate")
     parser.add_argument("--seed", type=int, default=7, help="seed of weights and data")
     parser.add_argument("--quant", choices=["q8_0", "f16", "f32"], default="q8_0", help="type of the matrices in the file")
-    parser.add_argument("--unknown", type=float, default=0.24, help="share of questions that no answer fits")
     parser.add_argument("--save-every", type=int, default=0, help="also write the file every so many steps")
     parser.add_argument("--init", type=Path, help="start from this GGUF, its tokenizer included, instead of from random weights")
     return parser.parse_args()
@@ -97,7 +96,6 @@ def main():
     banned = corpus.held_out_questions(heldout + dev)
     following = corpus.next_answers(entries, unknown["refusal"])
     sampler = dataset.Sampler(tokenizer, entries, unknown, turns, following, banned, args.seed)
-    sampler.unknown_share = args.unknown
     args.out.parent.mkdir(parents=True, exist_ok=True)
 
     def save(params):
