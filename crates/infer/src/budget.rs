@@ -32,6 +32,14 @@ impl Ewma {
         let old = self.0.unwrap_or(value);
         self.0 = Some(old + EWMA_WEIGHT * (value - old));
     }
+
+    /// The same, but a worse value counts at once: a promise was broken.
+    fn observe_cost(&mut self, value: f64) {
+        match self.0 {
+            Some(old) if value > old => self.0 = Some(value),
+            _ => self.observe(value),
+        }
+    }
 }
 
 /// The prefill tokens that each step may carry.
@@ -78,10 +86,10 @@ impl PrefillBudget {
             self.decode_step_s.observe(took_s);
             return;
         }
-        let decode_s = if decode_rows == 0 { Some(0.0) } else { self.decode_step_s.0 };
-        if let Some(decode_s) = decode_s {
+        // A prompt token alone, among hundreds, costs less than one beside decode rows.
+        if let (1.., Some(decode_s)) = (decode_rows, self.decode_step_s.0) {
             let extra_s = (took_s - decode_s).max(0.0);
-            self.prefill_token_s.observe(extra_s / f64::from(prefill_tokens));
+            self.prefill_token_s.observe_cost(extra_s / f64::from(prefill_tokens));
         }
     }
 }
@@ -107,6 +115,25 @@ mod tests {
         assert!((18..=21).contains(&tokens), "{tokens}");
         let tokens = learned(ItlTarget::Relative(2.0)).tokens(4);
         assert!((9..=11).contains(&tokens), "{tokens}");
+    }
+
+    #[test]
+    fn a_dearer_token_counts_at_once_a_cheaper_one_slowly() {
+        let mut budget = learned(ItlTarget::Relative(2.0));
+        budget.observe(4, 10, Duration::from_millis(50 + 200));
+        assert_eq!(budget.tokens(4), MIN_CHUNK_TOKENS);
+        for _ in 0..30 {
+            budget.observe(4, 10, Duration::from_millis(50 + 20));
+        }
+        assert!((20..=25).contains(&budget.tokens(4)), "{}", budget.tokens(4));
+    }
+
+    #[test]
+    fn what_a_prompt_costs_alone_is_no_measure() {
+        let mut budget = PrefillBudget::new(512, ItlTarget::Relative(2.0));
+        budget.observe(0, 512, Duration::from_millis(100));
+        budget.observe(4, 0, Duration::from_millis(50));
+        assert_eq!(budget.tokens(4), PROBE_CHUNK_TOKENS);
     }
 
     #[test]
