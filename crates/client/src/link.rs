@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::ClientError;
 use crate::congestion::FlooredConfig;
-use crate::message::{MAX_MESSAGE_BYTES, Message, Messages};
+use crate::message::{MAX_MESSAGE_BYTES, Message, Messages, code};
 use crate::offer::Offer;
 use crate::tls;
 
@@ -342,8 +342,8 @@ impl MessageStream {
 
     /// Tells the server that it broke the rules (S-2.1).
     pub(crate) fn refuse(&mut self) {
-        let _ = self.send.reset(VarInt::from_u32(1));
-        let _ = self.incoming.recv.stop(VarInt::from_u32(1));
+        let _ = self.send.reset(VarInt::from_u32(code::PROTOCOL));
+        let _ = self.incoming.recv.stop(VarInt::from_u32(code::PROTOCOL));
     }
 }
 

@@ -2,39 +2,16 @@
 //! pieces of any size within a bound.
 
 use bytes::{Buf, Bytes, BytesMut};
-use loquent_proto::wire::{Reader, put_int};
+use loquent_proto::message::{Head, HeadError};
+pub use loquent_proto::message::{Kind, MAX_MESSAGE_BYTES, code, put_message};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::ClientError;
 use crate::claim::Claim;
 
-/// Longest message that this client reads (S-2.1), in bytes.
-pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// Pieces in which it writes a body, in bytes.
 pub const BODY_PIECE_BYTES: usize = 64 * 1024;
-
-/// What a message is (S-2.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Head of a request.
-    Request = 0,
-    /// The next bytes of a body.
-    Body = 1,
-    /// Head of a response.
-    Response = 2,
-    /// Head of an answer by datagram.
-    Answer = 3,
-    /// A frame of the delivery protocol.
-    Frame = 4,
-}
-
-impl Kind {
-    fn of(byte: u8) -> Option<Kind> {
-        let kinds = [Kind::Request, Kind::Body, Kind::Response, Kind::Answer, Kind::Frame];
-        kinds.get(usize::from(byte)).copied()
-    }
-}
 
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,13 +20,6 @@ pub struct Message {
     pub kind: Kind,
     /// What it carries.
     pub payload: Bytes,
-}
-
-/// Appends a message to `out`.
-pub fn put_message(kind: Kind, payload: &[u8], out: &mut Vec<u8>) {
-    out.push(kind as u8);
-    put_int(out, payload.len() as u64);
-    out.extend_from_slice(payload);
 }
 
 /// Appends a request's body as BODY messages; an `answer`'s ends with an empty one (S-4.1).
@@ -105,29 +75,22 @@ impl Messages {
     }
 
     fn parse(&mut self) -> Result<Option<Message>, ClientError> {
-        let Some(&first) = self.buffer.first() else {
+        let head = Head::read(&self.buffer, self.limit_bytes).map_err(|error| match error {
+            HeadError::UnknownKind(kind) => {
+                ClientError::Malformed(format!("message of unknown type {kind}"))
+            }
+            HeadError::Length(error) => ClientError::Malformed(format!("message length: {error}")),
+            HeadError::TooLong => {
+                ClientError::TooLarge { what: "one message", limit_bytes: self.limit_bytes }
+            }
+        })?;
+        let Some(head) = head.filter(|head| self.buffer.len() >= head.len + head.payload_len)
+        else {
             return Ok(None);
         };
-        let kind = Kind::of(first)
-            .ok_or_else(|| ClientError::Malformed(format!("message of unknown type {first}")))?;
-        let mut reader = Reader::new(&self.buffer[1..]);
-        let length = match reader.int() {
-            Ok(length) => length,
-            Err(loquent_proto::Error::Truncated) => return Ok(None),
-            Err(error) => return Err(ClientError::Malformed(format!("message length: {error}"))),
-        };
-        if length > self.limit_bytes as u64 {
-            return Err(ClientError::TooLarge {
-                what: "one message",
-                limit_bytes: self.limit_bytes,
-            });
-        }
-        let (length, head) = (length as usize, self.buffer.len() - reader.rest().len());
-        if reader.rest().len() < length {
-            return Ok(None);
-        }
-        self.buffer.advance(head);
-        Ok(Some(Message { kind, payload: self.buffer.split_to(length).freeze() }))
+        self.buffer.advance(head.len);
+        let payload = self.buffer.split_to(head.payload_len).freeze();
+        Ok(Some(Message { kind: head.kind, payload }))
     }
 }
 

@@ -19,6 +19,7 @@ pub mod frame;
 pub mod govern;
 pub mod json;
 pub mod log;
+pub mod message;
 pub mod pace;
 pub mod path;
 pub mod receiver;

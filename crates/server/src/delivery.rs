@@ -34,7 +34,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// A request's streams to open.
 struct Open {
     openings: Vec<Opening>,
-    outlet: Outlet,
+    outflow: Outflow,
     tags: oneshot::Sender<Vec<Tag>>,
 }
 
@@ -58,12 +58,6 @@ enum Control {
 
 /// What streams that outlive the server are told.
 const SHUTDOWN: &str = "the server is shutting down";
-
-/// The delivery side's end of a request.
-#[derive(Debug, Clone)]
-struct Outlet {
-    flushes: Outflow,
-}
 
 /// The request's end: yields its flushes; dropping it cancels what still runs.
 #[derive(Debug)]
@@ -114,7 +108,7 @@ impl Handle {
     pub fn open(&self, openings: Vec<Opening>) -> Inlet {
         let (outflow, flushes) = flow();
         let (tag_sender, tags) = oneshot::channel();
-        let open = Open { openings, outlet: Outlet { flushes: outflow }, tags: tag_sender };
+        let open = Open { openings, outflow, tags: tag_sender };
         // When delivery is gone the inlet ends at once, without a finish: the caller reports it.
         let _ = self.control.send(Control::Open(open));
         Inlet { flushes, tags, delivery: self.clone() }
@@ -124,7 +118,7 @@ impl Handle {
 struct Stream {
     choice: Choice,
     ticket: Ticket,
-    outlet: Outlet,
+    outflow: Outflow,
     patient: bool,
     generation: u32,
     paused_since: Option<Duration>,
@@ -203,7 +197,7 @@ impl Delivery {
             let stream = Stream {
                 choice,
                 ticket,
-                outlet: open.outlet.clone(),
+                outflow: open.outflow.clone(),
                 patient,
                 generation: self.next_generation,
                 paused_since: None,
@@ -371,12 +365,12 @@ impl Delivery {
 
 impl Stream {
     fn unread_bytes(&self) -> usize {
-        self.outlet.flushes.unread_bytes()
+        self.outflow.unread_bytes()
     }
 
     /// Hands a flush to the client's side; false when the client is gone.
     fn pass_on(&self, flush: Flush) -> bool {
-        self.outlet.flushes.send(flush)
+        self.outflow.send(flush)
     }
 }
 

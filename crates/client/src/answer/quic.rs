@@ -14,7 +14,9 @@ use crate::ClientError;
 use crate::claim::Claim;
 use crate::client::{Client, Request};
 use crate::link::{Link, MessageStream, Route};
-use crate::message::{AnswerHead, Kind, Message, RequestHead, ResponseHead, put_body, put_message};
+use crate::message::{
+    AnswerHead, Kind, Message, RequestHead, ResponseHead, code, put_body, put_message,
+};
 use crate::reply::Reply;
 
 /// A silent path gets a new port, and so long to answer from there.
@@ -320,7 +322,7 @@ impl QuicPath {
             send.stopped().await.ok()
         };
         if tokio::time::timeout(STOP_TIMEOUT, saying).await.is_err() {
-            let _ = self.stream.send.reset(VarInt::from_u32(3));
+            let _ = self.stream.send.reset(VarInt::from_u32(code::CANCELLED));
         }
     }
 }

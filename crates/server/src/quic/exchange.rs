@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tower::ServiceExt;
 use web_transport_quinn::{RecvStream, SendStream};
 
-use super::message::{Broken, Kind, MAX_MESSAGE_BYTES, Message, Messages, code};
+use super::message::{Broken, Kind, MAX_MESSAGE_BYTES, Message, Messages, code, put_message};
 use super::session::{Routed, Session};
 use crate::api::request::Endpoint;
 use crate::error::ApiError;
@@ -240,7 +240,7 @@ impl Exchange {
 
     async fn write(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Broken> {
         let mut message = Vec::with_capacity(payload.len() + 9);
-        Message::put(kind, payload, &mut message);
+        put_message(kind, payload, &mut message);
         self.send.write_all(&message).await.map_err(|_| Broken::Lost)
     }
 }

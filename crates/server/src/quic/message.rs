@@ -1,47 +1,12 @@
 //! Messages on a stream (`spec/session.md`, section 2): a type, a length, a payload.
 
-use bytes::{Bytes, BytesMut};
-use loquent_proto::wire::{Reader, put_int};
+use bytes::{Buf, Bytes, BytesMut};
+use loquent_proto::message::{Head, HeadError};
+pub use loquent_proto::message::{Kind, MAX_MESSAGE_BYTES, code, put_message};
 use web_transport_quinn::{ReadError, RecvStream};
-
-/// Longest message beside those of a request.
-pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 /// Bytes taken from the stream at once.
 const CHUNK_BYTES: usize = 64 * 1024;
-
-/// Codes of reset streams.
-pub mod code {
-    /// The peer broke the protocol (S-2.1).
-    pub const PROTOCOL: u32 = 1;
-    /// A response broke off (S-3.2), or an answer goes on elsewhere.
-    pub const BROKEN: u32 = 2;
-    /// The client wants no more (S-4.5).
-    pub const CANCELLED: u32 = 3;
-}
-
-/// What a message is (S-2.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A request's head.
-    Request = 0,
-    /// The next bytes of a body.
-    Body = 1,
-    /// A response's head.
-    Response = 2,
-    /// An answer's head.
-    Answer = 3,
-    /// A frame.
-    Frame = 4,
-}
-
-impl Kind {
-    fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Request, Self::Body, Self::Response, Self::Answer, Self::Frame]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
-    }
-}
 
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,35 +18,23 @@ pub struct Message {
 }
 
 impl Message {
-    /// Appends a message of `kind`.
-    pub fn put(kind: Kind, payload: &[u8], out: &mut Vec<u8>) {
-        out.push(kind as u8);
-        put_int(out, payload.len() as u64);
-        out.extend_from_slice(payload);
-    }
-
     /// Takes the message at the front of `buffer`, if it is complete.
     ///
     /// # Errors
     /// [`Broken::Protocol`] for an unknown type or a length beyond `most`.
     pub fn take(buffer: &mut BytesMut, most: usize) -> Result<Option<Self>, Broken> {
-        let Some((&kind, rest)) = buffer.split_first() else { return Ok(None) };
-        let kind = Kind::from_byte(kind).ok_or(Broken::Protocol("an unknown message"))?;
-        let mut reader = Reader::new(rest);
-        let len = match reader.int() {
-            Ok(len) => usize::try_from(len).unwrap_or(usize::MAX),
-            Err(loquent_proto::Error::Truncated) => return Ok(None),
-            Err(_) => return Err(Broken::Protocol("an impossible length")),
-        };
-        if len > most {
-            return Err(Broken::Protocol("a message that is too long"));
-        }
-        let head = buffer.len() - reader.rest().len();
-        if buffer.len() < head + len {
+        let head = Head::read(buffer, most).map_err(|error| {
+            Broken::Protocol(match error {
+                HeadError::UnknownKind(_) => "an unknown message",
+                HeadError::Length(_) => "an impossible length",
+                HeadError::TooLong => "a message that is too long",
+            })
+        })?;
+        let Some(head) = head.filter(|head| buffer.len() >= head.len + head.payload_len) else {
             return Ok(None);
-        }
-        let _ = buffer.split_to(head);
-        Ok(Some(Self { kind, payload: buffer.split_to(len).freeze() }))
+        };
+        buffer.advance(head.len);
+        Ok(Some(Self { kind: head.kind, payload: buffer.split_to(head.payload_len).freeze() }))
     }
 }
 
@@ -149,9 +102,9 @@ mod tests {
     #[test]
     fn messages_come_out_as_they_went_in_however_they_are_cut() {
         let mut bytes = Vec::new();
-        Message::put(Kind::Request, b"{}", &mut bytes);
-        Message::put(Kind::Body, &[7; 300], &mut bytes);
-        Message::put(Kind::Frame, b"", &mut bytes);
+        put_message(Kind::Request, b"{}", &mut bytes);
+        put_message(Kind::Body, &[7; 300], &mut bytes);
+        put_message(Kind::Frame, b"", &mut bytes);
         let (mut buffer, mut kinds) = (BytesMut::new(), Vec::new());
         for byte in bytes {
             buffer.extend_from_slice(&[byte]);

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use crate::app::{App, Offer};
 
 pub use certificate::CertificateSource;
-pub use message::{Kind, Message, code};
+pub use message::{Kind, Message, code, put_message};
 use session::Session;
 
 /// ALPN of native clients.

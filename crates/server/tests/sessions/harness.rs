@@ -21,7 +21,7 @@ use loquent_server::app::HttpOptions;
 use loquent_server::auth::ApiKeys;
 use loquent_server::delivery::StreamBounds;
 use loquent_server::model::{ChatFormat, Model, SamplingDefaults, end_tokens};
-use loquent_server::quic::{ALPN, CertificateSource, Kind, Message, QuicOptions};
+use loquent_server::quic::{ALPN, CertificateSource, Kind, Message, QuicOptions, put_message};
 use loquent_server::server::{self, Loaded, Options, ServiceOptions};
 use loquent_server::service::Policy;
 use loquent_server::streams::{Name, StreamLimits};
@@ -419,7 +419,7 @@ impl Stream {
 
     pub async fn say(&mut self, kind: Kind, payload: &[u8]) {
         let mut message = Vec::new();
-        Message::put(kind, payload, &mut message);
+        put_message(kind, payload, &mut message);
         // The server may have refused already, which `hear` tells.
         let _ = self.send.write_all(&message).await;
     }

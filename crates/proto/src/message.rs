@@ -1,0 +1,94 @@
+//! Messages on a reliable stream beside the datagrams (`spec/session.md`, section 2): a type,
+//! a length, a payload.
+
+use alloc::vec::Vec;
+
+use crate::Error;
+use crate::wire::{Reader, put_int};
+
+/// Longest message beside those of a request (S-2.1), bytes.
+pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
+
+/// Codes of reset streams.
+pub mod code {
+    /// The peer broke the protocol (S-2.1).
+    pub const PROTOCOL: u32 = 1;
+    /// A response broke off (S-3.2), or an answer goes on elsewhere.
+    pub const BROKEN: u32 = 2;
+    /// The client wants no more (S-4.5).
+    pub const CANCELLED: u32 = 3;
+}
+
+/// What a message is (S-2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A request's head.
+    Request = 0,
+    /// The next bytes of a body.
+    Body = 1,
+    /// A response's head.
+    Response = 2,
+    /// Head of an answer by datagram.
+    Answer = 3,
+    /// A frame of the delivery protocol.
+    Frame = 4,
+}
+
+impl Kind {
+    /// The kind that a type byte names.
+    pub fn of(byte: u8) -> Option<Self> {
+        let kinds = [Self::Request, Self::Body, Self::Response, Self::Answer, Self::Frame];
+        kinds.get(usize::from(byte)).copied()
+    }
+}
+
+/// Appends a message to `out`.
+pub fn put_message(kind: Kind, payload: &[u8], out: &mut Vec<u8>) {
+    out.push(kind as u8);
+    put_int(out, payload.len() as u64);
+    out.extend_from_slice(payload);
+}
+
+/// Why bytes begin no message (S-2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadError {
+    /// No kind has this type byte.
+    UnknownKind(u8),
+    /// The length is no integer of the format.
+    Length(Error),
+    /// The message is longer than the receiver's limit.
+    TooLong,
+}
+
+/// What stands before a message's payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The message's kind.
+    pub kind: Kind,
+    /// Bytes of the head itself.
+    pub len: usize,
+    /// Bytes of the payload behind it.
+    pub payload_len: usize,
+}
+
+impl Head {
+    /// Reads the head at the front of `bytes`; `None` until all of it is there.
+    ///
+    /// # Errors
+    /// [`HeadError`], as soon as it shows; `max_bytes` bounds the payload.
+    pub fn read(bytes: &[u8], max_bytes: usize) -> Result<Option<Self>, HeadError> {
+        let Some((&kind, rest)) = bytes.split_first() else { return Ok(None) };
+        let kind = Kind::of(kind).ok_or(HeadError::UnknownKind(kind))?;
+        let mut reader = Reader::new(rest);
+        let payload_len = match reader.int() {
+            Ok(len) => len,
+            Err(Error::Truncated) => return Ok(None),
+            Err(error) => return Err(HeadError::Length(error)),
+        };
+        if payload_len > max_bytes as u64 {
+            return Err(HeadError::TooLong);
+        }
+        let len = bytes.len() - reader.rest().len();
+        Ok(Some(Self { kind, len, payload_len: payload_len as usize }))
+    }
+}
