@@ -1,9 +1,10 @@
 //! Measures what a chunk of a prompt adds to a step that also decodes, by the chunk's size and
 //! by how much of the prompt came before; and the prompt's speed alone on the way there.
 //!
-//! `cargo run --release -p loquent-engine --example prefill_beside -- MODEL.gguf [ROWS] [llama]`
+//! `cargo run --release -p loquent-engine --example prefill_beside -- MODEL.gguf [ROWS] [own|llama] [THREADS]`
 
 use std::error::Error;
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::Instant;
 
@@ -22,11 +23,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("the first argument is a model file")?;
     let rows: u16 = arguments.next().map_or(Ok(8), |n| n.parse())?;
-    let own_products = arguments.next().is_none();
+    let own_products = arguments.next().is_none_or(|kernels| kernels != "llama");
+    let threads = arguments.next().map(|n| n.parse()).transpose()?.and_then(NonZeroU16::new);
     let load = LoadOptions { own_products, ..LoadOptions::default() };
     let model = Model::load(Path::new(&path), &load, |_| true)?;
     let kv_cells = 2 * PLACES[3] + u32::from(rows) * 2 * PAST_TOKENS;
-    let options = RunnerOptions { slots: rows + 1, kv_cells, ..RunnerOptions::default() };
+    let options = RunnerOptions { slots: rows + 1, kv_cells, threads, ..RunnerOptions::default() };
     let mut runner = LlamaRunner::new(model, &options)?;
     for row in 0..rows {
         prefill(&mut runner, row, 0, PAST_TOKENS)?;

@@ -45,18 +45,15 @@ pub(super) fn products(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn add_block(sum: __m512, weights: &Weights, activations: &ActivationBlock) -> __m512 {
     let quants = activations.quants.as_ptr().cast::<__m512i>();
-    let part = |j: usize| {
+    let mut products = _mm512_setzero_si512();
+    for (j, weights) in weights.quants.iter().enumerate() {
         // SAFETY: 256 quants, aligned as the block is.
         let quants = unsafe { _mm512_load_si512(quants.add(j)) };
-        let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), weights.quants[j], quants);
-        _mm512_cvtepi32_ps(sums)
-    };
+        products = _mm512_dpbusd_epi32(products, *weights, quants);
+    }
     // SAFETY: sixteen sums, aligned as the block is.
     let sums = unsafe { _mm512_load_ps(activations.sums.as_ptr()) };
-    let scaled = _mm512_mul_ps(part(0), weights.scales[0]);
-    let scaled = _mm512_fmadd_ps(part(1), weights.scales[1], scaled);
-    let scaled = _mm512_fmadd_ps(part(2), weights.scales[2], scaled);
-    let scaled = _mm512_fmadd_ps(part(3), weights.scales[3], scaled);
+    let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(products), weights.scales);
     let sum = _mm512_fmadd_ps(scaled, _mm512_set1_ps(activations.scale), sum);
     _mm512_fnmadd_ps(weights.mins, sums, sum)
 }

@@ -31,12 +31,13 @@ const GROUPS: usize = 16;
 /// Activation rows that are multiplied with a weight row at once, and stored side by side.
 const LANES: usize = 16;
 
-/// One block of an activation row, rounded: element = `scale * quant`.
+/// One block of an activation row, rounded: element = `scale * quant`; the quants in the order of
+/// [`unpack::turned`].
 #[derive(Debug, Clone, PartialEq)]
 #[repr(C, align(64))]
 struct ActivationBlock {
     quants: [i8; BLOCK],
-    /// `scale` times the sum of sixteen quants.
+    /// `scale` times the sum of sixteen quants, in their natural order.
     sums: [f32; GROUPS],
     scale: f32,
 }

@@ -50,12 +50,38 @@ impl Format {
 
 /// A block of 256 weights in registers: weight = scale * quant - min.
 pub(super) struct Weights {
-    /// 256 quants, unsigned bytes.
+    /// 256 quants, unsigned bytes, in the order of [`turned`].
     pub(super) quants: [__m512i; 4],
-    /// A scale for every four of them.
-    pub(super) scales: [__m512; 4],
-    /// A minimum for every sixteen.
+    /// A scale for every sixteen: lane by lane that of the quants in the same lane.
+    pub(super) scales: __m512,
+    /// A minimum for every sixteen, in their natural order.
     pub(super) mins: __m512,
+}
+
+impl Weights {
+    /// From quants in their natural order and a scale for every sixteen of them.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn new(quants: [__m512i; 4], scales: __m512, mins: __m512) -> Self {
+        let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        Self { quants: turned(quants), scales: _mm512_permutexvar_ps(order, scales), mins }
+    }
+}
+
+/// 256 bytes in another order, in which each 32-bit lane of all four registers has bytes of the
+/// same sixteen: so their products are summed as integers before the scale is applied. Lane
+/// `4 m + i` has those of sixteen number `4 i + m`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn turned([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    let (ab_low, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    let (cd_low, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    [
+        _mm512_unpacklo_epi64(ab_low, cd_low),
+        _mm512_unpackhi_epi64(ab_low, cd_low),
+        _mm512_unpacklo_epi64(ab_high, cd_high),
+        _mm512_unpackhi_epi64(ab_high, cd_high),
+    ]
 }
 
 #[inline]
@@ -78,25 +104,10 @@ fn both(first: __m256i, second: __m256i) -> __m512i {
     _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1)
 }
 
-/// For each of the four registers of quants: its scales, from sixteen that each serve `SHARE`
-/// lanes of four quants.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn spread<const SHARE: i32>(scales: __m512) -> [__m512; 4] {
-    let lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    let of = |j: i32| {
-        let lane = _mm512_add_epi32(lane, _mm512_set1_epi32(16 * j));
-        let shift = if SHARE == 8 { 3 } else { 2 };
-        let index = _mm512_srlv_epi32(lane, _mm512_set1_epi32(shift));
-        _mm512_permutexvar_ps(index, scales)
-    };
-    [of(0), of(1), of(2), of(3)]
-}
-
-/// Eight scales and minima of 32 weights each, packed in 6 bits.
+/// Eight scales and minima of 32 weights each, packed in 6 bits: each twice.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,f16c")]
-fn scales_and_mins<const N: usize>(block: &[u8; N]) -> ([__m512; 4], __m512) {
+fn scales_and_mins<const N: usize>(block: &[u8; N]) -> (__m512, __m512) {
     let word =
         |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     let (low, mid, high) = (word(4), word(8), word(12));
@@ -106,12 +117,19 @@ fn scales_and_mins<const N: usize>(block: &[u8; N]) -> ([__m512; 4], __m512) {
     let mins = join(mid & 0x3f3f_3f3f, ((high >> 4) & 0x0f0f_0f0f) | upper(mid));
     let floats = |bytes: i64, unit: f32| {
         let floats = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes)));
-        _mm512_castps256_ps512(_mm256_mul_ps(floats, _mm256_set1_ps(unit)))
+        let floats = _mm256_mul_ps(floats, _mm256_set1_ps(unit));
+        _mm512_permutexvar_ps(twos(), _mm512_castps256_ps512(floats))
     };
     let scales = floats(scales, half(block[0], block[1]));
     let mins = floats(mins, half(block[2], block[3]));
-    let twos = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    (spread::<8>(scales), _mm512_permutexvar_ps(twos, mins))
+    (scales, mins)
+}
+
+/// Each of eight lanes twice.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn twos() -> __m512i {
+    _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7)
 }
 
 #[inline]
@@ -124,7 +142,7 @@ pub(super) fn q4_k(block: &[u8; 144]) -> Weights {
         let high = _mm256_and_si256(_mm256_srli_epi16(packed, 4), nibble);
         both(_mm256_and_si256(packed, nibble), high)
     };
-    Weights { quants: [pair(0), pair(1), pair(2), pair(3)], scales, mins }
+    Weights::new([pair(0), pair(1), pair(2), pair(3)], scales, mins)
 }
 
 #[inline]
@@ -143,7 +161,7 @@ pub(super) fn q5_k(block: &[u8; 176]) -> Weights {
         let low = _mm256_or_si256(_mm256_and_si256(packed, nibble), bit(2 * j));
         both(low, _mm256_or_si256(high, bit(2 * j + 1)))
     };
-    Weights { quants: [pair(0), pair(1), pair(2), pair(3)], scales, mins }
+    Weights::new([pair(0), pair(1), pair(2), pair(3)], scales, mins)
 }
 
 #[inline]
@@ -169,7 +187,7 @@ pub(super) fn q6_k(block: &[u8; 210]) -> Weights {
     let scales = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), unit);
     // The quants stand for -32 to 31.
     let mins = _mm512_mul_ps(scales, _mm512_set1_ps(32.0));
-    Weights { quants: [a, b, c, d], scales: spread::<4>(scales), mins }
+    Weights::new([a, b, c, d], scales, mins)
 }
 
 #[inline]
@@ -185,7 +203,7 @@ pub(super) fn q8_0(block: &[u8; 272]) -> Weights {
     let units =
         _mm_setr_epi16(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7));
     let scales = _mm512_castps256_ps512(_mm256_cvtph_ps(units));
-    let twos = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    let mins = _mm512_mul_ps(_mm512_permutexvar_ps(twos, scales), _mm512_set1_ps(128.0));
-    Weights { quants: [pair(0), pair(1), pair(2), pair(3)], scales: spread::<8>(scales), mins }
+    let scales = _mm512_permutexvar_ps(twos(), scales);
+    let mins = _mm512_mul_ps(scales, _mm512_set1_ps(128.0));
+    Weights::new([pair(0), pair(1), pair(2), pair(3)], scales, mins)
 }

@@ -49,25 +49,29 @@ pub(super) unsafe fn score<const N: usize, const R: usize, const C: usize>(
         for i in 0..C {
             prefetch::<N>(keys.at(cell(PREFETCH_CELLS + i)));
         }
-        let from: [*const u8; C] = std::array::from_fn(|i| keys.at(cell(i)));
-        let mut sums = [_mm512_setzero_ps(); 16];
+        let mut sums = [[_mm512_setzero_ps(); C]; R];
         for j in 0..N {
-            let mut queries = [_mm512_setzero_ps(); R];
-            for (query, row) in queries.iter_mut().zip(rows) {
-                // SAFETY: the row has `16 N` numbers.
-                *query = unsafe { _mm512_loadu_ps(row.add(16 * j)) };
-            }
-            for c in 0..C {
+            let mut numbers = [_mm512_setzero_ps(); C];
+            for (c, numbers) in numbers.iter_mut().enumerate() {
                 // SAFETY: the key has `16 N` numbers.
-                let key = unsafe { load_half(from[c].add(32 * j)) };
-                for r in 0..R {
-                    sums[r * C + c] = _mm512_fmadd_ps(queries[r], key, sums[r * C + c]);
+                *numbers = unsafe { load_half(keys.at(cell(c)).add(32 * j)) };
+            }
+            for (row, sums) in rows.iter().zip(&mut sums) {
+                // SAFETY: the row has `16 N` numbers.
+                let query = unsafe { _mm512_loadu_ps(row.add(16 * j)) };
+                for (numbers, sum) in numbers.iter().zip(sums) {
+                    *sum = _mm512_fmadd_ps(query, *numbers, *sum);
                 }
             }
         }
         let mut values = [0.0f32; 16];
         // SAFETY: sixteen floats.
-        unsafe { _mm512_storeu_ps(values.as_mut_ptr(), _mm512_mul_ps(sum_each(sums), scale)) };
+        unsafe {
+            _mm512_storeu_ps(
+                values.as_mut_ptr(),
+                _mm512_mul_ps(sum_each(sums.as_flattened()), scale),
+            )
+        };
         for (r, values) in values.chunks_exact(C).enumerate() {
             scores[r * pitch + first..][..C].copy_from_slice(values);
         }
@@ -93,8 +97,11 @@ pub(super) unsafe fn weigh<const R: usize, const J: usize>(
         prefetch::<J>(values.at(ahead).wrapping_add(2 * column));
         // SAFETY: the value has these numbers.
         let from = unsafe { values.at(cell).add(2 * column) };
-        // SAFETY: as above.
-        let value: [__m512; J] = std::array::from_fn(|j| unsafe { load_half(from.add(32 * j)) });
+        let mut value = [_mm512_setzero_ps(); J];
+        for (j, value) in value.iter_mut().enumerate() {
+            // SAFETY: as above.
+            *value = unsafe { load_half(from.add(32 * j)) };
+        }
         for (weights, totals) in weights.iter().zip(&mut totals) {
             let weight = _mm512_set1_ps(weights[i]);
             for (value, total) in value.iter().zip(totals) {
@@ -128,22 +135,30 @@ unsafe fn load_half(from: *const u8) -> __m512 {
 /// the same order for all.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn sum_each(sums: [__m512; 16]) -> __m512 {
-    // Lanes 0 + 2 and 1 + 3 of every four, of two registers each.
-    let pairs: [__m512; 8] = std::array::from_fn(|i| {
-        let (a, b) = (sums[2 * i], sums[2 * i + 1]);
-        _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b))
-    });
-    // All four, of four registers each.
-    let fours: [__m512; 4] = std::array::from_fn(|i| {
-        let (a, b) = (_mm512_castps_pd(pairs[2 * i]), _mm512_castps_pd(pairs[2 * i + 1]));
+fn sum_each(sums: &[__m512]) -> __m512 {
+    // Plain loops: a closure given to the library's functions would be called, not inlined, as
+    // those are compiled for any processor.
+    let mut pairs = [_mm512_setzero_ps(); 8];
+    for (pair, sums) in pairs.iter_mut().zip(sums.as_chunks::<2>().0) {
+        // Lanes 0 + 2 and 1 + 3 of every four.
+        let [a, b] = *sums;
+        *pair = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    }
+    let mut fours = [_mm512_setzero_ps(); 4];
+    for (four, pairs) in fours.iter_mut().zip(pairs.as_chunks::<2>().0) {
+        let (a, b) = (_mm512_castps_pd(pairs[0]), _mm512_castps_pd(pairs[1]));
         let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
-        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
-    });
-    let halves = |a: __m512, b: __m512| {
-        _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
-    };
-    halves(halves(fours[0], fours[1]), halves(fours[2], fours[3]))
+        *four = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+    }
+    let [a, b, c, d] = fours;
+    halves(halves(a, b), halves(c, d))
+}
+
+/// Quarters 0 + 1 and 2 + 3 of each.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn halves(a: __m512, b: __m512) -> __m512 {
+    _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
 }
 
 /// Adds the biases and replaces the scores by their exponentials relative to the greatest;
