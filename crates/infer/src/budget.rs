@@ -18,7 +18,7 @@ pub enum ItlTarget {
 }
 
 /// Smallest chunk worth a place in a step; keeps prefill going whatever the target.
-const MIN_CHUNK_TOKENS: u32 = 8;
+const MIN_CHUNK_TOKENS: u32 = 4;
 /// Chunk of the first mixed step, before a prompt token's cost is known.
 const PROBE_CHUNK_TOKENS: u32 = 32;
 /// Weight of the newest observation.

@@ -42,8 +42,9 @@ fn token(sequence: u16, position: u32) -> TokenId {
     (u32::from(sequence) * 31 + position * 7) % 200
 }
 
-/// The log-probabilities of the last steps of `sequences`, computed in one batch per step.
-fn run(model: &Arc<Model>, sequences: &[u16]) -> Vec<Vec<Logprobs>> {
+/// The log-probabilities of the last steps of `sequences`, computed in one batch per step, after
+/// their prompts in chunks of `chunk` tokens.
+fn run(model: &Arc<Model>, sequences: &[u16], chunk: usize) -> Vec<Vec<Logprobs>> {
     let options = RunnerOptions {
         slots: SEQUENCES,
         kv_cells: 512,
@@ -56,9 +57,11 @@ fn run(model: &Arc<Model>, sequences: &[u16]) -> Vec<Vec<Logprobs>> {
     for &sequence in sequences {
         let prompt: Vec<TokenId> = (0..PROMPT).map(|i| token(sequence, i)).collect();
         runner.assign(Slot(sequence), Sampler::new(sampling.clone(), &prompt, &[]));
-        let mut batch = Batch::default();
-        batch.push(Slot(sequence), 0, &prompt, false);
-        runner.run(&batch, &mut Vec::new()).expect("the prompt runs");
+        for (i, tokens) in prompt.chunks(chunk).enumerate() {
+            let mut batch = Batch::default();
+            batch.push(Slot(sequence), (i * chunk) as u32, tokens, false);
+            runner.run(&batch, &mut Vec::new()).expect("the prompt runs");
+        }
     }
     let step = |i: u32| {
         let mut batch = Batch::default();
@@ -82,7 +85,7 @@ fn products_are_used_and_close_to_llama_cpps() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let all: Vec<u16> = (0..SEQUENCES).collect();
-    let [own, llama] = models(folder.path()).map(|model| run(&model, &all));
+    let [own, llama] = models(folder.path()).map(|model| run(&model, &all, 20));
     let pairs = || own.iter().flatten().zip(llama.iter().flatten());
     for (own, llama) in pairs() {
         for (token, logprob) in &own.top {
@@ -105,12 +108,25 @@ fn a_sequence_does_not_depend_on_its_company() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let [own, _] = models(folder.path());
     let all: Vec<u16> = (0..SEQUENCES).collect();
-    let together = run(&own, &all);
+    let together = run(&own, &all, 20);
     for sequence in all {
-        let alone = run(&own, &[sequence]);
+        let alone = run(&own, &[sequence], 20);
         for (alone, together) in alone.iter().zip(&together) {
             // Bit by bit.
             assert_eq!(alone[0], together[usize::from(sequence)], "sequence {sequence}");
         }
+    }
+}
+
+#[test]
+fn a_prompt_does_not_depend_on_its_chunks() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [own, _] = models(folder.path());
+    let whole = run(&own, &[3], 20);
+    for chunk in [1, 3, 8, 17] {
+        assert_eq!(run(&own, &[3], chunk), whole, "chunks of {chunk}");
     }
 }
