@@ -26,8 +26,9 @@ from tokenizer import restored_tokenizer, train_tokenizer  # noqa: E402
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="GGUF file to write")
-    parser.add_argument("--steps", type=int, default=8000, help="optimiser steps of 1,024 tokens")
+    parser.add_argument("--steps", type=int, default=3900, help="optimiser steps of some 3,500 tokens")
     parser.add_argument("--rate", type=float, default=2.5e-3, help="peak learning rate")
+    parser.add_argument("--cooldown", type=float, default=0.4, help="last share of the steps, in which the rate falls to nothing")
     parser.add_argument("--seed", type=int, default=7, help="seed of weights and data")
     parser.add_argument("--quant", choices=["q8_0", "f16", "f32"], default="q8_0", help="type of the matrices in the file")
     parser.add_argument("--save-every", type=int, default=0, help="also write the file every so many steps")
@@ -52,7 +53,7 @@ def tokenizer_texts(entries, unknown, turns):
     return texts + [entry["answer"] for entry in entries] + [t[0].upper() + t[1:] for t in texts if t]
 
 
-def learning_rate(step, steps, peak, warmup=60, cooldown=0.4):
+def learning_rate(step, steps, peak, cooldown, warmup=60):
     """Linear warm-up, a plateau, and a linear decay to nothing over the last `cooldown` of the steps."""
     return peak * min((step + 1) / warmup, 1.0, (steps - step) / (cooldown * steps))
 
@@ -67,7 +68,7 @@ def train(args, params, sampler, shape, save):
             loss = model.weighted_loss(params, batch, shape)
             (share * loss).backward()
             averages[part] += (loss.item() - averages[part]) * max(0.01, 1 / (step + 1))
-        optimiser.step(learning_rate(step, args.steps, args.rate))
+        optimiser.step(learning_rate(step, args.steps, args.rate, args.cooldown))
         bar.set_postfix(opening=f"{averages[0]:.4f}", whole=f"{averages[1]:.4f}", refresh=False)
         if args.save_every and step % args.save_every == args.save_every - 1:
             save(params)
