@@ -13,11 +13,13 @@ import random
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 import phrasing
 
 QUESTION_WEIGHT = 0.03
-OPENING_TOKENS = 7
+OPENING_TOKENS = 5
+OPENING_SHARE = 0.7
 RUN_ON_WEIGHT = 0.03
 MAX_POSITION = 2047
 
@@ -52,6 +54,8 @@ class Sampler:
         self.noise = 1.0
         self.cache = {}
         self.deck = []
+        # Openings drawn that had no room in the last batch.
+        self.waiting = []
 
     def answer_ids(self, text):
         if text not in self.cache:
@@ -95,28 +99,28 @@ class Sampler:
         """A question that no answer fits: written ones, sentences around a strange name, near misses, templates."""
         rng, unknown = self.rng, self.unknown
         draw = rng.random()
-        if draw < 0.16:
+        if draw < 0.18:
             text = phrasing.dress(rng.choice(unknown["questions"]), rng)
-        elif draw < 0.34:
+        elif draw < 0.42:
             text = phrasing.dress(rng.choice(unknown["near"]), rng)
-        elif draw < 0.52:
+        elif draw < 0.58:
             text = rng.choice(unknown["wild"]).format(self.unknown_subject(), self.unknown_subject())
-        elif draw < 0.6:
+        elif draw < 0.66:
             text = rng.choice(unknown["near_frames"]).format(word=rng.choice(unknown["words"]), name=self.unknown_subject())
-        elif draw < 0.67:
-            text = rng.choice(phrasing.TEMPLATES["do"]).format(rng.choice(unknown["deeds"]))
         elif draw < 0.72:
+            text = rng.choice(phrasing.TEMPLATES["do"]).format(rng.choice(unknown["deeds"]))
+        elif draw < 0.76:
             text = rng.choice(phrasing.TEMPLATES["vs"]).format(self.unknown_subject(), self.unknown_subject())
-        elif draw < 0.74:
+        elif draw < 0.78:
             text = rng.choice(phrasing.TEMPLATES["yes"]).format(self.unknown_subject())
-        elif draw < 0.77:
+        elif draw < 0.81:
             text = phrasing.dress(self.unknown_subject(), rng)
         else:
             family = rng.choice(["what", "what", "how", "why"])
             text = rng.choice(phrasing.TEMPLATES[family]).format(self.unknown_subject())
         return phrasing.add_noise(text, rng)
 
-    def turn(self, previous=None, follow=0.15, unknown=0.24):
+    def turn(self, previous=None, follow=0.15, unknown=0.26):
         """A question and the whole answer to it; `previous` is the last answer of the conversation."""
         draw = self.rng.random()
         if previous and draw < follow:
@@ -216,48 +220,77 @@ class Sampler:
         return seq
 
 
-def pack_row(make, length, scored):
-    """Packs sequences from `make(room)` into one row of `length` tokens; what does not fit is cut.
+@dataclass
+class Rows:
+    """Sequences packed into rows of `length` tokens; `picks` index the scored places of the flattened rows."""
 
-    At most `scored` places carry a loss: `picks` are their indices, `targets` and `weights` belong to them.
-    """
-    row = {k: np.zeros(length, np.int32) for k in ("tokens", "positions", "segments")}
-    row |= {"picks": np.zeros(scored, np.int32), "targets": np.zeros(scored, np.int32), "weights": np.zeros(scored, np.float32)}
-    at, segment, used = 0, 0, 0
-    while length - at > 24:
-        seq = make(length - at)
-        segment += 1
-        count = min(len(seq.ids) - 1, length - at)
-        row["tokens"][at : at + count] = seq.ids[:count]
-        row["positions"][at : at + count] = seq.positions[:count]
-        row["segments"][at : at + count] = segment
-        for place in range(count):
-            if seq.weights[place + 1] > 0 and used < scored:
-                row["picks"][used], row["targets"][used] = at + place, seq.ids[place + 1]
-                row["weights"][used] = seq.weights[place + 1]
-                used += 1
-        at += count
-    return row
+    count: int
+    length: int
+
+    def __post_init__(self):
+        self.grid = {key: np.zeros((self.count, self.length), np.int64) for key in ("tokens", "positions", "segments")}
+        self.used, self.segments = [0] * self.count, [0] * self.count
+        self.picks, self.targets, self.weights = [], [], []
+
+    def add(self, seq):
+        """Puts the sequence into the first row with room for all of it; false if there is none."""
+        need = len(seq.ids) - 1
+        row = next((r for r in range(self.count) if self.length - self.used[r] >= need), None)
+        if row is None:
+            return False
+        at = self.used[row]
+        self.segments[row] += 1
+        self.grid["tokens"][row, at : at + need] = seq.ids[:need]
+        self.grid["positions"][row, at : at + need] = seq.positions[:need]
+        self.grid["segments"][row, at : at + need] = self.segments[row]
+        for place in range(need):
+            if seq.weights[place + 1] > 0:
+                self.picks.append(row * self.length + at + place)
+                self.targets.append(seq.ids[place + 1])
+                self.weights.append(seq.weights[place + 1])
+        self.used[row] += need
+        return True
+
+    def arrays(self):
+        """The batch as named tensors."""
+        scored = {"picks": np.array(self.picks), "targets": np.array(self.targets), "weights": np.array(self.weights, np.float32)}
+        return {key: torch.from_numpy(array) for key, array in (self.grid | scored).items()}
+
+
+def opening_rows(sampler, count=32, length=96):
+    """Rows full of openings; one that does not fit any more waits for the next batch."""
+    rows, refused = Rows(count, length), []
+    while len(refused) < 6:
+        seq = sampler.waiting.pop() if sampler.waiting else sampler.opening()
+        if len(seq.ids) <= length and not rows.add(seq):
+            refused.append(seq)
+    sampler.waiting = refused
+    return rows
+
+
+def filled_row(length, make, least):
+    """One row of sequences from `make(room)`, the last one cut off where the row ends."""
+    rows = Rows(1, length)
+    while length - rows.used[0] > least:
+        room = length - rows.used[0]
+        seq = make(room)
+        for values in (seq.ids, seq.weights, seq.positions):
+            del values[room + 1 :]
+        rows.add(seq)
+    return rows
+
+
+def whole_row(sampler, step):
+    """A row of whole answers: talks, and in every fourth step long answers and lectures."""
+
+    def long(room):
+        return sampler.long_answer() if sampler.rng.random() < 0.7 else sampler.lecture(min(room, 700))
+
+    if step % 4 == 3:
+        return filled_row(1024, long, 300)
+    return filled_row(512, sampler.talk, 150)
 
 
 def make_batch(sampler, step):
-    """The batch of a step: mostly 4 x 256 tokens of openings, else 2 x 512 of talks, at times 1 x 1024 of long ones."""
-
-    def short(room):
-        return sampler.opening()
-
-    def middle(room):
-        return sampler.talk(room) if room > 150 else sampler.opening()
-
-    def long(room):
-        if room < 300:
-            return sampler.opening()
-        return sampler.long_answer() if sampler.rng.random() < 0.7 else sampler.lecture(min(room, 700))
-
-    if step % 8 == 7:
-        rows = [pack_row(long, 1024, 1024)]
-    elif step % 8 in (2, 5):
-        rows = [pack_row(middle, 512, 512) for _ in range(2)]
-    else:
-        rows = [pack_row(short, 256, 72) for _ in range(4)]
-    return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+    """The parts of a step's batch, [(share of the loss, tensors)]: many openings and one row of whole answers."""
+    return [(OPENING_SHARE, opening_rows(sampler).arrays()), (1 - OPENING_SHARE, whole_row(sampler, step).arrays())]

@@ -3,7 +3,7 @@
 import json
 
 import gguf
-import numpy as np
+import torch
 
 from tokenizer import SPECIALS
 
@@ -57,14 +57,14 @@ def add_tokenizer(writer, tokenizer):
 
 
 def named_tensors(params):
-    """(GGUF name, array) pairs, matrices as [out, in]; the head is tied to the embedding, so it is left out."""
+    """(GGUF name, tensor) pairs; the head is tied to the embedding, so it is left out."""
     yield "token_embd.weight", params["embed"]
     yield "output_norm.weight", params["norm"]
     for index, layer in enumerate(params["layers"]):
         yield f"blk.{index}.attn_norm.weight", layer["attn_norm"]
         yield f"blk.{index}.ffn_norm.weight", layer["ffn_norm"]
         for key, name in MATRICES.items():
-            yield f"blk.{index}.{name}.weight", np.asarray(layer[key]).T
+            yield f"blk.{index}.{name}.weight", layer[key]
 
 
 def write_gguf(path, params, tokenizer, shape, quant="q8_0"):
@@ -76,8 +76,8 @@ def write_gguf(path, params, tokenizer, shape, quant="q8_0"):
     writer.add_file_type(files[quant])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     add_tokenizer(writer, tokenizer)
-    for name, array in named_tensors(params):
-        array = np.ascontiguousarray(np.asarray(array), dtype=np.float32)
+    for name, tensor in named_tensors(params):
+        array = tensor.detach().numpy()
         if array.ndim == 1:
             writer.add_tensor(name, array)
         else:
@@ -101,10 +101,10 @@ def read_gguf(path, shape_type):
         kv_heads=value["llama.attention.head_count_kv"],
         ffn=value["llama.feed_forward_length"],
     )
-    tensors = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in reader.tensors}
+    tensors = {t.name: torch.from_numpy(gguf.quants.dequantize(t.data, t.tensor_type).copy()) for t in reader.tensors}
     layers = []
     for index in range(shape.layers):
-        layer = {key: tensors[f"blk.{index}.{name}.weight"].T for key, name in MATRICES.items()}
+        layer = {key: tensors[f"blk.{index}.{name}.weight"] for key, name in MATRICES.items()}
         layer |= {key: tensors[f"blk.{index}.{key}.weight"] for key in ("attn_norm", "ffn_norm")}
         layers.append(layer)
     params = {"embed": tensors["token_embd.weight"], "layers": layers, "norm": tensors["output_norm.weight"]}

@@ -1,21 +1,24 @@
-"""A small Llama-architecture language model in plain JAX: parameters, forward pass, loss, AdamW step.
+"""A small Llama-architecture language model in PyTorch: parameters, forward pass, loss, and the optimiser's step.
 
-Rotary embedding acts on pairs (2i, 2i+1), as the `llama` architecture of GGUF expects, so that no weight
-has to be permuted on export. Weights are stored as [in, out] here and transposed by export.py.
+Rotary embedding acts on pairs (2i, 2i+1), as the `llama` architecture of GGUF expects, so that no weight has to be
+permuted on export; matrices are [out, in], as GGUF has them. Master weights are float32; the products run in bfloat16,
+which on a CPU with bfloat16 instructions is 1.6 times as fast.
 """
 
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+import torch
+import torch.nn.functional as F
+
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 
 
 @dataclass(frozen=True)
 class Shape:
     """Sizes of the model; all counts, no units."""
 
-    vocab: int = 2048
+    vocab: int = 4096
     layers: int = 4
     width: int = 192
     heads: int = 6
@@ -33,114 +36,134 @@ def init_params(shape, seed):
     """Random parameters (normal, 0.02; the matrices that write into the residual stream scaled down)."""
     rng = np.random.default_rng(seed)
     kv_width = shape.kv_heads * shape.head_dim
+    out_scale = 0.02 / (2 * shape.layers) ** 0.5
 
     def normal(rows, cols, scale=0.02):
-        return jnp.asarray(rng.normal(0.0, scale, (rows, cols)), jnp.float32)
+        return torch.from_numpy(rng.normal(0.0, scale, (rows, cols)).astype(np.float32))
 
-    out_scale = 0.02 / (2 * shape.layers) ** 0.5
     layers = [
         {
-            "attn_norm": jnp.ones(shape.width),
+            "attn_norm": torch.ones(shape.width),
             "q": normal(shape.width, shape.width),
-            "k": normal(shape.width, kv_width),
-            "v": normal(shape.width, kv_width),
+            "k": normal(kv_width, shape.width),
+            "v": normal(kv_width, shape.width),
             "o": normal(shape.width, shape.width, out_scale),
-            "ffn_norm": jnp.ones(shape.width),
-            "gate": normal(shape.width, shape.ffn),
-            "up": normal(shape.width, shape.ffn),
-            "down": normal(shape.ffn, shape.width, out_scale),
+            "ffn_norm": torch.ones(shape.width),
+            "gate": normal(shape.ffn, shape.width),
+            "up": normal(shape.ffn, shape.width),
+            "down": normal(shape.width, shape.ffn, out_scale),
         }
         for _ in range(shape.layers)
     ]
-    return {"embed": normal(shape.vocab, shape.width), "layers": layers, "norm": jnp.ones(shape.width)}
+    return {"embed": normal(shape.vocab, shape.width), "layers": layers, "norm": torch.ones(shape.width)}
+
+
+def leaves(params):
+    """All tensors of the parameter tree, in a fixed order."""
+    return [params["embed"], params["norm"]] + [layer[key] for layer in params["layers"] for key in layer]
 
 
 def count_params(params):
     """Number of scalars in the parameter tree."""
-    return sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
+    return sum(leaf.numel() for leaf in leaves(params))
 
 
 def rms_norm(x, weight, eps):
-    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+    return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps)
 
 
-def rotate(x, cos, sin):
-    """Rotary embedding of x [batch, time, heads, head_dim] on neighbouring pairs."""
-    even, odd = x[..., 0::2], x[..., 1::2]
-    pairs = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
-    return pairs.reshape(x.shape)
+def rotate(x, turns):
+    """Rotary embedding of x [batch, time, heads, head_dim]: neighbouring pairs are complex numbers times `turns`."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
 
 
-def attention(layer, x, shape, rope, bias):
-    """Causal attention within segments; a plain product per head, since XLA's batched ones are slow on a CPU."""
+def attention(layer, x, shape, turns, bias):
+    """Causal attention within segments; plain products, since PyTorch's fused one is slow to differentiate on a CPU."""
     batch, time, _ = x.shape
-    q = rotate((x @ layer["q"]).reshape(batch, time, shape.heads, shape.head_dim), *rope)
-    k = rotate((x @ layer["k"]).reshape(batch, time, shape.kv_heads, shape.head_dim), *rope)
-    v = (x @ layer["v"]).reshape(batch, time, shape.kv_heads, shape.head_dim)
-    group = shape.heads // shape.kv_heads
-    rows = []
-    for row in range(batch):
-        heads = []
-        for head in range(shape.heads):
-            scores = q[row, :, head] @ k[row, :, head // group].T / shape.head_dim**0.5 + bias[row]
-            raised = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
-            heads.append((raised @ v[row, :, head // group]) / raised.sum(-1, keepdims=True))
-        rows.append(jnp.concatenate(heads, axis=-1))
-    return jnp.stack(rows) @ layer["o"]
+    grouped = (batch * shape.kv_heads, -1, shape.head_dim)
+    q = rotate(F.linear(x, layer["q"]).view(batch, time, shape.heads, shape.head_dim), turns) * shape.head_dim**-0.5
+    k = rotate(F.linear(x, layer["k"]).view(batch, time, shape.kv_heads, shape.head_dim), turns)
+    v = F.linear(x, layer["v"]).view(batch, time, shape.kv_heads, shape.head_dim)
+    # The query heads that share a key-value head lie one below the other.
+    q, k, v = (t.transpose(1, 2).reshape(grouped) for t in (q, k, v))
+    scores = (q @ k.mT).view(batch, shape.heads, time, time) + bias
+    mixed = scores.softmax(-1).view(batch * shape.kv_heads, -1, time) @ v
+    return F.linear(mixed.view(batch, shape.heads, time, -1).transpose(1, 2).flatten(-2), layer["o"])
 
 
-def forward(params, tokens, positions, segments, shape, picks=None):
+def forward(params, tokens, positions, segments, shape, picks=None, kind=torch.bfloat16):
     """Logits [batch, time, vocab]; a token sees earlier tokens of its own segment only.
 
-    With `picks` [batch, count] the logits of those places alone: the head is a fifth of the work, and most places of a
-    training row are not scored.
+    With `picks` (indices into the flattened places) the logits of those places alone, as [count, vocab]: most places of
+    a training row are not scored. The products run in the type `kind`.
     """
-    x = params["embed"][tokens]
-    freqs = shape.rope_base ** (-jnp.arange(0, shape.head_dim, 2) / shape.head_dim)
-    angles = positions[..., None, None] * freqs
-    rope = (jnp.cos(angles), jnp.sin(angles))
+    freqs = shape.rope_base ** (-torch.arange(0, shape.head_dim, 2) / shape.head_dim)
+    turns = torch.polar(torch.ones(1), positions[..., None, None] * freqs)
     time = tokens.shape[1]
-    causal = jnp.tril(jnp.ones((time, time), bool))
-    mask = causal[None] & (segments[:, :, None] == segments[:, None, :])
-    bias = jnp.where(mask, 0.0, -1e30)
+    mask = torch.ones(time, time, dtype=torch.bool).tril() & (segments[:, :, None] == segments[:, None, :])
+    bias = torch.where(mask, 0.0, -1e30).to(kind)[:, None]
+    x = F.embedding(tokens, params["embed"]).to(kind)
     for layer in params["layers"]:
-        x = x + attention(layer, rms_norm(x, layer["attn_norm"], shape.eps), shape, rope, bias)
+        cast = {key: layer[key].to(kind) for key in MATRICES}
+        x = x + attention(cast, rms_norm(x, layer["attn_norm"], shape.eps), shape, turns, bias)
         h = rms_norm(x, layer["ffn_norm"], shape.eps)
-        x = x + (jax.nn.silu(h @ layer["gate"]) * (h @ layer["up"])) @ layer["down"]
+        x = x + F.linear(F.silu(F.linear(h, cast["gate"])) * F.linear(h, cast["up"]), cast["down"])
     if picks is not None:
-        x = jnp.take_along_axis(x, picks[..., None], axis=1)
-    return rms_norm(x, params["norm"], shape.eps) @ params["embed"].T
+        x = x.flatten(0, 1)[picks]
+    return F.linear(rms_norm(x, params["norm"], shape.eps), params["embed"].to(kind)).float()
 
 
 def weighted_loss(params, batch, shape):
     """Mean cross-entropy of the next token at batch["picks"], in nats, weighted by batch["weights"]."""
     logits = forward(params, batch["tokens"], batch["positions"], batch["segments"], shape, batch["picks"])
-    log_norm = jax.nn.logsumexp(logits, axis=-1)
-    picked = jnp.take_along_axis(logits, batch["targets"][..., None], axis=-1)[..., 0]
-    weights = batch["weights"]
-    return jnp.sum((log_norm - picked) * weights) / (jnp.sum(weights) + 1e-6)
+    losses = F.cross_entropy(logits, batch["targets"], reduction="none")
+    return (losses * batch["weights"]).sum() / batch["weights"].sum()
 
 
-def make_step(shape, decay=0.05, b1=0.9, b2=0.98, clip=1.0):
-    """A jitted AdamW step: (params, m, v, step, rate, batch) to (params, m, v, loss)."""
-
-    def step_fn(params, m, v, step, rate, batch):
-        loss, grads = jax.value_and_grad(weighted_loss)(params, batch, shape)
-        norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree_util.tree_leaves(grads)))
-        grads = jax.tree_util.tree_map(lambda g: g * jnp.minimum(1.0, clip / (norm + 1e-6)), grads)
-        m = jax.tree_util.tree_map(lambda a, g: b1 * a + (1 - b1) * g, m, grads)
-        v = jax.tree_util.tree_map(lambda a, g: b2 * a + (1 - b2) * g * g, v, grads)
-
-        def update(p, a, b):
-            direction = (a / (1 - b1**step)) / (jnp.sqrt(b / (1 - b2**step)) + 1e-8)
-            # Norm weights (vectors) are left out of the decay, as usual.
-            return p - rate * (direction + (decay * p if p.ndim > 1 else 0.0))
-
-        return jax.tree_util.tree_map(update, params, m, v), m, v, loss
-
-    return jax.jit(step_fn, donate_argnums=(0, 1, 2))
+def orthogonal(stack, rounds=5):
+    """Nearest orthogonal matrices of a stack [count, rows, cols], roughly, by a quintic Newton-Schulz iteration."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = (stack / (stack.norm(dim=(-2, -1), keepdim=True) + 1e-7)).bfloat16()
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    for _ in range(rounds):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return (x.mT if tall else x).float()
 
 
-def zeros_like(params):
-    """A tree of zeros for the optimiser's moments."""
-    return jax.tree_util.tree_map(jnp.zeros_like, params)
+class Optimiser:
+    """Muon (Jordan et al., 2024) for the layers' matrices, AdamW for the embedding and the norms.
+
+    Muon turns the momentum of a matrix into the nearest orthogonal one, so that rare directions are learned as fast as
+    common ones. Its step is scaled by 0.2 sqrt(max(rows, cols)), so that AdamW's rate and decay fit both.
+    """
+
+    def __init__(self, params, decay=0.1, momentum=0.95):
+        self.decay, self.momentum = decay, momentum
+        self.matrices = {}
+        for layer in params["layers"]:
+            for key in MATRICES:
+                self.matrices.setdefault(tuple(layer[key].shape), []).append(layer[key])
+        self.buffers = {shape: torch.zeros(len(group), *shape) for shape, group in self.matrices.items()}
+        norms = [leaf for leaf in leaves(params) if leaf.ndim == 1]
+        groups = [{"params": [params["embed"]], "weight_decay": decay}, {"params": norms, "weight_decay": 0.0}]
+        self.adam = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98))
+        for leaf in leaves(params):
+            leaf.requires_grad_(True)
+
+    @torch.no_grad()
+    def step(self, rate):
+        """One update with the gradients at hand, which it then clears."""
+        for shape, group in self.matrices.items():
+            grads, buffer = torch.stack([matrix.grad for matrix in group]), self.buffers[shape]
+            buffer.lerp_(grads, 1 - self.momentum)
+            updates = orthogonal(grads.lerp(buffer, self.momentum)) * (0.2 * max(shape) ** 0.5)
+            for matrix, update in zip(group, updates):
+                matrix.mul_(1 - rate * self.decay).sub_(update, alpha=rate)
+                matrix.grad = None
+        for group in self.adam.param_groups:
+            group["lr"] = rate
+        self.adam.step()
+        self.adam.zero_grad()

@@ -170,7 +170,7 @@ def question(entry, rng, noise=1.0):
     """A random question whose answer is the entry's, noisy with probability `noise`."""
     families = [f for f in ("what", "how", "why", "do", "vs", "yes", "ask") if entry.get(f)]
     # Hand-written questions are worth more than one family: they carry wordings that no template has.
-    weights = [6.0 if f == "ask" else 2.0 if f in ("what", "do", "vs") else 1.0 for f in families]
+    weights = [8.0 if f == "ask" else 2.0 if f in ("what", "do", "vs") else 1.0 for f in families]
     family = rng.choices(families, weights)[0]
     text = templated(entry, family, rng)
     if rng.random() >= noise:

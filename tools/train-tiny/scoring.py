@@ -4,15 +4,9 @@
 the most likely token is the expected one at every place of it.
 """
 
-import functools
-
-import jax
-import jax.numpy as jnp
-import numpy as np
+import torch
 
 import model
-
-BUCKETS = (128, 256, 512, 1024, 2048)
 
 
 def render(messages):
@@ -21,24 +15,18 @@ def render(messages):
     return turns + "<|im_start|>assistant\n"
 
 
-@functools.lru_cache(maxsize=None)
-def predictor(shape):
-    return jax.jit(lambda params, tokens, positions, segments: jnp.argmax(model.forward(params, tokens, positions, segments, shape), axis=-1))
-
-
+@torch.no_grad()
 def score_teacher_forced(params, tokenizer, shape, cases):
     """A list of (kind, correct, case, place of the first wrong token or None)."""
     results = []
     for case in cases:
         prompt = tokenizer.encode(render(case["messages"]), add_special_tokens=False).ids
         answer = tokenizer.encode(case["expect"] + "<|im_end|>", add_special_tokens=False).ids
-        ids = prompt + answer
-        size = next(b for b in BUCKETS if b >= len(ids))
-        tokens = np.zeros((1, size), np.int32)
-        tokens[0, : len(ids)] = ids
-        guess = predictor(shape)(params, tokens, np.arange(size)[None], np.ones((1, size), np.int32))
-        guess = np.asarray(guess)[0, len(prompt) - 1 : len(ids) - 1]
-        wrong = np.nonzero(guess != np.array(answer))[0]
+        ids = torch.tensor([prompt + answer])
+        places = torch.arange(ids.shape[1])[None]
+        logits = model.forward(params, ids, places, torch.ones_like(ids), shape, kind=torch.float32)
+        guess = logits[0].argmax(-1)[len(prompt) - 1 : -1]
+        wrong = (guess != torch.tensor(answer)).nonzero()
         results.append((case["kind"], len(wrong) == 0, case, int(wrong[0]) if len(wrong) else None))
     return results
 

@@ -1,8 +1,8 @@
-"""The model's own tokenizer: byte-level BPE of 2,048 entries with the pre-tokenizer expression that GGUF names `qwen2`."""
+"""The model's own tokenizer: byte-level BPE of 4,096 entries with the pre-tokenizer expression that GGUF names `qwen2`."""
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-VOCAB_SIZE = 2048
+VOCAB_SIZE = 4096
 SPECIALS = [
     "<|endoftext|>",
     "<|im_start|>",
