@@ -261,6 +261,11 @@ impl Scheduler {
         !self.order.is_empty() || !self.waiting.is_empty()
     }
 
+    /// Whether there is work, none of which has been begun.
+    pub fn only_waiting(&self) -> bool {
+        self.order.is_empty() && !self.waiting.is_empty()
+    }
+
     /// The present load.
     pub fn load(&self) -> Load {
         let (guessed_tokens, agreed_tokens) = self.speculator.totals();
