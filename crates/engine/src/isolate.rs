@@ -30,7 +30,8 @@ pub(crate) fn cut(batch: &Batch, spans: &[usize]) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for &index in spans {
         let span = &batch.spans[index];
-        let mut rest: Range<usize> = span.tokens.clone();
+        // Guesses are left: only what must be computed is computed twice.
+        let mut rest: Range<usize> = span.tokens.start..span.tokens.end - span.guessed;
         while !rest.is_empty() {
             let part = match parts.last_mut() {
                 Some(part) if part.batch.tokens.len() < SAFE_TOKENS => part,

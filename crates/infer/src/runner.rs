@@ -44,11 +44,13 @@ pub struct Span {
     pub start: u32,
     /// The span's tokens, as a range of [`Batch::tokens`].
     pub tokens: Range<usize>,
-    /// Whether a token is sampled from the logits after the span's last token.
+    /// How many of them, at the end, are guesses to be checked: see [`Runner::checked_rows`].
+    pub guessed: usize,
+    /// Whether a token is sampled from the logits after the span's last token that is no guess.
     pub sample: bool,
 }
 
-/// One native decode: decode rows (spans of one token) first, then prefill chunks.
+/// One native decode: decode rows (spans of one token, and guesses) first, then prefill chunks.
 /// A slot occurs at most once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
@@ -64,7 +66,16 @@ impl Batch {
         debug_assert!(!tokens.is_empty(), "an empty span computes nothing");
         let from = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
-        self.spans.push(Span { slot, start, tokens: from..self.tokens.len(), sample });
+        self.spans.push(Span { slot, start, tokens: from..self.tokens.len(), guessed: 0, sample });
+    }
+
+    /// Appends guesses of what follows to the last span, which must sample.
+    pub fn guess(&mut self, guesses: &[TokenId]) {
+        let span = self.spans.last_mut().expect("guesses follow a span");
+        debug_assert!(span.sample, "only what is sampled can be guessed");
+        self.tokens.extend_from_slice(guesses);
+        span.tokens.end += guesses.len();
+        span.guessed += guesses.len();
     }
 
     /// Empties the batch and keeps its memory.
@@ -128,7 +139,8 @@ pub trait Runner: Send {
     /// Installs the sampler with which `slot` samples from now on.
     fn assign(&mut self, slot: Slot, sampler: Sampler);
 
-    /// Computes `batch` and appends one [`Sampled`] per sampling span, in their order.
+    /// Computes `batch` and appends one [`Sampled`] per sampling span, in their order, and
+    /// more where guesses agreed.
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError>;
 
     /// Makes the empty slot `to` share the first `len` positions of `from`.
@@ -136,6 +148,18 @@ pub trait Runner: Send {
 
     /// Forgets all positions of `slot` from `len` on; 0 frees it.
     fn truncate(&mut self, slot: Slot, len: u32);
+
+    /// Rows of logits that a batch with guesses may ask for, one per span and one per guess;
+    /// `None` where guesses cannot be checked. It may change between batches.
+    ///
+    /// After a span with guesses one token is sampled as always, and another after each guess
+    /// that equals the token sampled before it: so the tokens are those that would have been
+    /// sampled without guesses, each from the logits after the tokens before it. All n of
+    /// them are appended in order; positions from the n-th guess on hold tokens that were not
+    /// chosen, and must be cut off with [`Runner::truncate`] before the sequence goes on.
+    fn checked_rows(&self) -> Option<u32> {
+        None
+    }
 
     /// The runner's way to compute several batches at once, where it has one.
     fn pipeline(&mut self) -> Option<&mut dyn Pipeline> {

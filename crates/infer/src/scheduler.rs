@@ -16,9 +16,11 @@ use std::time::Duration;
 
 use crate::budget::{ItlTarget, PrefillBudget};
 use crate::kv::{Ledger, Prefix, common_prefix};
+use crate::lookup;
 use crate::request::{Admitted, Event, Finish, Step, Tag, Work};
 use crate::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot, Span, TokenId};
 use crate::sampling::{Sampler, Sampling};
+use crate::speculation::{Record, Speculation, Speculator};
 
 /// A prompt waits for another that is computing the same prefix only if that saves
 /// at least this many tokens.
@@ -35,6 +37,8 @@ pub struct Limits {
     pub itl_target: ItlTarget,
     /// Keep finished sequences' KV for later prompts that begin alike.
     pub prefix_cache: bool,
+    /// Whether tokens are guessed ahead.
+    pub speculation: Speculation,
     /// A completion that has not begun after this long is given up.
     pub queue_timeout: Option<Duration>,
 }
@@ -58,6 +62,10 @@ struct Sequence {
     in_flight: u32,
     /// What is to become of it when that batch is committed.
     leaving: Option<Leaving>,
+    /// How guesses of its tokens fared.
+    record: Record,
+    /// A guess that it did not pay to compute.
+    unchecked: Option<TokenId>,
 }
 
 /// How a sequence in flight will leave.
@@ -94,6 +102,10 @@ pub struct Load {
     pub prefix_hits: u64,
     /// Sequences put back to be recomputed so far.
     pub preemptions: u64,
+    /// Guessed tokens computed so far.
+    pub guessed_tokens: u64,
+    /// Those of them that were right.
+    pub agreed_tokens: u64,
 }
 
 /// Decides what the engine computes next.
@@ -106,6 +118,7 @@ pub struct Scheduler {
     end_tokens: Vec<TokenId>,
     ledger: Ledger,
     budget: PrefillBudget,
+    speculator: Speculator,
     waiting: VecDeque<Sequence>,
     /// Running sequences by slot.
     active: Vec<Option<Sequence>>,
@@ -137,6 +150,7 @@ impl Scheduler {
             end_tokens,
             ledger: Ledger::new(capacity.slots, capacity.kv_cells),
             budget: PrefillBudget::new(limits.prefill_max_tokens, limits.itl_target),
+            speculator: Speculator::new(limits.speculation),
             waiting: VecDeque::new(),
             active: (0..capacity.slots).map(|_| None).collect(),
             order: Vec::new(),
@@ -168,6 +182,8 @@ impl Scheduler {
             paused: false,
             in_flight: 0,
             leaving: None,
+            record: Record::default(),
+            unchecked: None,
         };
         self.waiting.insert(at, sequence);
     }
@@ -245,9 +261,17 @@ impl Scheduler {
         !self.order.is_empty() || !self.waiting.is_empty()
     }
 
+    /// Whether there is work, none of which has been begun.
+    pub fn only_waiting(&self) -> bool {
+        self.order.is_empty() && !self.waiting.is_empty()
+    }
+
     /// The present load.
     pub fn load(&self) -> Load {
+        let (guessed_tokens, agreed_tokens) = self.speculator.totals();
         Load {
+            guessed_tokens,
+            agreed_tokens,
             running: self.order.len(),
             waiting: self.waiting.len(),
             waiting_tokens: self.waiting.iter().map(|sequence| sequence.tokens.len()).sum(),
@@ -275,13 +299,61 @@ impl Scheduler {
 
     fn plan_step(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
         self.make_room_for_decode(runner);
-        let rows = self.group_rows();
-        for slot in self.runnable().filter(|&slot| self.pending(slot) == 1).take(rows) {
+        let decoding = self.runnable().filter(|&slot| self.pending(slot) == 1);
+        let decoding: Vec<Slot> = decoding.take(self.group_rows()).collect();
+        let guesses = self.guesses(runner, &decoding);
+        for (i, &slot) in decoding.iter().enumerate() {
             self.plan_chunk(batch, slot, 1);
+            if let Some(guess) = guesses.get(i) {
+                batch.guess(guess);
+            }
         }
         self.admit(now, runner, batch);
         let room = self.capacity.batch_tokens - batch.tokens.len() as u32;
         self.plan_prefill(batch, self.budget.tokens(batch.spans.len()).min(room));
+    }
+
+    /// Guesses of what follows each of `decoding`, or none at all: prompts that are in
+    /// progress or wait have the first call on the time, and a full cache leaves no room.
+    fn guesses(&mut self, runner: &dyn Runner, decoding: &[Slot]) -> Vec<Vec<TokenId>> {
+        let most = self.speculator.most_guesses();
+        let Some(rows) = runner.checked_rows().filter(|_| most > 0 && !decoding.is_empty()) else {
+            return Vec::new();
+        };
+        let prompts = self.order.iter().any(|&slot| self.pending(slot) > 1);
+        if prompts || !self.waiting.is_empty() {
+            return Vec::new();
+        }
+        let room = rows.min(self.capacity.batch_tokens).min(self.free_cells());
+        let share = (room as usize).saturating_sub(decoding.len()) / decoding.len();
+        let mut guesses: Vec<Vec<TokenId>> =
+            decoding.iter().map(|&slot| self.look_up(slot, most.min(share))).collect();
+        let records = decoding.iter().map(|&slot| self.sequence(slot).record);
+        let found = guesses.iter().map(Vec::len).zip(records).filter(|(len, _)| *len > 0);
+        let most = self.speculator.cut(decoding.len(), &found.collect::<Vec<_>>());
+        for (guess, &slot) in guesses.iter_mut().zip(decoding) {
+            let sequence = self.active[slot.index()].as_mut().expect("decoding slots run");
+            sequence.unchecked = guess.first().copied().filter(|_| most == 0);
+            guess.truncate(most);
+        }
+        guesses
+    }
+
+    /// At most `most` guesses of what follows `slot`, none of which could end it: what comes
+    /// after the end is of no use.
+    fn look_up(&self, slot: Slot, most: usize) -> Vec<TokenId> {
+        let sequence = self.sequence(slot);
+        // The next mask follows from the token before it: a step ahead there is none.
+        if sequence.sampling.grammar.is_some() {
+            return Vec::new();
+        }
+        let answer_room = (sequence.max_tokens as usize).saturating_sub(sequence.generated().len());
+        let context_room = self.capacity.context_tokens as usize - sequence.tokens.len();
+        let useful = answer_room.min(context_room).saturating_sub(1);
+        let mut guess = lookup::guess(&sequence.tokens, most.min(useful));
+        let ends = guess.iter().position(|token| self.end_tokens.contains(token));
+        guess.truncate(ends.unwrap_or(guess.len()));
+        guess
     }
 
     /// Decode rows of one batch: an equal part of all decoding sequences.
@@ -300,12 +372,16 @@ impl Scheduler {
         sampled: &[Sampled],
     ) -> Step {
         let mut step = self.open_step(started, now, batch);
+        let guessed: usize = batch.spans.iter().map(|span| span.guessed).sum();
         if self.suspects.front() == batch.spans.first().map(|span| &span.slot) {
             self.suspects.pop_front();
         }
         for span in &batch.spans {
             self.land(span.slot);
             self.ledger.append(span.slot, &batch.tokens[span.tokens.clone()]);
+            if span.guessed > 0 {
+                self.check_guesses(runner, span, sampled);
+            }
         }
         for one in sampled {
             if self.sequence(one.slot).leaving.is_none() {
@@ -313,9 +389,29 @@ impl Scheduler {
             }
         }
         self.let_leave(runner, batch);
-        let decode_rows = batch.spans.len() - prefill_spans(batch).count();
-        self.budget.observe(decode_rows, step.prefill_tokens, now.saturating_sub(started));
+        let (decode_rows, took) =
+            (batch.spans.len() - prefill_spans(batch).count(), now.saturating_sub(started));
+        // A step with guesses tells nothing of one without.
+        if guessed == 0 {
+            self.budget.observe(decode_rows, step.prefill_tokens, took);
+        }
+        if step.prefill_tokens == 0 {
+            self.speculator.observe_step(batch.tokens.len(), took);
+        }
         step
+    }
+
+    /// Cuts off what was guessed wrong: of n sampled tokens all but the last were guessed.
+    fn check_guesses(&mut self, runner: &mut dyn Runner, span: &Span, sampled: &[Sampled]) {
+        let tokens = sampled.iter().filter(|one| one.slot == span.slot).count();
+        let agreed = tokens.saturating_sub(1).min(span.guessed);
+        let known = span.start + (span.tokens.len() - span.guessed) as u32;
+        self.ledger.truncate(span.slot, known + agreed as u32);
+        runner.truncate(span.slot, known + agreed as u32);
+        if let Some(sequence) = &mut self.active[span.slot.index()] {
+            let record = &mut sequence.record;
+            self.speculator.observe_guesses(record, span.guessed as u32, agreed as u32);
+        }
     }
 
     /// The runner failed on `batch`: makes room, or isolates the sequence at fault.
@@ -650,6 +746,9 @@ impl Scheduler {
         let ends = self.end_tokens.contains(&choice.token);
         let context = self.capacity.context_tokens as usize;
         let sequence = self.active[slot.index()].as_mut().expect("sampled slots run");
+        if let Some(guess) = sequence.unchecked.take() {
+            self.speculator.observe_unchecked(&mut sequence.record, guess == choice.token);
+        }
         sequence.tokens.push(choice.token);
         let full = sequence.generated().len() as u32 >= sequence.max_tokens
             || sequence.tokens.len() >= context;
@@ -751,7 +850,7 @@ fn share(budget: u32, pending: &[u32]) -> Vec<u32> {
 
 /// The spans that compute more than a decode row.
 fn prefill_spans(batch: &Batch) -> impl Iterator<Item = &Span> {
-    batch.spans.iter().filter(|span| span.tokens.len() > 1)
+    batch.spans.iter().filter(|span| span.tokens.len() - span.guessed > 1)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use loquent_infer::request::{Finish, Step, Tag, Work};
 use loquent_infer::runner::{Batch, Capacity, RowError, RunError, Runner, Sampled, Slot, TokenId};
 use loquent_infer::sampling::{Choice, Sampler, Sampling};
 use loquent_infer::scheduler::{Limits, Scheduler};
+use loquent_infer::speculation::Speculation;
 use proptest::prelude::*;
 
 /// Ends a completion.
@@ -18,8 +19,8 @@ const POISON: TokenId = 1;
 /// In a prompt: this sequence's row fails.
 const BAD_ROW: TokenId = 2;
 
-/// A runner whose every token depends on exactly what its cache holds, and which
-/// checks what it is asked.
+/// A runner whose every token depends on exactly what its cache holds (on the last
+/// `memory` tokens of it), and which checks what it is asked.
 struct ToyRunner {
     capacity: Capacity,
     /// Per slot, its tokens and the physical cell of each.
@@ -30,6 +31,9 @@ struct ToyRunner {
     full_every: Option<u64>,
     calls: u64,
     most_rows: usize,
+    memory: usize,
+    /// Rows of logits for guesses.
+    checked_rows: Option<u32>,
 }
 
 impl ToyRunner {
@@ -44,7 +48,23 @@ impl ToyRunner {
             full_every: None,
             calls: 0,
             most_rows: 0,
+            memory: usize::MAX,
+            checked_rows: None,
         }
+    }
+
+    fn push(&mut self, slot: Slot, token: TokenId) {
+        self.slots[slot.index()].push((token, self.next_cell));
+        self.next_cell += 1;
+    }
+
+    fn sample(&self, slot: Slot) -> Result<Choice, RowError> {
+        let cells = &self.slots[slot.index()];
+        if cells.iter().any(|&(token, _)| token == BAD_ROW) {
+            return Err(RowError::NonFiniteLogits);
+        }
+        let tokens: Vec<TokenId> = cells.iter().map(|&(token, _)| token).collect();
+        Ok(Choice { token: next_token(&tokens, self.memory), logprobs: None })
     }
 
     fn used_cells(&self) -> usize {
@@ -52,9 +72,10 @@ impl ToyRunner {
     }
 }
 
-fn next_token(tokens: impl IntoIterator<Item = TokenId>) -> TokenId {
+/// The less `memory`, the more a text repeats itself.
+fn next_token(tokens: &[TokenId], memory: usize) -> TokenId {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for token in tokens {
+    for &token in &tokens[tokens.len().saturating_sub(memory)..] {
         hash = (hash ^ u64::from(token)).wrapping_mul(0x100_0000_01b3);
     }
     match hash >> 33 {
@@ -66,6 +87,10 @@ fn next_token(tokens: impl IntoIterator<Item = TokenId>) -> TokenId {
 impl Runner for ToyRunner {
     fn capacity(&self) -> Capacity {
         self.capacity
+    }
+
+    fn checked_rows(&self) -> Option<u32> {
+        self.checked_rows
     }
 
     fn assign(&mut self, slot: Slot, _sampler: Sampler) {
@@ -91,23 +116,23 @@ impl Runner for ToyRunner {
         self.most_rows = self.most_rows.max(batch.spans.len());
         for span in &batch.spans {
             assert!(self.assigned.contains(&span.slot), "sampling without a sampler");
-            let cells = &mut self.slots[span.slot.index()];
-            assert_eq!(cells.len(), span.start as usize, "a span continues its sequence");
-            for &token in &batch.tokens[span.tokens.clone()] {
-                cells.push((token, self.next_cell));
-                self.next_cell += 1;
+            let held = self.slots[span.slot.index()].len();
+            assert_eq!(held, span.start as usize, "a span continues its sequence");
+            let (known, guesses) =
+                batch.tokens[span.tokens.clone()].split_at(span.tokens.len() - span.guessed);
+            known.iter().for_each(|&token| self.push(span.slot, token));
+            let mut agrees = span.sample;
+            for guess in guesses.iter().map(Some).chain([None]) {
+                if agrees {
+                    let outcome = self.sample(span.slot);
+                    agrees = outcome.as_ref().is_ok_and(|choice| Some(&choice.token) == guess);
+                    sampled.push(Sampled { slot: span.slot, outcome });
+                }
+                guess.into_iter().for_each(|&token| self.push(span.slot, token));
             }
-            if !span.sample {
-                continue;
-            }
-            let outcome = if cells.iter().any(|&(token, _)| token == BAD_ROW) {
-                Err(RowError::NonFiniteLogits)
-            } else {
-                let token = next_token(cells.iter().map(|&(token, _)| token));
-                Ok(Choice { token, logprobs: None })
-            };
-            sampled.push(Sampled { slot: span.slot, outcome });
         }
+        let rows: usize = batch.spans.iter().map(|span| 1 + span.guessed).sum();
+        assert!(rows == batch.spans.len() || Some(rows as u32) <= self.checked_rows);
         assert!(self.used_cells() <= self.capacity.kv_cells as usize, "the cache overflows");
         Ok(())
     }
@@ -132,15 +157,20 @@ fn limits(max_batch_size: usize) -> Limits {
         prefill_max_tokens: 16,
         itl_target: ItlTarget::Unbounded,
         prefix_cache: true,
+        speculation: Speculation::Off,
         queue_timeout: None,
     }
 }
 
 /// What `work` generates when nothing else runs.
 fn alone(work: &Work, context: usize) -> (Vec<TokenId>, Finish) {
+    alone_with(work, context, usize::MAX)
+}
+
+fn alone_with(work: &Work, context: usize, memory: usize) -> (Vec<TokenId>, Finish) {
     let mut tokens = work.prompt.clone();
     loop {
-        let token = next_token(tokens.iter().copied());
+        let token = next_token(&tokens, memory);
         tokens.push(token);
         let generated = tokens.len() - work.prompt.len();
         if token == END {
@@ -294,10 +324,13 @@ proptest! {
         full_every in prop::option::of(3..20u64),
         prefix_cache: bool,
         groups in 1..5usize,
+        speculation in speculation(),
+        memory in prop::sample::select(vec![1, 2, 3, usize::MAX]),
+        checked_rows in prop::option::of(1..40u32),
     ) {
         let mut runner = ToyRunner::new(10, kv_cells, 96);
-        runner.full_every = full_every;
-        let limits = Limits { prefix_cache, ..limits(batch_size) };
+        (runner.full_every, runner.memory, runner.checked_rows) = (full_every, memory, checked_rows);
+        let limits = Limits { prefix_cache, speculation, ..limits(batch_size) };
         let mut bench = Bench::new(runner, limits).with_groups(groups);
         let system: Vec<TokenId> = (3..33).collect();
         let mut submitted = Vec::new();
@@ -326,7 +359,7 @@ proptest! {
             let tag = work.tag.0;
             let generated = bench.generated.get(&tag).cloned().unwrap_or_default();
             let broken = work.prompt.iter().any(|token| [POISON, BAD_ROW].contains(token));
-            let (expected, finish) = if broken { Default::default() } else { alone_or(work) };
+            let (expected, finish) = if broken { Default::default() } else { alone_or(work, memory) };
             if dropped.contains(&tag) && !bench.ended.contains_key(&tag) {
                 prop_assert!(expected.starts_with(&generated));
             } else if broken {
@@ -342,9 +375,56 @@ proptest! {
     }
 }
 
-fn alone_or(work: &Work) -> (Vec<TokenId>, Option<Finish>) {
-    let (tokens, finish) = alone(work, 96);
+fn alone_or(work: &Work, memory: usize) -> (Vec<TokenId>, Option<Finish>) {
+    let (tokens, finish) = alone_with(work, 96, memory);
     (tokens, Some(finish))
+}
+
+fn speculation() -> impl Strategy<Value = Speculation> {
+    prop_oneof![
+        Just(Speculation::Off),
+        Just(Speculation::Auto),
+        (0..20u32).prop_map(Speculation::Fixed),
+    ]
+}
+
+/// One request on a runner whose text goes in circles: the steps it took.
+fn steps_of(work: &Work, speculation: Speculation) -> u64 {
+    let mut runner = ToyRunner::new(4, 2000, 1000);
+    (runner.memory, runner.checked_rows) = (2, Some(16));
+    let mut bench = Bench::new(runner, Limits { speculation, ..limits(2) });
+    bench.submit(work);
+    bench.run();
+    let (expected, finish) = alone_with(work, 1000, 2);
+    assert_eq!((&bench.generated[&0], &bench.ended[&0]), (&expected, &finish));
+    let load = bench.scheduler.load();
+    assert_eq!(load.agreed_tokens, expected.len() as u64 - bench.runner.calls);
+    assert!(load.guessed_tokens >= load.agreed_tokens);
+    bench.runner.calls
+}
+
+#[test]
+fn a_text_in_circles_takes_few_steps_and_is_the_same() {
+    // A prompt whose answer circles rather than ends.
+    let circling = (3..50).map(|token| work(0, vec![token, token + 1], 200));
+    let work = circling.into_iter().find(|work| alone_with(work, 1000, 2).0.len() == 200).unwrap();
+    assert_eq!(steps_of(&work, Speculation::Off), 200);
+    let fixed = steps_of(&work, Speculation::Fixed(8));
+    assert!(fixed < 200 / 3, "{fixed} steps");
+    let auto = steps_of(&work, Speculation::Auto);
+    assert!(auto < 200 / 3, "{auto} steps");
+}
+
+#[test]
+fn nothing_is_guessed_while_prompts_want_the_time() {
+    let mut runner = ToyRunner::new(4, 2000, 1000);
+    (runner.memory, runner.checked_rows) = (1, Some(16));
+    let limits = Limits { speculation: Speculation::Fixed(4), ..limits(1) };
+    let mut bench = Bench::new(runner, limits);
+    bench.submit(&work(0, vec![10, 11, 10, 11], 50));
+    bench.submit(&work(1, vec![12], 2));
+    (0..10).for_each(|_| _ = bench.step());
+    assert_eq!(bench.scheduler.load().guessed_tokens, 0, "another one waits");
 }
 
 #[test]

@@ -215,6 +215,11 @@ impl Delivery {
             return;
         }
         works.into_iter().for_each(|work| self.send(Command::Submit(work)));
+        for tag in tags {
+            if let Some(stream) = self.stream(tag) {
+                stream.ticket.arrive();
+            }
+        }
     }
 
     fn handle_step(&mut self, step: Step) {

@@ -5,6 +5,10 @@
 //! sequence and for two hundred. The queue is bounded by admission: a request sends one
 //! message per completion when it starts and at most one when it stops.
 //!
+//! The engine never waits for a batch to fill, with one exception: at rest, with work that has just come,
+//! it lets those that were let in and are being tokenized catch up. A burst then starts in
+//! one step; otherwise its first request would have a step of its own, and the others would wait for it.
+//!
 //! A runner with a pipeline gets as many batches as it wants at once; what it has finished
 //! arrives as a command like any other, so that there is one thing to wait for.
 
@@ -20,9 +24,15 @@ use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::ticket::Coming;
 
 /// Steps that may wait for delivery before the engine waits for it.
 const STEPS_IN_FLIGHT: usize = 64;
+
+/// Longest wait of an engine at rest for requests that are on their way.
+const LONGEST_GATHERING: Duration = Duration::from_millis(2);
+/// Between two looks at them.
+const GATHERING_PAUSE: Duration = Duration::from_micros(50);
 
 /// What delivery asks of the engine.
 #[derive(Debug)]
@@ -52,6 +62,17 @@ pub struct Engine {
     pub thread: JoinHandle<()>,
 }
 
+/// What the engine thread sees of the server.
+#[derive(Debug, Clone)]
+pub struct Outlook {
+    /// The server's clock.
+    pub clock: Clock,
+    /// Where it reports.
+    pub metrics: Arc<Metrics>,
+    /// Requests on their way to it.
+    pub coming: Coming,
+}
+
 /// Starts the engine thread.
 ///
 /// # Errors
@@ -60,8 +81,7 @@ pub fn start(
     mut runner: Box<dyn Runner>,
     limits: Limits,
     end_tokens: Vec<TokenId>,
-    clock: Clock,
-    metrics: Arc<Metrics>,
+    outlook: Outlook,
 ) -> std::io::Result<Engine> {
     let (commands, inbox) = mpsc::unbounded_channel();
     let (outbox, steps) = mpsc::channel(STEPS_IN_FLIGHT);
@@ -75,7 +95,8 @@ pub fn start(
             }
         }));
     }
-    let driver = Driver { runner, scheduler, inbox, outbox, clock, metrics };
+    let Outlook { clock, metrics, coming } = outlook;
+    let driver = Driver { runner, scheduler, inbox, outbox, clock, metrics, coming };
     let thread = thread::Builder::new().name("engine".into()).spawn(move || driver.run())?;
     Ok(Engine { commands, steps, thread })
 }
@@ -100,6 +121,7 @@ struct Driver {
     outbox: mpsc::Sender<Step>,
     clock: Clock,
     metrics: Arc<Metrics>,
+    coming: Coming,
 }
 
 impl Driver {
@@ -111,6 +133,7 @@ impl Driver {
         let (mut batch, mut sampled) = (Batch::default(), Vec::new());
         loop {
             self.handle_queued();
+            self.gather();
             let now = self.clock.now();
             let expired = self.scheduler.expire(now);
             self.scheduler.plan(now, self.runner.as_mut(), &mut batch);
@@ -126,6 +149,18 @@ impl Driver {
             if !self.hand_over(step) {
                 return;
             }
+        }
+    }
+
+    /// Lets a burst become complete, while nobody waits for a token but those who have just come.
+    fn gather(&mut self) {
+        let began = self.clock.now();
+        while self.coming.any()
+            && self.scheduler.only_waiting()
+            && self.clock.now().saturating_sub(began) < LONGEST_GATHERING
+        {
+            thread::sleep(GATHERING_PAUSE);
+            self.handle_queued();
         }
     }
 

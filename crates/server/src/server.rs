@@ -27,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::app::{App, HttpOptions};
 use crate::clock::Clock;
 use crate::delivery::{self, StreamBounds};
-use crate::engine_thread;
+use crate::engine_thread::{self, Outlook};
 use crate::http::router;
 use crate::metrics::Metrics;
 use crate::model::Model;
@@ -35,7 +35,7 @@ use crate::otel::Telemetry;
 use crate::quic::{CertificateSource, Port, QuicOptions};
 use crate::service::{Backend, Backing, Policy, Service};
 use crate::streams::StreamLimits;
-use crate::ticket::Gate;
+use crate::ticket::{Coming, Gate};
 use crate::upstream::{Surroundings, Upstream, UpstreamOptions};
 
 /// A client must have sent its request's head by then.
@@ -232,7 +232,7 @@ pub fn start_upstream(
         model: Model::of_upstream(upstream.authority().to_owned())?,
         backing: None,
         backend: Backend::Upstream(Arc::new(upstream)),
-        gate: Gate::new(bounds, app.clock),
+        gate: Gate::new(bounds, app.clock, Coming::default()),
         workers: Arc::new(Semaphore::new(1)),
         policy,
         clock: app.clock,
@@ -255,7 +255,9 @@ pub fn start(
 ) -> anyhow::Result<(Arc<Service>, JoinHandle<()>)> {
     let Loaded { runner, model, backing, .. } = loaded;
     let end_tokens = model.end_tokens.clone();
-    let engine = engine_thread::start(runner, options.limits, end_tokens, clock, metrics.clone())?;
+    let coming = Coming::default();
+    let outlook = Outlook { clock, metrics: metrics.clone(), coming: coming.clone() };
+    let engine = engine_thread::start(runner, options.limits, end_tokens, outlook)?;
     let delivery =
         delivery::start(engine.steps, engine.commands, options.streams, clock, metrics.clone());
     let telemetry = telemetry(options.otlp_endpoint.as_deref(), clock)?;
@@ -264,7 +266,7 @@ pub fn start(
         backing,
         backend: Backend::Engine(delivery),
         telemetry,
-        gate: Gate::new(options.bounds, clock),
+        gate: Gate::new(options.bounds, clock, coming),
         workers: Arc::new(Semaphore::new(options.tokenize_workers.max(1))),
         policy: options.policy.clone(),
         clock,

@@ -11,6 +11,7 @@ use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::scheduler::Limits;
+use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_server::api::request::{Endpoint, Request};
 use loquent_server::clock::Clock;
@@ -68,6 +69,7 @@ fn service(otlp_endpoint: Option<String>) -> (Arc<Service>, std::thread::JoinHan
             prefill_max_tokens: 512,
             itl_target: ItlTarget::Unbounded,
             prefix_cache: true,
+            speculation: Speculation::Off,
             queue_timeout: None,
         },
         bounds: Bounds { max_inflight_requests: 8, max_queued_tokens: 4096 },

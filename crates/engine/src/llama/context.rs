@@ -24,12 +24,12 @@ impl NativeBatch {
         self.tokens.clear();
         self.tokens.extend(batch.tokens.iter().map(|&token| token as sys::llama_token));
         // Of spans that do not sample too: their logits show whether the past is sound.
-        self.place(&batch.spans, |i, len| i + 1 == len);
+        // Of guesses too, to check them.
+        self.place(&batch.spans, |span, i| i + 1 + span.guessed >= span.tokens.len());
     }
 
-    /// Sets positions, slots and outputs; `has_output` judges a span's token by its number
-    /// and the span's length.
-    fn place(&mut self, spans: &[Span], has_output: impl Fn(usize, usize) -> bool) {
+    /// Sets positions, slots and outputs; `has_output` judges a span's token by its number.
+    fn place(&mut self, spans: &[Span], has_output: impl Fn(&Span, usize) -> bool) {
         self.positions.clear();
         self.slots.clear();
         self.outputs.clear();
@@ -38,7 +38,7 @@ impl NativeBatch {
             let start = span.start as sys::llama_pos;
             self.positions.extend((0..len).map(|i| start + i as sys::llama_pos));
             self.slots.extend(std::iter::repeat_n(i32::from(span.slot.0), len));
-            self.outputs.extend((0..len).map(|i| i8::from(has_output(i, len))));
+            self.outputs.extend((0..len).map(|i| i8::from(has_output(span, i))));
         }
         self.slot_counts.resize(self.positions.len(), 1);
         self.slot_pointers.clear();
@@ -161,7 +161,7 @@ impl Context {
         spans: &[Span],
         all_outputs: bool,
     ) -> Result<(), RunError> {
-        self.batch.place(spans, |i, len| all_outputs || i + 1 == len);
+        self.batch.place(spans, |span, i| all_outputs || i + 1 == span.tokens.len());
         let view = self.batch.view_of_rows(rows, width);
         self.decode_view(view)
     }
@@ -177,7 +177,8 @@ impl Context {
         }
     }
 
-    /// The logits after the batch's token `index`, if it is the last of its span. Theirs to change: the next decode overwrites them.
+    /// The logits after the batch's token `index`, if it is the last of its span
+    /// or beside a guess. The caller's to change: the next decode overwrites them.
     pub(super) fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
         let index = i32::try_from(index).ok()?;
         // SAFETY: the context is alive; null for tokens without logits.

@@ -20,6 +20,8 @@ mod runner;
 mod stage;
 mod threads;
 mod vocab;
+#[cfg(target_os = "linux")]
+mod zeroing;
 
 pub use embeddings::Embeddings;
 pub use memory::KvType;
@@ -45,6 +47,11 @@ fn start() {
         log::install();
         // SAFETY: called once, before every other function of the library.
         unsafe { sys::llama_backend_init() }
+        // SAFETY: as above.
+        #[cfg(target_os = "linux")]
+        unsafe {
+            zeroing::install()
+        }
     });
 }
 

@@ -3,7 +3,9 @@
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use loquent_infer::runner::{Batch, Capacity, RowError, RunError, Runner, Sampled, Slot, TokenId};
+use loquent_infer::runner::{
+    Batch, Capacity, RowError, RunError, Runner, Sampled, Slot, Span, TokenId,
+};
 use loquent_infer::sampling::{Sampler, Scratch};
 
 use super::context::Context;
@@ -31,6 +33,9 @@ pub enum FlashAttention {
 /// three times faster with one thread than with two on a busy machine of two cores
 /// (`--example decode_speed`), and leaves a core for the server.
 pub const SMALL_MODEL_BYTES: u64 = 32 << 20;
+
+/// Rows of logits of a context with fewer slots, so that guesses can be checked.
+const LEAST_OUTPUTS: u16 = 16;
 
 /// Sizes and threads of a [`LlamaRunner`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +87,10 @@ pub struct LlamaRunner {
     vocab_size: u32,
     samplers: Vec<Option<Sampler>>,
     scratch: Scratch,
+    /// Rows of logits that a batch may ask for.
+    output_rows: u32,
+    /// Whether the past of a sequence can be cut.
+    can_cut: bool,
     /// Whether nothing was computed yet.
     fresh: bool,
     /// Whether cells may hold NaN: see `isolate`. Until all slots have been freed.
@@ -100,6 +109,7 @@ impl LlamaRunner {
         let threads = threads(&model, options);
         let pool = ThreadPool::new(threads, options.poll);
         let params = params(options, threads);
+        let output_rows = params.n_outputs_max;
         let vocab_size = model.info().vocab_size;
         let (context_train, partial) = (model.info().context_train, model.info().partial_history);
         let context = Context::new(model, params, pool).map_err(LoadError::Backend)?;
@@ -122,6 +132,8 @@ impl LlamaRunner {
             vocab_size,
             samplers,
             scratch: Scratch::default(),
+            output_rows,
+            can_cut: !partial,
             fresh: true,
             tainted: false,
         })
@@ -157,13 +169,17 @@ impl LlamaRunner {
         if batch.tokens.iter().any(|&token| token >= self.vocab_size) {
             return broken("a token outside the vocabulary");
         }
+        let rows: usize = batch.spans.iter().map(|span| 1 + span.guessed).sum();
+        if rows > self.output_rows as usize {
+            return broken("more rows of logits than there is room for");
+        }
         let mut covered = 0;
         for span in &batch.spans {
             let end = span.start as usize + span.tokens.len();
             if span.slot.0 >= self.capacity.slots || end > self.capacity.context_tokens as usize {
                 return broken("a slot or position outside the capacity");
             }
-            if span.tokens.start != covered || span.tokens.is_empty() {
+            if span.tokens.start != covered || span.tokens.len() <= span.guessed {
                 return broken("spans that do not cover its tokens");
             }
             covered = span.tokens.end;
@@ -181,22 +197,42 @@ impl LlamaRunner {
         self.context.decode(batch)?;
         let mut broken = Vec::new();
         for (i, span) in batch.spans.iter().enumerate() {
-            let logits = self.context.logits(span.tokens.end - 1);
-            let logits = logits.expect("every span's last token has logits");
             if !span.sample {
+                let logits = self.context.logits(span.tokens.end - 1);
+                let logits = logits.expect("every span's last token has logits");
                 // The fold has no early exit and so becomes vector code.
                 let has_nan = logits.iter().fold(false, |nan, logit| nan | logit.is_nan());
                 broken.extend(has_nan.then_some(i));
                 continue;
             }
-            let sampler = self.samplers[span.slot.index()].as_mut();
-            let sampler = sampler.expect("a sampler was assigned before sampling");
-            match sampler.sample(logits, &mut self.scratch) {
-                Err(RowError::NonFiniteLogits) => broken.push(i),
-                outcome => sampled.push(Sampled { slot: span.slot, outcome }),
+            if !self.sample_span(batch, span, sampled) {
+                broken.push(i);
             }
         }
         Ok(broken)
+    }
+
+    /// Samples after the span's last known token and after each guess that was right; false
+    /// if there are no usable logits to begin with.
+    fn sample_span(&mut self, batch: &Batch, span: &Span, sampled: &mut Vec<Sampled>) -> bool {
+        let sampler = self.samplers[span.slot.index()].as_mut();
+        let sampler = sampler.expect("a sampler was assigned before sampling");
+        let first = span.tokens.end - 1 - span.guessed;
+        for row in first..span.tokens.end {
+            let logits = self.context.logits(row).expect("a sampled token has logits");
+            let outcome = sampler.sample(logits, &mut self.scratch);
+            if outcome == Err(RowError::NonFiniteLogits) {
+                // After a guess: the next step meets it again, as a row of its own.
+                return row > first;
+            }
+            let guess = batch.tokens[..span.tokens.end].get(row + 1);
+            let agreed = outcome.as_ref().is_ok_and(|choice| Some(&choice.token) == guess);
+            sampled.push(Sampled { slot: span.slot, outcome });
+            if !agreed {
+                break;
+            }
+        }
+        true
     }
 
     /// Computes the spans numbered `spans` of `batch` in parts in which a broken sequence
@@ -239,6 +275,11 @@ impl Runner for LlamaRunner {
 
     fn assign(&mut self, slot: Slot, sampler: Sampler) {
         self.samplers[slot.index()] = Some(sampler);
+    }
+
+    fn checked_rows(&self) -> Option<u32> {
+        // Where NaN is about, batches are cut into parts, which leaves guesses out.
+        (self.can_cut && !self.tainted).then_some(self.output_rows)
     }
 
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
@@ -327,7 +368,7 @@ pub(super) fn params(options: &RunnerOptions, threads: NonZeroU16) -> sys::llama
     params.n_seq_max = options.slots.into();
     // One row of logits per slot: a row is vocabulary x 4 bytes, so that a row for every
     // token of a batch would be hundreds of MiB.
-    params.n_outputs_max = options.slots.into();
+    params.n_outputs_max = u32::from(options.slots.max(LEAST_OUTPUTS)).min(params.n_batch);
     params.n_threads = threads.get().into();
     params.n_threads_batch = threads.get().into();
     params.type_k = options.kv_type.ggml();

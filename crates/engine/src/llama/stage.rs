@@ -90,7 +90,7 @@ impl LlamaLayers {
     /// sees whether the architecture is as expected.
     fn warm_up(&mut self) -> Result<(), LoadError> {
         let row = vec![0.0; self.sizes.width];
-        let span = Span { slot: Slot(0), start: 0, tokens: 0..1, sample: true };
+        let span = Span { slot: Slot(0), start: 0, tokens: 0..1, guessed: 0, sample: true };
         let outcome = self.compute(&row, &[span]);
         self.context.wipe();
         outcome.map_err(|error| LoadError::Backend(error.to_string()))

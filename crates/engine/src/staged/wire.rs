@@ -779,7 +779,7 @@ impl<'a> Reader<'a> {
             end = end.saturating_add(input.u32()? as usize);
             let sample = input.bool()?;
             match from < end && end <= format.batch_tokens {
-                true => Ok(Span { slot, start, tokens: from..end, sample }),
+                true => Ok(Span { slot, start, tokens: from..end, guessed: 0, sample }),
                 false => Err(Malformed("a span outside the batch")),
             }
         })?;

@@ -1,6 +1,8 @@
 //! Every way in which a model cannot be loaded has its error.
 
 use std::fs;
+#[cfg(target_os = "linux")]
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
 use loquent_engine::llama::{KvType, LlamaRunner, LoadError, LoadOptions, Model, RunnerOptions};
@@ -122,4 +124,34 @@ fn missing_tensors_are_llama_cpps_to_report() {
         matches!(&error, LoadError::Backend(reason) if reason.contains("output_norm")),
         "{error}"
     );
+}
+
+/// Resident memory of this process in bytes.
+#[cfg(target_os = "linux")]
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux tells");
+    let line = pages.lines().find_map(|line| line.strip_prefix("Rss:")).expect("resident memory");
+    let kibibytes: u64 = line.trim().trim_end_matches(" kB").trim().parse().expect("a number");
+    kibibytes * 1024
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_cache_takes_memory_as_it_is_used() {
+    let model = crate::random();
+    let before = resident_bytes();
+    // 2 layers of 32 keys and as many values, in 4 bytes each: 512 bytes a cell, 512 MiB in all.
+    let options = RunnerOptions {
+        kv_cells: 1 << 20,
+        batch_tokens: 16,
+        pass_tokens: 16,
+        kv_type: KvType::F32,
+        threads: NonZeroU16::new(1),
+        ..RunnerOptions::default()
+    };
+    let runner = LlamaRunner::new(model, &options).expect("a context");
+    let grown = resident_bytes().saturating_sub(before);
+    // Other tests run beside this one, with small models.
+    assert!(grown < 256 << 20, "{} MiB for an empty cache", grown >> 20);
+    drop(runner);
 }

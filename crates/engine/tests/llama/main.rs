@@ -4,6 +4,7 @@
 #![cfg(feature = "llama")]
 
 mod decoding;
+mod guessing;
 mod loading;
 mod products;
 mod random_model;

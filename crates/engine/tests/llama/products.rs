@@ -17,7 +17,7 @@ const SEQUENCES: u16 = 7;
 const PROMPT: u32 = 20;
 const STEPS: u32 = 6;
 
-fn can_run() -> bool {
+pub(crate) fn can_run() -> bool {
     let can = is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw");
     if !can {
         eprintln!("skipped: this processor lacks AVX-512 VNNI");
@@ -27,7 +27,7 @@ fn can_run() -> bool {
 
 /// The random model as Q4_K_M (which mixes in Q6_K), loaded with our kernels and with
 /// llama.cpp's.
-fn models(folder: &Path) -> [Arc<Model>; 2] {
+pub(crate) fn models(folder: &Path) -> [Arc<Model>; 2] {
     let (plain, quantised) = (folder.join("f32.gguf"), folder.join("q4.gguf"));
     random_model::write(&plain, Width::BLOCKS, Defect::None);
     quantize(&plain, &quantised, Quant::Q4KM, 1).expect("quantised");

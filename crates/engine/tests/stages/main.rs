@@ -13,6 +13,7 @@ use loquent_infer::request::{Finish, Step, Tag, Work};
 use loquent_infer::runner::{Batch, RowError, RunError, Runner, Slot, TokenId};
 use loquent_infer::sampling::{Sampler, Sampling};
 use loquent_infer::scheduler::{Limits, Scheduler};
+use loquent_infer::speculation::Speculation;
 use toy::{BACKEND_FAILS, CACHE_IS_FULL, NAN, Site, options};
 
 /// Longest wait for what happens in other threads.
@@ -60,6 +61,7 @@ fn limits() -> Limits {
         prefill_max_tokens: 32,
         itl_target: ItlTarget::Unbounded,
         prefix_cache: true,
+        speculation: Speculation::Off,
         queue_timeout: None,
     }
 }

@@ -12,6 +12,7 @@ use clap::Args;
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::scheduler::Limits;
+use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_server::app::HttpOptions;
 use loquent_server::auth::ApiKeys;
@@ -162,6 +163,11 @@ pub(crate) struct EngineArgs {
     /// Forget finished sequences instead of keeping their KV for prompts that begin alike
     #[arg(long, env = "LOQUENT_NO_PREFIX_CACHE")]
     no_prefix_cache: bool,
+    /// Guess the next tokens by looking the last ones up in the text so far, and check them in the same
+    /// step; the answer is the same: "auto" (as far as measured to pay), "off", or always this many
+    #[arg(long, env = "LOQUENT_SPECULATE", default_value = "auto", value_name = "HOW",
+          value_parser = parse_speculation)]
+    speculate: Speculation,
     /// Layers on the graphics processor, in builds that have one [default: all that fit]
     #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
     gpu_layers: Option<u32>,
@@ -381,6 +387,17 @@ fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {
     }
 }
 
+fn parse_speculation(text: &str) -> Result<Speculation, String> {
+    match text {
+        "auto" => Ok(Speculation::Auto),
+        "off" => Ok(Speculation::Off),
+        number => match number.parse() {
+            Ok(most @ 1..=64) => Ok(Speculation::Fixed(most)),
+            _ => Err("give \"auto\", \"off\" or a number from 1 to 64".to_owned()),
+        },
+    }
+}
+
 /// Serves until SIGTERM or Ctrl-C.
 ///
 /// # Errors
@@ -530,6 +547,7 @@ impl AdmissionArgs {
                 prefill_max_tokens: engine.prefill_max_tokens(),
                 itl_target: engine.itl_target_ms,
                 prefix_cache: !engine.no_prefix_cache,
+                speculation: engine.speculate,
                 queue_timeout: queue_timeout.transpose().context("--queue-timeout")?,
             },
             bounds: Bounds {

@@ -10,7 +10,7 @@ use loquent_engine::llama::{
     FlashAttention, KvType, LlamaRunner, LoadOptions, Model, RunnerOptions,
 };
 
-use super::measure::{Effort, decode_ms, prefill_rate};
+use super::measure::{Effort, Unmeasured, decode_ms, prefill_rate};
 use super::profile::{Settings, StepTime};
 use super::search::{Lab, Speed};
 
@@ -81,10 +81,11 @@ impl LlamaLab {
     fn speed(&mut self, settings: &Settings, kv_type: KvType) -> anyhow::Result<Speed> {
         let (batch, effort) = (self.batch, self.effort);
         let mut runner = self.runner(settings, batch, kv_type)?;
-        let alone = 1e3 / decode_ms(&mut runner, 1, effort)?;
-        let full = 1e3 * f64::from(batch) / decode_ms(&mut runner, batch, effort)?;
+        let over = || self.over();
+        let alone = 1e3 / decode_ms(&mut runner, 1, effort, &over)?;
+        let full = 1e3 * f64::from(batch) / decode_ms(&mut runner, batch, effort, &over)?;
         let longest = self.prefill_tokens(&runner);
-        let prefill = prefill_rate(&mut runner, longest, effort)?;
+        let prefill = prefill_rate(&mut runner, longest, effort, &over)?;
         Ok(Speed { alone, full, prefill })
     }
 
@@ -117,11 +118,11 @@ impl LlamaLab {
         let mut runner = self.runner(settings, most, KvType::F16)?;
         let mut steps = Vec::new();
         for &rows in rows {
-            if self.over() {
-                break;
-            }
             self.bar.set_message(format!("{rows} rows"));
-            steps.push(StepTime { rows, ms: decode_ms(&mut runner, rows, self.effort)? });
+            match decode_ms(&mut runner, rows, self.effort, &|| self.over()) {
+                Err(Unmeasured::OutOfTime) => break,
+                ms => steps.push(StepTime { rows, ms: ms? }),
+            }
             self.bar.inc(1);
         }
         Ok(steps)
@@ -137,11 +138,11 @@ impl LlamaLab {
         let longest = self.prefill_tokens(&runner);
         let mut rates = Vec::new();
         for &tokens in sizes.iter().filter(|&&tokens| tokens <= longest) {
-            if self.over() {
-                break;
-            }
             self.bar.set_message(format!("prompt chunks of {tokens}"));
-            rates.push((tokens, prefill_rate(&mut runner, tokens, self.effort)?));
+            match prefill_rate(&mut runner, tokens, self.effort, &|| self.over()) {
+                Err(Unmeasured::OutOfTime) => break,
+                rate => rates.push((tokens, rate?)),
+            }
             self.bar.inc(1);
         }
         Ok(rates)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use loquent_infer::runner::{Batch, RunError, Runner, Slot, TokenId};
+use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Slot, TokenId};
 use loquent_infer::sampling::{Sampler, Sampling};
 
 /// Tokens that each sequence has when decoding is measured: a short chat.
@@ -21,19 +21,55 @@ pub struct Effort {
     pub time: Duration,
 }
 
+/// Why there is no figure.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unmeasured {
+    /// The runner failed.
+    #[error(transparent)]
+    Failed(#[from] RunError),
+    /// `over` came true first.
+    #[error("there was no time left to measure this")]
+    OutOfTime,
+}
+
+/// Asked before every native call, so that no measurement outlasts its time by more than one.
+pub type Over<'a> = &'a dyn Fn() -> bool;
+
+fn run(
+    runner: &mut dyn Runner,
+    batch: &Batch,
+    sampled: &mut Vec<Sampled>,
+    over: Over<'_>,
+) -> Result<(), Unmeasured> {
+    if over() {
+        return Err(Unmeasured::OutOfTime);
+    }
+    Ok(runner.run(batch, sampled)?)
+}
+
 /// Median milliseconds of a step that decodes `rows` sequences of [`PROMPT_TOKENS`] tokens.
 ///
 /// # Errors
-/// Whatever the runner meets.
-pub fn decode_ms(runner: &mut dyn Runner, rows: u16, effort: Effort) -> Result<f64, RunError> {
-    let outcome = decode(runner, rows, effort);
+/// Whatever the runner meets, and the end of the time.
+pub fn decode_ms(
+    runner: &mut dyn Runner,
+    rows: u16,
+    effort: Effort,
+    over: Over<'_>,
+) -> Result<f64, Unmeasured> {
+    let outcome = decode(runner, rows, effort, over);
     (0..rows).for_each(|row| runner.truncate(Slot(row), 0));
     outcome
 }
 
-fn decode(runner: &mut dyn Runner, rows: u16, effort: Effort) -> Result<f64, RunError> {
+fn decode(
+    runner: &mut dyn Runner,
+    rows: u16,
+    effort: Effort,
+    over: Over<'_>,
+) -> Result<f64, Unmeasured> {
     for row in 0..rows {
-        begin(runner, Slot(row))?;
+        begin(runner, Slot(row), over)?;
     }
     let mut next: Vec<TokenId> = vec![1; rows.into()];
     let (mut batch, mut sampled, mut times) = (Batch::default(), Vec::new(), Vec::new());
@@ -47,7 +83,10 @@ fn decode(runner: &mut dyn Runner, rows: u16, effort: Effort) -> Result<f64, Run
         }
         sampled.clear();
         let started = Instant::now();
-        runner.run(&batch, &mut sampled)?;
+        match run(runner, &batch, &mut sampled, over) {
+            Err(Unmeasured::OutOfTime) if times.len() >= effort.least_steps as usize => break,
+            outcome => outcome?,
+        }
         let took = started.elapsed();
         for row in &sampled {
             // A row without a token goes on with the old one: speed is all that matters here.
@@ -66,7 +105,7 @@ fn decode(runner: &mut dyn Runner, rows: u16, effort: Effort) -> Result<f64, Run
 }
 
 /// Gives the empty `slot` a prompt of its own and a sampler.
-fn begin(runner: &mut dyn Runner, slot: Slot) -> Result<(), RunError> {
+fn begin(runner: &mut dyn Runner, slot: Slot, over: Over<'_>) -> Result<(), Unmeasured> {
     let prompt: Vec<TokenId> =
         (0..PROMPT_TOKENS).map(|i| 1 + (i + u32::from(slot.0)) % 97).collect();
     // As chats are: the cost of choosing belongs to the step.
@@ -77,7 +116,7 @@ fn begin(runner: &mut dyn Runner, slot: Slot) -> Result<(), RunError> {
     for part in prompt.chunks(longest) {
         let mut batch = Batch::default();
         batch.push(slot, start, part, false);
-        runner.run(&batch, &mut Vec::new())?;
+        run(runner, &batch, &mut Vec::new(), over)?;
         start += part.len() as u32;
     }
     Ok(())
@@ -86,8 +125,13 @@ fn begin(runner: &mut dyn Runner, slot: Slot) -> Result<(), RunError> {
 /// Prompt tokens per second when `tokens` of them are computed in one step.
 ///
 /// # Errors
-/// Whatever the runner meets.
-pub fn prefill_rate(runner: &mut dyn Runner, tokens: u32, effort: Effort) -> Result<f64, RunError> {
+/// Whatever the runner meets, and the end of the time.
+pub fn prefill_rate(
+    runner: &mut dyn Runner,
+    tokens: u32,
+    effort: Effort,
+    over: Over<'_>,
+) -> Result<f64, Unmeasured> {
     let prompt: Vec<TokenId> = (0..tokens).map(|i| 1 + i % 97).collect();
     let (began, mut times) = (Instant::now(), Vec::new());
     // One for the warm-up.
@@ -95,7 +139,7 @@ pub fn prefill_rate(runner: &mut dyn Runner, tokens: u32, effort: Effort) -> Res
         let mut batch = Batch::default();
         batch.push(Slot(0), 0, &prompt, false);
         let started = Instant::now();
-        let outcome = runner.run(&batch, &mut Vec::new());
+        let outcome = run(runner, &batch, &mut Vec::new(), over);
         let took = started.elapsed();
         runner.truncate(Slot(0), 0);
         outcome?;
@@ -142,11 +186,36 @@ mod tests {
         let effort = Effort { least_steps: 3, most_steps: 5, time: Duration::ZERO };
         // Twice: the first must have freed its slots. A busy machine may only be slower.
         for _ in 0..2 {
-            let ms = decode_ms(&mut runner, 4, effort).unwrap();
+            let ms = decode_ms(&mut runner, 4, effort, &|| false).unwrap();
             assert!(ms >= 3.5, "{ms} ms");
         }
-        let rate = prefill_rate(&mut runner, 48, effort).unwrap();
+        let rate = prefill_rate(&mut runner, 48, effort, &|| false).unwrap();
         assert!(rate <= 48.0 / 3.5e-3, "{rate} tokens/s");
+    }
+
+    #[test]
+    fn when_time_is_over_no_further_call_is_made() {
+        let capacity = Capacity {
+            slots: 4,
+            kv_cells: 512,
+            context_tokens: 512,
+            batch_tokens: 64,
+            shares_prefix: true,
+        };
+        let mut runner = SimRunner::new(SimOptions { capacity, ..SimOptions::default() });
+        let effort = Effort { least_steps: 5, most_steps: 50, time: Duration::from_secs(60) };
+        // Asked once before each call, and true at the last question.
+        for (calls, enough) in [(0, false), (4, false), (4 + WARM_UP_STEPS + 5, true)] {
+            let asked = std::cell::Cell::new(0);
+            let over = || asked.replace(asked.get() + 1) >= calls;
+            let outcome = decode_ms(&mut runner, 4, effort, &over);
+            assert_eq!(asked.get(), calls + 1, "nothing is asked of the runner any more");
+            assert_eq!(outcome.is_ok(), enough, "{outcome:?}");
+            assert!(enough || outcome == Err(Unmeasured::OutOfTime));
+        }
+        assert_eq!(prefill_rate(&mut runner, 48, effort, &|| true), Err(Unmeasured::OutOfTime));
+        // Its slots are free all the same.
+        assert!(decode_ms(&mut runner, 4, effort, &|| false).is_ok());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::runner::Capacity;
 use loquent_infer::scheduler::Limits;
+use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::{Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
@@ -151,6 +152,7 @@ fn service_options(max_batch_size: usize) -> ServiceOptions {
             prefill_max_tokens: 512,
             itl_target: ItlTarget::Unbounded,
             prefix_cache: true,
+            speculation: Speculation::Off,
             queue_timeout: None,
         },
         bounds: Bounds { max_inflight_requests: 4 * max_batch_size, max_queued_tokens: 100_000 },

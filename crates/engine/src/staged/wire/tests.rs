@@ -19,7 +19,13 @@ fn spans(lens: &[usize]) -> Vec<Span> {
     let mut span = |(i, &len): (usize, &usize)| {
         let tokens = end..end + len;
         end += len;
-        Span { slot: Slot(i as u16 * 3), start: i as u32 * 7, tokens, sample: i % 2 == 0 }
+        Span {
+            slot: Slot(i as u16 * 3),
+            start: i as u32 * 7,
+            tokens,
+            guessed: 0,
+            sample: i % 2 == 0,
+        }
     };
     lens.iter().enumerate().map(&mut span).collect()
 }
@@ -123,7 +129,7 @@ fn broken_numbers_stay_broken_and_large_ones_finite() {
 fn spans_beyond_the_batch_and_huge_counts_are_refused() {
     let rows =
         |spans| Message::Rows(Rows { id: 1, spans, failed: vec![], trace: vec![], rows: vec![] });
-    let long = Span { slot: Slot(0), start: 0, tokens: 0..65, sample: true };
+    let long = Span { slot: Slot(0), start: 0, tokens: 0..65, guessed: 0, sample: true };
     assert!(Message::decode(&frame(&rows(vec![long]), &FORMAT), &FORMAT).is_err());
     let mut bytes = frame(&rows(vec![]), &FORMAT);
     // The count of laps stands after kind and number.

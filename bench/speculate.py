@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""What guessing by prompt look-up gains and costs one stream: servers side by side, alternating requests.
+
+    bench/speculate.py --model model.gguf                       # needs loquent on the PATH, or --loquent FILE
+    bench/speculate.py --model model.gguf --modes off,auto,8
+
+Three texts: one that the prompt says twice, continued greedily; one sampled at temperature 1, where a model without
+repetition finds nothing to look up; and four tokens by chance (by logit bias), where every look-up finds something
+that is mostly wrong. With random weights the first says little of real models: print your own with --prompt.
+"""
+
+import argparse
+import json
+import random
+import signal
+import statistics
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).with_name("peers")))
+import servers  # noqa: E402
+
+COUNTERS = ["spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total", "engine_steps_total"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--loquent", default="loquent")
+    parser.add_argument("--modes", default="off,auto")
+    parser.add_argument("--prompt", default="The server sends every token to every reader. " * 6)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    running = {}
+    try:
+        for mode in options.modes.split(","):
+            arguments = ["--model", options.model, "--no-profile", "--no-quic", "--speculate", mode]
+            running[mode] = servers.loquent(options.loquent, arguments, "/dev/null").__enter__()
+        for name, body in texts(options).items():
+            measure(name, body, running, options)
+    finally:
+        for server in running.values():
+            server.__exit__()
+
+
+def texts(options):
+    chance = random.Random(1)
+    four = [1000, 2000, 3000, 4000]
+    return {
+        "greedy": {"prompt": options.prompt, "temperature": 0},
+        "temperature 1": {"prompt": options.prompt, "temperature": 1, "seed": 3},
+        "four tokens by chance": {
+            "prompt": [chance.choice(four) for _ in range(200)], "temperature": 1, "seed": 5,
+            "logit_bias": {str(token): 100 for token in four},
+        },
+    }
+
+
+def measure(name, body, running, options):
+    rates, answers, counted = {mode: [] for mode in running}, {}, {}
+    for run in range(options.runs + 1):
+        for mode, server in running.items():
+            before = counters(server.url)
+            seconds, answers[mode] = complete(server.url, {**body, "max_tokens": options.tokens, "ignore_eos": True})
+            counted[mode] = [int(b - a) for a, b in zip(before, counters(server.url))]
+            if run > 0:  # the first is a warm-up
+                rates[mode].append(options.tokens / seconds)
+    same = "the same text" if len(set(answers.values())) == 1 else "DIFFERENT TEXTS"
+    print(f"{name}: {same}")
+    for mode, found in rates.items():
+        guessed, right, steps = counted[mode]
+        print(f"  {mode:>5}: {statistics.median(found):6.1f} tokens/s [{min(found):.1f}, {max(found):.1f}];"
+              f" the last: {guessed} guessed, {right} right, {steps} steps")
+
+
+def complete(url, body):
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), headers)
+    began = time.monotonic()
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        text = json.load(answer)["choices"][0]["text"]
+    return time.monotonic() - began, text
+
+
+def counters(url):
+    with urllib.request.urlopen(url + "/metrics", timeout=10) as answer:
+        lines = [line.split() for line in answer.read().decode().splitlines()]
+    found = {line[0]: float(line[1]) for line in lines if len(line) == 2}
+    return [found["loquent_" + name] for name in COUNTERS]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+//! Guessed tokens: whatever is guessed, the text is the one that comes without guesses.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use loquent_engine::llama::{KvType, LlamaRunner, LlamaVocab, Model, RunnerOptions};
+use loquent_infer::budget::ItlTarget;
+use loquent_infer::request::{Tag, Work};
+use loquent_infer::runner::{Batch, RowError, RunError, Runner, Sampled, Slot, TokenId};
+use loquent_infer::sampling::{Choice, Sampler, Sampling};
+use loquent_infer::scheduler::{Limits, Load, Scheduler};
+use loquent_infer::speculation::Speculation;
+use loquent_infer::vocab::{Encode, Vocab};
+
+use crate::random_model::Defect;
+
+fn runner(model: Arc<Model>, kv_type: KvType, slots: u16) -> LlamaRunner {
+    let options = RunnerOptions {
+        slots,
+        kv_cells: 1024,
+        kv_type,
+        // Compute threads wait for each other spinning: with one, tests run side by side.
+        threads: NonZeroU16::new(1),
+        ..RunnerOptions::default()
+    };
+    LlamaRunner::new(model, &options).expect("a context")
+}
+
+/// The engine's loop: what all `works` (tags 0, 1, …) come to.
+fn generate(
+    mut runner: LlamaRunner,
+    works: &[Work],
+    speculation: Speculation,
+) -> (Vec<Vec<Choice>>, Load) {
+    let limits = Limits {
+        max_batch_size: works.len(),
+        prefill_max_tokens: 64,
+        itl_target: ItlTarget::Unbounded,
+        prefix_cache: true,
+        speculation,
+        queue_timeout: None,
+    };
+    let mut scheduler = Scheduler::new(runner.capacity(), limits, vec![]);
+    works.iter().for_each(|work| scheduler.submit(Duration::ZERO, work.clone()));
+    let mut generated = vec![Vec::new(); works.len()];
+    let (mut batch, mut sampled) = (Batch::default(), Vec::new());
+    let mut now = Duration::ZERO;
+    while scheduler.has_work() {
+        scheduler.plan(now, &mut runner, &mut batch);
+        sampled.clear();
+        runner.run(&batch, &mut sampled).expect("the batch runs");
+        let started = now;
+        now += Duration::from_millis(10);
+        let step = scheduler.commit(started, now, &mut runner, &batch, &sampled);
+        for event in step.events {
+            generated[event.tag.0 as usize].extend(event.token);
+        }
+    }
+    (generated, scheduler.load())
+}
+
+/// A request to go on with a text that says everything twice.
+fn work(model: &Arc<Model>, tag: u64, sampling: Sampling) -> Work {
+    let line = format!("the server streams tokens {tag} to every reader, ");
+    let how = Encode { add_bos: true, parse_special: true };
+    let prompt = LlamaVocab::new(model.clone()).encode(&line.repeat(2), how).unwrap();
+    Work { tag: Tag(tag), prompt, max_tokens: 60, sampling, priority: 0 }
+}
+
+fn samplings() -> [Sampling; 3] {
+    let greedy = Sampling::default();
+    let drawn = Sampling { temperature: 0.8, top_p: 0.9, seed: 7, ..Sampling::default() };
+    let penalised = Sampling { frequency_penalty: 0.4, logprobs: Some(3), ..Sampling::default() };
+    [greedy, drawn, penalised]
+}
+
+fn tokens(choices: &[Vec<Choice>]) -> Vec<Vec<TokenId>> {
+    choices.iter().map(|one| one.iter().map(|choice| choice.token).collect()).collect()
+}
+
+#[test]
+fn guesses_change_no_text() {
+    for model in [Some(crate::random()), crate::bundled()].into_iter().flatten() {
+        for works in [1, 3].map(|n| -> Vec<Work> {
+            let samplings = samplings().into_iter().take(n).enumerate();
+            samplings.map(|(i, sampling)| work(&model, i as u64, sampling)).collect()
+        }) {
+            let run = |how| generate(runner(model.clone(), KvType::F32, 8), &works, how);
+            let (plain, _) = run(Speculation::Off);
+            assert!(plain.iter().all(|choices| choices.len() == 60));
+            for how in [Speculation::Fixed(1), Speculation::Fixed(9), Speculation::Auto] {
+                let (guessed, load) = run(how);
+                assert_eq!(tokens(&guessed), tokens(&plain), "{how:?}");
+                assert!(load.agreed_tokens <= load.guessed_tokens);
+                if how == Speculation::Fixed(9) {
+                    assert!(load.guessed_tokens > 0, "the prompt repeats itself");
+                }
+            }
+        }
+    }
+}
+
+/// With our kernels a row is computed alike in any batch: alone, not one bit differs. (In
+/// company cells that wrong guesses had are taken by others, and sums over cells are in
+/// another order.)
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn with_our_kernels_not_a_bit_changes() {
+    if !crate::products::can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [model, _] = crate::products::models(folder.path());
+    let greedy = Sampling { logprobs: Some(3), ..Sampling::default() };
+    let works = [work(&model, 0, greedy)];
+    let run = |how| generate(runner(model.clone(), KvType::F16, 8), &works, how);
+    let (plain, _) = run(Speculation::Off);
+    let (guessed, load) = run(Speculation::Fixed(5));
+    assert_eq!(guessed, plain);
+    assert!(load.guessed_tokens > 0, "the prompt repeats itself");
+}
+
+/// One decode row of `slot` with guesses after `known`.
+fn guess(
+    runner: &mut LlamaRunner,
+    slot: Slot,
+    at: u32,
+    known: TokenId,
+    guesses: &[TokenId],
+) -> Vec<Sampled> {
+    let (mut batch, mut sampled) = (Batch::default(), Vec::new());
+    batch.push(slot, at, &[known], true);
+    batch.guess(guesses);
+    runner.run(&batch, &mut sampled).expect("the batch runs");
+    sampled
+}
+
+#[test]
+fn a_guess_that_breaks_the_numbers_is_only_wrong() {
+    let broken = TokenId::from(b'Z');
+    let model = crate::load_random(Defect::NanToken(broken.into()));
+    let Work { prompt, .. } = work(&model, 0, Sampling::default());
+    let mut runner = runner(model, KvType::F16, 2);
+    runner.assign(Slot(0), Sampler::new(Sampling::default(), &prompt, &[]));
+    let at = prompt.len() as u32 - 1;
+    let mut batch = Batch::default();
+    batch.push(Slot(0), 0, &prompt[..at as usize], false);
+    runner.run(&batch, &mut Vec::new()).expect("the prompt runs");
+    let sampled = guess(&mut runner, Slot(0), at, prompt[at as usize], &[broken, broken]);
+    assert_eq!(sampled.len(), 1);
+    let next = sampled[0].outcome.as_ref().expect("the known token's logits are sound").token;
+    runner.truncate(Slot(0), at + 1);
+    let sampled = guess(&mut runner, Slot(0), at + 1, next, &[]);
+    assert!(sampled[0].outcome.is_ok(), "what was cut off is gone");
+    // The known token itself broken: the row fails, whatever is guessed after it.
+    runner.truncate(Slot(0), at + 1);
+    let sampled = guess(&mut runner, Slot(0), at + 1, broken, &[next]);
+    let outcomes: Vec<_> = sampled.into_iter().map(|row| row.outcome).collect();
+    assert_eq!(outcomes, [Err(RowError::NonFiniteLogits)]);
+    assert_eq!(runner.checked_rows(), None, "until all is freed");
+}
+
+#[test]
+fn more_guesses_than_rows_of_logits_are_refused() {
+    let mut runner = runner(crate::random(), KvType::F32, 2);
+    let rows = runner.checked_rows().expect("a transformer's past can be cut") as usize;
+    assert!(rows >= 16);
+    let mut batch = Batch::default();
+    batch.push(Slot(0), 0, &[65], true);
+    batch.guess(&vec![65; rows]);
+    let outcome = runner.run(&batch, &mut Vec::new());
+    assert!(matches!(outcome, Err(RunError::Backend(_))), "{outcome:?}");
+}
