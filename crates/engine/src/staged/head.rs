@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::auth::challenge;
 use super::link::{Closer, Connection, Incoming, Outgoing, Shape, dial};
 use super::wire::{Done, Dtype, Format, Message, Open, Role, Totals};
-use super::{BUSY, Key, StageError, StageSizes};
+use super::{BUSY, Key, StageError, StageSizes, Trust};
 
 /// How often stages are asked.
 const PING_EVERY: Duration = Duration::from_millis(500);
@@ -30,8 +30,10 @@ pub struct HeadOptions {
     pub addresses: Vec<String>,
     /// So many of the first are in this process: links to them are never artificial.
     pub own_stages: usize,
-    /// The shared key.
-    pub key: Key,
+    /// What those are reached with.
+    pub own_key: Key,
+    /// What the others are reached with.
+    pub trust: Trust,
     /// How hidden states travel.
     pub dtype: Dtype,
     /// Sequences with KV at once.
@@ -312,7 +314,9 @@ impl Cluster {
         let number = u64::from_le_bytes(*random.first_chunk().expect("it is longer"));
         let mut opened = Vec::new();
         for (index, address) in options.addresses.iter().enumerate().rev() {
-            let mut connection = dial(address, &options.key, Role::Head, number)?;
+            let own = Trust::of_key(options.own_key.clone());
+            let trust = if index < options.own_stages { &own } else { &options.trust };
+            let mut connection = dial(address, trust, Role::Head, number)?;
             connection.send(&Message::Open(Box::new(self.request(index))))?;
             match connection.receive(LOAD_LIMIT)? {
                 Message::Opened(sizes) => opened.push((connection, sizes)),
@@ -339,6 +343,7 @@ impl Cluster {
             index: index as u16,
             count: options.addresses.len() as u16,
             next: options.addresses.get(index + 1).cloned().unwrap_or_default(),
+            next_is_inside: index + 1 < options.own_stages,
             dtype: options.dtype,
             slots: options.slots,
             kv_cells: options.kv_cells,

@@ -148,6 +148,9 @@ pub struct Open {
     pub count: u16,
     /// Where the next stage listens; empty for the last.
     pub next: String,
+    /// Whether that is in the runner's own process, as this stage is then: the link between
+    /// them needs no certificates.
+    pub next_is_inside: bool,
     /// How hidden states travel.
     pub dtype: Dtype,
     /// Sequences with KV at once.
@@ -510,6 +513,7 @@ impl Writer<'_> {
         self.u16(open.index);
         self.u16(open.count);
         self.text(&open.next);
+        self.u8(open.next_is_inside.into());
         self.u8(open.dtype.number());
         self.u16(open.slots);
         self.u32(open.kv_cells);
@@ -570,28 +574,41 @@ impl Writer<'_> {
         self.text(text);
     }
 
+    /// Names every field, so that a new one cannot be forgotten here.
     fn sampler(&mut self, parts: &SamplerParts) {
-        let sampling = &parts.sampling;
-        self.f32(sampling.temperature);
-        self.u32(sampling.top_k);
-        self.f32(sampling.top_p);
-        self.f32(sampling.min_p);
-        self.f32(sampling.presence_penalty);
-        self.f32(sampling.frequency_penalty);
-        self.f32(sampling.repetition_penalty);
-        self.u64(sampling.seed);
-        self.u8(sampling.logprobs.is_some().into());
-        self.u8(sampling.logprobs.unwrap_or(0));
-        self.count(sampling.logit_bias.len());
-        for (token, bias) in &sampling.logit_bias {
+        let SamplerParts { sampling, generated, seen } = parts;
+        let Sampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
+            seed,
+            logit_bias,
+            logprobs,
+            forbidden,
+            grammar: _, // its state cannot travel: the service refuses it
+        } = sampling;
+        self.f32(*temperature);
+        self.u32(*top_k);
+        for share in [top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty] {
+            self.f32(*share);
+        }
+        self.u64(*seed);
+        self.u8(logprobs.is_some().into());
+        self.u8(logprobs.unwrap_or(0));
+        self.count(logit_bias.len());
+        for (token, bias) in logit_bias {
             self.u32(*token);
             self.f32(*bias);
         }
-        self.count(sampling.forbidden.len());
-        sampling.forbidden.iter().for_each(|token| self.u32(*token));
-        self.u64(parts.generated);
-        self.count(parts.seen.len());
-        for (token, count) in &parts.seen {
+        self.count(forbidden.len());
+        forbidden.iter().for_each(|token| self.u32(*token));
+        self.u64(*generated);
+        self.count(seen.len());
+        for (token, count) in seen {
             self.u32(*token);
             self.u32(*count);
         }
@@ -638,8 +655,16 @@ impl Writer<'_> {
     }
 
     fn totals(&mut self, totals: &Totals) {
-        let Totals { batches, spans, busy_us, wait_us, .. } = *totals;
-        let Totals { longest_wait_us, most_spans, sent_bytes, up_us, .. } = *totals;
+        let Totals {
+            batches,
+            spans,
+            busy_us,
+            wait_us,
+            longest_wait_us,
+            most_spans,
+            sent_bytes,
+            up_us,
+        } = *totals;
         for n in [batches, spans, busy_us, wait_us, longest_wait_us, most_spans, sent_bytes, up_us]
         {
             self.u64(n);
@@ -740,6 +765,7 @@ impl<'a> Reader<'a> {
             index: self.u16()?,
             count: self.u16()?,
             next: self.text()?,
+            next_is_inside: self.bool()?,
             dtype: Dtype::from_number(self.u8()?)?,
             slots: self.u16()?,
             kv_cells: self.u32()?,
@@ -813,7 +839,8 @@ impl<'a> Reader<'a> {
     }
 
     fn sampler(&mut self) -> Result<SamplerParts, Malformed> {
-        let mut sampling = Sampling {
+        // Fields are read in the order in which they stand here.
+        let sampling = Sampling {
             temperature: self.f32()?,
             top_k: self.u32()?,
             top_p: self.f32()?,
@@ -822,12 +849,14 @@ impl<'a> Reader<'a> {
             frequency_penalty: self.f32()?,
             repetition_penalty: self.f32()?,
             seed: self.u64()?,
-            ..Sampling::default()
+            logprobs: {
+                let (wanted, top) = (self.bool()?, self.u8()?);
+                wanted.then_some(top)
+            },
+            logit_bias: self.list(8, |input| Ok((input.u32()?, input.f32()?)))?,
+            forbidden: self.list(4, Self::u32)?,
+            grammar: None,
         };
-        let (wants_logprobs, top) = (self.bool()?, self.u8()?);
-        sampling.logprobs = wants_logprobs.then_some(top);
-        sampling.logit_bias = self.list(8, |input| Ok((input.u32()?, input.f32()?)))?;
-        sampling.forbidden = self.list(4, Self::u32)?;
         let generated = self.u64()?;
         let seen = self.list(8, |input| Ok((input.u32()?, input.u32()?)))?;
         Ok(SamplerParts { sampling, generated, seen })

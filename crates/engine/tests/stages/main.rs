@@ -1,13 +1,14 @@
 //! Stages over real connections with toy layers: pipelining, faults, hostile peers.
 
 mod hostile;
+mod tls;
 mod toy;
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use loquent_engine::staged::{Cluster, Groups, Shape, StageError, StagedRunner};
+use loquent_engine::staged::{Cluster, Groups, Key, Shape, StageError, StagedRunner, Trust};
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::request::{Finish, Step, Tag, Work};
 use loquent_infer::runner::{Batch, RowError, RunError, Runner, Slot, TokenId};
@@ -247,7 +248,7 @@ fn a_stage_that_is_stuck_is_noticed_by_the_deadline() {
 fn another_key_and_other_stages_are_refused_with_the_reason() {
     let site = Site::start(2);
     let mut wanted = options();
-    wanted.key = loquent_engine::staged::Key::new("another");
+    wanted.trust = Trust::of_key(Key::new("another"));
     assert!(matches!(
         site.connect(wanted),
         Err(StageError::Refused { .. } | StageError::Key { .. })
