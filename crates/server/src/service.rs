@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use loquent_engine::grammar::{GrammarError, Shape as AnswerShape, Thinking};
+use loquent_engine::staged::Stays;
 use loquent_engine::template::TemplateError;
 use loquent_infer::admission::Refusal;
 use loquent_infer::request::{Tag, Work};
@@ -61,6 +62,10 @@ pub trait Backing: Send + Sync {
 
     /// Its own metrics in Prometheus' text format.
     fn metrics(&self) -> String;
+
+    /// Where the batches spent their time that came back between so long ago and so long ago;
+    /// `None` without any.
+    fn stays(&self, from_ago: Duration, to_ago: Duration) -> Option<Stays>;
 }
 
 /// What answers requests.

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::auth::challenge;
 use super::link::{Closer, Connection, Incoming, Outgoing, Shape, dial};
-use super::wire::{Done, Dtype, Format, Message, Open, Role, Totals};
+use super::stays::{History, Stays};
+use super::wire::{Done, Dtype, Format, Lap, Message, Open, Role, Totals};
 use super::{BUSY, Key, StageError, StageSizes, Trust};
 
 /// How often stages are asked.
@@ -74,6 +75,7 @@ struct State {
     watched: Vec<Watched>,
     hop: Duration,
     groups: usize,
+    history: History,
     is_stopped: bool,
 }
 
@@ -155,6 +157,7 @@ impl Cluster {
             watched: Vec::new(),
             hop: Duration::ZERO,
             groups: 1,
+            history: History::default(),
             is_stopped: false,
         };
         let cluster = Self(Arc::new(Shared {
@@ -216,10 +219,20 @@ impl Cluster {
         *self.0.wake.lock().expect("nobody panics with it") = Some(wake);
     }
 
-    /// For metrics: the estimated delay of one hop, and the batches in flight.
-    pub(super) fn note(&self, hop: Duration, groups: usize) {
+    /// For metrics and traces: a batch that came back, its mean delay on a hop, and the batches
+    /// that may be in flight now.
+    pub(super) fn note(&self, trace: Vec<Lap>, hop: Duration, groups: usize) {
         let mut state = self.lock();
         (state.hop, state.groups) = (hop, groups);
+        state.history.note(Instant::now(), trace, hop);
+    }
+
+    /// Where batches spent their time that came back between so long ago and so long ago;
+    /// `None` without any.
+    pub fn stays(&self, from_ago: Duration, to_ago: Duration) -> Option<Stays> {
+        let now = Instant::now();
+        let from = now.checked_sub(from_ago)?;
+        self.lock().history.between(from, now.checked_sub(to_ago)?)
     }
 
     /// Ends `session`, because of `why`.

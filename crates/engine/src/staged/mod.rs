@@ -14,6 +14,7 @@ pub mod model;
 mod runner;
 mod server;
 mod stage;
+mod stays;
 mod tls;
 pub mod wire;
 
@@ -24,6 +25,7 @@ pub use link::Shape;
 pub use runner::{Embed, StagedRunner};
 pub use server::{MakeLayers, StageServer, StopHandle};
 pub use stage::Stage;
+pub use stays::{Spread, Stay, Stays};
 pub use tls::Tls;
 pub use wire::Dtype;
 

@@ -274,7 +274,7 @@ impl StagedRunner {
                 on_links: on_wires,
             });
         }
-        self.cluster.note(hop, self.policy.groups());
+        self.cluster.note(flight.trace.clone(), hop, self.policy.groups());
     }
 }
 

@@ -320,5 +320,8 @@ fn metrics_tell_of_every_stage() {
         assert!(text.contains(&format!("loquent_stage_{name}{{stage=\"2\"}}")), "{name}\n{text}");
     }
     assert!(text.contains("loquent_stages_groups 2"), "{text}");
+    let stays = cluster.stays(PATIENCE, Duration::ZERO).expect("a batch came back");
+    assert_eq!((stays.batches, stays.stages.len()), (1, 2));
+    assert!(stays.hop.max < PATIENCE);
     cluster.stop();
 }

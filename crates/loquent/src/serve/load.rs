@@ -92,7 +92,7 @@ mod llama {
         Embeddings, FlashAttention, KvType, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS,
         Model as Weights, RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
     };
-    use loquent_engine::staged::{Cluster, HeadOptions, Key, StagedRunner};
+    use loquent_engine::staged::{Cluster, HeadOptions, Key, StagedRunner, Stays};
     use loquent_infer::runner::{Runner, TokenId};
     use loquent_infer::vocab::Vocab;
     use loquent_server::service::Backing;
@@ -201,6 +201,10 @@ mod llama {
 
         fn metrics(&self) -> String {
             self.0.metrics()
+        }
+
+        fn stays(&self, from_ago: Duration, to_ago: Duration) -> Option<Stays> {
+            self.0.stays(from_ago, to_ago)
         }
     }
 
