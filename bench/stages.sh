@@ -10,8 +10,7 @@
 # 3 runs each (REPEAT=3), one to three minutes a part.
 #
 # MODEL: `shape-model qwen3-0.6b --quant Q4_K_M --out q.gguf`. Linux, for taskset. TOKENS=50 for
-# longer answers, CONCURRENT="2 4" for other loads. The part rpc needs a build with --features
-# rpc and, for its delayed half, root (`loquent link`); without them it says so.
+# longer answers. The part rpc needs a build with --features rpc; without it, it says so.
 set -euo pipefail
 model=$(realpath "${1:?the model}")
 shift
@@ -71,7 +70,7 @@ server() {
   log=$work/$started.log
   "$loquent" serve --port 0 --context 512 --kv-cells 4096 "$@" 2>"$log" &
   pids+=($!)
-  urls+=(--url "$name=http://$(address_in "$log")")
+  urls+=("$name=http://$(address_in "$log")")
 }
 
 # split_server NAME OPTIONS…: one over the stages that were started last
@@ -81,9 +80,14 @@ split_server() {
   server "$name" --model "$entry" --stages "$list" "$@"
 }
 
-# compare PART CONCURRENT REQUESTS: all servers, run by run in turn
+# compare PART CONCURRENT REQUESTS [NAME…]: the servers of these names, or all, run by run in turn
 compare() {
-  "$loquent" bench --quiet "${urls[@]}" --preset skippy-chat-corpus -c "$2" -n "$3" \
+  local only=() url name
+  for url in "${urls[@]}"; do
+    name=${url%%=*}
+    if [ $# -eq 3 ] || [[ " ${*:4} " == *" $name "* ]]; then only+=(--url "$url"); fi
+  done
+  "$loquent" bench --quiet "${only[@]}" --preset skippy-chat-corpus -c "$2" -n "$3" \
     --max-tokens "${TOKENS:-24}" --no-stop-on-eos --warmup-runs 1 --repeat-runs "${REPEAT:-3}" \
     --json "$out/$1-$2.json" >"$work/bench.log" 2>&1 || cat "$work/bench.log" >&2
   python3 "$here/stages.py" "$out/$1-$2.json" "$1" "$2"
@@ -102,7 +106,10 @@ for part in $parts; do
       stages 2 2; split_server serial,2-threads --max-batch-size 1 --groups 1
       stages 2 1; split_server lanes,1-thread --max-batch-size 16 --groups 16
       stages 2 2; split_server lanes,2-threads --max-batch-size 16 --groups 16
-      for c in ${CONCURRENT:-2 4 16}; do compare loopback "$c" $((c > 8 ? 16 : 8)); done ;;
+      # One after the other, and two threads that fight for cores, do not gain from more load.
+      compare loopback 2 8
+      compare loopback 4 8 batched lanes,1-thread
+      compare loopback 16 32 batched lanes,1-thread ;;
     pinned)
       heading "2 stages with a core of their own each, 5 ms each way"
       for groups in 1 auto 2 3; do

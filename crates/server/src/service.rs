@@ -305,11 +305,6 @@ impl Service {
             thinking,
         };
         let param = if forced.is_some() { "tools" } else { "response_format" };
-        if self.backing.is_some() {
-            // A grammar's state stays in this process; the stages that sample are others.
-            let message = format!("'{param}' is not supported by a model split over stages.");
-            return Err(ApiError::invalid_param(param, message));
-        }
         let grammar = self.model.grammars.compile(&*self.model.vocab, &shape);
         grammar.map(Some).map_err(|error| match error {
             GrammarError::Vocabulary(_) => ApiError::internal(error.to_string()),

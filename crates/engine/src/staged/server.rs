@@ -396,6 +396,7 @@ fn is_work(message: &Message) -> bool {
             | Message::Fork { .. }
             | Message::Truncate { .. }
             | Message::Assign { .. }
+            | Message::Allow { .. }
             | Message::Wipe
     )
 }

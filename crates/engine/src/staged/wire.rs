@@ -296,6 +296,13 @@ pub enum Message {
         /// Positions.
         len: u32,
     },
+    /// What the next token of a sequence may be; before the rows that choose it.
+    Allow {
+        /// The sequence.
+        slot: Slot,
+        /// As `Constraint::allowed` gives it.
+        allowed: Vec<u32>,
+    },
     /// `Runner::truncate`.
     Truncate {
         /// The sequence.
@@ -373,6 +380,7 @@ impl Message {
             Self::Truncate { .. } => 19,
             Self::Assign { .. } => 20,
             Self::Wipe => 21,
+            Self::Allow { .. } => 23,
             Self::Done(_) => 22,
             Self::Ping(_) => 32,
             Self::Pong(..) => 33,
@@ -416,6 +424,11 @@ impl Message {
                 out.sampler(sampler);
             }
             Self::Wipe => {}
+            Self::Allow { slot, allowed } => {
+                out.u16(slot.0);
+                out.count(allowed.len());
+                allowed.iter().for_each(|word| out.u32(*word));
+            }
             Self::Done(done) => out.done(done),
             Self::Ping(number) => out.u64(*number),
             Self::Pong(number, totals) => {
@@ -461,6 +474,7 @@ impl Message {
             19 => Self::Truncate { slot: input.slot()?, len: input.u32()? },
             20 => Self::Assign { slot: input.slot()?, sampler: Box::new(input.sampler()?) },
             21 => Self::Wipe,
+            23 => Self::Allow { slot: input.slot()?, allowed: input.list(4, Reader::u32)? },
             22 => Self::Done(input.done()?),
             32 => Self::Ping(input.u64()?),
             33 => Self::Pong(input.u64()?, input.totals()?),
@@ -589,7 +603,7 @@ impl Writer<'_> {
             logit_bias,
             logprobs,
             forbidden,
-            grammar: _, // its state cannot travel: the service refuses it
+            grammar: _, // stays with the runner, which sends what it allows
         } = sampling;
         self.f32(*temperature);
         self.u32(*top_k);

@@ -5,6 +5,7 @@ mod tls;
 mod toy;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use loquent_engine::staged::{Cluster, Groups, Key, Shape, StageError, StagedRunn
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::request::{Finish, Step, Tag, Work};
 use loquent_infer::runner::{Batch, RowError, RunError, Runner, Slot, TokenId};
-use loquent_infer::sampling::{Sampler, Sampling};
+use loquent_infer::sampling::{Constraint, Grammar, Sampler, Sampling, SharedGrammar};
 use loquent_infer::scheduler::{Limits, Scheduler};
 use toy::{BACKEND_FAILS, CACHE_IS_FULL, NAN, Site, options};
 
@@ -168,6 +169,61 @@ fn a_sequence_with_broken_numbers_fails_alone() {
     assert_eq!(sampled[1].outcome, Err(RowError::NonFiniteLogits));
     assert_eq!(sampled[0].outcome, sampled[2].outcome);
     assert!(sampled[0].outcome.is_ok());
+}
+
+/// Allows the tokens one by one, from a first one on, and fails at a last one.
+struct Counting {
+    next: TokenId,
+    last: TokenId,
+    allowed: [u32; 2],
+}
+
+impl Grammar for Counting {
+    fn start(&self, generated: &[TokenId]) -> Box<dyn Constraint> {
+        let next = self.next + generated.len() as TokenId;
+        Box::new(Counting { next, allowed: [0; 2], ..*self })
+    }
+}
+
+impl Constraint for Counting {
+    fn allowed(&mut self) -> Result<&[u32], RowError> {
+        if self.next == self.last {
+            return Err(RowError::Constraint("the end".into()));
+        }
+        self.allowed = [0; 2];
+        self.allowed[self.next as usize / 32] = 1 << (self.next % 32);
+        Ok(&self.allowed)
+    }
+
+    fn accept(&mut self, token: TokenId) {
+        assert_eq!(token, self.next, "the grammar hears of what was chosen, once");
+        self.next += 1;
+    }
+}
+
+#[test]
+fn a_grammar_is_followed_by_the_runner_and_binds_the_last_stage() {
+    let site = Site::start(3);
+    let mut runner = site.runner();
+    let grammar = SharedGrammar(Arc::new(Counting { next: 30, last: 34, allowed: [0; 2] }));
+    let sampling = Sampling { grammar: Some(grammar), ..Sampling::default() };
+    // It has generated one token before: the next is 31.
+    runner.assign(Slot(0), Sampler::new(sampling, &[7, 8], &[30]));
+    assign(&mut runner, 1);
+    let free = run_one(&mut runner, 1, 0, &[7, 8, 30]).unwrap();
+    runner.truncate(Slot(1), 0);
+    assign(&mut runner, 1);
+    let mut sampled = Vec::new();
+    let spans: [(u16, u32, &[TokenId]); 2] = [(0, 0, &[7, 8, 30]), (1, 0, &[7, 8, 30])];
+    runner.run(&batch(&spans), &mut sampled).unwrap();
+    let tokens: Vec<_> = sampled.iter().map(|row| row.outcome.clone().map(|c| c.token)).collect();
+    assert_eq!(tokens, [Ok(31), free], "the grammar of one does not bind the other");
+    assert_eq!(run_one(&mut runner, 0, 3, &[31]).unwrap(), Ok(32));
+    assert_eq!(run_one(&mut runner, 0, 4, &[32]).unwrap(), Ok(33));
+    let mut sampled = Vec::new();
+    runner.run(&batch(&[(0, 5, &[33]), (1, 3, &[9])]), &mut sampled).unwrap();
+    assert!(matches!(sampled[0].outcome, Err(RowError::Constraint(_))), "{sampled:?}");
+    assert!(sampled[1].outcome.is_ok(), "it fails alone");
 }
 
 #[test]

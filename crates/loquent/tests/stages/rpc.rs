@@ -1,5 +1,6 @@
 //! llama.cpp's RPC back end beside the stages; only in builds that have it.
 
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -44,8 +45,25 @@ fn layers_behind_rpc_answer_as_the_whole_model_does() {
     drop(whole);
     let (first, second) = (Server::start(), Server::start());
     let list = format!("{},{}", first.1, second.1);
-    let server = Process::serve(&["--model", model, "--rpc", &list]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
+    command.args(["serve", "--port", "0", "--threads", "1", "--model", model, "--rpc", &list]);
+    let mut server = Process::spawn(command.env("GGML_NO_BACKTRACE", "1"), " on http://");
     assert_eq!(answer(&server.address)["text"], expected["text"]);
+    // That the servers compute is seen from this: llama.cpp aborts when one is gone.
+    drop(second);
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let body = r#"{"prompt": "And now?", "max_tokens": 4}"#;
+    let len = body.len();
+    write!(
+        stream,
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let begun = Instant::now();
+    while server.child.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < PATIENCE, "it computes without its servers");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 #[test]

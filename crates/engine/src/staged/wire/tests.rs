@@ -72,12 +72,14 @@ fn messages() -> impl Strategy<Value = Message> {
             }))
         },
     );
+    let allow = (any::<u16>(), prop::collection::vec(any::<u32>(), 0..9))
+        .prop_map(|(slot, allowed)| Message::Allow { slot: Slot(slot), allowed });
     let aborted = (any::<u64>(), laps, ".{0,40}").prop_map(|(id, trace, text)| Message::Aborted {
         id,
         trace,
         error: RunError::Backend(text),
     });
-    prop_oneof![rows, done, assign, open, aborted, ".{0,80}".prop_map(Message::Refused)]
+    prop_oneof![rows, done, assign, open, allow, aborted, ".{0,80}".prop_map(Message::Refused)]
 }
 
 proptest! {
