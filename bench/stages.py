@@ -15,6 +15,9 @@ TARGETS = {
     ("rpc", "1"): ("batched", "rpc", 1.3),
     ("rpc", "4"): ("batched", "rpc", 1.5),
     ("rpc", "16"): ("batched", "rpc", 1.15),
+    ("rpc-5ms", "1"): ("batched", "rpc", 1.3),
+    ("rpc-5ms", "4"): ("batched", "rpc", 1.4),
+    ("rpc-5ms", "16"): ("batched", "rpc", 1.2),
 }
 # Hops of `one` and the delay of each in ms.
 HOPS, HOP_MS = 2, 10

@@ -1,6 +1,7 @@
 #!/bin/bash
 # A model split over stages on this machine, beside every other way to run it here.
-# Usage: stages.sh MODEL.gguf [PART…]      parts: loopback pinned four one single rpc (default: all)
+# Usage: stages.sh MODEL.gguf [PART…]      parts: loopback pinned four one single rpc rpc-delayed
+#        (default: all)
 #
 # In each part all servers are up at once and answer in alternating runs, so that ratios are
 # of neighbouring runs. Every stage is a process of its own on loopback. Prompts are those of
@@ -10,11 +11,12 @@
 # 3 runs each (REPEAT=3), one to three minutes a part.
 #
 # MODEL: `shape-model qwen3-0.6b --quant Q4_K_M --out q.gguf`. Linux, for taskset. TOKENS=50 for
-# longer answers. The part rpc needs a build with --features rpc; without it, it says so.
+# longer answers. The parts rpc need a build with --features rpc,
+# and rpc-delayed root for `loquent link`; without that they say so.
 set -euo pipefail
 model=$(realpath "${1:?the model}")
 shift
-parts=${*:-loopback pinned four one single rpc}
+parts=${*:-loopback pinned four one single rpc rpc-delayed}
 loquent=$(command -v "${LOQUENT:-loquent}") || { echo "no loquent; set LOQUENT" >&2; exit 1; }
 here=$(dirname "$(realpath "$0")")
 out=$here/out/stages
@@ -141,22 +143,35 @@ for part in $parts; do
       stages 2 2; split_server batched --max-batch-size 16
       compare single 1 4
       compare single 16 32 ;;
-    rpc)
-      heading "2 stages and llama.cpp's RPC, 2 threads each"
+    rpc | rpc-delayed)
       if ! "$loquent" rpc-server --help >/dev/null 2>&1; then
-        echo "| not measured: $loquent was built without --features rpc | | | | |"
+        echo "$part is not measured: $loquent was built without --features rpc"
         continue
       fi
-      rpc=
-      for port in ${RPC_PORTS:-50052 50053}; do
-        "$loquent" rpc-server --listen "127.0.0.1:$port" --threads 2 >/dev/null 2>&1 &
-        pids+=($!)
-        rpc+=${rpc:+,}127.0.0.1:$port
-      done
-      sleep 1 # they do not say when they listen
+      ports=(${RPC_PORTS:-50052 50053})
+      if [ "$part" = rpc-delayed ]; then
+        # Both RPC servers behind an emulated link; ours delays each of its three hops itself.
+        far="'$loquent' rpc-server --threads 2 --listen 0.0.0.0"
+        "$loquent" link --quiet --rtt 10 --server "$far:${ports[0]} & $far:${ports[1]}" \
+          --wait "${ports[1]}" -- env DELAY_MS=5 \
+          RPC_SERVERS="10.77.0.2:${ports[0]},10.77.0.2:${ports[1]}" bash "$0" "$model" rpc
+        continue
+      fi
+      heading "2 stages and llama.cpp's RPC, 2 threads each, ${DELAY_MS:-0} ms each way"
+      rpc=${RPC_SERVERS:-}
+      if [ -z "$rpc" ]; then
+        for port in "${ports[@]}"; do
+          "$loquent" rpc-server --listen "127.0.0.1:$port" --threads 2 >/dev/null 2>&1 &
+          pids+=($!)
+          rpc+=${rpc:+,}127.0.0.1:$port
+        done
+        sleep 1 # they do not say when they listen
+      fi
       server rpc --model "$model" --rpc "$rpc" --threads 2 --max-batch-size 16
-      stages 2 2; split_server batched --max-batch-size 16
-      for c in 1 4 16; do compare rpc "$c" $((c > 8 ? 16 : 8)); done ;;
+      stages 2 2; split_server batched --max-batch-size 16 --link-delay-ms "${DELAY_MS:-0}"
+      for c in 1 4 16; do
+        compare "rpc${DELAY_MS:+-${DELAY_MS}ms}" "$c" $((c > 8 ? 16 : c > 1 ? 8 : 4))
+      done ;;
     *) echo "no part is called $part" >&2; exit 2 ;;
   esac
   stop

@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use process::{Process, answer, bundled, get, request, split, wait_for_ready};
+use process::{Process, answer, ask, bundled, get, request, split, wait_for_ready};
 use serde_json::json;
 
 #[test]
 fn a_split_model_answers_as_the_whole_one_does() {
     let Some(model) = bundled() else { return };
     let whole = Process::serve(&["--model", model.to_str().unwrap()]);
-    let expected = answer(&whole.address);
+    let (expected, schema) = (answer(&whole.address), answer_in_schema(&whole.address));
     drop(whole);
     for stages in [2, 3] {
         let folder = tempfile::tempdir().unwrap();
@@ -34,9 +34,27 @@ fn a_split_model_answers_as_the_whole_one_does() {
         let entry = files[0].to_str().unwrap();
         let server = Process::serve(&["--model", entry, "--stages", &list.join(",")]);
         assert_eq!(answer(&server.address), expected, "{stages} stages");
+        assert_eq!(answer_in_schema(&server.address), schema, "{stages} stages");
         let (_, metrics) = get(&server.address, "/metrics");
         assert!(metrics.contains("loquent_stage_up{stage=\"2\"} 1"), "{metrics}");
     }
+}
+
+/// What the server answers in a form that it would not choose itself.
+fn answer_in_schema(address: &str) -> serde_json::Value {
+    let colours = json!({"type": "string", "enum": ["red", "green", "blue"]});
+    let schema = json!({"type": "object", "additionalProperties": false,
+        "properties": {"colours": {"type": "array", "items": colours, "minItems": 2, "maxItems": 3}},
+        "required": ["colours"]});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "c", "schema": schema}});
+    let body = json!({"messages": [{"role": "user", "content": "Which colours?"}],
+                      "temperature": 0, "max_tokens": 100, "response_format": format});
+    let answer = ask(address, "/v1/chat/completions", &body);
+    let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    let value: serde_json::Value = serde_json::from_str(content).unwrap();
+    let colours = value["colours"].as_array().expect("the schema asks for it");
+    assert!((2..=3).contains(&colours.len()), "{content}");
+    value
 }
 
 /// Two stages of their own and a server before them.

@@ -111,18 +111,21 @@ pub fn get(address: &str, path: &str) -> (u16, String) {
     (status, text)
 }
 
-/// What the server answers to a fixed prompt, with log-probabilities.
-pub fn answer(address: &str) -> Value {
-    let body = json!({"prompt": "What is token streaming?", "max_tokens": 40, "temperature": 0,
-                      "logprobs": 5, "ignore_eos": true});
-    let (status, mut reader) = request(address, "POST", "/v1/completions", &body.to_string());
+/// The JSON that the server answers.
+pub fn ask(address: &str, path: &str, body: &Value) -> Value {
+    let (status, mut reader) = request(address, "POST", path, &body.to_string());
     let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();
     assert_eq!(status, 200, "{text}");
     // The body may be chunked: the JSON is what stands between the braces.
-    let json = &text[text.find('{').unwrap()..=text.rfind('}').unwrap()];
-    let answer: Value = serde_json::from_str(json).unwrap();
-    answer["choices"][0].clone()
+    serde_json::from_str(&text[text.find('{').unwrap()..=text.rfind('}').unwrap()]).unwrap()
+}
+
+/// What the server answers to a fixed prompt, with log-probabilities.
+pub fn answer(address: &str) -> Value {
+    let body = json!({"prompt": "What is token streaming?", "max_tokens": 40, "temperature": 0,
+                      "logprobs": 5, "ignore_eos": true});
+    ask(address, "/v1/completions", &body)["choices"][0].clone()
 }
 
 pub fn wait_for_ready(address: &str, wanted: u16) {
