@@ -1,9 +1,17 @@
-//! Compiles the few lines of C++ that hand matrix products to our kernels.
+//! Compiles the few lines of C++ that hand matrix products to our kernels, and checks that
+//! llama.cpp is built with what the features promise.
 
 fn main() {
     println!("cargo:rerun-if-changed=native/products.cpp");
     println!("cargo:rustc-check-cfg=cfg(own_products)");
     let is = |key: &str, value: &str| std::env::var(key).is_ok_and(|found| found == value);
+    println!("cargo:rerun-if-env-changed=GGML_RPC");
+    if std::env::var_os("CARGO_FEATURE_RPC").is_some() && !is("GGML_RPC", "ON") {
+        // A feature cannot set what the build script of llama-cpp-sys-2 reads.
+        panic!(
+            "feature \"rpc\": build with GGML_RPC=ON in the environment, in a target folder of its own"
+        );
+    }
     let llama = std::env::var_os("CARGO_FEATURE_LLAMA").is_some();
     if !llama || !is("CARGO_CFG_TARGET_ARCH", "x86_64") || !is("CARGO_CFG_TARGET_OS", "linux") {
         return;

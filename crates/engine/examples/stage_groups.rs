@@ -22,7 +22,7 @@ fn main() {
         }
     }
     for stages in [2, 4] {
-        let machines = Machines { is_shared: true, ..Machines::measured(stages, 0.0001) };
+        let machines = Machines { shared: Some(1.0), ..Machines::measured(stages, 0.0001) };
         row(&machines, 0.1, 16, " on one machine");
     }
 }

@@ -148,7 +148,7 @@ impl Sampler {
 
     /// A sampler from what [`Sampler::sampling`], [`Sampler::generated`] and
     /// [`Sampler::seen`] gave, on another machine for example. Without a grammar: its state
-    /// does not travel.
+    /// does not travel; see [`Sampler::constrain`].
     pub fn restore(
         sampling: Sampling,
         generated: u64,
@@ -156,6 +156,15 @@ impl Sampler {
     ) -> Self {
         debug_assert!(sampling.grammar.is_none(), "a grammar's state does not travel");
         Self { sampling, constraint: None, generated, seen: seen.into_iter().collect() }
+    }
+
+    /// Replaces the constraint, and gives the one before: so that a grammar can be followed in
+    /// another place than where tokens are chosen.
+    pub fn constrain(
+        &mut self,
+        constraint: Option<Box<dyn Constraint>>,
+    ) -> Option<Box<dyn Constraint>> {
+        std::mem::replace(&mut self.constraint, constraint)
     }
 
     /// How it samples.

@@ -6,6 +6,8 @@ pub mod chat;
 pub mod connect;
 pub mod hub;
 pub mod in_process;
+#[cfg(feature = "rpc")]
+pub mod rpc;
 pub mod serve;
 #[cfg(feature = "llama")]
 pub mod split;

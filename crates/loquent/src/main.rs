@@ -6,6 +6,8 @@ use clap::{Parser, Subcommand};
 use loquent::chat::{self, ChatArgs};
 use loquent::connect::{self, ConnectArgs};
 use loquent::in_process::BenchCommand;
+#[cfg(feature = "rpc")]
+use loquent::rpc::RpcServerArgs;
 use loquent::serve::{self, ServeArgs};
 #[cfg(feature = "llama")]
 use loquent::split::SplitArgs;
@@ -35,6 +37,9 @@ enum Command {
     /// Compute some layers of a split model for a server elsewhere
     #[cfg(feature = "llama")]
     Stage(StageArgs),
+    /// Compute for a server elsewhere by llama.cpp's RPC
+    #[cfg(feature = "rpc")]
+    RpcServer(RpcServerArgs),
     /// Chat in the terminal with any OpenAI-compatible server
     Chat(ChatArgs),
     /// Measure any OpenAI-compatible server under load, or the engine without one
@@ -70,6 +75,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Split(args) => args.run()?,
         #[cfg(feature = "llama")]
         Command::Stage(args) => args.run()?,
+        #[cfg(feature = "rpc")]
+        Command::RpcServer(args) => args.run()?,
         Command::Chat(args) => runtime()?.block_on(chat::run(args))?,
         Command::Bench(args) => return runtime()?.block_on(args.run()),
         #[cfg(target_os = "linux")]

@@ -1,4 +1,5 @@
-//! OpenTelemetry: a span for each request, with its queue, prefill and decode as children.
+//! OpenTelemetry: a span for each request, with its queue, prefill and decode as children, and
+//! one for each stage of a split model below the decode.
 //!
 //! Spans are made when a request is over, from times that were noted for the metrics
 //! anyway: nothing is done per token, and nothing where no collector is set. A thread of
@@ -28,6 +29,7 @@ use crate::api::answer::{Head, Usage};
 use crate::api::request::Endpoint;
 use crate::choice::Record;
 use crate::clock::Clock;
+use crate::service::Backing;
 use crate::upstream::http_client::{HttpClient, Origin};
 
 /// Where the collector takes traces, below its base URL.
@@ -77,6 +79,8 @@ pub struct Telemetry {
     clock: Clock,
     /// The wall's time at the clock's start.
     epoch: SystemTime,
+    /// Stages elsewhere, asked what they did meanwhile.
+    backing: Option<Arc<dyn Backing>>,
 }
 
 impl Telemetry {
@@ -85,7 +89,11 @@ impl Telemetry {
     ///
     /// # Errors
     /// When the URL is of no use, or the operating system refuses the thread.
-    pub fn start(endpoint: &str, clock: Clock) -> anyhow::Result<Arc<Self>> {
+    pub fn start(
+        endpoint: &str,
+        clock: Clock,
+        backing: Option<Arc<dyn Backing>>,
+    ) -> anyhow::Result<Arc<Self>> {
         let origin = Origin::parse(endpoint)?.without_suffix(TRACES_PATH);
         let url = format!("http://collector{TRACES_PATH}");
         let client = HttpClient::new(origin)?;
@@ -109,7 +117,7 @@ impl Telemetry {
             .build();
         let epoch = SystemTime::now() - clock.now();
         let tracer = provider.tracer("loquent");
-        Ok(Arc::new(Self { provider, tracer, clock, epoch }))
+        Ok(Arc::new(Self { provider, tracer, clock, epoch, backing }))
     }
 
     /// Hands over what is left. Blocks for as long as an export may take.
@@ -142,6 +150,9 @@ impl Telemetry {
         self.phase(&context, "queue", Some(request.tokenized), admitted);
         self.phase(&context, "prefill", admitted, record.first_token);
         self.phase(&context, "decode", record.first_token, record.last_token);
+        if let Some((from, to)) = record.first_token.zip(record.last_token) {
+            self.stages(&context, from, to);
+        }
         context.span().end_with_timestamp(self.wall(self.clock.now()));
     }
 
@@ -154,6 +165,30 @@ impl Telemetry {
     ) {
         if let Some((from, to)) = from.zip(to) {
             let span = SpanBuilder::from_name(name).with_start_time(self.wall(from));
+            self.tracer.build_with_context(span, parent).end_with_timestamp(self.wall(to));
+        }
+    }
+
+    /// A span for each stage, over the time in which the request was decoded: what its batches,
+    /// and those of others meanwhile, met there.
+    fn stages(&self, parent: &Context, from: Duration, to: Duration) {
+        let now = self.clock.now();
+        let ago = |time: Duration| now.saturating_sub(time);
+        let backing = self.backing.as_ref();
+        let Some(stays) = backing.and_then(|backing| backing.stays(ago(from), ago(to))) else {
+            return;
+        };
+        for (index, stay) in stays.stages.iter().enumerate() {
+            let mut all = vec![KeyValue::new("batches", stays.batches as i64)];
+            let times = [("wait", stay.wait), ("busy", stay.busy), ("hop", stays.hop)];
+            for (name, time) in times {
+                let ms = |time: Duration| time.as_secs_f64() * 1e3;
+                all.push(KeyValue::new(format!("{name}_ms"), ms(time.mean)));
+                all.push(KeyValue::new(format!("{name}_ms_max"), ms(time.max)));
+            }
+            let span = SpanBuilder::from_name(format!("stage {}", index + 1))
+                .with_start_time(self.wall(from))
+                .with_attributes(all);
             self.tracer.build_with_context(span, parent).end_with_timestamp(self.wall(to));
         }
     }

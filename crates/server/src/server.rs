@@ -197,7 +197,7 @@ fn open(
         Answerer::Upstream(upstream) => {
             let ServiceOptions { bounds, streams, policy, otlp_endpoint, .. } =
                 options.service.clone();
-            let telemetry = telemetry(otlp_endpoint.as_deref(), app.clock)?;
+            let telemetry = telemetry(otlp_endpoint.as_deref(), app.clock, None)?;
             let service = start_upstream(&upstream, bounds, streams, policy, telemetry, app)?;
             let name = service.model.name.clone();
             app.open(service);
@@ -260,7 +260,7 @@ pub fn start(
     let engine = engine_thread::start(runner, options.limits, end_tokens, outlook)?;
     let delivery =
         delivery::start(engine.steps, engine.commands, options.streams, clock, metrics.clone());
-    let telemetry = telemetry(options.otlp_endpoint.as_deref(), clock)?;
+    let telemetry = telemetry(options.otlp_endpoint.as_deref(), clock, backing.clone())?;
     let service = Service {
         model,
         backing,
@@ -276,8 +276,12 @@ pub fn start(
     Ok((Arc::new(service), engine.thread))
 }
 
-fn telemetry(endpoint: Option<&str>, clock: Clock) -> anyhow::Result<Option<Arc<Telemetry>>> {
-    endpoint.map(|url| Telemetry::start(url, clock)).transpose()
+fn telemetry(
+    endpoint: Option<&str>,
+    clock: Clock,
+    backing: Option<Arc<dyn Backing>>,
+) -> anyhow::Result<Option<Arc<Telemetry>>> {
+    endpoint.map(|url| Telemetry::start(url, clock, backing)).transpose()
 }
 
 /// Refuses new work, waits for the running streams, at most `limit`, and breaks off the rest.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use loquent_engine::grammar::{GrammarError, Shape as AnswerShape, Thinking};
+use loquent_engine::staged::Stays;
 use loquent_engine::template::TemplateError;
 use loquent_infer::admission::Refusal;
 use loquent_infer::request::{Tag, Work};
@@ -61,6 +62,10 @@ pub trait Backing: Send + Sync {
 
     /// Its own metrics in Prometheus' text format.
     fn metrics(&self) -> String;
+
+    /// Where the batches spent their time that came back between so long ago and so long ago;
+    /// `None` without any.
+    fn stays(&self, from_ago: Duration, to_ago: Duration) -> Option<Stays>;
 }
 
 /// What answers requests.
@@ -300,11 +305,6 @@ impl Service {
             thinking,
         };
         let param = if forced.is_some() { "tools" } else { "response_format" };
-        if self.backing.is_some() {
-            // A grammar's state stays in this process; the stages that sample are others.
-            let message = format!("'{param}' is not supported by a model split over stages.");
-            return Err(ApiError::invalid_param(param, message));
-        }
         let grammar = self.model.grammars.compile(&*self.model.vocab, &shape);
         grammar.map(Some).map_err(|error| match error {
             GrammarError::Vocabulary(_) => ApiError::internal(error.to_string()),

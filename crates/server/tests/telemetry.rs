@@ -7,6 +7,7 @@ use axum::Router;
 use axum::routing::post;
 use bytes::Bytes;
 use loquent_engine::sim::{SimOptions, SimRunner, SimVocab};
+use loquent_engine::staged::{Spread, Stay, Stays};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
@@ -20,7 +21,7 @@ use loquent_server::metrics::Metrics;
 use loquent_server::model::{ChatFormat, GrammarSource, Model, SamplingDefaults, end_tokens};
 use loquent_server::otel::TraceParent;
 use loquent_server::server::{self, Loaded, ServiceOptions};
-use loquent_server::service::{Policy, Service};
+use loquent_server::service::{Backing, Policy, Service};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -43,7 +44,30 @@ async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceReque
     (url, requests)
 }
 
-fn loaded() -> Loaded {
+/// Two stages that always tell the same.
+struct TwoStages;
+
+impl Backing for TwoStages {
+    fn outage(&self) -> Option<String> {
+        None
+    }
+
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
+    fn stays(&self, from_ago: Duration, to_ago: Duration) -> Option<Stays> {
+        assert!(to_ago <= from_ago && from_ago < Duration::from_secs(60));
+        let ms = |mean, max| Spread {
+            mean: Duration::from_millis(mean),
+            max: Duration::from_millis(max),
+        };
+        let stage = |busy| Stay { wait: ms(1, 2), busy: ms(busy, 20) };
+        Some(Stays { batches: 7, stages: vec![stage(10), stage(15)], hop: ms(5, 6) })
+    }
+}
+
+fn loaded(backing: Option<Arc<dyn Backing>>) -> Loaded {
     let model = Model {
         name: "simulated".into(),
         end_tokens: end_tokens(&SimVocab),
@@ -59,10 +83,17 @@ fn loaded() -> Loaded {
         grammars: GrammarSource::default(),
     };
     let runner = Box::new(SimRunner::new(SimOptions::default()));
-    Loaded { runner, model, description: "simulated".into(), backing: None }
+    Loaded { runner, model, description: "simulated".into(), backing }
 }
 
 fn service(otlp_endpoint: Option<String>) -> (Arc<Service>, std::thread::JoinHandle<()>) {
+    service_over(otlp_endpoint, None)
+}
+
+fn service_over(
+    otlp_endpoint: Option<String>,
+    backing: Option<Arc<dyn Backing>>,
+) -> (Arc<Service>, std::thread::JoinHandle<()>) {
     let options = ServiceOptions {
         limits: Limits {
             max_batch_size: 8,
@@ -83,7 +114,7 @@ fn service(otlp_endpoint: Option<String>) -> (Arc<Service>, std::thread::JoinHan
         tokenize_workers: 1,
         otlp_endpoint,
     };
-    server::start(&options, loaded(), Clock::start(), Arc::new(Metrics::new())).unwrap()
+    server::start(&options, loaded(backing), Clock::start(), Arc::new(Metrics::new())).unwrap()
 }
 
 /// Asks for `tokens` tokens and reads the answer.
@@ -161,6 +192,28 @@ async fn a_request_becomes_a_span_with_its_phases() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_stage_of_a_split_model_is_a_span_beside_the_decode() {
+    let (url, mut requests) = collector().await;
+    let (service, engine) = service_over(Some(url), Some(Arc::new(TwoStages)));
+    ask(&service, 20, &[]).await;
+    stop(service, engine).await;
+    let spans = spans(&mut requests);
+    let of = |name: &str| spans.iter().find(|span| span.name == name).unwrap();
+    let decode = of("decode");
+    for (name, busy_ms) in [("stage 1", 10.0), ("stage 2", 15.0)] {
+        let stage = of(name);
+        assert_eq!(stage.parent_span_id, of("chat simulated").span_id);
+        assert_eq!(stage.start_time_unix_nano, decode.start_time_unix_nano);
+        assert_eq!(stage.end_time_unix_nano, decode.end_time_unix_nano);
+        assert_eq!(attribute(stage, "batches"), &Value::IntValue(7));
+        let numbers = [("busy_ms", busy_ms), ("busy_ms_max", 20.0), ("wait_ms", 1.0)];
+        for (name, expected) in numbers.into_iter().chain([("hop_ms", 5.0), ("hop_ms_max", 6.0)]) {
+            assert_eq!(attribute(stage, name), &Value::DoubleValue(expected), "{name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_caller_a_trace_begins_here() {
     let (url, mut requests) = collector().await;
     let (service, engine) = service(Some(url));
@@ -187,7 +240,7 @@ async fn a_collector_that_is_not_there_changes_nothing() {
 #[tokio::test]
 async fn a_useless_url_is_refused_at_the_start() {
     for url in ["localhost:4318", "ftp://a", "http://", "http://user@host"] {
-        let started = loquent_server::otel::Telemetry::start(url, Clock::start());
+        let started = loquent_server::otel::Telemetry::start(url, Clock::start(), None);
         assert!(started.is_err(), "{url}");
     }
 }

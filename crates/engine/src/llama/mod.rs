@@ -16,6 +16,7 @@ mod model;
 #[cfg(own_products)]
 mod products;
 mod quantize;
+pub mod rpc;
 mod runner;
 mod stage;
 mod threads;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use super::memory::{KvType, available_bytes, kv_bytes};
-use super::{log, start, sys};
+use super::{log, rpc, start, sys};
 use crate::gguf::{self, Header, Limits};
 
 /// How a model is loaded.
@@ -31,6 +31,9 @@ pub struct LoadOptions {
     pub kv_type: KvType,
     /// Memory the model may take in bytes; `None` asks the system what is available.
     pub memory_bytes: Option<u64>,
+    /// Servers of llama.cpp's RPC back end, `host:port`, among which the layers are shared
+    /// out: see [`super::rpc`]. They stay known to this process for every later model.
+    pub rpc: Vec<String>,
 }
 
 impl Default for LoadOptions {
@@ -43,6 +46,7 @@ impl Default for LoadOptions {
             kv_cells: 0,
             kv_type: KvType::default(),
             memory_bytes: None,
+            rpc: Vec::new(),
         }
     }
 }
@@ -102,6 +106,9 @@ pub enum LoadError {
         /// Memory there is.
         available_bytes: u64,
     },
+    /// Servers of the RPC back end cannot be used.
+    #[error("{0}")]
+    Rpc(String),
     /// The progress callback asked to stop.
     #[error("loading was cancelled")]
     Cancelled,
@@ -173,6 +180,7 @@ impl Model {
         let (header, weights_bytes) = check_files(path)?;
         check_memory(&header, weights_bytes, options)?;
         start();
+        rpc::add_servers(&options.rpc).map_err(LoadError::Rpc)?;
         let mut cancelled = false;
         let mut report = |share: f32| {
             // A panic must not unwind into C++.
@@ -180,7 +188,7 @@ impl Model {
             cancelled |= !go_on;
             go_on
         };
-        let own_products = options.own_products && products_suit(&header);
+        let own_products = options.own_products && options.rpc.is_empty() && products_suit(&header);
         match load_native(path, options, own_products, &mut report) {
             Some(handle) => {
                 let (info, has_weights) = (describe(handle), !options.vocab_only);
@@ -262,7 +270,8 @@ fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Resul
     let kv_bytes = kv_bytes(header, how.kv_cells, how.kv_type);
     let needed_bytes = weights_bytes.saturating_add(kv_bytes);
     // With a graphics processor the weights may live in its memory: llama.cpp judges.
-    if needed_bytes <= available_bytes || (on_gpu && how.gpu_layers != Some(0)) {
+    let elsewhere = on_gpu || !how.rpc.is_empty();
+    if needed_bytes <= available_bytes || (elsewhere && how.gpu_layers != Some(0)) {
         return Ok(());
     }
     Err(LoadError::TooLarge { weights_bytes, kv_bytes, available_bytes })

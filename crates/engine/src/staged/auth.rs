@@ -1,11 +1,13 @@
 //! Proofs that both ends know the shared key, without sending it.
 //!
 //! Each end sends a random challenge and answers the other's with HMAC-SHA256 over it,
-//! its role and the connection's purpose. The answers are compared in constant time. The
-//! connection itself is not encrypted.
+//! its role and the connection's purpose. The answers are compared in constant time. What
+//! travels is enciphered only with [`Tls`].
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+
+use super::Tls;
 
 /// Bytes of a challenge and of a proof.
 pub(super) const PROOF_BYTES: usize = 32;
@@ -24,6 +26,14 @@ impl Key {
     /// A key of any length.
     pub fn new(secret: impl Into<Vec<u8>>) -> Self {
         Self(secret.into())
+    }
+
+    /// A key that nobody can guess, for processes that need not be told it.
+    ///
+    /// # Errors
+    /// When the operating system has no random numbers.
+    pub fn random() -> std::io::Result<Self> {
+        Ok(Self::new(challenge()?))
     }
 
     /// Whether there is none.
@@ -45,6 +55,27 @@ impl Key {
     /// Whether `proof` is the answer to `parts`, in constant time.
     pub(super) fn verifies(&self, proof: &[u8; PROOF_BYTES], parts: &[&[u8]]) -> bool {
         self.mac(parts).verify_slice(proof).is_ok()
+    }
+}
+
+/// Whom one end of a connection trusts, and how it proves itself.
+#[derive(Debug, Clone, Default)]
+pub struct Trust {
+    /// What both ends must know; an empty one proves nothing.
+    pub key: Key,
+    /// Certificates; `None` for connections that others can read.
+    pub tls: Option<Tls>,
+}
+
+impl Trust {
+    /// Whoever knows `key`, without encryption.
+    pub fn of_key(key: Key) -> Self {
+        Self { key, tls: None }
+    }
+
+    /// Whether strangers are kept out.
+    pub fn keeps_out(&self) -> bool {
+        self.tls.is_some() || !self.key.is_empty()
     }
 }
 

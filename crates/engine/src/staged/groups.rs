@@ -48,6 +48,13 @@ const BAD: f64 = 0.93;
 /// How long a number that lost is not tried again; doubled each time that it loses.
 const FIRST_BAN: Duration = Duration::from_secs(4);
 const LONGEST_BAN: Duration = Duration::from_secs(120);
+/// Batches of a trial that take so many times longer in the stages than batches of their size
+/// did before: stages fight for processors. Two that share one fairly take twice as long;
+/// threads that wait for each other spinning take many times that.
+const FIGHT: f64 = 2.5;
+/// How long numbers above half of such a one are not tried again; doubled each time.
+const FIRST_FIGHT_BAN: Duration = Duration::from_secs(30);
+const LONGEST_FIGHT_BAN: Duration = Duration::from_secs(600);
 /// Weight of a new measurement in an average.
 const NEW: f64 = 0.2;
 
@@ -78,6 +85,15 @@ pub struct Policy {
     trial: Option<Trial>,
     /// By sequences (size class) and groups: until when it is not tried, and how long.
     bans: BTreeMap<(u32, usize), (Duration, Duration)>,
+    fight: Option<Fight>,
+}
+
+/// From what number on stages are expected to fight for processors.
+#[derive(Debug, Clone, Copy)]
+struct Fight {
+    groups: usize,
+    until: Duration,
+    length: Duration,
 }
 
 /// A measurement in progress.
@@ -101,6 +117,10 @@ struct Trial {
     before: usize,
     rows_per_s: f64,
     class: u32,
+    /// Its batches so far, their time in the stages, and what that was to be.
+    batches: usize,
+    actual_s: f64,
+    expected_s: f64,
 }
 
 /// Sizes of which one is at most a third more than another behave alike.
@@ -123,6 +143,7 @@ impl Policy {
             window: Window::default(),
             trial: None,
             bans: BTreeMap::new(),
+            fight: None,
         }
     }
 
@@ -133,6 +154,10 @@ impl Policy {
 
     /// Learns from a decode batch, and may change its mind.
     pub fn observe(&mut self, seen: &Observation<'_>) {
+        if self.is_fight(seen) {
+            // What was measured in it says nothing of the stages.
+            return self.end_fight(seen.now);
+        }
         for (costs, lap) in self.costs.iter_mut().zip(seen.trace) {
             let seconds = f64::from(lap.compute_us) / 1e6;
             let cost = costs.entry(class(seen.rows)).or_insert(seconds);
@@ -156,6 +181,28 @@ impl Policy {
         } else if rounds == SETTLING_ROUNDS + FIRST_ROUNDS {
             self.break_off(seen.now);
         }
+    }
+
+    /// Whether the number on trial makes stages stand in each other's way, after a round of it.
+    fn is_fight(&mut self, seen: &Observation<'_>) -> bool {
+        let Some(trial) = &mut self.trial else { return false };
+        let stages = self.costs.iter().zip(seen.trace);
+        for (costs, lap) in stages {
+            trial.expected_s += cost(costs, seen.rows);
+            trial.actual_s += f64::from(lap.compute_us) / 1e6;
+        }
+        trial.batches += 1;
+        trial.batches >= self.current && trial.actual_s > FIGHT * trial.expected_s
+    }
+
+    fn end_fight(&mut self, now: Duration) {
+        let trial = self.trial.take().expect("it is fought in a trial");
+        let length = self.fight.map_or(FIRST_FIGHT_BAN, |last| last.length * 2);
+        let length = length.min(LONGEST_FIGHT_BAN);
+        // Half of it may be tried: some links are long enough to fill, and some cores are free.
+        self.fight = Some(Fight { groups: self.current / 2 + 1, until: now + length, length });
+        self.window = Window::default();
+        self.current = trial.before;
     }
 
     /// Ends a trial early that shows already that stages stand in each other's way.
@@ -183,7 +230,15 @@ impl Policy {
         let (best, promise) = self.best(window.sequences, now);
         let present = self.predict(window.sequences, self.current);
         if best != self.current && promise > present * WORTH_TRYING {
-            self.trial = Some(Trial { before: self.current, rows_per_s, class });
+            let before = self.current;
+            self.trial = Some(Trial {
+                before,
+                rows_per_s,
+                class,
+                batches: 0,
+                actual_s: 0.0,
+                expected_s: 0.0,
+            });
             self.current = best;
         } else if self.current > window.sequences.max(1) {
             self.current = window.sequences.max(1);
@@ -202,9 +257,13 @@ impl Policy {
     /// The number that promises most, and how many rows a second.
     fn best(&self, sequences: usize, now: Duration) -> (usize, f64) {
         let class = class(sequences);
+        let fights = |groups: usize| {
+            self.fight.is_some_and(|fight| groups >= fight.groups && fight.until > now)
+        };
         let is_free = |groups: &usize| {
             *groups == self.current
-                || self.bans.get(&(class, *groups)).is_none_or(|(until, _)| *until <= now)
+                || !fights(*groups)
+                    && self.bans.get(&(class, *groups)).is_none_or(|(until, _)| *until <= now)
         };
         let promises = (1..=sequences.clamp(1, MAX_GROUPS)).filter(is_free);
         promises

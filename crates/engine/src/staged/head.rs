@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use super::auth::challenge;
 use super::link::{Closer, Connection, Incoming, Outgoing, Shape, dial};
-use super::wire::{Done, Dtype, Format, Message, Open, Role, Totals};
-use super::{BUSY, Key, StageError, StageSizes};
+use super::stays::{History, Stays};
+use super::wire::{Done, Dtype, Format, Lap, Message, Open, Role, Totals};
+use super::{BUSY, Key, StageError, StageSizes, Trust};
 
 /// How often stages are asked.
 const PING_EVERY: Duration = Duration::from_millis(500);
@@ -30,8 +31,10 @@ pub struct HeadOptions {
     pub addresses: Vec<String>,
     /// So many of the first are in this process: links to them are never artificial.
     pub own_stages: usize,
-    /// The shared key.
-    pub key: Key,
+    /// What those are reached with.
+    pub own_key: Key,
+    /// What the others are reached with.
+    pub trust: Trust,
     /// How hidden states travel.
     pub dtype: Dtype,
     /// Sequences with KV at once.
@@ -72,6 +75,7 @@ struct State {
     watched: Vec<Watched>,
     hop: Duration,
     groups: usize,
+    history: History,
     is_stopped: bool,
 }
 
@@ -153,6 +157,7 @@ impl Cluster {
             watched: Vec::new(),
             hop: Duration::ZERO,
             groups: 1,
+            history: History::default(),
             is_stopped: false,
         };
         let cluster = Self(Arc::new(Shared {
@@ -214,10 +219,20 @@ impl Cluster {
         *self.0.wake.lock().expect("nobody panics with it") = Some(wake);
     }
 
-    /// For metrics: the estimated delay of one hop, and the batches in flight.
-    pub(super) fn note(&self, hop: Duration, groups: usize) {
+    /// For metrics and traces: a batch that came back, its mean delay on a hop, and the batches
+    /// that may be in flight now.
+    pub(super) fn note(&self, trace: Vec<Lap>, hop: Duration, groups: usize) {
         let mut state = self.lock();
         (state.hop, state.groups) = (hop, groups);
+        state.history.note(Instant::now(), trace, hop);
+    }
+
+    /// Where batches spent their time that came back between so long ago and so long ago;
+    /// `None` without any.
+    pub fn stays(&self, from_ago: Duration, to_ago: Duration) -> Option<Stays> {
+        let now = Instant::now();
+        let from = now.checked_sub(from_ago)?;
+        self.lock().history.between(from, now.checked_sub(to_ago)?)
     }
 
     /// Ends `session`, because of `why`.
@@ -312,7 +327,9 @@ impl Cluster {
         let number = u64::from_le_bytes(*random.first_chunk().expect("it is longer"));
         let mut opened = Vec::new();
         for (index, address) in options.addresses.iter().enumerate().rev() {
-            let mut connection = dial(address, &options.key, Role::Head, number)?;
+            let own = Trust::of_key(options.own_key.clone());
+            let trust = if index < options.own_stages { &own } else { &options.trust };
+            let mut connection = dial(address, trust, Role::Head, number)?;
             connection.send(&Message::Open(Box::new(self.request(index))))?;
             match connection.receive(LOAD_LIMIT)? {
                 Message::Opened(sizes) => opened.push((connection, sizes)),
@@ -339,6 +356,7 @@ impl Cluster {
             index: index as u16,
             count: options.addresses.len() as u16,
             next: options.addresses.get(index + 1).cloned().unwrap_or_default(),
+            next_is_inside: index + 1 < options.own_stages,
             dtype: options.dtype,
             slots: options.slots,
             kv_cells: options.kv_cells,

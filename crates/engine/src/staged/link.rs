@@ -4,17 +4,18 @@
 //! bounded queue, so that computing never waits for the network, and so that an artificial
 //! delay does not stop what follows.
 
-use std::io::{BufReader, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::io::{BufReader, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::auth::{Key, challenge};
+use super::auth::challenge;
+use super::tls::{self, Stream};
 use super::wire::{Format, Malformed, Message, Role};
-use super::{MAX_GROUPS, StageError};
+use super::{MAX_GROUPS, StageError, Trust};
 
 /// How long a connection may take until its session is open, but for the loading of layers.
 pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
@@ -22,6 +23,9 @@ pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 const WRITE_LIMIT: Duration = Duration::from_secs(20);
 /// Messages that wait to be written: batches in flight and what happens between two.
 const QUEUE_MESSAGES: usize = 64 * MAX_GROUPS;
+
+/// How a TLS connection begins: a handshake record of version 3.
+const TLS_HANDSHAKE: [u8; 2] = [22, 3];
 
 /// An artificial link, for tests and measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,7 +39,7 @@ pub struct Shape {
 /// The reading half.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Stream>,
     peer: String,
     /// How the other end writes.
     pub(super) format: Format,
@@ -43,7 +47,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    fn new(stream: TcpStream, peer: String) -> Self {
+    fn new(stream: Stream, peer: String) -> Self {
         let stream = BufReader::with_capacity(1 << 16, stream);
         Self { stream, peer, format: Format::CLOSED, frame: Vec::new() }
     }
@@ -61,7 +65,11 @@ impl Incoming {
     pub(super) fn receive(&mut self) -> Result<Message, StageError> {
         let mut len = [0; 4];
         self.stream.read_exact(&mut len).map_err(|source| self.broken(source))?;
+        let is_tls = len.starts_with(&TLS_HANDSHAKE);
         let len = u32::from_le_bytes(len) as usize;
+        if is_tls && len > self.format.frame_bytes() {
+            return Err(self.protocol("it speaks TLS, and this end was started without"));
+        }
         if len == 0 || len > self.format.frame_bytes() {
             return Err(self.protocol("a frame of an impossible length"));
         }
@@ -82,7 +90,15 @@ impl Incoming {
     }
 
     fn broken(&self, source: std::io::Error) -> StageError {
-        StageError::Io { peer: self.peer.clone(), source }
+        broken(&self.peer, source)
+    }
+}
+
+/// The error of a connection that broke.
+fn broken(peer: &str, source: std::io::Error) -> StageError {
+    match tls::complaint(&source) {
+        Some(what) => StageError::Tls { peer: peer.to_owned(), what },
+        None => StageError::Io { peer: peer.to_owned(), source },
     }
 }
 
@@ -95,7 +111,7 @@ pub(super) struct Outgoing {
 impl Outgoing {
     /// Starts the thread that writes to `stream`; it counts what it writes in `sent_bytes`.
     /// When it cannot write, it closes the connection, which the reading half notices.
-    fn start(stream: TcpStream, format: Format, shape: Shape, sent_bytes: Arc<AtomicU64>) -> Self {
+    fn start(stream: Stream, format: Format, shape: Shape, sent_bytes: Arc<AtomicU64>) -> Self {
         let (queue, messages) = sync_channel(QUEUE_MESSAGES);
         let writer = Writer { stream, format, shape, sent_bytes };
         thread::spawn(move || writer.run(&messages));
@@ -116,7 +132,7 @@ impl Outgoing {
 }
 
 struct Writer {
-    stream: TcpStream,
+    stream: Stream,
     format: Format,
     shape: Shape,
     sent_bytes: Arc<AtomicU64>,
@@ -137,7 +153,7 @@ impl Writer {
             }
         }
         // The last messages (a refusal) still leave; the reading half sees the end.
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.stream.finish();
     }
 
     fn transmission(&self, bytes: usize) -> Duration {
@@ -148,21 +164,16 @@ impl Writer {
     }
 }
 
-/// A connection whose other end knows the key.
+/// A connection whose other end has proved itself.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     pub(super) incoming: Incoming,
 }
 
 impl Connection {
-    fn new(stream: TcpStream, peer: String) -> Result<Self, StageError> {
-        let broken = |source| StageError::Io { peer: peer.clone(), source };
-        stream.set_nodelay(true).map_err(broken)?;
-        stream.set_read_timeout(Some(HANDSHAKE_LIMIT)).map_err(broken)?;
-        stream.set_write_timeout(Some(WRITE_LIMIT)).map_err(broken)?;
-        let reading = stream.try_clone().map_err(broken)?;
-        Ok(Self { stream, incoming: Incoming::new(reading, peer) })
+    fn new(stream: Stream, peer: String) -> Self {
+        Self { incoming: Incoming::new(stream.clone(), peer), stream }
     }
 
     /// Sends `message` before the connection has a thread for that.
@@ -191,9 +202,9 @@ impl Connection {
         shape: Shape,
         sent_bytes: &Arc<AtomicU64>,
     ) -> Result<(Incoming, Outgoing, Closer), StageError> {
-        let broken = |source| StageError::Io { peer: self.incoming.peer.clone(), source };
-        self.stream.set_read_timeout(None).map_err(broken)?;
-        let closer = Closer(self.stream.try_clone().map_err(broken)?);
+        let unlimited = self.stream.set_read_timeout(None);
+        unlimited.map_err(|source| self.incoming.broken(source))?;
+        let closer = Closer(self.stream.clone());
         self.incoming.format = format;
         let outgoing = Outgoing::start(self.stream, format, shape, sent_bytes.clone());
         Ok((self.incoming, outgoing, closer))
@@ -202,13 +213,13 @@ impl Connection {
 
 /// Ends a connection from anywhere; also when dropped.
 #[derive(Debug)]
-pub(super) struct Closer(TcpStream);
+pub(super) struct Closer(Stream);
 
 impl Closer {
     /// Both halves see the end.
     pub(super) fn close(&self) {
         // It may have ended by itself.
-        let _ = self.0.shutdown(Shutdown::Both);
+        let _ = self.0.close();
     }
 }
 
@@ -218,51 +229,95 @@ impl Drop for Closer {
     }
 }
 
+/// Sets what every connection has, before its first byte.
+fn prepare(socket: &TcpStream) -> std::io::Result<()> {
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(HANDSHAKE_LIMIT))?;
+    socket.set_write_timeout(Some(WRITE_LIMIT))
+}
+
 /// Connects to the stage that listens at `address`.
 pub(super) fn dial(
     address: &str,
-    key: &Key,
+    trust: &Trust,
     role: Role,
     session: u64,
 ) -> Result<Connection, StageError> {
-    let broken = |source| StageError::Io { peer: address.to_owned(), source };
-    let mut addresses = address.to_socket_addrs().map_err(broken)?;
-    let found = addresses.next().ok_or_else(|| broken(std::io::ErrorKind::NotFound.into()))?;
-    let stream = TcpStream::connect_timeout(&found, HANDSHAKE_LIMIT).map_err(broken)?;
-    let mut connection = Connection::new(stream, address.to_owned())?;
+    let stream = connect(address, trust).map_err(|source| broken(address, source))?;
+    let mut connection = Connection::new(stream, address.to_owned());
     let theirs = match connection.receive(HANDSHAKE_LIMIT)? {
         Message::Greeting(theirs) => theirs,
         _ => return Err(connection.incoming.protocol("no greeting")),
     };
-    let ours = challenge().map_err(broken)?;
+    let ours = challenge().map_err(|source| broken(address, source))?;
     let purpose = purpose(role, session);
-    let proof = key.prove(&[b"dial", &purpose, &theirs]);
+    let proof = trust.key.prove(&[b"dial", &purpose, &theirs]);
     connection.send(&Message::Hello { role, session, proof, challenge: ours })?;
     match connection.receive(HANDSHAKE_LIMIT)? {
-        Message::Welcome(proof) if key.verifies(&proof, &[b"accept", &purpose, &ours]) => {
+        Message::Welcome(proof) if trust.key.verifies(&proof, &[b"accept", &purpose, &ours]) => {
             Ok(connection)
         }
         _ => Err(StageError::Key { peer: address.to_owned() }),
     }
 }
 
+fn connect(address: &str, trust: &Trust) -> std::io::Result<Stream> {
+    let found = address.to_socket_addrs()?.next().ok_or(std::io::ErrorKind::NotFound)?;
+    let socket = TcpStream::connect_timeout(&found, HANDSHAKE_LIMIT)?;
+    prepare(&socket)?;
+    match &trust.tls {
+        None => Ok(Stream::plain(socket)),
+        Some(tls) => tls.connect(socket, address),
+    }
+}
+
 /// Receives whoever dialled; gives its role and session.
-pub(super) fn accept(stream: TcpStream, key: &Key) -> Result<(Connection, Role, u64), StageError> {
-    let peer = stream.peer_addr().map_or("unknown".into(), |address| address.to_string());
-    let mut connection = Connection::new(stream, peer.clone())?;
-    let ours = challenge().map_err(|source| StageError::Io { peer: peer.clone(), source })?;
+pub(super) fn accept(
+    socket: TcpStream,
+    trust: &Trust,
+) -> Result<(Connection, Role, u64), StageError> {
+    let peer = socket.peer_addr().map_or("unknown".into(), |address| address.to_string());
+    let failed = |source| broken(&peer, source);
+    prepare(&socket).map_err(failed)?;
+    let stream = match &trust.tls {
+        None => Stream::plain(socket),
+        Some(_) if waits_for_us(&socket).map_err(failed)? => {
+            let mut connection = Connection::new(Stream::plain(socket), peer.clone());
+            connection.send(&Message::Refused("it takes TLS only (--stage-tls-cert)".into()))?;
+            return Err(connection.incoming.protocol("it does not speak TLS"));
+        }
+        Some(tls) => tls.accept(socket).map_err(failed)?,
+    };
+    let mut connection = Connection::new(stream, peer.clone());
+    let ours = challenge().map_err(failed)?;
     connection.send(&Message::Greeting(ours))?;
     let Message::Hello { role, session, proof, challenge } = connection.receive(HANDSHAKE_LIMIT)?
     else {
         return Err(connection.incoming.protocol("no hello"));
     };
     let purpose = purpose(role, session);
-    if !key.verifies(&proof, &[b"dial", &purpose, &ours]) {
+    if !trust.key.verifies(&proof, &[b"dial", &purpose, &ours]) {
         connection.send(&Message::Refused("the key is another".into()))?;
         return Err(StageError::Key { peer });
     }
-    connection.send(&Message::Welcome(key.prove(&[b"accept", &purpose, &challenge])))?;
+    connection.send(&Message::Welcome(trust.key.prove(&[b"accept", &purpose, &challenge])))?;
     Ok((connection, role, session))
+}
+
+/// Whether the other end says nothing: with TLS it speaks first, without it waits for a
+/// greeting. It waits twice as long, and so can be told.
+fn waits_for_us(socket: &TcpStream) -> std::io::Result<bool> {
+    socket.set_read_timeout(Some(HANDSHAKE_LIMIT / 2))?;
+    let heard = socket.peek(&mut [0]);
+    socket.set_read_timeout(Some(HANDSHAKE_LIMIT))?;
+    match heard {
+        Ok(_) => Ok(false),
+        // Which of them depends on the system.
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Ok(true)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// What a proof is bound to.

@@ -14,15 +14,19 @@ pub mod model;
 mod runner;
 mod server;
 mod stage;
+mod stays;
+mod tls;
 pub mod wire;
 
-pub use auth::Key;
+pub use auth::{Key, Trust};
 pub use groups::Groups;
 pub use head::{Cluster, HeadOptions};
 pub use link::Shape;
 pub use runner::{Embed, StagedRunner};
 pub use server::{MakeLayers, StageServer, StopHandle};
 pub use stage::Stage;
+pub use stays::{Spread, Stay, Stays};
+pub use tls::Tls;
 pub use wire::Dtype;
 
 use loquent_infer::runner::{RunError, Slot, Span};
@@ -111,6 +115,17 @@ pub enum StageError {
         /// The other end.
         peer: String,
     },
+    /// The other end could not be made sure of, or does not speak TLS.
+    #[error("{peer}: {what}")]
+    Tls {
+        /// The other end.
+        peer: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// Certificates or keys cannot be used.
+    #[error("{0}")]
+    Certificates(String),
     /// The other end said no.
     #[error("{peer} refused: {why}")]
     Refused {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use loquent_infer::runner::{
     Batch, Capacity, Pipeline, RowError, RunError, Runner, Sampled, Slot, Span, TokenId,
 };
-use loquent_infer::sampling::Sampler;
+use loquent_infer::sampling::{Constraint, Sampler};
 
 use super::groups::{Groups, Observation, Policy};
 use super::head::{Cluster, Session};
@@ -57,6 +57,8 @@ pub struct StagedRunner {
     next_id: u64,
     /// Positions of each slot in the stages.
     lens: Vec<u32>,
+    /// What each slot's answer must look like: followed here, where the vocabulary is.
+    constraints: Vec<Option<Box<dyn Constraint>>>,
     /// Whether cells may hold NaN: see `isolate`. Until all slots have been freed.
     tainted: bool,
     policy: Policy,
@@ -78,6 +80,7 @@ impl StagedRunner {
         Self {
             session: cluster.session(),
             lens: vec![0; capacity.slots.into()],
+            constraints: (0..capacity.slots).map(|_| None).collect(),
             policy: Policy::new(groups, sizes.len()),
             cluster,
             embed,
@@ -134,12 +137,13 @@ impl StagedRunner {
         let session = self.live_session()?;
         let first = self.next_id;
         let is_apart = self.tainted;
+        let mut sampled = Vec::new();
         if is_apart {
             for part in isolate::cut(&batch, spans) {
-                self.send_part(&session, &part.batch)?;
+                self.send_part(&session, &part.batch, &mut sampled)?;
             }
         } else {
-            self.send_part(&session, &batch)?;
+            self.send_part(&session, &batch, &mut sampled)?;
         }
         let ids = first..self.next_id;
         let missing = (ids.end - ids.start) as usize;
@@ -151,7 +155,7 @@ impl StagedRunner {
             missing,
             submitted: Instant::now(),
             sequences,
-            sampled: Vec::new(),
+            sampled,
             error: None,
             trace: Vec::new(),
             is_apart,
@@ -161,18 +165,45 @@ impl StagedRunner {
         Ok(())
     }
 
-    fn send_part(&mut self, session: &Session, part: &Batch) -> Result<(), RunError> {
+    /// Sends one part; rows that cannot be sampled, because their grammar ends in an error, are
+    /// added to `failed` and computed like those of which no token is wanted.
+    fn send_part(
+        &mut self,
+        session: &Session,
+        part: &Batch,
+        failed: &mut Vec<Sampled>,
+    ) -> Result<(), RunError> {
         let mut rows = Vec::new();
         let read = self.embed.append(&part.tokens, &mut rows);
         read.map_err(|error| RunError::Backend(format!("embeddings: {error}")))?;
         for span in &part.spans {
             self.lens[span.slot.index()] = span.start + span.tokens.len() as u32;
         }
-        let spans: Vec<Span> = part.spans.clone();
+        let mut spans: Vec<Span> = part.spans.clone();
+        for span in spans.iter_mut().filter(|span| span.sample) {
+            let Some(constraint) = &mut self.constraints[span.slot.index()] else { continue };
+            match constraint.allowed().map(<[u32]>::to_vec) {
+                Ok(allowed) => session.send(Message::Allow { slot: span.slot, allowed }),
+                Err(error) => {
+                    span.sample = false;
+                    failed.push(Sampled { slot: span.slot, outcome: Err(error) });
+                }
+            }
+        }
         let (failed, trace) = (Vec::new(), Vec::new());
         session.send(Message::Rows(Rows { id: self.next_id, spans, failed, trace, rows }));
         self.next_id += 1;
         Ok(())
+    }
+
+    /// Tells the grammars what was chosen.
+    fn accept(&mut self, sampled: &[Sampled]) {
+        for row in sampled {
+            let constraint = &mut self.constraints[row.slot.index()];
+            if let (Some(constraint), Ok(choice)) = (constraint, &row.outcome) {
+                constraint.accept(choice.token);
+            }
+        }
     }
 
     fn note_waiting(&self) {
@@ -226,10 +257,12 @@ impl StagedRunner {
                 return Some(Err(error));
             }
             let again = self.flights.front_mut().expect("it was just launched");
-            again.sampled = flight.sampled;
+            again.sampled.extend(flight.sampled);
             return None;
         }
-        Some(Ok(in_order(&flight.batch, flight.sampled)))
+        let sampled = in_order(&flight.batch, flight.sampled);
+        self.accept(&sampled);
+        Some(Ok(sampled))
     }
 
     fn compute_again(&mut self, flight: &Flight, suspects: &[Slot]) -> Result<(), RunError> {
@@ -274,7 +307,7 @@ impl StagedRunner {
                 on_links: on_wires,
             });
         }
-        self.cluster.note(hop, self.policy.groups());
+        self.cluster.note(flight.trace.clone(), hop, self.policy.groups());
     }
 }
 
@@ -334,8 +367,8 @@ impl Runner for StagedRunner {
         self.capacity
     }
 
-    fn assign(&mut self, slot: Slot, sampler: Sampler) {
-        debug_assert!(sampler.sampling().grammar.is_none(), "the service refuses grammars");
+    fn assign(&mut self, slot: Slot, mut sampler: Sampler) {
+        self.constraints[slot.index()] = sampler.constrain(None);
         // A session that was lost is noticed when the batch is submitted.
         if self.session.is_none() {
             self.session = self.cluster.session();

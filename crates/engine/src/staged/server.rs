@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::link::{Closer, Connection, HANDSHAKE_LIMIT, Incoming, Outgoing, Shape, accept, dial};
 use super::wire::{Format, Message, Open, Role, Totals};
-use super::{BUSY, Key, Layers, MAX_GROUPS, Stage, StageError};
+use super::{BUSY, Key, Layers, MAX_GROUPS, Stage, StageError, Trust};
 
 /// Most connections that are being proved at once; further ones wait in the listener.
 const MAX_HANDSHAKES: usize = 32;
@@ -36,7 +36,8 @@ pub type MakeLayers =
 /// A listening stage.
 pub struct StageServer {
     listener: TcpListener,
-    key: Key,
+    accepts: Trust,
+    dials: Trust,
     make: MakeLayers,
 }
 
@@ -67,9 +68,15 @@ enum Event {
 }
 
 impl StageServer {
-    /// A stage that accepts on `listener` whoever knows `key`.
-    pub fn new(listener: TcpListener, key: Key, make: MakeLayers) -> Self {
-        Self { listener, key, make }
+    /// A stage that accepts on `listener` whom it may trust.
+    pub fn new(listener: TcpListener, trust: Trust, make: MakeLayers) -> Self {
+        Self { listener, accepts: trust.clone(), dials: trust, make }
+    }
+
+    /// A stage in the runner's own process: `own` is known nowhere else, so links inside
+    /// need no certificates; stages elsewhere are reached with `dials`.
+    pub fn inside(listener: TcpListener, own: Key, dials: Trust, make: MakeLayers) -> Self {
+        Self { listener, accepts: Trust::of_key(own), dials, make }
     }
 
     /// Serves sessions until the handle says stop, on this thread; `started` gets the handle.
@@ -81,12 +88,13 @@ impl StageServer {
         let stopping = Arc::new(AtomicBool::new(false));
         let address = self.listener.local_addr()?;
         let handle = StopHandle { events: events.clone(), stopping: stopping.clone(), address };
-        let (listener, key, accepting) = (self.listener, self.key.clone(), events.clone());
-        let acceptor = thread::spawn(move || accept_all(&listener, &key, &accepting, &stopping));
+        let (listener, trust, accepting) = (self.listener, self.accepts.clone(), events.clone());
+        let acceptor = thread::spawn(move || accept_all(&listener, &trust, &accepting, &stopping));
         started(handle);
         let mut driver = Driver {
             events,
-            key: self.key,
+            accepts: self.accepts,
+            dials: self.dials,
             make: self.make,
             idle: None,
             session: None,
@@ -102,7 +110,7 @@ impl StageServer {
 
 fn accept_all(
     listener: &TcpListener,
-    key: &Key,
+    trust: &Trust,
     events: &SyncSender<Event>,
     stopping: &AtomicBool,
 ) -> io::Result<()> {
@@ -124,9 +132,9 @@ fn accept_all(
             thread::sleep(Duration::from_millis(5));
         }
         handshakes.fetch_add(1, Ordering::Relaxed);
-        let (key, events, handshakes) = (key.clone(), events.clone(), handshakes.clone());
+        let (trust, events, handshakes) = (trust.clone(), events.clone(), handshakes.clone());
         thread::spawn(move || {
-            match accept(stream, &key) {
+            match accept(stream, &trust) {
                 Ok((connection, role, session)) => {
                     let _ = events.send(Event::Arrived(Box::new(connection), role, session));
                 }
@@ -161,7 +169,8 @@ struct Heard {
 
 struct Driver {
     events: SyncSender<Event>,
-    key: Key,
+    accepts: Trust,
+    dials: Trust,
     make: MakeLayers,
     /// Layers of the session before.
     idle: Option<Box<dyn Layers>>,
@@ -272,7 +281,8 @@ impl Driver {
         if open.index + 1 == open.count {
             return Ok(None);
         }
-        let connection = dial(&open.next, &self.key, Role::Peer, number)?;
+        let trust = if open.next_is_inside { &self.accepts } else { &self.dials };
+        let connection = dial(&open.next, trust, Role::Peer, number)?;
         let (incoming, outgoing, closer) = connection.open(format, shape, &self.sent_bytes)?;
         self.read(number, incoming, false, None);
         Ok(Some((outgoing, closer)))
@@ -386,6 +396,7 @@ fn is_work(message: &Message) -> bool {
             | Message::Fork { .. }
             | Message::Truncate { .. }
             | Message::Assign { .. }
+            | Message::Allow { .. }
             | Message::Wipe
     )
 }

@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use loquent_infer::runner::{RowError, RunError, Sampled, Slot, Span};
-use loquent_infer::sampling::{Sampler, Scratch};
+use loquent_infer::runner::{RowError, RunError, Sampled, Slot, Span, TokenId};
+use loquent_infer::sampling::{Constraint, Sampler, Scratch};
 
 use super::wire::{Done, Lap, Message, Rows, Totals};
 use super::{Layers, StageSizes};
@@ -17,6 +17,22 @@ enum Place {
     At(u32),
     /// It was asked for something impossible; until it is freed.
     Broken,
+}
+
+/// What the runner said of a sequence's next token; its grammar is followed there.
+struct Told {
+    allowed: Vec<u32>,
+    is_used: bool,
+}
+
+impl Constraint for Told {
+    fn allowed(&mut self) -> Result<&[u32], RowError> {
+        if self.is_used { Err(RowError::OutOfStep) } else { Ok(&self.allowed) }
+    }
+
+    fn accept(&mut self, _token: TokenId) {
+        self.is_used = true;
+    }
 }
 
 /// Layers with the state of their sequences.
@@ -76,7 +92,13 @@ impl Stage {
                     *place = Some((**sampler).clone().into());
                 }
             }
-            Message::Assign { .. } => {}
+            Message::Allow { slot, allowed } if is_last => {
+                if let Some(Some(sampler)) = self.samplers.get_mut(slot.index()) {
+                    sampler.constrain(Some(Box::new(Told { allowed, is_used: false })));
+                }
+                return None;
+            }
+            Message::Assign { .. } | Message::Allow { .. } => {}
             _ => return None,
         }
         (!is_last).then_some(message)

@@ -148,6 +148,9 @@ pub struct Open {
     pub count: u16,
     /// Where the next stage listens; empty for the last.
     pub next: String,
+    /// Whether that is in the runner's own process, as this stage is then: the link between
+    /// them needs no certificates.
+    pub next_is_inside: bool,
     /// How hidden states travel.
     pub dtype: Dtype,
     /// Sequences with KV at once.
@@ -293,6 +296,13 @@ pub enum Message {
         /// Positions.
         len: u32,
     },
+    /// What the next token of a sequence may be; before the rows that choose it.
+    Allow {
+        /// The sequence.
+        slot: Slot,
+        /// As `Constraint::allowed` gives it.
+        allowed: Vec<u32>,
+    },
     /// `Runner::truncate`.
     Truncate {
         /// The sequence.
@@ -370,6 +380,7 @@ impl Message {
             Self::Truncate { .. } => 19,
             Self::Assign { .. } => 20,
             Self::Wipe => 21,
+            Self::Allow { .. } => 23,
             Self::Done(_) => 22,
             Self::Ping(_) => 32,
             Self::Pong(..) => 33,
@@ -413,6 +424,11 @@ impl Message {
                 out.sampler(sampler);
             }
             Self::Wipe => {}
+            Self::Allow { slot, allowed } => {
+                out.u16(slot.0);
+                out.count(allowed.len());
+                allowed.iter().for_each(|word| out.u32(*word));
+            }
             Self::Done(done) => out.done(done),
             Self::Ping(number) => out.u64(*number),
             Self::Pong(number, totals) => {
@@ -458,6 +474,7 @@ impl Message {
             19 => Self::Truncate { slot: input.slot()?, len: input.u32()? },
             20 => Self::Assign { slot: input.slot()?, sampler: Box::new(input.sampler()?) },
             21 => Self::Wipe,
+            23 => Self::Allow { slot: input.slot()?, allowed: input.list(4, Reader::u32)? },
             22 => Self::Done(input.done()?),
             32 => Self::Ping(input.u64()?),
             33 => Self::Pong(input.u64()?, input.totals()?),
@@ -510,6 +527,7 @@ impl Writer<'_> {
         self.u16(open.index);
         self.u16(open.count);
         self.text(&open.next);
+        self.u8(open.next_is_inside.into());
         self.u8(open.dtype.number());
         self.u16(open.slots);
         self.u32(open.kv_cells);
@@ -570,28 +588,41 @@ impl Writer<'_> {
         self.text(text);
     }
 
+    /// Names every field, so that a new one cannot be forgotten here.
     fn sampler(&mut self, parts: &SamplerParts) {
-        let sampling = &parts.sampling;
-        self.f32(sampling.temperature);
-        self.u32(sampling.top_k);
-        self.f32(sampling.top_p);
-        self.f32(sampling.min_p);
-        self.f32(sampling.presence_penalty);
-        self.f32(sampling.frequency_penalty);
-        self.f32(sampling.repetition_penalty);
-        self.u64(sampling.seed);
-        self.u8(sampling.logprobs.is_some().into());
-        self.u8(sampling.logprobs.unwrap_or(0));
-        self.count(sampling.logit_bias.len());
-        for (token, bias) in &sampling.logit_bias {
+        let SamplerParts { sampling, generated, seen } = parts;
+        let Sampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
+            seed,
+            logit_bias,
+            logprobs,
+            forbidden,
+            grammar: _, // stays with the runner, which sends what it allows
+        } = sampling;
+        self.f32(*temperature);
+        self.u32(*top_k);
+        for share in [top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty] {
+            self.f32(*share);
+        }
+        self.u64(*seed);
+        self.u8(logprobs.is_some().into());
+        self.u8(logprobs.unwrap_or(0));
+        self.count(logit_bias.len());
+        for (token, bias) in logit_bias {
             self.u32(*token);
             self.f32(*bias);
         }
-        self.count(sampling.forbidden.len());
-        sampling.forbidden.iter().for_each(|token| self.u32(*token));
-        self.u64(parts.generated);
-        self.count(parts.seen.len());
-        for (token, count) in &parts.seen {
+        self.count(forbidden.len());
+        forbidden.iter().for_each(|token| self.u32(*token));
+        self.u64(*generated);
+        self.count(seen.len());
+        for (token, count) in seen {
             self.u32(*token);
             self.u32(*count);
         }
@@ -638,8 +669,16 @@ impl Writer<'_> {
     }
 
     fn totals(&mut self, totals: &Totals) {
-        let Totals { batches, spans, busy_us, wait_us, .. } = *totals;
-        let Totals { longest_wait_us, most_spans, sent_bytes, up_us, .. } = *totals;
+        let Totals {
+            batches,
+            spans,
+            busy_us,
+            wait_us,
+            longest_wait_us,
+            most_spans,
+            sent_bytes,
+            up_us,
+        } = *totals;
         for n in [batches, spans, busy_us, wait_us, longest_wait_us, most_spans, sent_bytes, up_us]
         {
             self.u64(n);
@@ -740,6 +779,7 @@ impl<'a> Reader<'a> {
             index: self.u16()?,
             count: self.u16()?,
             next: self.text()?,
+            next_is_inside: self.bool()?,
             dtype: Dtype::from_number(self.u8()?)?,
             slots: self.u16()?,
             kv_cells: self.u32()?,
@@ -813,7 +853,8 @@ impl<'a> Reader<'a> {
     }
 
     fn sampler(&mut self) -> Result<SamplerParts, Malformed> {
-        let mut sampling = Sampling {
+        // Fields are read in the order in which they stand here.
+        let sampling = Sampling {
             temperature: self.f32()?,
             top_k: self.u32()?,
             top_p: self.f32()?,
@@ -822,12 +863,14 @@ impl<'a> Reader<'a> {
             frequency_penalty: self.f32()?,
             repetition_penalty: self.f32()?,
             seed: self.u64()?,
-            ..Sampling::default()
+            logprobs: {
+                let (wanted, top) = (self.bool()?, self.u8()?);
+                wanted.then_some(top)
+            },
+            logit_bias: self.list(8, |input| Ok((input.u32()?, input.f32()?)))?,
+            forbidden: self.list(4, Self::u32)?,
+            grammar: None,
         };
-        let (wants_logprobs, top) = (self.bool()?, self.u8()?);
-        sampling.logprobs = wants_logprobs.then_some(top);
-        sampling.logit_bias = self.list(8, |input| Ok((input.u32()?, input.f32()?)))?;
-        sampling.forbidden = self.list(4, Self::u32)?;
         let generated = self.u64()?;
         let seen = self.list(8, |input| Ok((input.u32()?, input.u32()?)))?;
         Ok(SamplerParts { sampling, generated, seen })

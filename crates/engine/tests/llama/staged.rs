@@ -17,7 +17,7 @@ use loquent_engine::llama::{
 };
 use loquent_engine::staged::wire::Open;
 use loquent_engine::staged::{
-    Cluster, Dtype, Groups, HeadOptions, Key, Layers, Shape, StageServer, StagedRunner,
+    Cluster, Dtype, Groups, HeadOptions, Key, Layers, Shape, StageServer, StagedRunner, Trust,
 };
 use loquent_infer::runner::{Batch, Runner, Sampled, Slot, TokenId};
 use loquent_infer::sampling::{Choice, Sampler, Sampling};
@@ -49,13 +49,14 @@ fn serve_stages(model: &Path, stages: u32, folder: &Path, dtype: Dtype) -> Stage
     let source = Source::open(model).expect("it can be split");
     let layers = source.balance(stages).unwrap();
     let files = source.write(&layers, &folder.join("part"), &mut |_| ()).unwrap();
-    let key = Key::new("a key for tests");
-    let addresses = files[1..].iter().map(|file| serve(file, key.clone())).collect();
+    let trust = Trust::of_key(Key::new("a key for tests"));
+    let addresses = files[1..].iter().map(|file| serve(file, trust.clone())).collect();
     let wanted = options();
     let head = HeadOptions {
         addresses,
         own_stages: 0,
-        key,
+        own_key: Key::default(),
+        trust,
         dtype,
         slots: SLOTS,
         kv_cells: wanted.kv_cells,
@@ -71,7 +72,7 @@ fn serve_stages(model: &Path, stages: u32, folder: &Path, dtype: Dtype) -> Stage
     StagedRunner::new(cluster, Box::new(embeddings), Groups::Fixed(1))
 }
 
-fn serve(file: &Path, key: Key) -> String {
+fn serve(file: &Path, trust: Trust) -> String {
     let model = load(file);
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -80,7 +81,7 @@ fn serve(file: &Path, key: Key) -> String {
         let layers = LlamaLayers::new(model.clone(), &RunnerOptions { kv_type, ..options() });
         layers.map(|layers| Box::new(layers) as Box<dyn Layers>).map_err(|e| e.to_string())
     });
-    thread::spawn(move || StageServer::new(listener, key, make).run(|_| ()));
+    thread::spawn(move || StageServer::new(listener, trust, make).run(|_| ()));
     address
 }
 

@@ -96,6 +96,8 @@ fn orders() -> impl Strategy<Value = Message> {
         2 => (slots(), slots(), place()).prop_map(|(from, to, len)| Message::Fork { from, to, len }),
         2 => (slots(), place()).prop_map(|(slot, len)| Message::Truncate { slot, len }),
         2 => assign,
+        1 => (slots(), prop::collection::vec(any::<u32>(), 0..3))
+            .prop_map(|(slot, allowed)| Message::Allow { slot, allowed }),
         1 => Just(Message::Wipe),
         1 => Just(Message::Aborted { id: 3, trace: vec![], error: RunError::CacheFull }),
         1 => Just(Message::Ping(1)),

@@ -1,17 +1,19 @@
 //! Stages over real connections with toy layers: pipelining, faults, hostile peers.
 
 mod hostile;
+mod tls;
 mod toy;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use loquent_engine::staged::{Cluster, Groups, Shape, StageError, StagedRunner};
+use loquent_engine::staged::{Cluster, Groups, Key, Shape, StageError, StagedRunner, Trust};
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::request::{Finish, Step, Tag, Work};
 use loquent_infer::runner::{Batch, RowError, RunError, Runner, Slot, TokenId};
-use loquent_infer::sampling::{Sampler, Sampling};
+use loquent_infer::sampling::{Constraint, Grammar, Sampler, Sampling, SharedGrammar};
 use loquent_infer::scheduler::{Limits, Scheduler};
 use loquent_infer::speculation::Speculation;
 use toy::{BACKEND_FAILS, CACHE_IS_FULL, NAN, Site, options};
@@ -171,6 +173,61 @@ fn a_sequence_with_broken_numbers_fails_alone() {
     assert!(sampled[0].outcome.is_ok());
 }
 
+/// Allows the tokens one by one, from a first one on, and fails at a last one.
+struct Counting {
+    next: TokenId,
+    last: TokenId,
+    allowed: [u32; 2],
+}
+
+impl Grammar for Counting {
+    fn start(&self, generated: &[TokenId]) -> Box<dyn Constraint> {
+        let next = self.next + generated.len() as TokenId;
+        Box::new(Counting { next, allowed: [0; 2], ..*self })
+    }
+}
+
+impl Constraint for Counting {
+    fn allowed(&mut self) -> Result<&[u32], RowError> {
+        if self.next == self.last {
+            return Err(RowError::Constraint("the end".into()));
+        }
+        self.allowed = [0; 2];
+        self.allowed[self.next as usize / 32] = 1 << (self.next % 32);
+        Ok(&self.allowed)
+    }
+
+    fn accept(&mut self, token: TokenId) {
+        assert_eq!(token, self.next, "the grammar hears of what was chosen, once");
+        self.next += 1;
+    }
+}
+
+#[test]
+fn a_grammar_is_followed_by_the_runner_and_binds_the_last_stage() {
+    let site = Site::start(3);
+    let mut runner = site.runner();
+    let grammar = SharedGrammar(Arc::new(Counting { next: 30, last: 34, allowed: [0; 2] }));
+    let sampling = Sampling { grammar: Some(grammar), ..Sampling::default() };
+    // It has generated one token before: the next is 31.
+    runner.assign(Slot(0), Sampler::new(sampling, &[7, 8], &[30]));
+    assign(&mut runner, 1);
+    let free = run_one(&mut runner, 1, 0, &[7, 8, 30]).unwrap();
+    runner.truncate(Slot(1), 0);
+    assign(&mut runner, 1);
+    let mut sampled = Vec::new();
+    let spans: [(u16, u32, &[TokenId]); 2] = [(0, 0, &[7, 8, 30]), (1, 0, &[7, 8, 30])];
+    runner.run(&batch(&spans), &mut sampled).unwrap();
+    let tokens: Vec<_> = sampled.iter().map(|row| row.outcome.clone().map(|c| c.token)).collect();
+    assert_eq!(tokens, [Ok(31), free], "the grammar of one does not bind the other");
+    assert_eq!(run_one(&mut runner, 0, 3, &[31]).unwrap(), Ok(32));
+    assert_eq!(run_one(&mut runner, 0, 4, &[32]).unwrap(), Ok(33));
+    let mut sampled = Vec::new();
+    runner.run(&batch(&[(0, 5, &[33]), (1, 3, &[9])]), &mut sampled).unwrap();
+    assert!(matches!(sampled[0].outcome, Err(RowError::Constraint(_))), "{sampled:?}");
+    assert!(sampled[1].outcome.is_ok(), "it fails alone");
+}
+
 #[test]
 fn a_batch_that_fails_in_the_middle_can_be_tried_again() {
     let site = Site::start(3);
@@ -249,7 +306,7 @@ fn a_stage_that_is_stuck_is_noticed_by_the_deadline() {
 fn another_key_and_other_stages_are_refused_with_the_reason() {
     let site = Site::start(2);
     let mut wanted = options();
-    wanted.key = loquent_engine::staged::Key::new("another");
+    wanted.trust = Trust::of_key(Key::new("another"));
     assert!(matches!(
         site.connect(wanted),
         Err(StageError::Refused { .. } | StageError::Key { .. })
@@ -321,5 +378,8 @@ fn metrics_tell_of_every_stage() {
         assert!(text.contains(&format!("loquent_stage_{name}{{stage=\"2\"}}")), "{name}\n{text}");
     }
     assert!(text.contains("loquent_stages_groups 2"), "{text}");
+    let stays = cluster.stays(PATIENCE, Duration::ZERO).expect("a batch came back");
+    assert_eq!((stays.batches, stays.stages.len()), (1, 2));
+    assert!(stays.hop.max < PATIENCE);
     cluster.stop();
 }

@@ -12,7 +12,7 @@ use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::staged::wire::Open;
 use loquent_engine::staged::{
     Cluster, Dtype, Embed, Groups, HeadOptions, Key, Layers, Shape, StageError, StageServer,
-    StageSizes, StagedRunner, StopHandle,
+    StageSizes, StagedRunner, StopHandle, Trust,
 };
 use loquent_infer::runner::{RunError, Slot, Span, TokenId};
 
@@ -148,10 +148,20 @@ pub struct Running {
 /// Stages of one toy model.
 pub struct Site {
     pub stages: Vec<Running>,
+    trust: Trust,
+}
+
+/// What all stages of a toy model trust, unless a test says otherwise.
+pub fn trust() -> Trust {
+    Trust::of_key(Key::new("toy"))
 }
 
 impl Site {
     pub fn start(stages: u32) -> Self {
+        Self::trusting(stages, trust())
+    }
+
+    pub fn trusting(stages: u32, trust: Trust) -> Self {
         let each = LAYERS / stages;
         let keys = |index: u32| StageKeys {
             fingerprint: 42,
@@ -159,7 +169,8 @@ impl Site {
             layers: if index + 1 == stages { LAYERS - index * each } else { each },
             all_layers: LAYERS,
         };
-        Self { stages: (0..stages).map(|index| run(keys(index), "127.0.0.1:0")).collect() }
+        let running = (0..stages).map(|index| run(keys(index), "127.0.0.1:0", trust.clone()));
+        Self { stages: running.collect(), trust }
     }
 
     pub fn addresses(&self) -> Vec<String> {
@@ -183,7 +194,7 @@ impl Site {
 
     pub fn restart(&mut self, index: usize) {
         let stage = &self.stages[index];
-        self.stages[index] = run(stage.keys, &stage.address);
+        self.stages[index] = run(stage.keys, &stage.address, self.trust.clone());
     }
 }
 
@@ -201,7 +212,8 @@ pub fn options() -> HeadOptions {
     HeadOptions {
         addresses: Vec::new(),
         own_stages: 0,
-        key: Key::new("toy"),
+        own_key: Key::default(),
+        trust: trust(),
         dtype: Dtype::F32,
         slots: 16,
         kv_cells: 2048,
@@ -214,7 +226,7 @@ pub fn options() -> HeadOptions {
     }
 }
 
-fn run(keys: StageKeys, address: &str) -> Running {
+fn run(keys: StageKeys, address: &str, trust: Trust) -> Running {
     let listener = TcpListener::bind(address).expect("a free port");
     let address = listener.local_addr().unwrap().to_string();
     let gate = Arc::new(AtomicBool::new(false));
@@ -222,7 +234,7 @@ fn run(keys: StageKeys, address: &str) -> Running {
     let make = Box::new(move |_: &Open, _: Option<Box<dyn Layers>>| {
         Ok(Box::new(ToyLayers::new(keys, closing.clone())) as Box<dyn Layers>)
     });
-    let server = StageServer::new(listener, Key::new("toy"), make);
+    let server = StageServer::new(listener, trust, make);
     let (sender, handles) = mpsc::channel();
     let thread = thread::spawn(move || {
         server.run(|handle| sender.send(handle).expect("the test waits")).expect("it listens");

@@ -92,7 +92,7 @@ mod llama {
         Embeddings, FlashAttention, KvType, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS,
         Model as Weights, RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
     };
-    use loquent_engine::staged::{Cluster, HeadOptions, StagedRunner};
+    use loquent_engine::staged::{Cluster, HeadOptions, Key, StagedRunner, Stays};
     use loquent_infer::runner::{Runner, TokenId};
     use loquent_infer::vocab::Vocab;
     use loquent_server::service::Backing;
@@ -117,6 +117,7 @@ mod llama {
             gpu_layers: engine.gpu_layers,
             kv_type,
             own_products: engine.tuning.kernels != Some(Kernels::Llama),
+            rpc: engine.staged.rpc(),
             ..LoadOptions::default()
         };
         let bar = progress_bar();
@@ -167,13 +168,14 @@ mod llama {
     fn connect(engine: &EngineArgs, sizes: (u32, u32)) -> anyhow::Result<Cluster> {
         let (context_tokens, kv_cells) = sizes;
         let args = &engine.staged;
-        let key = args.link.key();
+        let (own_key, trust) = (Key::random()?, args.link.trust()?);
         let batch = engine.max_batch_size;
         anyhow::ensure!(batch <= MAX_SLOTS, "--max-batch-size can be at most {MAX_SLOTS}");
         let options = HeadOptions {
-            addresses: args.addresses(&engine.own_stage())?,
+            addresses: args.addresses(&own_key, &trust, &engine.own_stage())?,
             own_stages: args.own_stages(),
-            key,
+            own_key,
+            trust,
             dtype: args.stage_dtype,
             slots: batch.saturating_mul(2).min(MAX_SLOTS),
             kv_cells,
@@ -199,6 +201,10 @@ mod llama {
 
         fn metrics(&self) -> String {
             self.0.metrics()
+        }
+
+        fn stays(&self, from_ago: Duration, to_ago: Duration) -> Option<Stays> {
+            self.0.stays(from_ago, to_ago)
         }
     }
 

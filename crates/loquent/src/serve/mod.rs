@@ -45,6 +45,8 @@ Examples:
   loquent serve --model qwen.gguf --context 8192  a GGUF file of yours
   loquent serve --hf Qwen/Qwen3-0.6B-GGUF:Q8_0    a model from the Hugging Face hub
   loquent serve --host 0.0.0.0 --api-key secret   for others, behind a key
+  loquent serve --model qwen-entry.gguf --stages qwen-stage-1-of-2.gguf,second-machine:7070
+                                                  a model that loquent split cut
 
   curl -N http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"What is token streaming?\"}]}'";

@@ -1,9 +1,10 @@
 //! The arguments for a model split over stages.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use loquent_engine::staged::{Dtype, Groups, Key, Shape};
+use loquent_engine::staged::{Dtype, Groups, Key, Shape, StageError, Tls, Trust};
 
 /// How the processes of a split model know each other.
 #[derive(Debug, Args)]
@@ -11,11 +12,32 @@ pub(crate) struct LinkArgs {
     /// Key that all processes of a split model share
     #[arg(long, env = "LOQUENT_STAGE_KEY", hide_env_values = true, value_name = "K")]
     stage_key: Option<String>,
+    /// Certificate chain in PEM that this process shows to stages: links are enciphered, and
+    /// both ends need a certificate of --stage-tls-ca
+    #[arg(long, env = "LOQUENT_STAGE_TLS_CERT", value_name = "FILE",
+          requires_all = ["stage_tls_key", "stage_tls_ca"])]
+    stage_tls_cert: Option<PathBuf>,
+    /// Private key of --stage-tls-cert in PEM
+    #[arg(long, env = "LOQUENT_STAGE_TLS_KEY", value_name = "FILE", requires = "stage_tls_cert")]
+    stage_tls_key: Option<PathBuf>,
+    /// Certificate of the authority that signs for the processes of this model alone
+    #[arg(long, env = "LOQUENT_STAGE_TLS_CA", value_name = "FILE", requires = "stage_tls_cert")]
+    stage_tls_ca: Option<PathBuf>,
 }
 
 impl LinkArgs {
-    pub(crate) fn key(&self) -> Key {
-        self.stage_key.clone().map_or(Key::default(), Key::new)
+    /// What the other processes are to prove.
+    ///
+    /// # Errors
+    /// When a certificate or key cannot be used; the message names the file.
+    pub(crate) fn trust(&self) -> Result<Trust, StageError> {
+        let key = self.stage_key.clone().map_or(Key::default(), Key::new);
+        let files = (&self.stage_tls_cert, &self.stage_tls_key, &self.stage_tls_ca);
+        let tls = match files {
+            (Some(chain), Some(key), Some(authority)) => Some(Tls::load(chain, key, authority)?),
+            _ => None,
+        };
+        Ok(Trust { key, tls })
     }
 }
 
@@ -40,6 +62,17 @@ pub(crate) struct StagedArgs {
     #[arg(long, env = "LOQUENT_STAGE_TIMEOUT_S", default_value_t = 10.0, value_name = "S",
           value_parser = parse_timeout)]
     pub(super) stage_timeout_s: f64,
+    /// Instead of stages: servers of llama.cpp's RPC (`loquent rpc-server` or llama.cpp's own of
+    /// the same version) among which the layers of a whole --model are shared out
+    #[cfg(feature = "rpc")]
+    #[arg(
+        long,
+        env = "LOQUENT_RPC",
+        value_name = "LIST",
+        value_delimiter = ',',
+        conflicts_with = "stages"
+    )]
+    rpc: Vec<String>,
     /// Artificial delay of every hop between stages, for tests
     #[arg(long, default_value_t = 0.0, value_name = "MS", value_parser = parse_delay)]
     link_delay_ms: f64,
@@ -64,6 +97,15 @@ impl StagedArgs {
         !self.stages.is_empty()
     }
 
+    /// Servers of llama.cpp's RPC; none in builds without it.
+    #[cfg(feature = "llama")]
+    pub(super) fn rpc(&self) -> Vec<String> {
+        #[cfg(feature = "rpc")]
+        return self.rpc.clone();
+        #[cfg(not(feature = "rpc"))]
+        Vec::new()
+    }
+
     /// The artificial links.
     pub(super) fn shape(&self) -> Shape {
         Shape {
@@ -79,13 +121,19 @@ impl StagedArgs {
         self.stages.iter().take_while(is_file).count()
     }
 
-    /// The stages' addresses; those that are files are started in this process.
+    /// The stages' addresses; those that are files are started in this process, where `own`
+    /// opens them.
     ///
     /// # Errors
     /// When a file is no stage file, or comes after a stage elsewhere, which could not
     /// reach it.
     #[cfg(feature = "llama")]
-    pub(super) fn addresses(&self, compute: &crate::stage::Compute) -> anyhow::Result<Vec<String>> {
+    pub(super) fn addresses(
+        &self,
+        own: &Key,
+        trust: &Trust,
+        compute: &crate::stage::Compute,
+    ) -> anyhow::Result<Vec<String>> {
         let mut addresses: Vec<String> = Vec::new();
         let mut elsewhere = false;
         for stage in &self.stages {
@@ -99,7 +147,8 @@ impl StagedArgs {
                 continue;
             }
             anyhow::ensure!(!elsewhere, "--stages: the files must come first");
-            addresses.push(crate::stage::start_here(path, self.link.key(), compute)?.to_string());
+            let address = crate::stage::start_here(path, own.clone(), trust.clone(), compute)?;
+            addresses.push(address.to_string());
         }
         Ok(addresses)
     }

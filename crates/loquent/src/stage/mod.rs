@@ -13,17 +13,25 @@ use loquent_engine::llama::{
     KvType, LlamaLayers, LoadOptions, MAX_SLOTS, Model as Weights, RunnerOptions,
 };
 use loquent_engine::staged::wire::Open;
-use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer};
+use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, Trust};
 
 use crate::serve::LinkArgs;
 
+const EXAMPLES: &str = "\
+Examples:
+  loquent stage --model qwen-stage-2-of-2.gguf --listen 127.0.0.1:7070
+  LOQUENT_STAGE_KEY=secret loquent stage --model qwen-stage-2-of-2.gguf --listen 0.0.0.0:7070
+  loquent stage --model qwen-stage-2-of-2.gguf --listen 0.0.0.0:7070 \\
+    --stage-tls-cert stage.pem --stage-tls-key stage.key --stage-tls-ca ca.pem";
+
 /// What `loquent stage` takes.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct StageArgs {
     /// Stage file, written by `loquent split`
     #[arg(long, env = "LOQUENT_MODEL", value_name = "FILE")]
     model: PathBuf,
-    /// Address to listen on; without a key only one of this machine
+    /// Address to listen on; without a key or certificates only one of this machine
     #[arg(
         long,
         env = "LOQUENT_LISTEN",
@@ -56,12 +64,15 @@ impl StageArgs {
     /// # Errors
     /// When the file is no stage file, or the address cannot be used.
     pub fn run(self) -> anyhow::Result<()> {
-        let key = self.link.key();
+        let trust = self.link.trust()?;
         let addresses = self.listen.to_socket_addrs();
         let addresses: Vec<_> =
             addresses.with_context(|| format!("--listen {}", self.listen))?.collect();
         let is_open = addresses.iter().any(|address| !is_own(address.ip()));
-        ensure!(!is_open || !key.is_empty(), "a stage for other machines needs a --stage-key");
+        ensure!(
+            !is_open || trust.keeps_out(),
+            "a stage for other machines needs a --stage-key or --stage-tls-cert"
+        );
         let compute = Compute { threads: self.threads, gpu_layers: self.gpu_layers };
         let (weights, keys) = load(&self.model, &compute)?;
         let listener = TcpListener::bind(addresses.as_slice())
@@ -69,7 +80,7 @@ impl StageArgs {
         let end = keys.first_layer + keys.layers;
         let (address, all) = (listener.local_addr()?, keys.all_layers);
         eprintln!("Loquent computes layers {}..{end} of {all} on {address}", keys.first_layer);
-        Ok(StageServer::new(listener, key, make(weights, compute)).run(|_| ())?)
+        Ok(StageServer::new(listener, trust, make(weights, compute)).run(|_| ())?)
     }
 }
 
@@ -77,15 +88,21 @@ fn is_own(ip: IpAddr) -> bool {
     ip.is_loopback()
 }
 
-/// Starts a stage in this process; it ends with it.
+/// Starts a stage in this process, which `own` opens and which reaches the next one with
+/// `dials`; it ends with the process.
 ///
 /// # Errors
 /// When the file is no stage file.
-pub fn start_here(path: &Path, key: Key, compute: &Compute) -> anyhow::Result<SocketAddr> {
+pub fn start_here(
+    path: &Path,
+    own: Key,
+    dials: Trust,
+    compute: &Compute,
+) -> anyhow::Result<SocketAddr> {
     let (weights, _) = load(path, compute)?;
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let address = listener.local_addr()?;
-    let server = StageServer::new(listener, key, make(weights, *compute));
+    let server = StageServer::inside(listener, own, dials, make(weights, *compute));
     let run = move || {
         if let Err(error) = server.run(|_| ()) {
             tracing::error!(%error, "the stage of this process ended");

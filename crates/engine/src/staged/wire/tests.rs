@@ -60,12 +60,32 @@ fn messages() -> impl Strategy<Value = Message> {
                 SamplerParts { sampling, generated: seed / 3, seen: vec![(3, 1), (9, 4)] };
             Message::Assign { slot: Slot(4), sampler: Box::new(sampler) }
         });
+    let open = (any::<u16>(), any::<bool>(), "[a-z.:0-9]{0,40}").prop_map(
+        |(index, next_is_inside, next)| {
+            Message::Open(Box::new(Open {
+                index,
+                count: index / 2,
+                next,
+                next_is_inside,
+                dtype: Dtype::Q8,
+                slots: 8,
+                kv_cells: 4096,
+                context_tokens: 512,
+                batch_tokens: 64,
+                kv_type: 1,
+                delay_us: 10_000,
+                bytes_per_s: 1 << 40,
+            }))
+        },
+    );
+    let allow = (any::<u16>(), prop::collection::vec(any::<u32>(), 0..9))
+        .prop_map(|(slot, allowed)| Message::Allow { slot: Slot(slot), allowed });
     let aborted = (any::<u64>(), laps, ".{0,40}").prop_map(|(id, trace, text)| Message::Aborted {
         id,
         trace,
         error: RunError::Backend(text),
     });
-    prop_oneof![rows, done, assign, aborted, ".{0,80}".prop_map(Message::Refused)]
+    prop_oneof![rows, done, assign, open, allow, aborted, ".{0,80}".prop_map(Message::Refused)]
 }
 
 proptest! {

@@ -2,155 +2,26 @@
 //! killed or stopped in the middle of an answer ends it with an error, and service returns.
 #![cfg(feature = "llama")]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+mod certificates;
+#[cfg(target_os = "linux")]
+mod namespaces;
+mod process;
+#[cfg(feature = "rpc")]
+mod rpc;
+
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-
-/// Longest wait for another process.
-const PATIENCE: Duration = Duration::from_secs(60);
-const KEY: &str = "a key for tests";
-
-/// The bundled model, if it is there.
-fn bundled() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/loquent-tiny.gguf");
-    if !path.exists() {
-        eprintln!("skipped: no model at {}", path.display());
-    }
-    path.exists().then_some(path)
-}
-
-/// A process of ours, ended with the test.
-struct Process {
-    child: Child,
-    /// Where it listens.
-    address: String,
-}
-
-impl Process {
-    /// Starts `loquent` and waits until it says where it listens, after `marker`.
-    fn start(arguments: &[&str], marker: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_loquent"))
-            .args(arguments)
-            .env("LOQUENT_STAGE_KEY", KEY)
-            .env("LOQUENT_LOG", "warn")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (sender, addresses) = mpsc::channel();
-        let marker = marker.to_owned();
-        // Reads on after that, so that the process never waits for a full pipe.
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                eprintln!("| {line}");
-                if let Some((_, address)) = line.split_once(&marker) {
-                    let _ = sender.send(address.trim().to_owned());
-                }
-            }
-        });
-        let address = addresses.recv_timeout(PATIENCE).expect("it says where it listens");
-        Self { child, address }
-    }
-
-    fn stage(model: &Path, listen: &str) -> Self {
-        let model = model.to_str().unwrap();
-        let arguments = ["stage", "--model", model, "--listen", listen, "--threads", "1"];
-        Self::start(&arguments, " on ")
-    }
-
-    fn serve(arguments: &[&str]) -> Self {
-        let fixed = ["serve", "--port", "0", "--threads", "1"];
-        Self::start(&[&fixed[..], arguments].concat(), " on http://")
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Sends a request and returns the status; the body is to be read from the reader.
-fn request(address: &str, method: &str, path: &str, body: &str) -> (u16, impl Read + use<>) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    let mut reader = BufReader::new(stream);
-    let mut status = String::new();
-    reader.read_line(&mut status).unwrap();
-    let mut line = String::new();
-    while line != "\r\n" {
-        line.clear();
-        assert!(reader.read_line(&mut line).unwrap() > 0, "the answer has no body");
-    }
-    (status.split(' ').nth(1).unwrap().parse().unwrap(), reader)
-}
-
-fn get(address: &str, path: &str) -> (u16, String) {
-    let (status, mut body) = request(address, "GET", path, "");
-    let mut text = String::new();
-    body.read_to_string(&mut text).unwrap();
-    (status, text)
-}
-
-/// What the server answers to a fixed prompt, with log-probabilities.
-fn answer(address: &str) -> Value {
-    let body = json!({"prompt": "What is token streaming?", "max_tokens": 40, "temperature": 0,
-                      "logprobs": 5, "ignore_eos": true});
-    let (status, mut reader) = request(address, "POST", "/v1/completions", &body.to_string());
-    let mut text = String::new();
-    reader.read_to_string(&mut text).unwrap();
-    assert_eq!(status, 200, "{text}");
-    // The body may be chunked: the JSON is what stands between the braces.
-    let json = &text[text.find('{').unwrap()..=text.rfind('}').unwrap()];
-    let answer: Value = serde_json::from_str(json).unwrap();
-    answer["choices"][0].clone()
-}
-
-fn wait_for_ready(address: &str, wanted: u16) {
-    let begun = Instant::now();
-    while get(address, "/ready").0 != wanted {
-        assert!(begun.elapsed() < PATIENCE, "/ready never became {wanted}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// The files of a split, entry first.
-fn split(model: &Path, stages: u32, folder: &Path) -> Vec<PathBuf> {
-    let prefix = folder.join("m");
-    let output = Command::new(env!("CARGO_BIN_EXE_loquent"))
-        .args(["split", model.to_str().unwrap(), "--stages", &stages.to_string(), "--verify"])
-        .args(["--out", prefix.to_str().unwrap()])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("verified: 24 tokens"), "{text}");
-    let stage = |i| folder.join(format!("m-stage-{i}-of-{stages}.gguf"));
-    std::iter::once(folder.join("m-entry.gguf")).chain((1..=stages).map(stage)).collect()
-}
+use process::{Process, answer, ask, bundled, get, request, split, wait_for_ready};
+use serde_json::json;
 
 #[test]
 fn a_split_model_answers_as_the_whole_one_does() {
     let Some(model) = bundled() else { return };
     let whole = Process::serve(&["--model", model.to_str().unwrap()]);
-    let expected = answer(&whole.address);
+    let (expected, schema) = (answer(&whole.address), answer_in_schema(&whole.address));
     drop(whole);
     for stages in [2, 3] {
         let folder = tempfile::tempdir().unwrap();
@@ -163,9 +34,27 @@ fn a_split_model_answers_as_the_whole_one_does() {
         let entry = files[0].to_str().unwrap();
         let server = Process::serve(&["--model", entry, "--stages", &list.join(",")]);
         assert_eq!(answer(&server.address), expected, "{stages} stages");
+        assert_eq!(answer_in_schema(&server.address), schema, "{stages} stages");
         let (_, metrics) = get(&server.address, "/metrics");
         assert!(metrics.contains("loquent_stage_up{stage=\"2\"} 1"), "{metrics}");
     }
+}
+
+/// What the server answers in a form that it would not choose itself.
+fn answer_in_schema(address: &str) -> serde_json::Value {
+    let colours = json!({"type": "string", "enum": ["red", "green", "blue"]});
+    let schema = json!({"type": "object", "additionalProperties": false,
+        "properties": {"colours": {"type": "array", "items": colours, "minItems": 2, "maxItems": 3}},
+        "required": ["colours"]});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "c", "schema": schema}});
+    let body = json!({"messages": [{"role": "user", "content": "Which colours?"}],
+                      "temperature": 0, "max_tokens": 100, "response_format": format});
+    let answer = ask(address, "/v1/chat/completions", &body);
+    let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    let value: serde_json::Value = serde_json::from_str(content).unwrap();
+    let colours = value["colours"].as_array().expect("the schema asks for it");
+    assert!((2..=3).contains(&colours.len()), "{content}");
+    value
 }
 
 /// Two stages of their own and a server before them.

@@ -1,0 +1,211 @@
+//! TLS 1.3 on the links between stages, with certificates on both ends.
+//!
+//! All processes of a split model have certificates of one authority, which signs for
+//! nothing else. Both ends of a link check the other's; who dials also checks that the
+//! certificate names the host that was dialled.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, Connection, Error, RootCertStore,
+    ServerConfig, ServerConnection,
+};
+
+use super::StageError;
+
+/// Read from the network at once, in bytes: a TLS record.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// A process's certificate, and the authority whose certificates it takes.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    dials: Arc<ClientConfig>,
+    accepts: Arc<ServerConfig>,
+}
+
+impl Tls {
+    /// Reads `chain` (the own certificate first), its private `key` and the certificates of
+    /// the `authority`, all in PEM.
+    ///
+    /// # Errors
+    /// [`StageError::Certificates`], which names the file and what is wrong with it.
+    pub fn load(chain: &Path, key: &Path, authority: &Path) -> Result<Self, StageError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(authority)? {
+            roots.add(certificate).map_err(named(authority))?;
+        }
+        let (certificates, secret) = (certificates(chain)?, PrivateKeyDer::from_pem_file(key));
+        let secret = secret.map_err(named(key))?;
+        // What is left to be wrong: a key that is not of the certificate, or of no known kind.
+        Self::of(certificates, secret, Arc::new(roots)).map_err(named(key))
+    }
+
+    fn of(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        roots: Arc<RootCertStore>,
+    ) -> Result<Self, Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
+        let accepts = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(verifier.map_err(|e| Error::General(e.to_string()))?)
+            .with_single_cert(chain.clone(), key.clone_key())?;
+        let dials = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)?;
+        Ok(Self { dials: Arc::new(dials), accepts: Arc::new(accepts) })
+    }
+
+    /// Shakes hands with whoever was dialled at `address`.
+    pub(super) fn connect(&self, socket: TcpStream, address: &str) -> io::Result<Stream> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host).map_err(io::Error::other)?;
+        let connection = ClientConnection::new(self.dials.clone(), name);
+        shake_hands(socket, Connection::Client(connection.map_err(io::Error::other)?))
+    }
+
+    /// Shakes hands with whoever dialled.
+    pub(super) fn accept(&self, socket: TcpStream) -> io::Result<Stream> {
+        let connection = ServerConnection::new(self.accepts.clone());
+        shake_hands(socket, Connection::Server(connection.map_err(io::Error::other)?))
+    }
+}
+
+fn named<E: std::fmt::Display>(path: &Path) -> impl Fn(E) -> StageError {
+    move |error| StageError::Certificates(format!("{}: {error}", path.display()))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StageError> {
+    let certificates = CertificateDer::pem_file_iter(path).map_err(named(path))?;
+    let certificates: Vec<_> = certificates.collect::<Result<_, _>>().map_err(named(path))?;
+    match certificates.is_empty() {
+        true => Err(named(path)("no certificate in it")),
+        false => Ok(certificates),
+    }
+}
+
+fn shake_hands(mut socket: TcpStream, mut tls: Connection) -> io::Result<Stream> {
+    while tls.is_handshaking() {
+        if tls.complete_io(&mut socket)? == (0, 0) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    let tls = Some(Arc::new(Mutex::new(tls)));
+    Ok(Stream { socket: Arc::new(socket), tls, undeciphered: VecDeque::new() })
+}
+
+/// What is wrong with the other end, if that is what `error` says.
+pub(super) fn complaint(error: &io::Error) -> Option<String> {
+    let error = error.get_ref()?.downcast_ref::<Error>()?;
+    Some(match error {
+        Error::InvalidMessage(_) => "it does not speak TLS; start it with --stage-tls-cert".into(),
+        Error::NoCertificatesPresented => "it has no certificate".into(),
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "its certificate is not of the authority in --stage-tls-ca".into()
+        }
+        Error::AlertReceived(alert) => format!("it does not take our certificate ({alert:?})"),
+        other => other.to_string(),
+    })
+}
+
+/// A connection, enciphered or not. One clone reads and one writes, each on its own thread.
+#[derive(Debug, Clone)]
+pub(super) struct Stream {
+    socket: Arc<TcpStream>,
+    /// Locked only while ciphering, never while waiting for the network.
+    tls: Option<Arc<Mutex<Connection>>>,
+    /// Received and not yet given to `tls`; of the clone that reads.
+    undeciphered: VecDeque<u8>,
+}
+
+impl Stream {
+    pub(super) fn plain(socket: TcpStream) -> Self {
+        Self { socket: Arc::new(socket), tls: None, undeciphered: VecDeque::new() }
+    }
+
+    pub(super) fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.socket.set_read_timeout(limit)
+    }
+
+    /// Ends what is sent; the other end knows that nothing was cut off.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        if let Some(tls) = &self.tls {
+            lock(tls).send_close_notify();
+            self.send_enciphered(tls)?;
+        }
+        self.socket.shutdown(Shutdown::Write)
+    }
+
+    /// Both halves see the end at once.
+    pub(super) fn close(&self) -> io::Result<()> {
+        self.socket.shutdown(Shutdown::Both)
+    }
+
+    fn send_enciphered(&self, tls: &Mutex<Connection>) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        {
+            let mut tls = lock(tls);
+            while tls.wants_write() {
+                tls.write_tls(&mut bytes)?;
+            }
+        }
+        (&*self.socket).write_all(&bytes)
+    }
+}
+
+fn lock(tls: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    tls.lock().expect("nobody panics with it")
+}
+
+impl Read for Stream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let Some(tls) = self.tls.clone() else { return (&*self.socket).read(out) };
+        loop {
+            {
+                let mut tls = lock(&tls);
+                match tls.reader().read(out) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    done => return done,
+                }
+                if !self.undeciphered.is_empty() {
+                    tls.read_tls(&mut self.undeciphered)?;
+                    let taken = tls.process_new_packets();
+                    taken.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                    continue;
+                }
+            }
+            let mut chunk = [0; CHUNK_BYTES];
+            match (&*self.socket).read(&mut chunk)? {
+                // Whether that is the end or a cut is seen from the frames.
+                0 => return Ok(0),
+                len => self.undeciphered.extend(&chunk[..len]),
+            }
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(tls) = &self.tls else { return (&*self.socket).write(bytes) };
+        let taken = lock(tls).writer().write(bytes)?;
+        self.send_enciphered(tls)?;
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (&*self.socket).flush()
+    }
+}

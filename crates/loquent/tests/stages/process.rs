@@ -1,0 +1,152 @@
+//! Processes of ours for tests, and what is asked of them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Longest wait for another process.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const KEY: &str = "a key for tests";
+
+/// The bundled model, if it is there.
+pub fn bundled() -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/loquent-tiny.gguf");
+    if !path.exists() {
+        eprintln!("skipped: no model at {}", path.display());
+    }
+    path.exists().then_some(path)
+}
+
+/// A process of ours, ended with the test.
+pub struct Process {
+    pub child: Child,
+    /// Where it listens.
+    pub address: String,
+}
+
+impl Process {
+    /// Starts `loquent` and waits until it says where it listens, after `marker`.
+    pub fn start(arguments: &[&str], marker: &str) -> Self {
+        Self::spawn(Command::new(env!("CARGO_BIN_EXE_loquent")).args(arguments), marker)
+    }
+
+    /// The same for a command that starts it.
+    pub fn spawn(command: &mut Command, marker: &str) -> Self {
+        let mut child = command
+            .env("LOQUENT_STAGE_KEY", KEY)
+            .env("LOQUENT_LOG", "warn")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, addresses) = mpsc::channel();
+        let marker = marker.to_owned();
+        // Reads on after that, so that the process never waits for a full pipe.
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                eprintln!("| {line}");
+                if let Some((_, address)) = line.split_once(&marker) {
+                    let _ = sender.send(address.trim().to_owned());
+                }
+            }
+        });
+        let address = addresses.recv_timeout(PATIENCE).expect("it says where it listens");
+        Self { child, address }
+    }
+
+    pub fn stage(model: &Path, listen: &str) -> Self {
+        let model = model.to_str().unwrap();
+        let arguments = ["stage", "--model", model, "--listen", listen, "--threads", "1"];
+        Self::start(&arguments, " on ")
+    }
+
+    pub fn serve(arguments: &[&str]) -> Self {
+        let fixed = ["serve", "--port", "0", "--threads", "1"];
+        Self::start(&[&fixed[..], arguments].concat(), " on http://")
+    }
+
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a request and returns the status; the body is to be read from the reader.
+pub fn request(address: &str, method: &str, path: &str, body: &str) -> (u16, impl Read + use<>) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut status = String::new();
+    reader.read_line(&mut status).unwrap();
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        assert!(reader.read_line(&mut line).unwrap() > 0, "the answer has no body");
+    }
+    (status.split(' ').nth(1).unwrap().parse().unwrap(), reader)
+}
+
+pub fn get(address: &str, path: &str) -> (u16, String) {
+    let (status, mut body) = request(address, "GET", path, "");
+    let mut text = String::new();
+    body.read_to_string(&mut text).unwrap();
+    (status, text)
+}
+
+/// The JSON that the server answers.
+pub fn ask(address: &str, path: &str, body: &Value) -> Value {
+    let (status, mut reader) = request(address, "POST", path, &body.to_string());
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(status, 200, "{text}");
+    // The body may be chunked: the JSON is what stands between the braces.
+    serde_json::from_str(&text[text.find('{').unwrap()..=text.rfind('}').unwrap()]).unwrap()
+}
+
+/// What the server answers to a fixed prompt, with log-probabilities.
+pub fn answer(address: &str) -> Value {
+    let body = json!({"prompt": "What is token streaming?", "max_tokens": 40, "temperature": 0,
+                      "logprobs": 5, "ignore_eos": true});
+    ask(address, "/v1/completions", &body)["choices"][0].clone()
+}
+
+pub fn wait_for_ready(address: &str, wanted: u16) {
+    let begun = Instant::now();
+    while get(address, "/ready").0 != wanted {
+        assert!(begun.elapsed() < PATIENCE, "/ready never became {wanted}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The files of a split, entry first.
+pub fn split(model: &Path, stages: u32, folder: &Path) -> Vec<PathBuf> {
+    let prefix = folder.join("m");
+    let output = Command::new(env!("CARGO_BIN_EXE_loquent"))
+        .args(["split", model.to_str().unwrap(), "--stages", &stages.to_string(), "--verify"])
+        .args(["--out", prefix.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("verified: 24 tokens"), "{text}");
+    let stage = |i| folder.join(format!("m-stage-{i}-of-{stages}.gguf"));
+    std::iter::once(folder.join("m-entry.gguf")).chain((1..=stages).map(stage)).collect()
+}
