@@ -74,10 +74,11 @@ async fn questions_at_the_same_time_share_an_answer_until_it_is_forgotten() {
     let setup = Setup { grace: Duration::from_millis(200), ..Setup::default() };
     let server = start(setup).await;
     let (_endpoint, connection) = connect(&server).await;
+    let (_other_endpoint, other) = connect(&server).await;
     let body = chat(60, json!({}));
     let (mut one, mut two) = tokio::join!(
         Reader::ask_with(&connection, 0, &body, with_key("k")),
-        Reader::ask_with(&connection, 1, &body, with_key("k")),
+        Reader::ask_with(&other, 0, &body, with_key("k")),
     );
     // One of them takes the place of the other, which ends without the answer.
     let (_, _) = tokio::join!(one.run(usize::MAX), two.run(usize::MAX));
