@@ -244,9 +244,12 @@ impl Streams {
         let records =
             Records::open(&answering, question.vocab.clone(), question.echo, &mut opening);
         let keeper = Keeper::new(self.clone(), place, name, answering, records, opening, path);
-        let _request = request.map(|first| first.name(name));
+        let (named, _request) = request.map(repeats::First::split).unzip();
         let entry = Entry { token: name.token, orders: orders.clone(), _request };
         self.table().answers.insert(name.id, entry);
+        if let Some(named) = named {
+            named.send_replace(Some(name)); // it can be found from here on
+        }
         tokio::spawn(keeper.run(inbox));
         (name, orders)
     }

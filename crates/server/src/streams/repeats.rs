@@ -52,7 +52,7 @@ pub enum Place {
     Again(Again),
 }
 
-/// The first of its key. Dropped before [`Self::name`] it leaves the place to the next.
+/// The first of its key. Dropped before [`Self::split`] it leaves the place to the next.
 pub struct First {
     name: watch::Sender<Option<Name>>,
     entry: Registered,
@@ -122,10 +122,10 @@ impl Repeats {
 }
 
 impl First {
-    /// The answer is kept under `name`. Its place ends with the returned entry.
-    pub fn name(self, name: Name) -> Registered {
-        self.name.send_replace(Some(name));
-        self.entry
+    /// Where to tell the answer's name once it can be found by it, and the entry, with which
+    /// the place ends.
+    pub fn split(self) -> (watch::Sender<Option<Name>>, Registered) {
+        (self.name, self.entry)
     }
 }
 
@@ -180,7 +180,9 @@ mod tests {
         let same = repeatable(&repeats, b"asker", "key", r#"{"b":[2],"resumable":true,"a":1}"#);
         let Ok(Place::Again(again)) = repeats.enter(&same) else { panic!("the first again") };
         let name = Name { id: [1; 16], token: [2; 16] };
-        let entry = first.name(name);
+        let (named, entry) = first.split();
+        named.send_replace(Some(name));
+        drop(named);
         assert_eq!(again.name().await, Some(name));
         let other = repeatable(&repeats, b"asker", "key", r#"{"a":1,"b":[3]}"#);
         assert!(repeats.enter(&other).is_err());
