@@ -16,4 +16,4 @@ until curl -sf "http://127.0.0.1:$port/ready" >/dev/null; do
   sleep 0.1
 done
 REPEAT=${REPEAT:-3} "$(dirname "$0")/compare.sh" cllm-stage15 \
-  direct="$upstream" front="http://127.0.0.1:$port" -- --requests "${REQUESTS:-160}" "$@"
+  direct="$upstream" front="http://127.0.0.1:$port" -- --requests "${REQUESTS:-160}" --warmup-runs 1 "$@"

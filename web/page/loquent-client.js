@@ -247,6 +247,8 @@ function errorObject(body) {
 function abortReason(signal) {
     return signal.reason ?? new DOMException("The answer was stopped.", "AbortError");
 }
+const IGNORED_HEADER = "x-loquent-ignored-parameters";
+const REPEAT_HEADER = "idempotency-key";
 class PathLost extends Error {
     name = "PathLost";
 }
@@ -341,6 +343,7 @@ class LinkAnswer {
     signal;
     transport = "webtransport";
     reference = null;
+    ignoredParameters = null;
     #queue = [];
     #end = null;
     #wake = () => { };
@@ -369,6 +372,7 @@ class LinkAnswer {
         switch (news.type) {
             case "answered":
                 this.reference = { id: news.head.id, token: news.head.token };
+                this.ignoredParameters = news.head.headers[IGNORED_HEADER] ?? null;
                 return this.#begun.resolve();
             case "deltas":
                 this.#queue.push(...news.deltas);
@@ -900,6 +904,9 @@ class EventAnswer {
         if (reference)
             this.offset ??= 0;
     }
+    get ignoredParameters() {
+        return this.response.headers.get(IGNORED_HEADER);
+    }
     cancel() {
         if (this.reference)
             stopByHttp(this.server, this.reference);
@@ -995,6 +1002,7 @@ class Answer {
     usage = null;
     transport = null;
     reference = null;
+    ignoredParameters = null;
     offset = null;
     #meta = "{}";
     #server;
@@ -1082,6 +1090,7 @@ class Answer {
         this.#barrenPaths = 0;
         this.offset = offset;
         this.reference ??= this.#source?.reference ?? null;
+        this.ignoredParameters ??= this.#source?.ignoredParameters ?? null;
         if (delta.kind === "open")
             this.#meta = delta.meta;
         if (delta.kind === "usage")
@@ -1115,15 +1124,19 @@ class Answer {
         const request = { ...body, stream: true };
         try {
             const link = await this.#link();
-            return (link && (await this.#askByLink(link, request, apiKey))) ?? (await this.#askBySse(request, apiKey));
+            if (link === null)
+                return await this.#askBySse(request, apiKey, {});
+            const repeatable = { [REPEAT_HEADER]: randomKey() };
+            const asked = await this.#askByLink(link, request, apiKey, repeatable);
+            return asked ?? (await this.#askBySse(request, apiKey, repeatable));
         }
         catch (error) {
             throw broken(error, error instanceof PathLost ? error.message : undefined);
         }
     }
-    async #askByLink(link, request, apiKey) {
+    async #askByLink(link, request, apiKey, headers) {
         const path = this.url.pathname.slice(this.#server.pathname.length - 1) + this.url.search;
-        const head = { method: "POST", path, ...(apiKey !== null && { key: apiKey }) };
+        const head = { method: "POST", path, headers, ...(apiKey !== null && { key: apiKey }) };
         try {
             return await link.ask(this.#linkRequest(), head, JSON.stringify(request));
         }
@@ -1133,9 +1146,9 @@ class Answer {
             throw error;
         }
     }
-    #askBySse(request, apiKey) {
+    #askBySse(request, apiKey, more) {
         const authorization = apiKey === null ? {} : { authorization: `Bearer ${apiKey}` };
-        const headers = { "content-type": "application/json", ...authorization };
+        const headers = { "content-type": "application/json", ...more, ...authorization };
         const body = JSON.stringify({ ...request, resumable: true });
         return askBySse({ url: this.url, headers, body }, this.#server, this.#stopped.signal);
     }
@@ -1200,6 +1213,10 @@ class Answer {
         this.#meta = meta;
         Object.assign(this, { reference, offset, text, reasoning, finish, usage });
     }
+}
+function randomKey() {
+    const bytes = crypto.getRandomValues(new Uint8Array(16));
+    return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 function broken(error, message = "The connection broke; the answer is incomplete.") {
     return error === null || error instanceof PathLost ? new LoquentError("broken", message) : error;

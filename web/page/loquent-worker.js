@@ -1066,18 +1066,21 @@ function decodeMessage(bytes) {
     }
 }
 function decodeAnswerHead(payload) {
-    const { id, token, stream, offset } = decodeObject(payload);
+    const { id, token, stream, offset, headers } = decodeObject(payload);
     const named = isHex128(id) && isHex128(token);
     if (!named || !isOffset(stream) || !isOffset(offset))
         throw new WireError("Malformed");
-    return { id, token, stream, offset };
+    return { id, token, stream, offset, headers: decodeHeaders(headers) };
 }
 function decodeResponseHead(payload) {
     const { status, headers } = decodeObject(payload);
     if (!isOffset(status))
         throw new WireError("Malformed");
+    return { status, headers: decodeHeaders(headers) };
+}
+function decodeHeaders(headers) {
     const pairs = typeof headers === "object" && headers !== null ? Object.entries(headers) : [];
-    return { status, headers: Object.fromEntries(pairs.map(([name, value]) => [name.toLowerCase(), String(value)])) };
+    return Object.fromEntries(pairs.map(([name, value]) => [name.toLowerCase(), String(value)]));
 }
 function decodeObject(payload) {
     try {

@@ -12,7 +12,7 @@ use loquent_proto::{Micros, ReceiverConfig};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::answer::{Answer, Asked, Path, SsePath, ask_by_quic, claim_of};
+use crate::answer::{Answer, Asked, IGNORED_HEADER, Path, SsePath, ask_by_quic, claim_of};
 use crate::claim::Claim;
 use crate::http::{BaseUrl, HttpClient, Transport as HttpTransport};
 use crate::link::Link;
@@ -86,6 +86,21 @@ impl Request {
             headers.insert("content-type", HeaderValue::from_static("application/json"));
         }
         Request { method, path: path.into(), headers, key: None, body }
+    }
+}
+
+/// Request header by which a server knows a question that is asked again (S-4.9).
+pub const REPEAT_HEADER: &str = "idempotency-key";
+
+impl Request {
+    /// The same with a key of its own, unless its owner gave it one.
+    fn repeatable(&self) -> Request {
+        let mut request = self.clone();
+        let random: u128 = rand::random();
+        request.headers.entry(REPEAT_HEADER).or_insert_with(|| {
+            HeaderValue::try_from(format!("{random:032x}")).expect("hex digits")
+        });
+        request
     }
 }
 
@@ -213,31 +228,41 @@ impl Client {
 
     /// Asks for an answer: a `POST` of a completion with `"stream": true`. By QUIC if that
     /// has its connection within the head start; else, and if that connection dies before
-    /// the server has answered, by HTTP (then the server may do the work twice).
+    /// the server has answered, by HTTP. A key tells the server that this is the same
+    /// question, so that it does the work once (S-4.9).
     ///
     /// # Errors
     /// Why the server cannot be reached. Its refusal is a [`Reply`].
     pub async fn ask(&self, request: &Request) -> Result<Asked, ClientError> {
+        let repeatable = request.repeatable();
         if let Some(link) = self.link().await {
-            match ask_by_quic(self, &link, request).await {
+            match ask_by_quic(self, &link, &repeatable).await {
                 Ok(asked) => return Ok(asked),
                 Err(error) => tracing::debug!("asking by QUIC: {error}"),
             }
         }
-        self.ask_by_http(request).await
+        match self.offer(false).await? {
+            Some(_) => self.ask_by_http(repeatable, true).await,
+            None => self.ask_by_http(request.clone(), false).await,
+        }
     }
 
-    async fn ask_by_http(&self, request: &Request) -> Result<Asked, ClientError> {
-        let resumable = self.offer(false).await?.is_some();
+    async fn ask_by_http(
+        &self,
+        mut request: Request,
+        resumable: bool,
+    ) -> Result<Asked, ClientError> {
         let body = if resumable { with_resumable(&request.body) } else { request.body.clone() };
-        let mut request = request.clone();
         // Events are read here, not by whoever can unpack them.
         request.headers.remove("accept-encoding");
         let response = self.send_by_http(&request, body).await?;
         match claim_of(&response.headers) {
             Some(claim) if response.status == 200 && resumable => {
+                let ignored = response.headers.get(IGNORED_HEADER);
+                let ignored = ignored.and_then(|names| Some(names.to_str().ok()?.to_owned()));
                 let path = Path::Sse(Box::new(SsePath::new(response)));
-                Ok(Asked::Answer(Answer::start(self, claim, path, 0)))
+                let answer = Answer::start(self, claim, path, 0);
+                Ok(Asked::Answer(answer.with_ignored_parameters(ignored)))
             }
             _ => Ok(Asked::Reply(Reply::by_http(response))),
         }
@@ -484,6 +509,15 @@ fn with_resumable(body: &Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_question_gets_a_key_unless_it_has_one() {
+        let question = Request::new(Method::POST, "/", "{}");
+        let (one, two) = (question.repeatable(), question.repeatable());
+        assert_ne!(one.headers[REPEAT_HEADER], two.headers[REPEAT_HEADER]);
+        assert_eq!(one.headers[REPEAT_HEADER].len(), 32);
+        assert_eq!(one.repeatable().headers, one.headers);
+    }
 
     #[test]
     fn bodies_become_resumable_unless_they_say_otherwise() {

@@ -139,6 +139,8 @@ pub struct AnswerHead {
     pub stream: u64,
     /// Log offset that the log begins with here.
     pub offset: u64,
+    /// What an HTTP response would say in its headers.
+    pub headers: BTreeMap<String, String>,
 }
 
 impl ResponseHead {
@@ -168,12 +170,15 @@ impl AnswerHead {
             token: &'a str,
             stream: u64,
             offset: u64,
+            #[serde(default)]
+            headers: BTreeMap<String, String>,
         }
         let raw: Raw<'_> = serde_json::from_slice(payload)
             .map_err(|error| ClientError::Malformed(format!("head of an answer: {error}")))?;
         let claim = Claim::parse(raw.id, raw.token)
             .ok_or_else(|| ClientError::Malformed("an answer's id or token".into()))?;
-        Ok(AnswerHead { claim, stream: raw.stream, offset: raw.offset })
+        let Raw { stream, offset, headers, .. } = raw;
+        Ok(AnswerHead { claim, stream, offset, headers })
     }
 }
 
@@ -235,6 +240,9 @@ mod tests {
         };
         let head = AnswerHead::parse(json(&id, &token, "5").as_bytes()).unwrap();
         assert_eq!((head.stream, head.offset, head.claim.id_hex()), (3, 5, id.clone()));
+        assert!(head.headers.is_empty());
+        let more = json(&id, &token, r#"5,"headers":{"x-a":"b"}"#);
+        assert_eq!(AnswerHead::parse(more.as_bytes()).unwrap().headers["x-a"], "b");
         for bad in
             [json("0", &token, "5"), json(&id, &"g".repeat(32), "5"), json(&id, &token, "-1")]
         {

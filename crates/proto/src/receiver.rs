@@ -101,6 +101,10 @@ enum State {
 /// Deltas read ahead for the pacer; the rest waits as bytes.
 const MAX_QUEUE: usize = 512;
 
+/// Events that wait for a driver; the deltas of further ones count as not shown, which bounds
+/// what the receiver takes in.
+const MAX_EVENTS: usize = 512;
+
 /// Unanswered probes, each after twice the silence of the one before.
 const MAX_PROBES: u32 = 5;
 
@@ -116,6 +120,8 @@ pub struct Receiver {
     queue: VecDeque<(u64, Delta)>,
     queued_tokens: u64,
     events: VecDeque<ReceiverEvent>,
+    /// The time of the latest call.
+    now: Micros,
     /// Offset after the last delta that is due to be shown.
     shown: u64,
     arrived: Arrived,
@@ -175,6 +181,7 @@ impl Receiver {
             queue: VecDeque::new(),
             queued_tokens: 0,
             events: VecDeque::new(),
+            now,
             shown: offset,
             arrived: Arrived { largest: None, largest_at: Micros::ZERO, before: 0 },
             hidden: false,
@@ -217,6 +224,7 @@ impl Receiver {
 
     /// Nobody looks at the answer any more, or somebody does again.
     pub fn set_hidden(&mut self, now: Micros, hidden: bool) {
+        self.catch_up(now);
         if self.hidden != hidden {
             self.hidden = hidden;
             self.ack_at = Some(now);
@@ -226,6 +234,7 @@ impl Receiver {
 
     /// The reader's speed has changed.
     pub fn set_pace(&mut self, now: Micros, pace: Pace) {
+        self.catch_up(now);
         self.pacer.set_pace(pace);
         self.ack_at = Some(now);
         self.show_due(now);
@@ -251,7 +260,7 @@ impl Receiver {
         match frame {
             Frame::Data(data) => self.handle_data(now, &data),
             Frame::Gone { .. } => {
-                if self.state == State::Open {
+                if self.needs_sender() {
                     self.fail(None);
                 }
                 Ok(())
@@ -264,6 +273,7 @@ impl Receiver {
         if self.state == State::Closed {
             return Ok(());
         }
+        self.catch_up(now);
         (self.last_heard, self.probes, self.silent_said) = (now, 0, false);
         self.arrived.note(now, data.packet);
         let held = self.assembler.held_bytes();
@@ -306,11 +316,25 @@ impl Receiver {
         }
     }
 
+    /// Shows what became due since the latest call, each delta at its own time: the pace is
+    /// the same however coarse the driver's timers are.
+    fn catch_up(&mut self, now: Micros) {
+        while let Some(at) = self.pacer.next_at().filter(|at| *at <= now) {
+            let shown = self.shown;
+            self.show_due(at.max(self.now));
+            if self.shown == shown {
+                break;
+            }
+        }
+        self.now = now;
+    }
+
     /// Moves what is due from the queue to the events.
     fn show_due(&mut self, now: Micros) {
         while let Some((_, delta)) = self.queue.front() {
             let held_back = delta.tokens() > 0 && !self.hidden;
-            if held_back && self.pacer.next_at().is_some_and(|at| at > now) {
+            let early = held_back && self.pacer.next_at().is_some_and(|at| at > now);
+            if early || self.events.len() >= MAX_EVENTS {
                 return;
             }
             let Some((offset, delta)) = self.queue.pop_front() else {
@@ -346,6 +370,7 @@ impl Receiver {
 
     /// Time has passed: shows what is due, asks an overdue sender, ends the lingering.
     pub fn handle_timeout(&mut self, now: Micros) {
+        self.catch_up(now);
         self.show_due(now);
         if matches!(self.state, State::Lingering(until) if now >= until) {
             self.state = State::Closed;
@@ -364,12 +389,16 @@ impl Receiver {
             State::Open => None,
             State::Closed => return None,
         };
-        let show = self.queue.front().and_then(|_| self.pacer.next_at());
+        let room = self.events.len() < MAX_EVENTS;
+        let show = self.queue.front().filter(|_| room).and_then(|_| self.pacer.next_at());
         [linger, show, self.ack_at, self.probe_at(), self.silent_at()].into_iter().flatten().min()
     }
 
     /// What has happened, once each and in order.
     pub fn poll_event(&mut self) -> Option<ReceiverEvent> {
+        if self.events.is_empty() && self.state != State::Closed {
+            self.show_due(self.now); // what had no room among them
+        }
         self.events.pop_front()
     }
 
@@ -422,13 +451,20 @@ impl Receiver {
         (bytes_per_token_milli * 1_000 / step.0.max(1)).min(MAX_INT)
     }
 
+    /// Whether anything is still to come. What has arrived can be shown without the sender,
+    /// and a reader with a full queue is in no hurry to learn that its path is dead.
+    fn needs_sender(&self) -> bool {
+        let open = self.state == State::Open && !self.assembler.is_ended();
+        open && self.queue.len() < MAX_QUEUE
+    }
+
     fn probe_at(&self) -> Option<Micros> {
-        let asking = self.state == State::Open && self.probes < MAX_PROBES;
+        let asking = self.needs_sender() && self.probes < MAX_PROBES;
         asking.then(|| self.last_heard + self.config.probe_after.times(1 << self.probes))
     }
 
     fn silent_at(&self) -> Option<Micros> {
-        let open = self.state == State::Open && !self.silent_said;
-        open.then(|| self.last_heard + self.config.silent_after)
+        let waiting = self.needs_sender() && !self.silent_said;
+        waiting.then(|| self.last_heard + self.config.silent_after)
     }
 }

@@ -68,8 +68,12 @@ pub struct SenderConfig {
     /// Overdue for so long, or unheard: the path is taken to be down, and new text waits
     /// with the old. Default 500 ms.
     pub silence: Micros,
-    /// Gap between packets on a path that loses in bursts. Default 25 ms.
-    pub copy_gap: Micros,
+    /// Gap between packets on a path that loses in bursts: a sixth of the round trip, within
+    /// these bounds. Default 16 to 25 ms.
+    pub copy_gap: [Micros; 2],
+    /// The same after a packet with new text, at least: the later copies leave before the
+    /// next text, the shorter is the gap that they divide. Default 40 ms.
+    pub first_copy_gap: Micros,
     /// The same while the path is unknown. Default 25 ms.
     pub start_copy_gap: Micros,
     /// How long a path counts as unknown. Default 500 ms.
@@ -78,10 +82,13 @@ pub struct SenderConfig {
     pub burst_memory: Micros,
     /// What counts as a burst. Default 60 ms or 4 packets.
     pub burst: Burst,
-    /// Bytes per second for packets without new text. Default 2800.
+    /// Bytes per second for packets without new text. Default 3200.
     pub bucket_bytes_per_s: u64,
     /// Bytes of such packets at once. Default 3000.
     pub bucket_depth_bytes: u64,
+    /// Bytes that copies leave in the bucket for overdue acknowledgements, where a packet
+    /// helps more. Default 800.
+    pub copy_reserve_bytes: u64,
     /// A reader that holds more than a round trip and this much text unshown needs no
     /// haste. Default 500 ms.
     pub lazy_margin: Micros,
@@ -109,13 +116,15 @@ impl Default for SenderConfig {
             alarm_gap_max: ms(60),
             alarm_queue_max: ms(30),
             silence: ms(500),
-            copy_gap: ms(25),
+            copy_gap: [ms(16), ms(25)],
+            first_copy_gap: ms(40),
             start_copy_gap: ms(25),
             start: ms(500),
             burst_memory: ms(8_000),
             burst: Burst { span: ms(60), packets: 4 },
-            bucket_bytes_per_s: 2_800,
+            bucket_bytes_per_s: 3_200,
             bucket_depth_bytes: 3_000,
+            copy_reserve_bytes: 800,
             lazy_margin: ms(500),
             lazy_gap: [ms(200), ms(1_000)],
             hidden_gap: ms(1_000),
@@ -689,7 +698,7 @@ impl Sender {
     fn copy_at(&self, last: Micros) -> Option<Micros> {
         let bursty_until = self.path.last_burst().map(|at| at + self.config.burst_memory);
         let gap = if bursty_until.is_some_and(|until| last < until) {
-            self.config.copy_gap
+            self.burst_copy_gap(last)
         } else if last < self.opened + self.config.start {
             self.config.start_copy_gap
         } else {
@@ -697,15 +706,29 @@ impl Sender {
         };
         let gap = gap.max(self.governor.gap());
         let exponent = (self.path.rtt.queue().as_ms() / 20).saturating_sub(1);
-        (exponent <= 2).then(|| self.beside_new_text(last + gap.times(1 << exponent), gap))
+        if exponent > 2 {
+            return None;
+        }
+        let at = self.beside_new_text(last + gap.times(1 << exponent), gap);
+        let unacked = (self.sent_head - self.cum).min(SPARE_BYTES_MIN) as usize;
+        let cost = self.cost(unacked + Data::OVERHEAD_BYTES) + self.config.copy_reserve_bytes;
+        self.bucket.ready_at(cost).map(|ready| at.max(ready))
+    }
+
+    /// The gap after the packet at `last` on a path that loses in bursts.
+    fn burst_copy_gap(&self, last: Micros) -> Micros {
+        let [least, most] = self.config.copy_gap;
+        let gap = Micros(self.path.rtt.smoothed().0 / 6).clamp(least, most);
+        let after_new_text = self.last_new_text == Some(last);
+        if after_new_text { gap.max(self.config.first_copy_gap) } else { gap }
     }
 
     /// A copy just before or after new text is wasted: it makes room for what is expected,
     /// and leaves if that does not come.
     fn beside_new_text(&self, at: Micros, gap: Micros) -> Micros {
-        let (expected, half) = (self.last_push + self.push_gap, Micros(gap.0 / 2));
-        let close = at + half > expected && at < expected + half;
-        if close { expected + half } else { at }
+        let (expected, after) = (self.last_push + self.push_gap, Micros(gap.0 / 2));
+        let close = at + Micros(gap.0 / 4) > expected && at < expected + after;
+        if close { expected + after } else { at }
     }
 
     /// When to send to a reader that needs no haste; `None` if it does.

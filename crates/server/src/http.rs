@@ -23,7 +23,7 @@ use crate::otel::TraceParent;
 use crate::page;
 use crate::service::Service;
 use crate::sse::{SseBody, event_stream};
-use crate::streams::routes;
+use crate::streams::{repeats, routes};
 use crate::upstream::Upstream;
 
 type Shared = State<Arc<App>>;
@@ -74,6 +74,7 @@ async fn answer(
     let service = app.service()?;
     let trace_parent = TraceParent::from_headers(request.headers());
     let key = request.headers().get(header::AUTHORIZATION).cloned();
+    let asker = key.as_ref().map(HeaderValue::as_bytes);
     let (parts, body) = request.into_parts();
     let body = read_body(&app, HttpRequest::new(body)).await?;
     let mut request = service.parse(endpoint, &body)?;
@@ -89,8 +90,10 @@ async fn answer(
         return upstream.pass_on(parts.method, &parts.uri, &parts.headers, body.into()).await;
     }
     if streams && request.resumable {
-        return routes::stream(&app, request, arrived, key.as_ref().map(HeaderValue::as_bytes))
-            .await;
+        let again = parts.headers.get(repeats::HEADER);
+        let repeatable = app.streams.repeats.repeatable(asker, again, endpoint, &body)?;
+        let keep = routes::Keep { request, arrived, key: asker, repeatable };
+        return routes::stream(&app, keep).await;
     }
     let Asked { answering, echo, unknown } = ask(service, request, arrived).await?;
     let response = if streams {
@@ -136,12 +139,15 @@ async fn pass_on(
     upstream.pass_on(parts.method, &parts.uri, &parts.headers, body).await
 }
 
+/// Names the parameters of a request that had no effect.
+pub const IGNORED_HEADER: &str = "x-loquent-ignored-parameters";
+
 /// Names the parameters that had no effect.
 pub fn with_unknown(mut response: Response, unknown: &str) -> Response {
     if let Ok(unknown) = HeaderValue::from_str(unknown)
         && !unknown.is_empty()
     {
-        response.headers_mut().insert("x-loquent-ignored-parameters", unknown);
+        response.headers_mut().insert(IGNORED_HEADER, unknown);
     }
     response
 }
@@ -301,12 +307,14 @@ async fn guard_origin(
         headers.insert(
             header::ACCESS_CONTROL_ALLOW_HEADERS,
             HeaderValue::from_static(
-                "authorization, content-type, last-event-id, x-loquent-stream-token",
+                "authorization, content-type, idempotency-key, last-event-id, x-loquent-stream-token",
             ),
         );
         headers.insert(
             header::ACCESS_CONTROL_EXPOSE_HEADERS,
-            HeaderValue::from_static("x-loquent-stream-id, x-loquent-stream-token"),
+            HeaderValue::from_static(
+                "x-loquent-ignored-parameters, x-loquent-stream-id, x-loquent-stream-token",
+            ),
         );
     }
     Ok(response)

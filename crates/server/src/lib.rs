@@ -12,6 +12,7 @@ pub mod engine_thread;
 pub mod error;
 pub mod flow;
 pub mod http;
+mod https;
 pub mod metrics;
 pub mod model;
 pub mod otel;

@@ -22,17 +22,17 @@ use loquent_infer::scheduler::Limits;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::TlsAcceptor;
 
 use crate::app::{App, HttpOptions};
 use crate::clock::Clock;
 use crate::delivery::{self, StreamBounds};
 use crate::engine_thread::{self, Outlook};
 use crate::http::router;
+use crate::https::Https;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::otel::Telemetry;
-use crate::quic::{CertificateSource, Port, QuicOptions};
+use crate::quic::{CHECK_EVERY, CertificateSource, Port, QuicOptions};
 use crate::service::{Backend, Backing, Policy, Service};
 use crate::streams::StreamLimits;
 use crate::ticket::{Coming, Gate};
@@ -304,23 +304,35 @@ struct Connections {
     router: Router,
     graceful: GracefulShutdown,
     places: Arc<Semaphore>,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Https>,
 }
 
 impl Connections {
     fn new(app: &Arc<App>, options: &Options) -> anyhow::Result<Self> {
-        let https = |source: &CertificateSource| source.load()?.tls(&[b"h2", b"http/1.1"]);
-        let tls = options.https.as_ref().map(https).transpose()?;
+        let tls = options.https.clone().map(Https::new).transpose()?;
         Ok(Self {
             router: router(app.clone()),
             graceful: GracefulShutdown::new(),
             places: Arc::new(Semaphore::new(options.max_connections.max(1))),
-            tls: tls.map(|config| TlsAcceptor::from(Arc::new(config))),
+            tls,
         })
     }
 
     /// Accepts connections for ever; returns only when the listener is broken.
     async fn accept(&self, listener: &TcpListener) -> io::Error {
+        let keep_current = async {
+            match &self.tls {
+                Some(tls) => tls.keep_current(CHECK_EVERY).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            error = self.accept_all(listener) => error,
+            () = keep_current => unreachable!("a certificate is looked after for ever"),
+        }
+    }
+
+    async fn accept_all(&self, listener: &TcpListener) -> io::Error {
         loop {
             let place = self.places.clone().acquire_owned().await;
             let place = place.expect("the semaphore is never closed");
@@ -340,7 +352,7 @@ impl Connections {
         // Every flush is one write and should leave at once.
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(self.router.clone());
-        let (watcher, tls) = (self.graceful.watcher(), self.tls.clone());
+        let (watcher, tls) = (self.graceful.watcher(), self.tls.as_ref().map(Https::acceptor));
         tokio::spawn(async move {
             let _place = place;
             let Some(tls) = tls else {

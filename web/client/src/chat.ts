@@ -9,7 +9,7 @@ import { type Link, LinkAnswer, type LinkRequest, sharedLink } from "./link.js";
 import { Memory, type Progress, forget, recall } from "./memory.js";
 import type { Delta } from "./record.js";
 import type { RequestHead } from "./session.js";
-import { PathLost, type Reference, type Source, type TransportName } from "./source.js";
+import { PathLost, REPEAT_HEADER, type Reference, type Source, type TransportName } from "./source.js";
 import { askBySse, resumeBySse, stopByHttp } from "./sse.js";
 
 /** How long WebTransport may take before server-sent events are used beside it, ms. */
@@ -111,6 +111,8 @@ export class Answer implements AsyncIterable<Delta> {
   transport: TransportName | null = null;
   /** What proves the right to go on with it; `null` where that is not possible. */
   reference: Reference | null = null;
+  /** Names of the request's parameters that the server ignored, if it said so. */
+  ignoredParameters: string | null = null;
   /** Log offset after what was yielded; `null` where the server tells none. */
   offset: number | null = null;
   #meta = "{}";
@@ -210,6 +212,7 @@ export class Answer implements AsyncIterable<Delta> {
     this.#barrenPaths = 0;
     this.offset = offset;
     this.reference ??= this.#source?.reference ?? null;
+    this.ignoredParameters ??= this.#source?.ignoredParameters ?? null;
     if (delta.kind === "open") this.#meta = delta.meta;
     if (delta.kind === "usage") this.usage = delta;
     if ("choice" in delta && delta.choice === 0) {
@@ -241,16 +244,20 @@ export class Answer implements AsyncIterable<Delta> {
     const request = { ...body, stream: true };
     try {
       const link = await this.#link();
-      return (link && (await this.#askByLink(link, request, apiKey))) ?? (await this.#askBySse(request, apiKey));
+      if (link === null) return await this.#askBySse(request, apiKey, {});
+      // Asked again by another way it is the same question: the server does the work once.
+      const repeatable = { [REPEAT_HEADER]: randomKey() };
+      const asked = await this.#askByLink(link, request, apiKey, repeatable);
+      return asked ?? (await this.#askBySse(request, apiKey, repeatable));
     } catch (error) {
       throw broken(error, error instanceof PathLost ? error.message : undefined);
     }
   }
 
   /** `null` if another way is to be tried: nothing was shown yet, so nothing is shown twice. */
-  async #askByLink(link: Link, request: Json, apiKey: string | null): Promise<Source | null> {
+  async #askByLink(link: Link, request: Json, apiKey: string | null, headers: Headers): Promise<Source | null> {
     const path = this.url.pathname.slice(this.#server.pathname.length - 1) + this.url.search;
-    const head: RequestHead = { method: "POST", path, ...(apiKey !== null && { key: apiKey }) };
+    const head: RequestHead = { method: "POST", path, headers, ...(apiKey !== null && { key: apiKey }) };
     try {
       return await link.ask(this.#linkRequest(), head, JSON.stringify(request));
     } catch (error) {
@@ -259,9 +266,9 @@ export class Answer implements AsyncIterable<Delta> {
     }
   }
 
-  #askBySse(request: Json, apiKey: string | null): Promise<Source> {
+  #askBySse(request: Json, apiKey: string | null, more: Headers): Promise<Source> {
     const authorization = apiKey === null ? {} : { authorization: `Bearer ${apiKey}` };
-    const headers = { "content-type": "application/json", ...authorization };
+    const headers = { "content-type": "application/json", ...more, ...authorization };
     const body = JSON.stringify({ ...request, resumable: true });
     return askBySse({ url: this.url, headers, body }, this.#server, this.#stopped.signal);
   }
@@ -325,6 +332,14 @@ export class Answer implements AsyncIterable<Delta> {
     this.#meta = meta;
     Object.assign(this, { reference, offset, text, reasoning, finish, usage });
   }
+}
+
+type Headers = Record<string, string>;
+
+/** 32 random hex digits. */
+function randomKey(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /** What callers are told of a lost path that nothing could follow. */

@@ -5,7 +5,7 @@ import type { PaceChoice, Shown } from "./datagram_answer.js";
 import { LoquentError, abortReason, refusal } from "./errors.js";
 import type { News, Order, Port } from "./service.js";
 import type { RequestHead } from "./session.js";
-import { type Item, PathLost, type Reference, type Source } from "./source.js";
+import { IGNORED_HEADER, type Item, PathLost, type Reference, type Source } from "./source.js";
 
 /** What an answer over a link needs to begin or to go on. */
 export interface LinkRequest {
@@ -129,6 +129,7 @@ type AnswerNews = Extract<News, { answer: number }>;
 export class LinkAnswer implements Source {
   readonly transport = "webtransport";
   reference: Reference | null = null;
+  ignoredParameters: string | null = null;
   #queue: Shown[] = [];
   /** Set once nothing more is queued; `null` inside: a clean end. */
   #end: { readonly error: unknown } | null = null;
@@ -168,6 +169,7 @@ export class LinkAnswer implements Source {
     switch (news.type) {
       case "answered":
         this.reference = { id: news.head.id, token: news.head.token };
+        this.ignoredParameters = news.head.headers[IGNORED_HEADER] ?? null;
         return this.#begun.resolve();
       case "deltas":
         this.#queue.push(...news.deltas);

@@ -38,6 +38,8 @@ export interface AnswerHead {
   readonly stream: number;
   /** Where the log goes on. */
   readonly offset: number;
+  /** What an HTTP response would say in its headers; names in lower case. */
+  readonly headers: Record<string, string>;
 }
 
 /** One message as bytes. */
@@ -97,18 +99,22 @@ function decodeMessage(bytes: Uint8Array): { length: number; message: Message } 
 
 /** An ANSWER's payload (S-4.2); throws {@link WireError} if it is not one. */
 export function decodeAnswerHead(payload: Uint8Array): AnswerHead {
-  const { id, token, stream, offset } = decodeObject(payload);
+  const { id, token, stream, offset, headers } = decodeObject(payload);
   const named = isHex128(id) && isHex128(token);
   if (!named || !isOffset(stream) || !isOffset(offset)) throw new WireError("Malformed");
-  return { id, token, stream, offset };
+  return { id, token, stream, offset, headers: decodeHeaders(headers) };
 }
 
 /** A RESPONSE's payload; throws {@link WireError} if it is not one. */
 export function decodeResponseHead(payload: Uint8Array): ResponseHead {
   const { status, headers } = decodeObject(payload);
   if (!isOffset(status)) throw new WireError("Malformed");
+  return { status, headers: decodeHeaders(headers) };
+}
+
+function decodeHeaders(headers: unknown): Record<string, string> {
   const pairs = typeof headers === "object" && headers !== null ? Object.entries(headers) : [];
-  return { status, headers: Object.fromEntries(pairs.map(([name, value]) => [name.toLowerCase(), String(value)])) };
+  return Object.fromEntries(pairs.map(([name, value]) => [name.toLowerCase(), String(value)]));
 }
 
 function decodeObject(payload: Uint8Array): Record<string, unknown> {

@@ -3,6 +3,12 @@
 
 import type { Delta } from "./record.js";
 
+/** Where a server names the parameters of a request that had no effect. */
+export const IGNORED_HEADER = "x-loquent-ignored-parameters";
+
+/** By this a server knows a question that is asked again (S-4.9). */
+export const REPEAT_HEADER = "idempotency-key";
+
 /** How an answer travels. */
 export type TransportName = "webtransport" | "sse";
 
@@ -33,6 +39,8 @@ export interface Source extends AsyncIterable<Item> {
   readonly transport: TransportName;
   /** Known once the server has begun; `null` where the answer cannot be resumed. */
   readonly reference: Reference | null;
+  /** Names of the request's parameters that the server ignored, if it said so. */
+  readonly ignoredParameters: string | null;
   /** The reader wants no more: ends the generation, not only the path. */
   cancel(): void;
 }

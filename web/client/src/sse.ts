@@ -4,7 +4,7 @@
 import { ChunkReader } from "./chunk.js";
 import { LoquentError, refusal } from "./errors.js";
 import { isLast } from "./record.js";
-import { type Item, PathLost, type Reference, type Source } from "./source.js";
+import { IGNORED_HEADER, type Item, PathLost, type Reference, type Source } from "./source.js";
 
 /** Longest event that is read, characters. */
 const MAX_EVENT_CHARS = 4 << 20;
@@ -140,6 +140,10 @@ class EventAnswer implements Source {
     readonly signal: AbortSignal,
   ) {
     if (reference) this.offset ??= 0;
+  }
+
+  get ignoredParameters(): string | null {
+    return this.response.headers.get(IGNORED_HEADER);
   }
 
   cancel(): void {

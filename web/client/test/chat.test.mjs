@@ -116,13 +116,41 @@ test("over WebTransport, through loss both ways, every delta once", async () => 
     assert.equal(answer.text, textOf(deltas));
     assert.equal(answer.finish, "stop");
     assert.deepEqual(transports, ["webtransport"]);
-    assert.deepEqual(peer.questions, [
-      { head: { key: "k", method: "POST", path: "/v1/chat/completions", stream: 1 }, body: { ...question, stream: true } },
-    ]);
+    const [{ head, body }] = peer.questions;
+    const { headers, ...rest } = head;
+    assert.deepEqual(rest, { key: "k", method: "POST", path: "/v1/chat/completions", stream: 1 });
+    assert.match(headers["idempotency-key"], /^[0-9a-f]{32}$/);
+    assert.deepEqual(body, { ...question, stream: true });
+    assert.equal(answer.ignoredParameters, null);
     assert.equal(peer.sessions[0].options.serverCertificateHashes[0].value.length, 32);
     assert.ok(peer.sessions[0].datagrams.incomingHighWaterMark > 100);
     peer.close();
   }
+});
+
+test("a question whose session died unanswered is asked again with the same key", async () => {
+  const peer = new FakeServer({ breaksUnanswered: true });
+  offerWebTransport(peer);
+  await prepare(url());
+  const events = [chunk({ content: "hi" }), chunk({}, "stop")].map((data) => `data: ${JSON.stringify(data)}\n\n`);
+  routes[`POST /s${servers}/v1/chat/completions`] = (response) =>
+    response.writeHead(200, { "x-loquent-ignored-parameters": "tempersture" }).end(`${events.join("")}data: [DONE]\n\n`);
+  const answer = streamChat({ url: url(), body: question });
+  assert.equal(await answer.finalText(), "hi");
+  assert.equal(answer.ignoredParameters, "tempersture");
+  const asked = requests.find(({ method }) => method === "POST");
+  assert.equal(asked.headers["idempotency-key"], peer.questions[0].head.headers["idempotency-key"]);
+  assert.deepEqual(JSON.parse(asked.body), { ...peer.questions[0].body, resumable: true });
+  peer.close();
+});
+
+test("parameters without effect are named", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(1), 3), ignored: "tempersture" });
+  offerWebTransport(peer);
+  const answer = streamChat(insisting());
+  await readAll(answer);
+  assert.equal(answer.ignoredParameters, "tempersture");
+  peer.close();
 });
 
 test("where no datagram gets through, the stream carries the log and its acknowledgements", async () => {

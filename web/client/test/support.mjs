@@ -89,7 +89,8 @@ function pipe(pass = () => true) {
  * `deltas`: what every question is answered with. `loses(datagram)`: whether a datagram,
  * either way, is lost. `tick_ms`: time per token. `refuse`: a RESPONSE instead. `mute`: no
  * session ever opens. `datagrams`: whether any get through. `breakAt`: counts of records
- * after which all sessions break off.
+ * after which all sessions break off. `breaksUnanswered`: they break off when asked.
+ * `ignored`: names of parameters that had no effect.
  */
 export class FakeServer {
   questions = [];
@@ -99,8 +100,8 @@ export class FakeServer {
   sessions = [];
   answers = new Map();
 
-  constructor({ deltas = [], loses = () => false, tick_ms = 1, refuse = null, mute = false, datagrams = true, breakAt = [] }) {
-    Object.assign(this, { deltas, loses, tick_ms, refuse, mute, datagrams, breakAt: [...breakAt] });
+  constructor({ deltas = [], loses = () => false, tick_ms = 1, refuse = null, mute = false, datagrams = true, breakAt = [], breaksUnanswered = false, ignored = null }) {
+    Object.assign(this, { deltas, loses, tick_ms, refuse, mute, datagrams, breakAt: [...breakAt], breaksUnanswered, ignored });
     this.log = logOf(deltas);
     this.ends = deltas.map(encodeRecord).reduce((ends, record) => [...ends, (ends.at(-1) ?? 0) + record.length], []);
     const server = this;
@@ -195,6 +196,7 @@ class FakeStream {
   #answer() {
     this.server.questions.push({ head: this.head, body: JSON.parse(this.#body) });
     if (this.server.refuse) return this.#refuse(this.server.refuse);
+    if (this.server.breaksUnanswered) return this.server.breakSessions();
     const hex = (at) => at.toString(16).padStart(32, "0");
     const number = this.server.answers.size + 1;
     const answer = { id: hex(number), token: hex(number * 77), from: performance.now() };
@@ -214,8 +216,13 @@ class FakeStream {
     this.answer = answer;
     this.sender = new PlainSender(stream, this.server.log);
     this.sender.cum = offset;
-    this.#write(encodeJson(MessageType.Answer, { id: answer.id, token: answer.token, stream, offset }));
+    this.#write(encodeJson(MessageType.Answer, { id: answer.id, token: answer.token, stream, offset, ...this.#headers() }));
     this.#timer = setInterval(() => this.#tick(), this.server.tick_ms);
+  }
+
+  #headers() {
+    const { ignored } = this.server;
+    return ignored === null ? {} : { headers: { "x-loquent-ignored-parameters": ignored } };
   }
 
   handleFrame(frame, byStream = false) {

@@ -324,7 +324,8 @@ fn case_json(case: &Case) -> Value {
 fn cell_json(cell: &Cell, rtt_ms: f64) -> Value {
     let measured = |value: fn(&Figures) -> f64| json!(cell.spread(value));
     let simulated = |value: fn(&Figures) -> f64| json!(spread(&cell.predicted, value));
-    let figures: [(&str, fn(&Figures) -> f64); 10] = [
+    type Named = (&'static str, fn(&Figures) -> f64);
+    let figures: [Named; 10] = [
         ("full", |f| f.ready.full),
         ("full_205", |f| f.full_205),
         ("excess", |f| f.ready.excess),

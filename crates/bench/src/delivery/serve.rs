@@ -29,7 +29,7 @@ use crate::link::command::Group;
 use crate::link::forward;
 use crate::link::netns::{Namespace, within};
 use crate::link::punctual::be_punctual;
-use crate::process::Process;
+use crate::process::{Process, Usage};
 
 /// Port of the server, for QUIC and HTTP.
 const PORT: u16 = 8080;
@@ -62,13 +62,12 @@ pub fn run(plan: &Plan, scheme: Scheme, rtt_ms: f64) -> anyhow::Result<Trial> {
     let prompts = rehearse(plan, inside)?;
     let server = Server::start(plan, inside, &plan.tokens_per_s.to_string(), port)?;
     let front = Front::start(&stage, plan, scheme, port)?;
-    let usage = Process::open(server.group.id())?.watch()?;
-    let asking = Asking { plan, scheme, rtt_ms, stage: &stage, port: front.port };
-    let streams = within(stage.client_side(), || {
+    let server_id = server.group.id();
+    let asking = Asking { plan, scheme, rtt_ms, stage: &stage, port: front.port, server_id };
+    let (streams, usage) = within(stage.client_side(), || {
         be_punctual();
         blocking_runtime()?.block_on(asking.ask_all(prompts))
     })??;
-    let usage = usage.stop()?;
     drop((front, server));
     let tokens: usize = streams.iter().map(|stream| stream.generated_us.len()).sum();
     let first_token_ms = streams.iter().filter_map(first_token_ms).collect();
@@ -244,6 +243,7 @@ struct Asking<'a> {
     rtt_ms: f64,
     stage: &'a Stage,
     port: u16,
+    server_id: u32,
 }
 
 /// A client that is connected.
@@ -273,9 +273,11 @@ impl Seen<'_> {
 }
 
 impl Asking<'_> {
-    async fn ask_all(&self, prompts: Vec<String>) -> anyhow::Result<Vec<Course>> {
+    /// The streams' courses, and what they cost the server; connections were made before.
+    async fn ask_all(&self, prompts: Vec<String>) -> anyhow::Result<(Vec<Course>, Usage)> {
         let clients = (0..self.plan.sessions).map(|session| self.connect(session));
         let clients = try_join_all(clients).await?;
+        let usage = Process::open(self.server_id)?.watch()?;
         let base = Instant::now() + LEAD;
         let asking = clients.iter().zip(&prompts).enumerate();
         let asking = asking.map(|(session, (client, prompt))| {
@@ -283,7 +285,8 @@ impl Asking<'_> {
             self.stage.begin(session, self.began(sent));
             self.ask(session, client, prompt, sent)
         });
-        try_join_all(asking).await
+        let courses = try_join_all(asking).await?;
+        Ok((courses, usage.stop()?))
     }
 
     async fn connect(&self, session: usize) -> anyhow::Result<Connected> {

@@ -35,6 +35,9 @@ const MAX_STEPS: usize = 64;
 /// How long a resume over QUIC may take before HTTP is tried.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Response header that names the request's parameters without effect.
+pub const IGNORED_HEADER: &str = "x-loquent-ignored-parameters";
+
 /// What a request for an answer led to.
 pub enum Asked {
     /// An answer that can be resumed.
@@ -48,6 +51,7 @@ pub struct Answer {
     items: mpsc::Receiver<Item>,
     shared: Arc<Shared>,
     claim: Claim,
+    ignored_parameters: Option<String>,
     ended: bool,
     /// Resolves when the task has ended.
     over: oneshot::Receiver<()>,
@@ -92,6 +96,16 @@ impl Answer {
     /// What names the answer, for a resume elsewhere.
     pub fn claim(&self) -> Claim {
         self.claim
+    }
+
+    /// Names of the request's parameters that the server ignored, if it said so.
+    pub fn ignored_parameters(&self) -> Option<&str> {
+        self.ignored_parameters.as_deref()
+    }
+
+    /// Notes what the server said of the request's parameters.
+    pub(crate) fn with_ignored_parameters(self, names: Option<String>) -> Answer {
+        Answer { ignored_parameters: names, ..self }
     }
 
     /// Which way it comes now.
@@ -198,7 +212,8 @@ impl Answer {
             driver.run(path).await;
             drop(task);
         });
-        Answer { items: receiver, shared, claim, ended: false, over }
+        let ignored_parameters = None;
+        Answer { items: receiver, shared, claim, ignored_parameters, ended: false, over }
     }
 
     /// Goes on with the answer of `claim` from log offset `cursor`, over whichever

@@ -80,8 +80,10 @@ pub(crate) async fn ask(
                 stream.refuse();
                 return Err(ClientError::Malformed("an answer to another request".into()));
             }
-            let path = QuicPath::new(link.clone(), stream, route);
-            Ok(Asked::Answer(Answer::start(client, head.claim, Path::Quic(Box::new(path)), 0)))
+            let path = Path::Quic(Box::new(QuicPath::new(link.clone(), stream, route)));
+            let answer = Answer::start(client, head.claim, path, 0);
+            let ignored = head.headers.get(super::IGNORED_HEADER).cloned();
+            Ok(Asked::Answer(answer.with_ignored_parameters(ignored)))
         }
         Some(_) => {
             stream.refuse();

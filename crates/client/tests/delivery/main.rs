@@ -267,6 +267,16 @@ async fn what_breaks_the_rules_is_asked_by_http_instead() {
         let (whole, answer) = whole(&client(&server)).await;
         assert_whole(&whole, &expected);
         assert_eq!(answer.transport(), Transport::Http, "{fault:?}");
+        // The same key on either way, so that a server does the work once (S-4.9).
+        let by_quic = server.seen().into_iter().find_map(|seen| match seen {
+            Seen::Quic(head, _) => Some(head["headers"]["idempotency-key"].as_str()?.to_owned()),
+            _ => None,
+        });
+        let asked = fault != Fault::WrongHash;
+        assert_eq!(by_quic.is_some(), asked, "{fault:?}");
+        if let Some(key) = by_quic {
+            wait_for(&server, |seen| *seen == Seen::Key(key.clone())).await;
+        }
     }
 }
 

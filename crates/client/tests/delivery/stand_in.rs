@@ -63,6 +63,8 @@ pub enum Seen {
     Quic(Value, String),
     /// A request by HTTP: its first line and body.
     Http(String, String),
+    /// A request's idempotency key.
+    Key(String),
     /// A resume by QUIC from that offset.
     Resume(u64),
     /// STOP, or a stream reset with code 3.
@@ -546,6 +548,7 @@ async fn serve_http(mut stream: BufReader<TcpStream>, shared: Arc<Shared>) -> st
             continue;
         }
         if line == "POST /v1/chat/completions" {
+            shared.note(Seen::Key(headers["idempotency-key"].clone()));
             assert!(body.contains(r#""resumable":true"#), "{body}");
             let (id, kept) = shared.keep();
             return events(&mut stream, &shared, &id, &kept, 0).await;

@@ -24,6 +24,9 @@ pub use screen::{Screen, Style};
 /// How long the end of the program waits for what the server is still to be told.
 const CLOSE_LIMIT: std::time::Duration = std::time::Duration::from_millis(500);
 
+/// Asked where no server is named.
+const LOCAL_SERVER: &str = "http://127.0.0.1:8080";
+
 /// Standard input beyond this is refused: it would not fit into any model's context.
 const MAX_STDIN_BYTES: u64 = 16 << 20;
 
@@ -35,9 +38,10 @@ const MAX_STDIN_BYTES: u64 = 16 << 20;
   git diff | loquent chat 'Review this:' -       '-' puts standard input there
   loquent chat --to https://example.org/v1 --model m")]
 pub struct ChatArgs {
-    /// The server's URL; a final /v1 makes no difference
-    #[arg(long, value_name = "URL", env = "LOQUENT_URL", default_value = "http://127.0.0.1:8080")]
-    pub to: String,
+    /// The server's URL; a final /v1 makes no difference. LOQUENT_TO is read too
+    /// [default: http://127.0.0.1:8080]
+    #[arg(long, value_name = "URL", env = "LOQUENT_URL")]
+    pub to: Option<String>,
     /// Model to ask [default: the first that the server lists]
     #[arg(long, short, value_name = "NAME")]
     pub model: Option<String>,
@@ -68,11 +72,12 @@ pub struct ChatArgs {
 /// off or stopped. While conversing such an answer is reported and the conversation goes on.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let once = prompt_of(&args, std::io::stdin().lock())?;
+    let to = crate::connect::server_url(args.to.clone()).unwrap_or_else(|| LOCAL_SERVER.into());
     let client = Client::new(Config {
         api_key: args.api_key.clone(),
         quic: !args.no_quic,
         memory: crate::connect::default_state_dir(),
-        ..Config::new(args.to.clone())
+        ..Config::new(to.clone())
     })?;
     let model = match &args.model {
         Some(model) => model.clone(),
@@ -88,7 +93,7 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
         Some(prompt) => answer_once(&mut dialogue, &prompt, &mut screen, interrupt()).await,
         None => {
             let way = client.warm_up().await.name().to_uppercase();
-            let (model, to) = (&dialogue.model, &args.to);
+            let model = &dialogue.model;
             screen.note(&format!("{model} at {to} by {way}. /help lists the commands."))?;
             converse(&mut dialogue, &mut lines::Terminal::new()?, &mut screen, interrupt).await
         }

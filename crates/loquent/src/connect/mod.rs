@@ -1,6 +1,7 @@
 //! `loquent connect`: an OpenAI endpoint on the user's own machine, so that any SDK gets
 //! its answers over the delivery protocol by changing nothing but its base URL.
 
+mod door;
 mod ledger;
 mod proxy;
 mod relay;
@@ -12,10 +13,10 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use axum::Router;
-use axum::serve::ListenerExt;
 use loquent_client::{Client, Config, Transport};
 use tokio::net::TcpListener;
 
+use door::Door;
 use ledger::Ledger;
 use proxy::Proxy;
 
@@ -39,9 +40,9 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ConnectArgs {
-    /// The server's URL; a final /v1 makes no difference
-    #[arg(long, value_name = "URL", env = "LOQUENT_TO")]
-    to: String,
+    /// The server's URL; a final /v1 makes no difference. LOQUENT_TO is read too
+    #[arg(long, value_name = "URL", env = "LOQUENT_URL")]
+    to: Option<String>,
     /// Address to listen on; port 0 picks a free one
     #[arg(long, value_name = "ADDRESS", env = "LOQUENT_LISTEN", default_value = "127.0.0.1:11435")]
     listen: SocketAddr,
@@ -64,10 +65,19 @@ pub struct ConnectArgs {
     /// Largest request body
     #[arg(long, value_name = "N", env = "LOQUENT_MAX_REQUEST_BYTES", default_value_t = 8 * 1024 * 1024)]
     max_request_bytes: usize,
+    /// Local connections at once; further ones wait
+    #[arg(long, value_name = "N", env = "LOQUENT_MAX_CONNECTIONS", default_value_t = 512)]
+    max_connections: usize,
     /// Seconds that running answers may take to end after SIGTERM; what is left then can be
     /// resumed
     #[arg(long, value_name = "S", env = "LOQUENT_DRAIN_TIMEOUT_S", default_value_t = 10)]
     drain_timeout_s: u64,
+}
+
+/// The server's URL as it was given, or as the environment has it under `--to`'s own name;
+/// `LOQUENT_URL`, which every command that asks a server reads, goes first.
+pub fn server_url(given: Option<String>) -> Option<String> {
+    given.or_else(|| std::env::var("LOQUENT_TO").ok()).filter(|url| !url.is_empty())
 }
 
 /// The folder for what is remembered from one run to the next: `loquent` in the user's
@@ -84,6 +94,7 @@ pub fn default_state_dir() -> Option<PathBuf> {
 /// A URL that cannot be used, or an address that cannot be listened on. A server that
 /// cannot be reached is none: it may come.
 pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
+    let to = server_url(args.to).context("which server? Say --to URL, or set LOQUENT_URL")?;
     let state_dir = args.state_dir.clone().or_else(default_state_dir);
     let client = Client::new(Config {
         api_key: args.api_key.clone(),
@@ -91,7 +102,7 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
         head_start: Duration::from_millis(args.head_start_ms),
         resume_limit: Duration::from_secs(args.resume_limit_s),
         memory: state_dir.clone(),
-        ..Config::new(args.to.clone())
+        ..Config::new(to)
     })?;
     let file = state_dir.map(|folder| folder.join(ledger_name(client.url())));
     let ledger = Ledger::open(file, SystemTime::now());
@@ -106,7 +117,12 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
         loopback: args.listen.ip().is_loopback(),
     });
     announce(&proxy, listener.local_addr()?);
-    serve(listener, proxy, Duration::from_secs(args.drain_timeout_s)).await
+    serve(
+        Door::new(listener, args.max_connections),
+        proxy,
+        Duration::from_secs(args.drain_timeout_s),
+    )
+    .await
 }
 
 /// One file for each server.
@@ -131,13 +147,9 @@ fn announce(proxy: &Arc<Proxy>, bound: SocketAddr) {
     });
 }
 
-async fn serve(listener: TcpListener, proxy: Arc<Proxy>, drain: Duration) -> anyhow::Result<()> {
+async fn serve(listener: Door, proxy: Arc<Proxy>, drain: Duration) -> anyhow::Result<()> {
     let writer = tokio::spawn(Arc::clone(&proxy.ledger).write_changes());
     let app = Router::new().fallback(proxy::handle).with_state(Arc::clone(&proxy));
-    let listener = listener.tap_io(|stream| {
-        // Tokens must not wait for each other.
-        let _ = stream.set_nodelay(true);
-    });
     let (stop, stopping) = tokio::sync::watch::channel(());
     let mut stopped = stopping.clone();
     let server = axum::serve(listener, app).with_graceful_shutdown(async move {

@@ -12,7 +12,8 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use loquent_client::reply::end_to_end;
 use loquent_client::{
-    Answer, Asked, Claim, Client, ClientError, ID_HEADER, Reply, Request, TOKEN_HEADER,
+    Answer, Asked, Claim, Client, ClientError, ID_HEADER, IGNORED_HEADER, Reply, Request,
+    TOKEN_HEADER,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -132,11 +133,15 @@ impl Proxy {
     fn stream(&self, answer: Answer, resumable: bool) -> Response {
         let claim = answer.claim();
         let line = self.ledger.begin(claim, SystemTime::now());
+        let ignored = answer.ignored_parameters().and_then(|names| names.parse().ok());
         let mut response = Response::new(Relay::new(answer, line, resumable).into_body());
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        if let Some(ignored) = ignored {
+            headers.insert(IGNORED_HEADER, ignored);
+        }
         for (name, digits) in [(ID_HEADER, claim.id_hex()), (TOKEN_HEADER, claim.token_hex())] {
             headers.insert(name, HeaderValue::try_from(digits).expect("hex digits"));
         }

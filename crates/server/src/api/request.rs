@@ -47,7 +47,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
 ];
 
 /// Which of the two endpoints a request came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// `/v1/chat/completions`.
     Chat,

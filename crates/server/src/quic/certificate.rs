@@ -2,11 +2,11 @@
 //!
 //! Browsers accept a self-signed certificate by its hash if its key is P-256 and it is valid
 //! for at most 14 days (`serverCertificateHashes`); native clients trust the hash that the
-//! HTTP connection told them.
+//! HTTP connection told them. Files are read again when they change.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use rcgen::{CertificateParams, KeyPair};
@@ -14,12 +14,18 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
+use tokio::time::{Interval, interval};
 
 use crate::service::unix_time_s;
 
 /// How long a self-signed certificate is valid, and since when before its making: clocks differ.
 const VALID_S: i64 = 12 * 24 * 3600;
 const BEFORE_S: i64 = 24 * 3600;
+/// A self-signed certificate is made anew after so long.
+const REMADE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How often files are looked at for another certificate.
+pub const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// Where the certificate comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,11 +50,15 @@ pub struct Certificate {
 }
 
 impl CertificateSource {
-    /// How often to look for another one.
-    pub fn renewal(&self) -> Duration {
+    /// What changes when the files do: their times and lengths.
+    fn stamp(&self) -> Stamp {
+        let of_file = |path: &PathBuf| {
+            let metadata = std::fs::metadata(path).ok()?;
+            Some((metadata.modified().ok()?, metadata.len()))
+        };
         match self {
-            Self::SelfSigned(_) => Duration::from_secs(7 * 24 * 3600),
-            Self::Files { .. } => Duration::from_secs(3600),
+            Self::SelfSigned(_) => [None; 2],
+            Self::Files { chain, key } => [chain, key].map(of_file),
         }
     }
 
@@ -69,6 +79,48 @@ impl CertificateSource {
                 Ok(Certificate { chain, key, sha256: None })
             }
         }
+    }
+}
+
+type Stamp = [Option<(SystemTime, u64)>; 2];
+
+/// Tells when a source has another certificate than the one that is shown.
+pub struct Renewal {
+    source: CertificateSource,
+    checks: Interval,
+    /// Of what is shown, and of what was found since.
+    stamps: [Stamp; 2],
+    made: Instant,
+}
+
+impl Renewal {
+    /// Of a certificate that is about to be loaded, looked after `every` so often.
+    pub fn new(source: CertificateSource, every: Duration) -> Self {
+        let stamps = [source.stamp(); 2];
+        Self { source, checks: interval(every), stamps, made: Instant::now() }
+    }
+
+    /// Resolves when there is another certificate; says so again until [`Self::renewed`].
+    /// Nothing is lost if the future is dropped.
+    pub async fn due(&mut self) {
+        loop {
+            self.checks.tick().await;
+            let is_due = match &self.source {
+                CertificateSource::SelfSigned(_) => self.made.elapsed() >= REMADE_AFTER,
+                CertificateSource::Files { .. } => {
+                    self.stamps[1] = self.source.stamp();
+                    self.stamps[1] != self.stamps[0]
+                }
+            };
+            if is_due {
+                return;
+            }
+        }
+    }
+
+    /// What [`Self::due`] found is shown from now on.
+    pub fn renewed(&mut self) {
+        (self.stamps[0], self.made) = (self.stamps[1], Instant::now());
     }
 }
 
@@ -110,10 +162,29 @@ mod tests {
     fn browsers_accept_its_validity() {
         const { assert!(VALID_S + BEFORE_S <= 14 * 24 * 3600) };
         let source = CertificateSource::SelfSigned(vec!["localhost".into(), "127.0.0.1".into()]);
-        assert!(source.renewal().as_secs() as i64 <= VALID_S - 24 * 3600);
+        assert!(REMADE_AFTER.as_secs() as i64 <= VALID_S - 24 * 3600);
         let (one, two) = (source.load().unwrap(), source.load().unwrap());
         assert_ne!(one.sha256, two.sha256);
         assert!(one.tls(&[b"h3"]).is_ok());
+    }
+
+    #[tokio::test]
+    async fn changed_files_are_due_until_they_are_shown() {
+        let folder = std::env::temp_dir().join(format!("loquent-renewal-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (chain, key) = (folder.join("chain.pem"), folder.join("key.pem"));
+        std::fs::write(&chain, "one").unwrap();
+        std::fs::write(&key, "one").unwrap();
+        let source = CertificateSource::Files { chain, key: key.clone() };
+        let mut renewal = Renewal::new(source, Duration::from_millis(1));
+        let early = tokio::time::timeout(Duration::from_millis(50), renewal.due()).await;
+        assert!(early.is_err(), "nothing has changed");
+        std::fs::write(&key, "another").unwrap();
+        renewal.due().await;
+        renewal.due().await; // it was not loaded
+        renewal.renewed();
+        assert!(tokio::time::timeout(Duration::from_millis(50), renewal.due()).await.is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -19,8 +19,9 @@ use super::message::{Broken, Kind, MAX_MESSAGE_BYTES, Message, Messages, code, p
 use super::session::{Routed, Session};
 use crate::api::request::Endpoint;
 use crate::error::ApiError;
-use crate::streams::routes::{begin, hex};
-use crate::streams::{Aside, Name, Order, Orders, Path, PathId};
+use crate::http::IGNORED_HEADER;
+use crate::streams::routes::{Keep, Kept, hex, keep};
+use crate::streams::{Aside, Name, Order, Orders, Path, PathId, repeats};
 
 /// A client must have sent its request by then.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -148,16 +149,19 @@ impl Exchange {
         let kept = async {
             let endpoint = head.endpoint()?;
             let key = head.authorization();
-            app.options.api_keys.check(key.as_deref())?;
+            let asker = key.as_deref();
+            app.options.api_keys.check(asker)?;
             let arrived = app.clock.now();
-            let request = self.session.app().service()?.parse(endpoint, &body)?;
-            let begun = begin(&app, request, arrived, key.as_deref()).await?;
-            begun.deliver(&app, id, path)
+            let request = app.service()?.parse(endpoint, &body)?;
+            let again = head.header(repeats::HEADER);
+            let repeats = &app.streams.repeats;
+            let repeatable = repeats.repeatable(asker, again.as_ref(), endpoint, &body)?;
+            keep(&app, Keep { request, arrived, key: asker, repeatable }, id, path).await
         };
         match kept.await {
-            Ok(kept) => {
-                self.send_answer(&kept.name, stream, 0).await?;
-                self.carry(routed, kept.orders, id, frames).await
+            Ok(Kept { name, orders, unknown }) => {
+                let answer = answer_head(&name, stream, 0, &unknown);
+                self.carry(&answer, routed, orders, id, frames).await
             }
             Err(error) => {
                 app.metrics.on_refusal(error.status());
@@ -182,28 +186,25 @@ impl Exchange {
             self.write(Kind::Frame, &gone).await?;
             return self.send.finish().map_err(|_| Broken::Lost);
         };
-        self.send_answer(&name, stream, offset).await?;
-        self.carry(routed, orders, path_id, frames).await
+        let answer = answer_head(&name, stream, offset, "");
+        self.carry(&answer, routed, orders, path_id, frames).await
     }
 
-    async fn send_answer(&mut self, name: &Name, stream: u64, offset: u64) -> Result<(), Broken> {
-        let json = json!({
-            "id": hex(&name.id), "token": hex(&name.token), "stream": stream, "offset": offset,
-        });
-        self.write(Kind::Answer, json.to_string().as_bytes()).await
-    }
-
-    /// Carries frames between the stream and the answer, until either ends. However that
-    /// happens, the answer learns that this path is gone.
+    /// Says ANSWER, then carries frames between the stream and the answer, until either ends.
+    /// However that happens, the answer learns that this path is gone.
     async fn carry(
         &mut self,
+        answer: &Value,
         routed: Routed,
         orders: Orders,
         id: PathId,
         frames: mpsc::Receiver<Aside>,
     ) -> Result<(), Broken> {
         routed.set(orders.clone());
-        let ended = self.carry_frames(&orders, id, frames).await;
+        let ended = match self.write(Kind::Answer, answer.to_string().as_bytes()).await {
+            Ok(()) => self.carry_frames(&orders, id, frames).await,
+            Err(broken) => Err(broken),
+        };
         let order = match &ended {
             Err(Broken::Reset(code::CANCELLED)) => Order::Cancel(id),
             _ => Order::Leave(id),
@@ -245,6 +246,16 @@ impl Exchange {
     }
 }
 
+/// An ANSWER's head (S-4.2).
+fn answer_head(name: &Name, stream: u64, offset: u64, unknown: &str) -> Value {
+    let (id, token) = (hex(&name.id), hex(&name.token));
+    let mut head = json!({"id": id, "token": token, "stream": stream, "offset": offset});
+    if !unknown.is_empty() {
+        head["headers"] = json!({IGNORED_HEADER: unknown});
+    }
+    head
+}
+
 fn read_resume(payload: &[u8]) -> Result<Opening, Broken> {
     match Frame::decode(payload, false) {
         Ok(Frame::Resume(resume)) => Ok(Opening::Resume(resume)),
@@ -277,6 +288,14 @@ impl Head {
     /// The header that the key would stand in.
     fn authorization(&self) -> Option<Vec<u8>> {
         self.key.as_ref().map(|key| format!("Bearer {key}").into_bytes())
+    }
+
+    /// A header, by its name in lower case.
+    fn header(&self, name: &str) -> Option<HeaderValue> {
+        let mut headers = self.headers.iter();
+        let (_, value) = headers.find(|(given, _)| given.eq_ignore_ascii_case(name))?;
+        // What is no header's value is none: its bytes are refused as such.
+        Some(HeaderValue::from_str(value.as_str()?).unwrap_or(HeaderValue::from_static("")))
     }
 
     fn endpoint(&self) -> Result<Endpoint, ApiError> {

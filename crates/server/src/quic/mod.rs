@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::app::{App, Offer};
 
-pub use certificate::CertificateSource;
+pub use certificate::{CHECK_EVERY, CertificateSource, Renewal};
 pub use message::{Kind, Message, code, put_message};
 use session::Session;
 
@@ -105,15 +105,18 @@ impl Port {
             ports: [self.http_port, self.offer.port],
             door: Arc::default(),
         });
-        let mut renewal = tokio::time::interval(self.options.certificate.renewal());
-        renewal.tick().await; // the first is at once
+        let mut renewal = Renewal::new(self.options.certificate.clone(), CHECK_EVERY);
         loop {
             tokio::select! {
                 incoming = self.endpoint.accept() => match incoming {
                     None => return,
                     Some(incoming) => house.admit(incoming),
                 },
-                _ = renewal.tick() => self.renew(&house.app),
+                () = renewal.due() => {
+                    if self.renew(&house.app) {
+                        renewal.renewed();
+                    }
+                }
             }
         }
     }
@@ -124,14 +127,19 @@ impl Port {
         let _ = timeout(Duration::from_millis(500), self.endpoint.wait_idle()).await;
     }
 
-    /// Shows a fresh certificate from here on.
-    fn renew(&self, app: &App) {
+    /// Shows a fresh certificate from here on; whether there was one.
+    fn renew(&self, app: &App) -> bool {
         match server_config(&self.options) {
             Ok((config, certificate_sha256)) => {
                 self.endpoint.set_server_config(Some(config));
                 app.set_offer(Offer { certificate_sha256, ..self.offer });
+                true
             }
-            Err(error) => tracing::error!("the certificate is not renewed: {error:#}"),
+            // Half of it is there, perhaps: the next look will tell.
+            Err(error) => {
+                tracing::error!("the certificate is not renewed: {error:#}");
+                false
+            }
         }
     }
 }

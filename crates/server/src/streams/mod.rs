@@ -9,6 +9,7 @@ pub mod follow;
 mod keeper;
 mod landmarks;
 mod records;
+pub mod repeats;
 pub mod routes;
 
 use std::collections::HashMap;
@@ -29,6 +30,7 @@ use crate::metrics::Metrics;
 
 use keeper::Keeper;
 use records::Records;
+use repeats::{Registered, Repeats};
 
 /// What clients beyond a bound are told to wait, in seconds.
 const FULL_RETRY_S: u64 = 10;
@@ -157,6 +159,8 @@ pub type Orders = mpsc::Sender<Order>;
 struct Entry {
     token: [u8; 16],
     orders: Orders,
+    /// Its request may be asked again for as long.
+    _request: Option<Registered>,
 }
 
 #[derive(Default)]
@@ -174,6 +178,8 @@ pub struct Streams {
     clock: Clock,
     metrics: Arc<Metrics>,
     table: Mutex<Table>,
+    /// Requests that may be asked again.
+    pub repeats: Arc<Repeats>,
     hasher: RandomState,
     idle: Notify,
 }
@@ -193,6 +199,7 @@ impl Streams {
             clock,
             metrics,
             table: Mutex::default(),
+            repeats: Arc::default(),
             hasher: RandomState::new(),
             idle: Notify::new(),
         })
@@ -229,15 +236,20 @@ impl Streams {
         answering: Answering,
         question: Question<'_>,
         path: (PathId, Path),
+        request: Option<repeats::First>,
     ) -> (Name, Orders) {
         let name = Name::random();
         let (orders, inbox) = mpsc::channel(MAX_ORDERS);
-        let entry = Entry { token: name.token, orders: orders.clone() };
-        self.table().answers.insert(name.id, entry);
         let mut opening = std::collections::VecDeque::new();
         let records =
             Records::open(&answering, question.vocab.clone(), question.echo, &mut opening);
         let keeper = Keeper::new(self.clone(), place, name, answering, records, opening, path);
+        let (named, _request) = request.map(repeats::First::split).unzip();
+        let entry = Entry { token: name.token, orders: orders.clone(), _request };
+        self.table().answers.insert(name.id, entry);
+        if let Some(named) = named {
+            named.send_replace(Some(name)); // it can be found from here on
+        }
         tokio::spawn(keeper.run(inbox));
         (name, orders)
     }
@@ -290,7 +302,8 @@ impl Streams {
     }
 
     fn forget(&self, name: &Name) {
-        self.table().answers.remove(&name.id);
+        let entry = self.table().answers.remove(&name.id);
+        drop(entry); // which takes another lock
     }
 }
 

@@ -13,7 +13,8 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::follow::{FollowBody, MAX_PIECES};
-use super::{Name, Order, Path, PathId, Place, Question};
+use super::repeats::{First, Place as Asking, Repeatable};
+use super::{Name, Order, Path, PathId, Question};
 use crate::api::request::Request;
 use crate::app::App;
 use crate::ask::{Asked, ask};
@@ -24,43 +25,16 @@ use crate::sse::event_stream;
 const ID_HEADER: &str = "x-loquent-stream-id";
 const TOKEN_HEADER: &str = "x-loquent-stream-token";
 
-/// A kept answer that was admitted, and its place.
-pub struct Begun {
-    /// The answer.
-    pub asked: Asked,
-    /// Its place.
-    pub place: Place,
-}
-
-/// Admits a request whose answer is to be kept; `key` is what it was asked with.
-///
-/// # Errors
-/// Those of [`ask`], and 429 beyond the bounds of kept answers.
-pub async fn begin(
-    app: &App,
-    mut request: Request,
-    arrived: Duration,
-    key: Option<&[u8]>,
-) -> Result<Begun, ApiError> {
-    request.resumable = true;
-    request.stream.get_or_insert_default();
-    let service = app.service()?;
-    let place = app.streams.reserve(key)?;
-    let asked = ask(service, request, arrived).await?;
-    Ok(Begun { asked, place })
-}
-
-impl Begun {
-    /// Delivers it over `path`, which its name is told first.
-    ///
-    /// # Errors
-    /// 503 while the model loads, which it did before this.
-    pub fn deliver(self, app: &App, id: PathId, path: Path) -> Result<Kept, ApiError> {
-        let Asked { answering, echo, .. } = self.asked;
-        let question = Question { vocab: &app.service()?.model.vocab, echo: &echo };
-        let (name, orders) = app.streams.keep(self.place, answering, question, (id, path));
-        Ok(Kept { name, orders })
-    }
+/// A request whose answer is to be kept.
+pub struct Keep<'a> {
+    /// What is asked.
+    pub request: Request,
+    /// When it arrived, on the server's clock.
+    pub arrived: Duration,
+    /// The authorization it came with.
+    pub key: Option<&'a [u8]>,
+    /// What to know it by if it is asked again.
+    pub repeatable: Option<Repeatable>,
 }
 
 /// A kept answer under way.
@@ -69,26 +43,65 @@ pub struct Kept {
     pub name: Name,
     /// The way to it.
     pub orders: super::Orders,
+    /// Names of parameters that have no effect, where that is worth a warning.
+    pub unknown: String,
+}
+
+/// Admits a request and delivers its answer over `path`; one that was asked before has its
+/// answer delivered there from the beginning (S-4.9).
+///
+/// # Errors
+/// Those of [`ask`], and 429 beyond the bounds of kept answers; 404 if the answer's beginning
+/// is not kept any more.
+pub async fn keep(app: &App, keep: Keep<'_>, id: PathId, path: Path) -> Result<Kept, ApiError> {
+    let unknown = keep.request.unknown().collect::<Vec<_>>().join(", ");
+    let first = match &keep.repeatable {
+        None => None,
+        Some(repeatable) => match first_or_name(app, repeatable).await? {
+            Ok(first) => Some(first),
+            Err(name) => {
+                let attached = app.streams.attach(&name, 0, id, path).await;
+                let (_, orders) = attached.ok_or_else(ApiError::no_stream)?;
+                return Ok(Kept { name, orders, unknown });
+            }
+        },
+    };
+    let Keep { mut request, arrived, key, .. } = keep;
+    request.resumable = true;
+    request.stream.get_or_insert_default();
+    let service = app.service()?;
+    let place = app.streams.reserve(key)?;
+    let Asked { answering, echo, .. } = ask(service, request, arrived).await?;
+    let question = Question { vocab: &service.model.vocab, echo: &echo };
+    let (name, orders) = app.streams.keep(place, answering, question, (id, path), first);
+    Ok(Kept { name, orders, unknown })
+}
+
+/// The place of the first request, or the name of that one's answer.
+async fn first_or_name(app: &App, request: &Repeatable) -> Result<Result<First, Name>, ApiError> {
+    loop {
+        match app.streams.repeats.enter(request)? {
+            Asking::First(first) => return Ok(Ok(first)),
+            Asking::Again(again) => {
+                if let Some(name) = again.name().await {
+                    return Ok(Err(name));
+                }
+            }
+        }
+    }
 }
 
 /// Answers a streaming request with events that can be resumed (S-5.1).
 ///
 /// # Errors
-/// Those of [`begin`].
-pub async fn stream(
-    app: &App,
-    request: Request,
-    arrived: Duration,
-    key: Option<&[u8]>,
-) -> Result<Response, ApiError> {
-    let begun = begin(app, request, arrived, key).await?;
-    let unknown = begun.asked.unknown.clone();
+/// Those of [`keep`].
+pub async fn stream(app: &App, request: Keep<'_>) -> Result<Response, ApiError> {
     let (pieces, inbox) = mpsc::channel(MAX_PIECES);
     let body = FollowBody::new(inbox, Chunks::new(), app.options.heartbeat);
-    let Kept { name, .. } = begun.deliver(app, PathId::next(), Path::Events(pieces))?;
-    let mut response = with_unknown(event_stream(Body::new(body)), &unknown);
+    let kept = keep(app, request, PathId::next(), Path::Events(pieces)).await?;
+    let mut response = with_unknown(event_stream(Body::new(body)), &kept.unknown);
     let headers = response.headers_mut();
-    for (header, bytes) in [(ID_HEADER, name.id), (TOKEN_HEADER, name.token)] {
+    for (header, bytes) in [(ID_HEADER, kept.name.id), (TOKEN_HEADER, kept.name.token)] {
         let value = HeaderValue::from_str(&hex(&bytes)).expect("hex is a header value");
         headers.insert(header, value);
     }

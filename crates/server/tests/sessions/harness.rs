@@ -492,11 +492,14 @@ impl Reader {
         body: &str,
         key: Option<&str>,
     ) -> Self {
+        Self::ask_with(connection, number, body, json!({"key": key})).await
+    }
+
+    /// Asks with `more` in the request's head.
+    pub async fn ask_with(connection: &Session, number: u64, body: &str, more: Value) -> Self {
         let mut reader = Self::new(connection, number, 0).await;
         let mut head = json!({"method": "POST", "path": "/v1/chat/completions", "stream": number});
-        if let Some(key) = key {
-            head["key"] = key.into();
-        }
+        head.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         reader.stream.say(Kind::Request, head.to_string().as_bytes()).await;
         reader.stream.say(Kind::Body, body.as_bytes()).await;
         reader.stream.say(Kind::Body, b"").await;

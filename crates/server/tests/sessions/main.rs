@@ -1,7 +1,9 @@
 //! Sessions over real sockets: answers by datagram, resume over either way, hostile clients.
 
+mod flood;
 mod harness;
 mod load;
+mod repeats;
 
 use std::time::Duration;
 

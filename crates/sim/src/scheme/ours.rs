@@ -37,7 +37,7 @@ pub struct Tuning {
     /// `SenderConfig::alarm_queue_max` in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alarm_queue_max_ms: Option<u64>,
-    /// `SenderConfig::copy_gap` in ms.
+    /// `SenderConfig::copy_gap` and `SenderConfig::first_copy_gap` in ms: copies at a fixed gap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copy_gap_ms: Option<u64>,
     /// `SenderConfig::start_copy_gap` in ms.
@@ -68,7 +68,10 @@ impl Tuning {
         ms(self.tick_ms, &mut config.tick);
         ms(self.alarm_gap_max_ms, &mut config.alarm_gap_max);
         ms(self.alarm_queue_max_ms, &mut config.alarm_queue_max);
-        ms(self.copy_gap_ms, &mut config.copy_gap);
+        let [least, most] = &mut config.copy_gap;
+        for gap in [least, most, &mut config.first_copy_gap] {
+            ms(self.copy_gap_ms, gap);
+        }
         ms(self.start_copy_gap_ms, &mut config.start_copy_gap);
         ms(self.burst_memory_ms, &mut config.burst_memory);
         config.bucket_bytes_per_s = self.bucket_bytes_per_s.unwrap_or(config.bucket_bytes_per_s);

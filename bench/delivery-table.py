@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""One Markdown table of `loquent bench --delivery --json` reports.
+
+Usage: delivery-table.py REPORT.json…   Fails if ours delivers less than 0.95 of what SSE does
+on a clean link.
+"""
+
+import json
+import statistics
+import sys
+
+TCP = ("cubic", "bbr", "serve-cubic", "serve-bbr")
+OURS = ("ours", "ours-udp")
+# Of SSE's tokens per second, on a link that loses nothing.
+LEAST_THROUGHPUT = 0.95
+
+
+def tokens_per_s(scheme):
+    """All streams together, from the first token's generation to the last one's arrival."""
+    courses = [session["course"] for session in scheme["sessions"]]
+    tokens = sum(len(course["ready_us"]) for course in courses)
+    last_us = max((course["ready_us"][-1] for course in courses if course["ready_us"]), default=0)
+    return tokens / (last_us / 1e6) if last_us else 0.0
+
+
+def row(case, scheme, best_tcp, fastest_sse):
+    full, throughput = scheme["measured"]["full"], tokens_per_s(scheme)
+    ours = scheme["scheme"] in OURS
+    against = f"{100 * (full['mean'] / best_tcp - 1):+.1f} %" if ours and best_tcp else ""
+    ratio = f" ({throughput / fastest_sse:.3f})" if ours and fastest_sse else ""
+    cpu = scheme.get("server_cpu_us_per_token")
+    first = scheme.get("first_token_ms") or []
+    cells = [
+        f"{case['rtt_ms']:.0f} ms",
+        scheme["label"],
+        f"{full['mean']:.3f} ±{full['half']:.3f}",
+        against,
+        f"{scheme['measured']['down_kb_s']['mean']:.2f}",
+        f"{scheme['measured']['packets_per_s']['mean']:.1f}",
+        f"{statistics.median(first):.1f}" if first else "",
+        f"{cpu:.0f}" if cpu else "",
+        f"{throughput:.0f}{ratio}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(path):
+    """Prints one report; returns whether ours kept up with SSE."""
+    with open(path, encoding="utf-8") as file:
+        report = json.load(file)
+    print(f"\n{report['title']}: {report['sessions']} streams of {report['seconds']:.0f} s, "
+          f"{report['tokens_per_s']:.0f} tokens/s each, {report['channel']['kind']} losses\n")
+    print("| RTT | | stall ratio | against the better TCP | kB/s | packets/s "
+          "| first token, ms | server CPU, µs/token | tokens/s, all (of SSE's) |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    clean, kept_up = report["channel"]["kind"] == "clean", True
+    for case in report["cases"]:
+        tcp = [scheme for scheme in case["schemes"] if scheme["scheme"] in TCP]
+        best = min((scheme["measured"]["full"]["mean"] for scheme in tcp), default=0)
+        fastest = max((tokens_per_s(scheme) for scheme in tcp), default=0)
+        for scheme in case["schemes"]:
+            print(row(case, scheme, best, fastest))
+            if clean and fastest and scheme["scheme"] in OURS:
+                kept_up &= tokens_per_s(scheme) >= LEAST_THROUGHPUT * fastest
+    return kept_up
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    results = [table(path) for path in sys.argv[1:]]
+    sys.exit(0 if all(results) else "\nOurs delivers less than 0.95 of SSE's tokens on a clean link.")

@@ -1,0 +1,103 @@
+//! Questions that are asked again with the same key (S-4.9).
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::*;
+
+fn with_key(key: &str) -> Value {
+    json!({"headers": {"Idempotency-Key": key}})
+}
+
+/// The answers that the server began to generate.
+async fn begun(server: &Server) -> f64 {
+    metric(server, "generation_tokens_total").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_whose_connection_died_is_answered_once() {
+    let server = start(Setup::default()).await;
+    let text = expected(&server, 100).await;
+    let before = begun(&server).await;
+    let (endpoint, connection) = connect(&server).await;
+    let body = chat(100, json!({}));
+    // It is asked, and its connection is gone before anything was heard.
+    let asked = Reader::ask_with(&connection, 0, &body, with_key("k-1")).await;
+    settle(&server, "num_requests_running", 1.0).await;
+    connection.close(0, b"gone");
+    endpoint.wait_idle().await;
+    drop(asked);
+    let (_endpoint, connection) = connect(&server).await;
+    let mut again = Reader::ask_with(&connection, 5, &body, with_key("k-1")).await;
+    again.run(usize::MAX).await;
+    assert!(again.complete);
+    assert_eq!(again.text(), text);
+    assert_eq!(begun(&server).await - before, 101.0, "tokens of one answer and its end");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_asked_by_quic_is_joined_over_http() {
+    let server = start(Setup::default()).await;
+    let text = expected(&server, 200).await;
+    let (_endpoint, connection) = connect(&server).await;
+    let mut reader = Reader::ask_with(&connection, 0, &chat(200, json!({})), with_key("k-1")).await;
+    assert_eq!(reader.run(text.len() / 3).await, Ended::Enough);
+    let joined = async |body: &str, key: &str, bearer: Option<&str>| {
+        let bearer = bearer.map(|key| format!("Bearer {key}"));
+        let mut headers = vec![("idempotency-key", key)];
+        headers.extend(bearer.as_deref().map(|bearer| ("authorization", bearer)));
+        open(server.http, "POST", "/v1/chat/completions", &headers, body).await
+    };
+    let id = hex(&reader.name.unwrap().id);
+    let resumable = chat(200, json!({"resumable": true}));
+    let (status, headers, mut joined_body) = joined(&resumable, "k-1", None).await;
+    assert_eq!((status, headers["x-loquent-stream-id"].to_str().unwrap()), (200, id.as_str()));
+    let events = Events::read(&mut joined_body, usize::MAX).await;
+    assert_eq!((events.text, events.done), (text, true), "from its beginning");
+    reader.run(usize::MAX).await;
+    assert!(!reader.complete, "its place was taken");
+    // Another API key, or another idempotency key, is another answer.
+    for (key, bearer) in [("k-1", Some("other")), ("k-2", None)] {
+        let (status, headers, _) = joined(&resumable, key, bearer).await;
+        assert_eq!(status, 200);
+        assert_ne!(headers["x-loquent-stream-id"], id.as_str());
+    }
+    // Another question under the same key is a mistake, and so is a key without end.
+    let another = chat(201, json!({"resumable": true}));
+    assert_eq!(joined(&another, "k-1", None).await.0, 400);
+    assert_eq!(joined(&resumable, &"k".repeat(200), None).await.0, 400);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_at_the_same_time_share_an_answer_until_it_is_forgotten() {
+    let setup = Setup { grace: Duration::from_millis(200), ..Setup::default() };
+    let server = start(setup).await;
+    let (_endpoint, connection) = connect(&server).await;
+    let (_other_endpoint, other) = connect(&server).await;
+    let body = chat(60, json!({}));
+    let (mut one, mut two) = tokio::join!(
+        Reader::ask_with(&connection, 0, &body, with_key("k")),
+        Reader::ask_with(&other, 0, &body, with_key("k")),
+    );
+    // One of them takes the place of the other, which ends without the answer.
+    let (_, _) = tokio::join!(one.run(usize::MAX), two.run(usize::MAX));
+    assert_ne!(one.complete, two.complete);
+    let name = one.name.or(two.name).unwrap();
+    settle(&server, "delivery_kept_bytes", 0.0).await;
+    let mut later = Reader::ask_with(&connection, 2, &body, with_key("k")).await;
+    later.run(usize::MAX).await;
+    assert!(later.complete);
+    assert_ne!(later.name.unwrap(), name, "the first answer is forgotten");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parameters_without_effect_are_named_in_the_answers_head() {
+    let server = start(Setup::default()).await;
+    let (_endpoint, connection) = connect(&server).await;
+    let body = chat(5, json!({"tempersture": 1}));
+    let mut reader = Reader::ask(&connection, 0, &body).await;
+    reader.run(usize::MAX).await;
+    let Said::Answer(head) = &reader.said[0] else { panic!("{:?}", reader.said) };
+    assert_eq!(head["headers"]["x-loquent-ignored-parameters"], "tempersture");
+}
