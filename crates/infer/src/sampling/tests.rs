@@ -274,7 +274,7 @@ struct Places {
 }
 
 impl Places {
-    fn new(places: &[&[u32]]) -> SharedGrammar {
+    fn shared(places: &[&[u32]]) -> SharedGrammar {
         let mask = |tokens: &&[u32]| {
             let mut words = vec![0u32; 2];
             tokens.iter().for_each(|token| words[*token as usize / 32] |= 1 << (token % 32));
@@ -305,7 +305,7 @@ impl Constraint for Places {
 fn only_what_the_grammar_allows_is_chosen() {
     // The best token is never allowed, and token 64 has no bit.
     let row = || (0..65).map(|token| token as f32).collect::<Vec<f32>>();
-    let grammar = Some(Places::new(&[&[3, 40], &[63, 5], &[], &[1]]));
+    let grammar = Some(Places::shared(&[&[3, 40], &[63, 5], &[], &[1]]));
     let how = Sampling { grammar, logprobs: Some(1), ..Sampling::default() };
     let mut scratch = Scratch::default();
     let mut sampler = Sampler::new(how.clone(), &[], &[]);
