@@ -32,6 +32,7 @@ def main():
     parser.add_argument("--loquent", default="loquent")
     parser.add_argument("--modes", default="off,auto")
     parser.add_argument("--prompt", default="The server sends every token to every reader. " * 6)
+    parser.add_argument("--text", help="only the text of this name")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
@@ -42,6 +43,8 @@ def main():
             arguments = ["--model", options.model, "--no-profile", "--no-quic", "--speculate", mode]
             running[mode] = servers.loquent(options.loquent, arguments, "/dev/null").__enter__()
         for name, body in texts(options).items():
+            if options.text not in (None, name):
+                continue
             measure(name, body, running, options)
     finally:
         for server in running.values():
