@@ -4,9 +4,10 @@
     bench/speculate.py --model model.gguf                       # needs loquent on the PATH, or --loquent FILE
     bench/speculate.py --model model.gguf --modes off,auto,8
 
-Three texts: one that the prompt says twice, continued greedily; one sampled at temperature 1, where a model without
-repetition finds nothing to look up; and four tokens by chance (by logit bias), where every look-up finds something
-that is mostly wrong. With random weights the first says little of real models: print your own with --prompt.
+Four texts: one that the prompt says several times, continued greedily; one sampled at temperature 1, where a model
+without repetition finds nothing to look up; four tokens by chance (by logit bias), where every look-up finds something
+that is mostly wrong; and one token for ever, where all guesses are right, which is the most that can be gained. With
+random weights the first says little of real models: give your own with --prompt.
 """
 
 import argparse
@@ -31,6 +32,7 @@ def main():
     parser.add_argument("--loquent", default="loquent")
     parser.add_argument("--modes", default="off,auto")
     parser.add_argument("--prompt", default="The server sends every token to every reader. " * 6)
+    parser.add_argument("--text", help="only the text of this name")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
@@ -41,6 +43,8 @@ def main():
             arguments = ["--model", options.model, "--no-profile", "--no-quic", "--speculate", mode]
             running[mode] = servers.loquent(options.loquent, arguments, "/dev/null").__enter__()
         for name, body in texts(options).items():
+            if options.text not in (None, name):
+                continue
             measure(name, body, running, options)
     finally:
         for server in running.values():
@@ -57,6 +61,7 @@ def texts(options):
             "prompt": [chance.choice(four) for _ in range(200)], "temperature": 1, "seed": 5,
             "logit_bias": {str(token): 100 for token in four},
         },
+        "one token for ever": {"prompt": options.prompt, "temperature": 0, "logit_bias": {"1000": 100}},
     }
 
 

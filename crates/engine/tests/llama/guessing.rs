@@ -139,7 +139,7 @@ fn guess(
 #[test]
 fn a_guess_that_breaks_the_numbers_is_only_wrong() {
     let broken = TokenId::from(b'Z');
-    let model = crate::load_random(Defect::NanToken(broken.into()));
+    let model = crate::load_random(Defect::NanToken(broken));
     let Work { prompt, .. } = work(&model, 0, Sampling::default());
     let mut runner = runner(model, KvType::F16, 2);
     runner.assign(Slot(0), Sampler::new(Sampling::default(), &prompt, &[]));
