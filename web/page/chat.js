@@ -7,7 +7,7 @@ import { Strip } from "./strip.js";
 const STARTERS = [
   "What is token streaming?",
   "How does Loquent batch requests?",
-  "Why do tokens stall on a bad network?",
+  "What is head-of-line blocking?",
   "Tell me a long story.",
 ];
 const ENDPOINT = "v1/chat/completions";

@@ -284,12 +284,16 @@ impl Scheduler {
     /// until something is submitted, resumed or dropped, or a batch in flight is committed.
     pub fn plan(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
         batch.clear();
-        if let Some(&slot) = self.suspects.front() {
-            if self.sequence(slot).in_flight == 0 {
-                self.plan_chunk(batch, slot, self.limits.prefill_max_tokens);
+        if !self.suspects.is_empty() {
+            self.make_room_for_decode(runner);
+        }
+        match self.suspects.front() {
+            Some(&slot) if self.sequence(slot).in_flight > 0 => {}
+            Some(&slot) => {
+                let most = self.limits.prefill_max_tokens.min(self.free_cells());
+                self.plan_chunk(batch, slot, most);
             }
-        } else {
-            self.plan_step(now, runner, batch);
+            None => self.plan_step(now, runner, batch),
         }
         for span in &batch.spans {
             let sequence = self.active[span.slot.index()].as_mut().expect("planned slots run");

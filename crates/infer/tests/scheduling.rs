@@ -313,6 +313,34 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..60)
 }
 
+#[test]
+fn suspects_of_a_failed_batch_stay_within_a_full_cache() {
+    let mut runner = ToyRunner::new(10, 160, 96);
+    runner.memory = 1;
+    let mut bench = Bench::new(runner, Limits { prefix_cache: false, ..limits(6) });
+    let system: Vec<TokenId> = (3..33).collect();
+    let mut tag = 0;
+    let mut submit = |bench: &mut Bench, shared: usize, own: &[TokenId], max_tokens, priority| {
+        let prompt = [&system[..shared], own].concat();
+        bench.submit(&Work { priority, ..work(tag, prompt, max_tokens) });
+        tag += 1;
+    };
+    submit(&mut bench, 12, &[&[5][..], &[3; 10]].concat(), 8, 0);
+    submit(&mut bench, 2, &[5, 3, 3, 3, 3], 9, 0);
+    submit(&mut bench, 15, &[5, 3, 3], 7, 0);
+    bench.step();
+    bench.step();
+    submit(&mut bench, 21, &[3, POISON], 1, 1);
+    submit(&mut bench, 23, &[&[4][..], &[3; 28], &[BAD_ROW]].concat(), 1, 0);
+    submit(&mut bench, 10, &[&[5][..], &[3; 9]].concat(), 3, 0);
+    submit(&mut bench, 0, &[&[3; 15][..], &[POISON]].concat(), 1, 1);
+    submit(&mut bench, 0, &[3, POISON], 1, 1);
+    submit(&mut bench, 0, &[3, POISON], 1, 1);
+    // The runner asserts that its cache never overflows.
+    bench.run();
+    assert_eq!(bench.ended.len(), 9);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 

@@ -91,8 +91,6 @@ pub struct LlamaRunner {
     output_rows: u32,
     /// Whether the past of a sequence can be cut.
     can_cut: bool,
-    /// Whether nothing was computed yet.
-    fresh: bool,
     /// Whether cells may hold NaN: see `isolate`. Until all slots have been freed.
     tainted: bool,
 }
@@ -134,31 +132,21 @@ impl LlamaRunner {
             scratch: Scratch::default(),
             output_rows,
             can_cut: !partial,
-            fresh: true,
             tainted: false,
         })
     }
 
     /// Computes one token in the empty slot 0 and forgets it, so that the first request
-    /// does not wait for buffers, and so that the cache takes memory as it is used. Before
-    /// anything else is computed.
+    /// does not wait for buffers.
     ///
     /// # Errors
     /// Whatever the computation meets.
     pub fn warm_up(&mut self) -> Result<(), RunError> {
         let mut batch = Batch::default();
         batch.push(Slot(0), 0, &[0], false);
-        let mut decode = || {
-            let outcome = self.context.decode(&batch);
-            self.context.remove(0, 0);
-            outcome
-        };
-        #[cfg(own_products)]
-        if self.fresh {
-            // SAFETY: nothing but this one token, which is forgotten, was ever computed.
-            return unsafe { super::products::give_back_after(decode) };
-        }
-        decode()
+        let outcome = self.context.decode(&batch);
+        self.context.remove(0, 0);
+        outcome
     }
 
     fn check_batch(&self, batch: &Batch) -> Result<(), RunError> {
@@ -284,7 +272,6 @@ impl Runner for LlamaRunner {
 
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
         self.check_batch(batch)?;
-        self.fresh = false;
         let before = sampled.len();
         if self.tainted {
             let all: Vec<usize> = (0..batch.spans.len()).collect();

@@ -1,8 +1,6 @@
 //! How llama.cpp's graphs come to use the kernels: called from native/products.cpp by ggml's
 //! compute threads, all of them for every operation.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::sync::Once;
 
 use super::attention::Attention;
@@ -66,56 +64,6 @@ pub(in crate::llama) fn covers(header: &Header) -> bool {
     supported() && 2 * elements(true) > elements(false)
 }
 
-thread_local! {
-    /// Buffers of keys and values that this thread's graphs read, while somebody asks: address
-    /// and bytes.
-    static CACHES: RefCell<Option<BTreeSet<(usize, usize)>>> = const { RefCell::new(None) };
-}
-
-/// Runs `compute`, which computes with a cache that holds nothing worth keeping, and gives the
-/// cache's memory back to the system until it is used: llama.cpp writes zeros into all of it,
-/// which makes every page resident.
-///
-/// # Safety
-/// After `compute` nothing that is stored in the context's cache is read again.
-pub(in crate::llama) unsafe fn give_back_after<T>(compute: impl FnOnce() -> T) -> T {
-    CACHES.set(Some(BTreeSet::new()));
-    let outcome = compute();
-    for (start, bytes) in CACHES.take().unwrap_or_default() {
-        // Whole pages within the buffer: what shares a page with something else stays.
-        let first = start.next_multiple_of(PAGE_BYTES);
-        let end = (start + bytes) / PAGE_BYTES * PAGE_BYTES;
-        if end > first {
-            // SAFETY: private memory of C's allocator that is in use as the cache, whose content
-            // the caller gives up. It reads as zeros afterwards, as llama.cpp left it.
-            unsafe { libc::madvise(first as *mut libc::c_void, end - first, libc::MADV_DONTNEED) };
-        }
-    }
-    outcome
-}
-
-/// At least the system's page: larger ones are given back in part, or not.
-const PAGE_BYTES: usize = 64 << 10;
-
-/// Notes the buffers that `attention` reads.
-fn note_caches(attention: &Attention<'_>) {
-    CACHES.with_borrow_mut(|caches| {
-        let Some(caches) = caches else {
-            return;
-        };
-        for buffer in attention.buffers().into_iter().filter(|buffer| !buffer.is_null()) {
-            // SAFETY: the buffer of a live tensor.
-            let (start, bytes) = unsafe {
-                (
-                    sys::ggml_backend_buffer_get_base(buffer),
-                    sys::ggml_backend_buffer_get_size(buffer),
-                )
-            };
-            caches.insert((start.addr(), bytes));
-        }
-    });
-}
-
 /// The threads of one operation, and how they share its work.
 pub(super) struct Turns {
     pub(super) thread: usize,
@@ -173,9 +121,6 @@ unsafe extern "C" fn loquent_product_wanted(op: *const sys::ggml_tensor) -> bool
 unsafe extern "C" fn loquent_product_memory(threads: i32, op: *const sys::ggml_tensor) -> usize {
     // SAFETY: as above.
     let operation = unsafe { op.as_ref() }.and_then(Operation::of);
-    if let Some(Operation::Attention(attention)) = &operation {
-        note_caches(attention);
-    }
     operation.map_or(0, |operation| operation.memory_bytes(usize::try_from(threads).unwrap_or(1)))
 }
 

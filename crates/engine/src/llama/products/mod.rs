@@ -20,7 +20,7 @@ mod pack;
 mod product;
 mod unpack;
 
-pub(super) use hook::{covers, give_back_after, register};
+pub(super) use hook::{covers, register};
 
 use super::sys;
 

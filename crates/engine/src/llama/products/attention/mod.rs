@@ -64,11 +64,6 @@ impl<'a> Attention<'a> {
         fits.then_some(Self { queries, keys, values, mask, output: op, scale, cells })
     }
 
-    /// Where keys and values are kept.
-    pub(super) fn buffers(&self) -> [sys::ggml_backend_buffer_t; 2] {
-        [self.keys.buffer, self.values.buffer]
-    }
-
     /// Bytes of one thread's lists: cells with their biases, and scores of the rows of a pass.
     fn thread_bytes(&self) -> usize {
         self.cells * (size_of::<u32>() + (1 + MOST_ROWS) * size_of::<f32>())
