@@ -405,9 +405,11 @@ impl Scheduler {
         step
     }
 
-    /// Cuts off what was guessed wrong: of n sampled tokens all but the last were guessed.
+    /// Cuts off what was guessed wrong: of n sampled tokens all but the last were guessed. Who
+    /// is leaving takes no more tokens, so all its guesses go.
     fn check_guesses(&mut self, runner: &mut dyn Runner, span: &Span, sampled: &[Sampled]) {
-        let tokens = sampled.iter().filter(|one| one.slot == span.slot).count();
+        let stays = self.sequence(span.slot).leaving.is_none();
+        let tokens = sampled.iter().filter(|one| stays && one.slot == span.slot).count();
         let agreed = tokens.saturating_sub(1).min(span.guessed);
         let known = span.start + (span.tokens.len() - span.guessed) as u32;
         self.ledger.truncate(span.slot, known + agreed as u32);

@@ -314,6 +314,23 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 #[test]
+fn who_ends_in_flight_keeps_none_of_its_guesses() {
+    let mut runner = ToyRunner::new(10, 400, 96);
+    (runner.memory, runner.checked_rows) = (1, Some(40));
+    let limits = Limits { speculation: Speculation::Fixed(4), ..limits(4) };
+    let mut bench = Bench::new(runner, limits).with_groups(2);
+    // A text in circles, so that guesses are right.
+    bench.submit(&work(0, [5; 20].to_vec(), 40));
+    while bench.flights.iter().all(|flight| flight.batch.spans[0].guessed == 0) {
+        bench.step();
+        bench.launch();
+    }
+    bench.scheduler.finish(&mut bench.runner, Tag(0));
+    bench.run();
+    assert!(!bench.scheduler.has_work());
+}
+
+#[test]
 fn suspects_of_a_failed_batch_stay_within_a_full_cache() {
     let mut runner = ToyRunner::new(10, 160, 96);
     runner.memory = 1;
