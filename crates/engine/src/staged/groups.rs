@@ -55,6 +55,8 @@ const FIGHT: f64 = 2.5;
 /// How long numbers above half of such a one are not tried again; doubled each time.
 const FIRST_FIGHT_BAN: Duration = Duration::from_secs(30);
 const LONGEST_FIGHT_BAN: Duration = Duration::from_secs(600);
+/// A measurement in which the load changed by more than this factor compares with nothing.
+const STEADY: usize = 2;
 /// Weight of a new measurement in an average.
 const NEW: f64 = 0.2;
 
@@ -101,11 +103,17 @@ struct Fight {
 struct Window {
     batches: usize,
     rows: usize,
+    /// Most and fewest sequences in flight.
     sequences: usize,
+    fewest: Option<usize>,
     since: Duration,
 }
 
 impl Window {
+    fn is_steady(&self) -> bool {
+        self.fewest.is_some_and(|fewest| self.sequences < STEADY * fewest)
+    }
+
     fn rate(&self, now: Duration) -> f64 {
         self.rows as f64 / now.saturating_sub(self.since).as_secs_f64().max(1e-9)
     }
@@ -175,6 +183,7 @@ impl Policy {
         }
         window.rows += seen.rows;
         window.sequences = window.sequences.max(seen.sequences);
+        window.fewest = Some(window.fewest.map_or(seen.sequences, |n| n.min(seen.sequences)));
         let rounds = window.batches / self.current;
         if rounds >= SETTLING_ROUNDS + ROUNDS {
             self.judge(seen.now);
@@ -221,11 +230,17 @@ impl Policy {
         let class = class(window.sequences);
         match self.trial.take() {
             // The load has changed: the two cannot be compared.
-            Some(trial) if trial.class != class => return self.current = trial.before,
+            Some(trial) if trial.class != class || !window.is_steady() => {
+                return self.current = trial.before;
+            }
             Some(trial) if rows_per_s < trial.rows_per_s * WORTH_KEEPING => {
                 return self.go_back(now, trial);
             }
             _ => {}
+        }
+        // A trial would be held against the speed of another load, and be kept though it loses.
+        if !window.is_steady() {
+            return;
         }
         let (best, promise) = self.best(window.sequences, now);
         let present = self.predict(window.sequences, self.current);
@@ -292,4 +307,35 @@ fn cost(costs: &BTreeMap<u32, f64>, rows: usize) -> f64 {
         let ratio = ((f64::from(wanted) - f64::from(known)) / 2.0).exp2();
         seconds * (0.5 + 0.5 * ratio)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    //! What a measurement may be held against; the model beside this file tests the rest.
+    use super::*;
+
+    /// Lets a policy of two stages see `rounds` batches of `rows`, each 20 ms in both stages.
+    fn decode(policy: &mut Policy, now: &mut Duration, rows: usize, rounds: usize) {
+        let lap = Lap { wait_us: 0, compute_us: 20_000 };
+        for _ in 0..rounds {
+            *now += Duration::from_millis(50);
+            policy.observe(&Observation {
+                now: *now,
+                rows,
+                sequences: rows,
+                trace: &[lap, lap],
+                on_links: Duration::from_millis(10),
+            });
+        }
+    }
+
+    #[test]
+    fn a_trial_does_not_begin_while_the_load_grows() {
+        let (mut policy, mut now) = (Policy::new(Groups::Auto, 2), Duration::ZERO);
+        decode(&mut policy, &mut now, 1, SETTLING_ROUNDS + ROUNDS / 2);
+        decode(&mut policy, &mut now, 16, ROUNDS / 2);
+        assert_eq!(policy.groups(), 1, "held against the speed of another load");
+        decode(&mut policy, &mut now, 16, SETTLING_ROUNDS + ROUNDS);
+        assert!(policy.groups() > 1, "steady, and two stages idle half of the time");
+    }
 }
