@@ -18,15 +18,12 @@ BINARY = os.environ.get("LOQUENT_BIN", "target/debug/loquent")
 READY = re.compile(r"on (https?://\S+)")
 
 
-class Server:
-    """A running `loquent serve`, ready for requests."""
+class Running:
+    """A process of the binary that says on stderr where it can be reached."""
 
     def __init__(self, *args, env=None):
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--port", "0", *args],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "LOQUENT_LOG": "warn", **(env or {})},
+            [BINARY, *args], stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
         )
         self.log = []
         self.url = None
@@ -40,7 +37,25 @@ class Server:
             if found := READY.search(line):
                 self.url = found[1]
                 self._announced.set()
+            self._heard(line)
         self._announced.set()
+
+    def _heard(self, line):
+        """What else a line of the log tells."""
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(20)
+        self._reader.join(20)
+        self.process.stderr.close()
+
+
+class Server(Running):
+    """A running `loquent serve`, ready for requests."""
+
+    def __init__(self, *args, env=None):
+        super().__init__("serve", "--port", "0", *args, env={"LOQUENT_LOG": "warn", **(env or {})})
 
     def wait_announced(self):
         """Waits until the model is announced; fails with the log if it never is."""
@@ -67,13 +82,6 @@ class Server:
 
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(20)
-        self._reader.join(20)
-        self.process.stderr.close()
 
 
 @pytest.fixture

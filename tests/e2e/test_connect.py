@@ -15,36 +15,25 @@ import httpx
 import openai
 import pytest
 
-from conftest import BINARY, READY, Server
+from conftest import BINARY, Running, Server
 from lossy import LossyPath
 
 PACED = ("--simulate", "100")
 
 
-class Proxy:
+class Proxy(Running):
     """A running `loquent connect`."""
 
     def __init__(self, to, state_dir, *args, listen="127.0.0.1:0", env=None):
-        command = [BINARY, "connect", "--to", to, "--listen", listen, "--state-dir", str(state_dir)]
-        self.process = subprocess.Popen(
-            [*command, *args], stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
-        )
-        self.log, self.url, self.way = [], None, None
-        self._announced, self._decided = threading.Event(), threading.Event()
-        self._reader = threading.Thread(target=self._read_log, daemon=True)
-        self._reader.start()
+        self.way, self._decided = None, threading.Event()
+        where = ("--to", to, "--listen", listen, "--state-dir", str(state_dir))
+        super().__init__("connect", *where, *args, env=env)
         assert self._announced.wait(20) and self.url, "".join(self.log)
 
-    def _read_log(self):
-        for line in self.process.stderr:
-            self.log.append(line)
-            if found := READY.search(line):
-                self.url = found[1]
-                self._announced.set()
-            if line.startswith("Answers come by "):
-                self.way = line.split()[3].strip(".;")
-                self._decided.set()
-        self._announced.set()
+    def _heard(self, line):
+        if line.startswith("Answers come by "):
+            self.way = line.split()[3].strip(".;")
+            self._decided.set()
 
     def decided(self):
         """The way that answers come, once it says so."""
@@ -53,13 +42,6 @@ class Proxy:
 
     def sdk(self, **extra):
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **extra)
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(20)
-        self._reader.join(20)
-        self.process.stderr.close()
 
 
 @pytest.fixture

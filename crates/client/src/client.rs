@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
+use loquent_proto::headers::{IGNORED_HEADER, REPEAT_HEADER, TOKEN_HEADER};
 use loquent_proto::{Micros, ReceiverConfig};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::answer::{Answer, Asked, IGNORED_HEADER, Path, SsePath, ask_by_quic, claim_of};
+use crate::answer::{Answer, Asked, Path, SsePath, ask_by_quic, claim_of};
 use crate::claim::Claim;
 use crate::http::{BaseUrl, HttpClient, Transport as HttpTransport};
 use crate::link::Link;
@@ -88,9 +89,6 @@ impl Request {
         Request { method, path: path.into(), headers, key: None, body }
     }
 }
-
-/// Request header by which a server knows a question that is asked again (S-4.9).
-pub const REPEAT_HEADER: &str = "idempotency-key";
 
 impl Request {
     /// The same with a key of its own, unless its owner gave it one.
@@ -315,7 +313,7 @@ impl Client {
         let mut request =
             Request::new(Method::DELETE, format!("/v1/streams/{}", claim.id_hex()), "");
         let token = HeaderValue::try_from(claim.token_hex()).expect("hex digits");
-        request.headers.insert(crate::TOKEN_HEADER, token);
+        request.headers.insert(TOKEN_HEADER, token);
         let _ = tokio::time::timeout(FORGET_TIMEOUT, self.request(&request)).await;
     }
 

@@ -23,11 +23,10 @@ mod network;
 mod offer;
 mod tls;
 
-pub use answer::{
-    Answer, Asked, Content, ID_HEADER, IGNORED_HEADER, Step, TOKEN_HEADER, chunk_deltas,
-};
+pub use answer::{Answer, Asked, Content, Step, chunk_deltas};
 pub use claim::Claim;
-pub use client::{Client, Config, REPEAT_HEADER, Request};
+pub use client::{Client, Config, Request};
 pub use error::ClientError;
+pub use loquent_proto::headers::{ID_HEADER, IGNORED_HEADER, REPEAT_HEADER, TOKEN_HEADER};
 pub use memory::{Transport, replace_file};
 pub use reply::Reply;

@@ -4,6 +4,8 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use loquent_proto::headers::HOP_BY_HOP;
+
 use crate::ClientError;
 use crate::http::Response;
 use crate::link::{Link, MessageStream};
@@ -95,23 +97,11 @@ impl Reply {
 
 /// The headers that are not meant for one connection alone.
 pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
-    const HOP: [&str; 10] = [
-        "connection",
-        "content-length",
-        "host",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    ];
     let named = headers.get_all("connection").iter().filter_map(|value| value.to_str().ok());
     let named: Vec<String> =
         named.flat_map(|value| value.split(',')).map(|name| name.trim().to_lowercase()).collect();
     let kept = headers.iter().filter(|(name, _)| {
-        !HOP.contains(&name.as_str()) && !named.iter().any(|other| other == name.as_str())
+        !HOP_BY_HOP.contains(&name.as_str()) && !named.iter().any(|other| other == name.as_str())
     });
     kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }

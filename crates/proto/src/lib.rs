@@ -17,6 +17,7 @@ pub mod delta;
 pub mod error;
 pub mod frame;
 pub mod govern;
+pub mod headers;
 pub mod json;
 pub mod log;
 pub mod message;

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::{HeaderValue, Method, Request as HttpRequest, Uri, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use loquent_proto::headers::{IGNORED_HEADER, REPEAT_HEADER};
 use serde_json::{Value, json};
 
 use crate::answering::Answering;
@@ -23,7 +24,7 @@ use crate::otel::TraceParent;
 use crate::page;
 use crate::service::Service;
 use crate::sse::{SseBody, event_stream};
-use crate::streams::{repeats, routes};
+use crate::streams::routes;
 use crate::upstream::Upstream;
 
 type Shared = State<Arc<App>>;
@@ -90,7 +91,7 @@ async fn answer(
         return upstream.pass_on(parts.method, &parts.uri, &parts.headers, body.into()).await;
     }
     if streams && request.resumable {
-        let again = parts.headers.get(repeats::HEADER);
+        let again = parts.headers.get(REPEAT_HEADER);
         let repeatable = app.streams.repeats.repeatable(asker, again, endpoint, &body)?;
         let keep = routes::Keep { request, arrived, key: asker, repeatable };
         return routes::stream(&app, keep).await;
@@ -138,9 +139,6 @@ async fn pass_on(
     let body = read_body(app, HttpRequest::new(body)).await?;
     upstream.pass_on(parts.method, &parts.uri, &parts.headers, body).await
 }
-
-/// Names the parameters of a request that had no effect.
-pub const IGNORED_HEADER: &str = "x-loquent-ignored-parameters";
 
 /// Names the parameters that had no effect.
 pub fn with_unknown(mut response: Response, unknown: &str) -> Response {

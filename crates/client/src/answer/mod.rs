@@ -19,7 +19,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 pub(crate) use quic::ask as ask_by_quic;
-pub use sse::{ID_HEADER, TOKEN_HEADER};
 pub(crate) use sse::{SsePath, claim_of};
 pub use step::{Content, Step, chunk_deltas};
 
@@ -34,9 +33,6 @@ use quic::QuicPath;
 const MAX_STEPS: usize = 64;
 /// How long a resume over QUIC may take before HTTP is tried.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Response header that names the request's parameters without effect.
-pub const IGNORED_HEADER: &str = "x-loquent-ignored-parameters";
 
 /// What a request for an answer led to.
 pub enum Asked {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use loquent_proto::frame::{Frame, Resume};
+use loquent_proto::headers::IGNORED_HEADER;
 use loquent_proto::{Delta, Micros, Receiver, ReceiverEvent};
 use quinn::VarInt;
 use tokio::time::Instant;
@@ -82,7 +83,7 @@ pub(crate) async fn ask(
             }
             let path = Path::Quic(Box::new(QuicPath::new(link.clone(), stream, route)));
             let answer = Answer::start(client, head.claim, path, 0);
-            let ignored = head.headers.get(super::IGNORED_HEADER).cloned();
+            let ignored = head.headers.get(IGNORED_HEADER).cloned();
             Ok(Asked::Answer(answer.with_ignored_parameters(ignored)))
         }
         Some(_) => {

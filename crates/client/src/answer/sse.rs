@@ -12,6 +12,7 @@ use crate::ClientError;
 use crate::claim::Claim;
 use crate::client::Client;
 use crate::http::{Response, Transport};
+use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
 use loquent_proto::sse::{Event, Parser};
 
 /// Longest event, in bytes.
@@ -20,11 +21,6 @@ const MAX_EVENT_BYTES: usize = 4 << 20;
 const SILENCE: Duration = Duration::from_secs(45);
 /// How often the machine's address is looked at.
 const NETWORK_CHECK: Duration = Duration::from_secs(1);
-
-/// The header that carries an answer's id.
-pub const ID_HEADER: &str = "x-loquent-stream-id";
-/// The header that carries its token.
-pub const TOKEN_HEADER: &str = "x-loquent-stream-token";
 
 /// The claim in a response's headers (S-5.1).
 pub(crate) fn claim_of(headers: &HeaderMap) -> Option<Claim> {

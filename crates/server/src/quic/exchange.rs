@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request as HttpRequest, header};
 use http_body_util::BodyExt;
 use loquent_proto::frame::{Frame, Resume};
+use loquent_proto::headers::{IGNORED_HEADER, REPEAT_HEADER};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tower::ServiceExt;
@@ -19,9 +20,8 @@ use super::message::{Broken, Kind, MAX_MESSAGE_BYTES, Message, Messages, code, p
 use super::session::{Routed, Session};
 use crate::api::request::Endpoint;
 use crate::error::ApiError;
-use crate::http::IGNORED_HEADER;
 use crate::streams::routes::{Keep, Kept, hex, keep};
-use crate::streams::{Aside, Name, Order, Orders, Path, PathId, repeats};
+use crate::streams::{Aside, Name, Order, Orders, Path, PathId};
 
 /// A client must have sent its request by then.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -153,7 +153,7 @@ impl Exchange {
             app.options.api_keys.check(asker)?;
             let arrived = app.clock.now();
             let request = app.service()?.parse(endpoint, &body)?;
-            let again = head.header(repeats::HEADER);
+            let again = head.header(REPEAT_HEADER);
             let repeats = &app.streams.repeats;
             let repeatable = repeats.repeatable(asker, again.as_ref(), endpoint, &body)?;
             keep(&app, Keep { request, arrived, key: asker, repeatable }, id, path).await

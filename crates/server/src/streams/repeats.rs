@@ -9,6 +9,7 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use http::HeaderValue;
+use loquent_proto::headers::REPEAT_HEADER;
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -16,8 +17,6 @@ use super::Name;
 use crate::api::request::Endpoint;
 use crate::error::ApiError;
 
-/// The request header with the key.
-pub const HEADER: &str = "idempotency-key";
 /// Longest key.
 const MAX_KEY_BYTES: usize = 128;
 
@@ -84,7 +83,7 @@ impl Repeats {
         let text = key.to_str().ok().filter(|key| (1..=MAX_KEY_BYTES).contains(&key.len()));
         let Some(text) = text else {
             let message = "The idempotency key must have 1 to 128 visible ASCII characters.";
-            return Err(ApiError::invalid_param(HEADER, message));
+            return Err(ApiError::invalid_param(REPEAT_HEADER, message));
         };
         let id = (self.hasher.hash_one(asker), text.into());
         let mut digest = self.hasher.build_hasher();
@@ -106,7 +105,7 @@ impl Repeats {
         if let Some(before) = known.get(&request.id) {
             if before.digest != request.digest {
                 let message = "This idempotency key came with another request before.";
-                return Err(ApiError::invalid_param(HEADER, message));
+                return Err(ApiError::invalid_param(REPEAT_HEADER, message));
             }
             return Ok(Place::Again(Again(before.name.clone())));
         }

@@ -9,6 +9,7 @@ use axum::extract::{Path as UrlPath, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, Uri};
 use loquent_proto::chunk::Chunks;
+use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -21,9 +22,6 @@ use crate::ask::{Asked, ask};
 use crate::error::ApiError;
 use crate::http::with_unknown;
 use crate::sse::event_stream;
-
-const ID_HEADER: &str = "x-loquent-stream-id";
-const TOKEN_HEADER: &str = "x-loquent-stream-token";
 
 /// A request whose answer is to be kept.
 pub struct Keep<'a> {

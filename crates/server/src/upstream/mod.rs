@@ -20,6 +20,7 @@ use http_body_util::{BodyExt, Limited};
 use loquent_infer::runner::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
+use loquent_proto::headers::HOP_BY_HOP;
 use serde_json::{Map, Value, json};
 use tokio::sync::{oneshot, watch};
 
@@ -42,20 +43,6 @@ const MAX_CHOICES: u64 = 128;
 const MAX_ERROR_BYTES: usize = 1 << 20;
 /// How long an upstream may take to say that it is there.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Headers that concern one connection only (RFC 9110, section 7.6.1), or that are set anew.
-const HOP_BY_HOP: [&str; 10] = [
-    "connection",
-    "content-length",
-    "host",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// Where the upstream server is, and who we are to it.
 #[derive(Debug, Clone)]
