@@ -44,7 +44,8 @@ address_in() {
   return 1
 }
 
-# stages N THREADS [CORE…]: starts the stages of the model split in N; sets $list and $entry
+# stages N THREADS [CORE…]: starts the stages of the model split in N; sets $list and $entry, and
+# $inside: the same stages, but the first in the server's process
 stages() {
   local n=$1 threads=$2 i pin log
   shift 2
@@ -62,6 +63,7 @@ stages() {
     pids+=($!)
     list+=${list:+,}$(address_in "$log")
   done
+  inside=$work/$n-stage-1-of-$n.gguf,${list#*,}
 }
 
 # server NAME OPTIONS OF serve…: adds it to those that are compared next
@@ -75,7 +77,7 @@ server() {
   urls+=("$name=http://$(address_in "$log")")
 }
 
-# split_server NAME OPTIONS…: one over the stages that were started last
+# split_server NAME OPTIONS…: one over the stages of $list
 split_server() {
   local name=$1
   shift
@@ -120,20 +122,26 @@ for part in $parts; do
       done
       compare pinned 8 24 ;;
     four)
-      heading "4 stages, 10 ms each way"
-      stages 4 1; split_server batched --max-batch-size 16 --link-delay-ms 10
-      stages 4 1; split_server lanes,1-thread --max-batch-size 16 --groups 16 --link-delay-ms 10
+      heading "4 stages, 10 ms each way, the first in the server's process: four hops"
+      for groups in auto 3; do
+        stages 4 1; list=$inside
+        name=batched; [ "$groups" = auto ] || name=batched,$groups-groups
+        split_server "$name" --threads 1 --max-batch-size 16 --groups "$groups" --link-delay-ms 10
+      done
+      stages 4 1; list=$inside
+      split_server lanes,1-thread --threads 1 --max-batch-size 16 --groups 16 --link-delay-ms 10
       compare four 16 24
       stop
       # One after the other takes as long for each token whatever waits: two requests do.
-      stages 4 2; split_server serial,2-threads --max-batch-size 1 --groups 1 --link-delay-ms 10
+      stages 4 2; list=$inside
+      split_server serial,2-threads --threads 2 --max-batch-size 1 --groups 1 --link-delay-ms 10
       compare four-serial 16 2 ;;
     one)
       heading "one stream, 2 stages, the first in the server's process: two hops"
       server unsplit --model "$model" --threads 2
       for delay in 0 10; do
         stages 2 2
-        list="$work/2-stage-1-of-2.gguf,${list#*,}"
+        list=$inside
         split_server "hop-${delay}ms" --max-batch-size 1 --threads 2 --link-delay-ms "$delay"
       done
       compare one 1 4 ;;

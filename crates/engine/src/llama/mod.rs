@@ -8,6 +8,7 @@
 //! checked here first: file by [`crate::gguf`], batch by the runner.
 #![allow(unsafe_code)]
 
+mod awake;
 mod context;
 mod embeddings;
 mod log;

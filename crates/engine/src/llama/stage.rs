@@ -9,9 +9,11 @@
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use loquent_infer::runner::{RunError, Slot, Span};
 
+use super::awake::Awake;
 use super::context::Context;
 use super::runner::{check, params, threads};
 use super::threads::ThreadPool;
@@ -37,6 +39,7 @@ pub struct LlamaLayers {
     capture: Option<Box<Capture>>,
     sizes: StageSizes,
     input: Vec<f32>,
+    awake: Awake,
 }
 
 // SAFETY: `capture` is reached by the context only while `decode` runs, which needs
@@ -45,11 +48,16 @@ unsafe impl Send for LlamaLayers {}
 
 impl LlamaLayers {
     /// A context of the stage file `model` with memory for everything that `options` allows.
+    /// Between batches processors stay awake for `stay_awake` at most.
     ///
     /// # Errors
     /// [`LoadError::Backend`] when `model` is no stage file, or when its architecture does
     /// not end its layers as is known here; otherwise as for a whole model.
-    pub fn new(model: Arc<Model>, options: &RunnerOptions) -> Result<Self, LoadError> {
+    pub fn new(
+        model: Arc<Model>,
+        options: &RunnerOptions,
+        stay_awake: Duration,
+    ) -> Result<Self, LoadError> {
         let refuse = |why: String| Err(LoadError::Backend(why));
         check(&model, options)?;
         let Some(keys) = StageKeys::of(model.header()).filter(|keys| !keys.is_entry()) else {
@@ -81,7 +89,8 @@ impl LlamaLayers {
         sizes.kv_cells = kv_cells;
         sizes.context_tokens = sizes.context_tokens.min(context_cells);
         sizes.batch_tokens = sizes.batch_tokens.min(batch_tokens);
-        let mut layers = Self { context, capture, sizes, input: Vec::new() };
+        let awake = Awake::new(threads, stay_awake);
+        let mut layers = Self { context, capture, sizes, input: Vec::new(), awake };
         layers.warm_up()?;
         Ok(layers)
     }
@@ -109,7 +118,10 @@ impl Layers for LlamaLayers {
             capture.rows.clear();
         }
         let (width, all) = (self.sizes.width, self.capture.is_some());
-        self.context.decode_rows(&mut self.input, width, spans, all)?;
+        self.awake.rest();
+        let computed = self.context.decode_rows(&mut self.input, width, spans, all);
+        self.awake.wait();
+        computed?;
         match &self.capture {
             Some(capture) if capture.is_foreign || capture.rows.len() != rows.len() => {
                 let name = &capture.name;

@@ -78,7 +78,11 @@ fn serve(file: &Path, trust: Trust) -> String {
     let address = listener.local_addr().unwrap().to_string();
     let make = Box::new(move |open: &Open, _: Option<Box<dyn Layers>>| {
         let kv_type = [KvType::F32, KvType::F16, KvType::Q8_0][usize::from(open.kv_type)];
-        let layers = LlamaLayers::new(model.clone(), &RunnerOptions { kv_type, ..options() });
+        let layers = LlamaLayers::new(
+            model.clone(),
+            &RunnerOptions { kv_type, ..options() },
+            Duration::from_millis(50),
+        );
         layers.map(|layers| Box::new(layers) as Box<dyn Layers>).map_err(|e| e.to_string())
     });
     thread::spawn(move || StageServer::new(listener, trust, make).run(|_| ()));

@@ -181,7 +181,11 @@ pub(crate) struct EngineArgs {
 impl EngineArgs {
     /// What a stage in this process computes with.
     fn own_stage(&self) -> crate::stage::Compute {
-        crate::stage::Compute { threads: self.threads, gpu_layers: self.gpu_layers }
+        crate::stage::Compute {
+            threads: self.threads,
+            gpu_layers: self.gpu_layers,
+            stay_awake: self.staged.awake.longest(),
+        }
     }
 }
 

@@ -52,6 +52,8 @@ pub(crate) struct StagedArgs {
     stages: Vec<String>,
     #[command(flatten)]
     pub(super) link: LinkArgs,
+    #[command(flatten)]
+    pub(super) awake: crate::stage::AwakeArgs,
     /// How hidden states travel: f32 (exact), f16 or q8
     #[arg(long, env = "LOQUENT_STAGE_DTYPE", default_value = "f32", value_name = "TYPE")]
     pub(super) stage_dtype: Dtype,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use loquent_engine::llama::{
@@ -70,7 +71,8 @@ fn whole_choices(path: &Path) -> anyhow::Result<Vec<Choice>> {
 
 fn staged_choices(entry: &Path, stages: &[PathBuf]) -> anyhow::Result<Vec<Choice>> {
     let mut embeddings = Embeddings::open(entry)?;
-    let stages = stages.iter().map(|path| Ok(LlamaLayers::new(load(path)?, &options())?));
+    let stages =
+        stages.iter().map(|path| Ok(LlamaLayers::new(load(path)?, &options(), Duration::ZERO)?));
     let mut stages = stages.collect::<anyhow::Result<Vec<LlamaLayers>>>()?;
     let (mut sampler, mut scratch) = (sampler(), Scratch::default());
     let mut tokens = prompt(stages.last().context("a split has stages")?.sizes().vocab);

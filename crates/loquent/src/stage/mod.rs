@@ -5,6 +5,7 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -47,6 +48,26 @@ pub struct StageArgs {
     /// Layers on the graphics processor, in builds that have one [default: all that fit]
     #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
     gpu_layers: Option<u32>,
+    #[command(flatten)]
+    awake: AwakeArgs,
+}
+
+/// Whether processors may sleep between batches.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct AwakeArgs {
+    /// Milliseconds for which a stage's processors stay awake for the next batch: a sleeping one
+    /// computes slower at first. Threads that spin at the lowest priority do it, so it costs
+    /// energy while answers run; 0 is never
+    #[arg(long, env = "LOQUENT_STAY_AWAKE_MS", default_value_t = 500, value_name = "MS",
+          value_parser = clap::value_parser!(u64).range(..=60_000))]
+    stay_awake_ms: u64,
+}
+
+impl AwakeArgs {
+    /// The longest time.
+    pub fn longest(&self) -> Duration {
+        Duration::from_millis(self.stay_awake_ms)
+    }
 }
 
 /// What a stage computes with.
@@ -56,6 +77,8 @@ pub struct Compute {
     pub threads: Option<NonZeroU16>,
     /// Layers on the graphics processor.
     pub gpu_layers: Option<u32>,
+    /// How long processors stay awake for the next batch.
+    pub stay_awake: Duration,
 }
 
 impl StageArgs {
@@ -73,7 +96,8 @@ impl StageArgs {
             !is_open || trust.keeps_out(),
             "a stage for other machines needs a --stage-key or --stage-tls-cert"
         );
-        let compute = Compute { threads: self.threads, gpu_layers: self.gpu_layers };
+        let (threads, gpu_layers) = (self.threads, self.gpu_layers);
+        let compute = Compute { threads, gpu_layers, stay_awake: self.awake.longest() };
         let (weights, keys) = load(&self.model, &compute)?;
         let listener = TcpListener::bind(addresses.as_slice())
             .with_context(|| format!("cannot listen on {}", self.listen))?;
@@ -131,7 +155,8 @@ fn make(weights: Arc<Weights>, compute: Compute) -> MakeLayers {
         if let (Some(layers), true) = (before, made_for.as_ref() == Some(&options)) {
             return Ok(layers);
         }
-        let layers = LlamaLayers::new(weights.clone(), &options).map_err(|e| e.to_string())?;
+        let layers = LlamaLayers::new(weights.clone(), &options, compute.stay_awake)
+            .map_err(|error| error.to_string())?;
         made_for = Some(options);
         Ok(Box::new(layers))
     })
