@@ -104,6 +104,20 @@ impl Header {
         self.get(&format!("{}.{key}", self.architecture()?))?.as_u64()
     }
 
+    /// Elements of the keys and values of one token in all layers: exact for plain transformers,
+    /// too high for models with windows or recurrent layers; 0 where the header does not say
+    /// enough.
+    pub fn kv_elements(&self) -> u64 {
+        let number = |key: &str| self.model_number(key);
+        let layers = number("block_count").unwrap_or(0);
+        let heads = number("attention.head_count").unwrap_or(1).max(1);
+        let kv_heads = number("attention.head_count_kv").unwrap_or(heads);
+        let head_width = number("embedding_length").unwrap_or(0) / heads;
+        let key = number("attention.key_length").unwrap_or(head_width);
+        let value = number("attention.value_length").unwrap_or(head_width);
+        layers.saturating_mul(kv_heads).saturating_mul(key.saturating_add(value))
+    }
+
     /// Bytes the file must have to hold every tensor whose size is known here.
     ///
     /// # Errors

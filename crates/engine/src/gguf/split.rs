@@ -24,6 +24,8 @@ use super::{
 pub const STAGE_VERSION: u32 = 1;
 /// Rows of the vocabulary of stages that have no head: enough for llama.cpp, which wants one.
 const DUMMY_VOCAB: u64 = 32;
+/// Tokens whose keys and values, in 16 bits, a layer is taken to read in a step.
+const TYPICAL_TOKENS: u64 = 1024;
 /// Bytes of each tensor that enter the fingerprint.
 const SAMPLE_BYTES: u64 = 4096;
 /// Architectures whose layers are named `blk.N`, whose graph ends a layer in `l_out-N` and
@@ -171,7 +173,8 @@ impl Source {
     }
 
     /// Layers for `stages` stages, such that the most expensive stage costs least. A stage's
-    /// cost is the bytes of its weights, head included: what a decode step reads.
+    /// cost is the bytes that a decode step reads: its weights, head included, and the keys and
+    /// values of a text of [`TYPICAL_TOKENS`].
     ///
     /// # Errors
     /// [`SplitError::Layers`] when there are fewer layers than stages, or no stages.
@@ -180,7 +183,11 @@ impl Source {
             let reason = format!("{stages} stages of {} layers", self.layers);
             return Err(SplitError::Layers(reason));
         }
-        let mut costs: Vec<u64> = (0..self.layers).map(|layer| self.layer_bytes(layer)).collect();
+        let kv_bytes = self.header.kv_elements().saturating_mul(2 * TYPICAL_TOKENS);
+        // Never more than all weights, whatever the header says.
+        let kv_bytes = (kv_bytes / u64::from(self.layers)).min(self.total_bytes());
+        let cost = |layer| self.layer_bytes(layer) + kv_bytes;
+        let mut costs: Vec<u64> = (0..self.layers).map(cost).collect();
         *costs.last_mut().expect("a model has layers") += self.head_bytes();
         Ok(partition(&costs, stages as usize))
     }

@@ -40,15 +40,7 @@ impl KvType {
 /// transformers, too high for models with windows or recurrent layers; 0 where the
 /// header does not say enough.
 pub(super) fn kv_bytes(header: &Header, cells: u32, kv: KvType) -> u64 {
-    let number = |key: &str| header.model_number(key);
-    let layers = number("block_count").unwrap_or(0);
-    let heads = number("attention.head_count").unwrap_or(1).max(1);
-    let kv_heads = number("attention.head_count_kv").unwrap_or(heads);
-    let head_width = number("embedding_length").unwrap_or(0) / heads;
-    let key = number("attention.key_length").unwrap_or(head_width);
-    let value = number("attention.value_length").unwrap_or(head_width);
-    let per_cell = layers.saturating_mul(kv_heads).saturating_mul(key.saturating_add(value));
-    kv.bytes(per_cell.saturating_mul(cells.into()))
+    kv.bytes(header.kv_elements().saturating_mul(cells.into()))
 }
 
 /// Memory that can still be had without swapping, in bytes; `None` where the system

@@ -25,7 +25,7 @@ pub struct SplitArgs {
     /// Stages, balanced by the bytes that each reads for a token
     #[arg(long, value_name = "N", required_unless_present = "layers")]
     stages: Option<u32>,
-    /// Layers of each stage instead, for example 0..21,21..28
+    /// Layers of each stage instead, for example 0..18,18..28
     #[arg(long, value_name = "A..B,…", value_delimiter = ',', value_parser = parse_range,
           conflicts_with = "stages")]
     layers: Vec<Range<u32>>,
