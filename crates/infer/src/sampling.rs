@@ -22,6 +22,8 @@ use select::{Candidate, Row};
 
 /// Temperatures below this are greedy: their weights would overflow.
 const GREEDY_BELOW: f32 = 1e-5;
+/// A logit this far above all others at temperature 1 is as good as alone.
+const SURE_LEAD: f32 = 32.0;
 /// A bias of this or less forbids the token.
 const FORBIDDING_BIAS: f32 = -100.0;
 
@@ -213,6 +215,22 @@ impl Sampler {
         }
         self.remember(token);
         Ok(Choice { token, logprobs })
+    }
+
+    /// Chooses `token`, whose logit stands `lead` above all others, without their row.
+    ///
+    /// `None`, and nothing is remembered, where the row could matter: the request wants
+    /// log-probabilities, changes logits or has a grammar, or its temperature leaves the
+    /// others more than e^-32 of the probability each.
+    pub fn choose_leader(&mut self, token: TokenId, lead: f32) -> Option<Choice> {
+        let Sampling { temperature, logprobs, logit_bias, forbidden, .. } = &self.sampling;
+        let plain = logprobs.is_none() && logit_bias.is_empty() && self.constraint.is_none();
+        let unchanged = !self.sampling.has_penalties() && !forbidden.contains(&token);
+        if !plain || !unchanged || lead < temperature * SURE_LEAD {
+            return None;
+        }
+        self.remember(token);
+        Some(Choice { token, logprobs: None })
     }
 
     fn remember(&mut self, token: TokenId) {

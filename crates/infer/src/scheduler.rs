@@ -129,6 +129,8 @@ pub struct Scheduler {
     free: Vec<Slot>,
     /// After the whole batch failed: its slots, to be computed one by one until the bad one is found.
     suspects: VecDeque<Slot>,
+    /// Tokens in batches that were planned and not yet committed.
+    in_flight: u32,
     load: Load,
 }
 
@@ -157,6 +159,7 @@ impl Scheduler {
             idle: VecDeque::new(),
             free: (0..capacity.slots).rev().map(Slot).collect(),
             suspects: VecDeque::new(),
+            in_flight: 0,
             load: Load { kv_cells: capacity.kv_cells, ..Load::default() },
         }
     }
@@ -299,6 +302,7 @@ impl Scheduler {
             let sequence = self.active[span.slot.index()].as_mut().expect("planned slots run");
             sequence.in_flight = span.tokens.len() as u32;
         }
+        self.in_flight += batch.tokens.len() as u32;
     }
 
     fn plan_step(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
@@ -477,7 +481,7 @@ impl Scheduler {
     /// The sequence's batch is no longer in flight.
     fn land(&mut self, slot: Slot) {
         if let Some(sequence) = &mut self.active[slot.index()] {
-            sequence.in_flight = 0;
+            self.in_flight -= std::mem::take(&mut sequence.in_flight);
         }
     }
 
@@ -525,8 +529,7 @@ impl Scheduler {
 
     /// Cells that neither hold anything nor wait for a batch in flight.
     fn free_cells(&self) -> u32 {
-        let in_flight: u32 = self.active.iter().flatten().map(|sequence| sequence.in_flight).sum();
-        self.ledger.free_cells().saturating_sub(in_flight)
+        self.ledger.free_cells().saturating_sub(self.in_flight)
     }
 
     /// Tokens of `slot` that are known but not computed.
@@ -822,7 +825,9 @@ impl Scheduler {
     fn leave(&mut self, slot: Slot) -> Sequence {
         self.order.retain(|&other| other != slot);
         self.suspects.retain(|&other| other != slot);
-        self.active[slot.index()].take().expect("only running sequences leave")
+        let sequence = self.active[slot.index()].take().expect("only running sequences leave");
+        assert_eq!(sequence.in_flight, 0, "a sequence leaves between batches");
+        sequence
     }
 
     /// Empties a slot that nobody uses.

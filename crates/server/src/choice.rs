@@ -422,7 +422,9 @@ impl Choice {
             return None;
         }
         self.coalescer.on_flush();
-        let next = Flush { choice: self.held.choice, ..Flush::default() };
+        // The next flush is about as long.
+        let text = String::with_capacity(self.held.text.len());
+        let next = Flush { choice: self.held.choice, text, ..Flush::default() };
         let mut flush = std::mem::replace(&mut self.held, next);
         if self.timings {
             self.record.flushes.push((self.completion_tokens, now));

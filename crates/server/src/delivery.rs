@@ -16,7 +16,7 @@ use crate::choice::{Choice, Flush, Progress};
 use crate::clock::Clock;
 use crate::engine_thread::Command;
 use crate::flow::{Inflow, Outflow, flow};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Tally};
 use crate::ticket::Ticket;
 
 /// Bounds on one stream.
@@ -136,6 +136,7 @@ struct Delivery {
     commands: mpsc::UnboundedSender<Command>,
     clock: Clock,
     metrics: Arc<Metrics>,
+    tally: Tally,
     /// Tags of streams that hold content under a deadline, wait for a reader, or are paused.
     watched: Vec<Tag>,
 }
@@ -155,6 +156,7 @@ pub fn start(
         bounds,
         commands,
         clock,
+        tally: metrics.tally(),
         metrics,
         watched: Vec::new(),
     };
@@ -223,14 +225,16 @@ impl Delivery {
     }
 
     fn handle_step(&mut self, step: Step) {
-        let now = step.finished;
-        self.metrics.on_hand_over(self.clock.now().saturating_sub(now));
+        let now = self.clock.now();
+        self.metrics.on_hand_over(now.saturating_sub(step.finished));
         for event in step.events {
-            self.handle_event(now, step.rows, event);
+            self.handle_event(now, step.finished, step.rows, event);
         }
+        self.tally.publish();
     }
 
-    fn handle_event(&mut self, now: Duration, rows: u32, event: Event) {
+    /// Takes an event of a step that had `rows` sequences and was `finished` a moment ago.
+    fn handle_event(&mut self, now: Duration, finished: Duration, rows: u32, event: Event) {
         let tag = event.tag;
         let Some(stream) = self.stream(tag) else {
             return;
@@ -238,26 +242,26 @@ impl Delivery {
         stream.ticket.dequeue();
         let clear = stream.unread_bytes() == 0;
         let last = stream.choice.last_token().filter(|_| event.token.is_some());
-        let progress = stream.choice.on_event(now, rows, event, clear);
+        let progress = stream.choice.on_event(finished, rows, event, clear);
         let waits = stream.choice.deadline().is_some() || stream.choice.wants_clear();
         if let Some(last) = last {
-            self.metrics.on_token_gap(now.saturating_sub(last));
+            self.tally.on_token_gap(finished.saturating_sub(last));
         }
         match progress {
             Progress::Held if waits => self.watch(tag),
             Progress::Held => {}
-            Progress::Due => self.flush(tag),
-            Progress::Ended => self.end(tag),
+            Progress::Due => self.flush(now, tag),
+            Progress::Ended => self.end(now, tag),
             Progress::Stopped => {
-                self.end(tag);
+                self.end(now, tag);
                 self.send(Command::Finish(tag));
             }
         }
     }
 
     /// Passes on what is held, unless the reader has fallen too far behind.
-    fn flush(&mut self, tag: Tag) {
-        let (now, bounds) = (self.clock.now(), self.bounds);
+    fn flush(&mut self, now: Duration, tag: Tag) {
+        let bounds = self.bounds;
         let Some(stream) = self.stream(tag) else {
             return;
         };
@@ -265,7 +269,7 @@ impl Delivery {
         stream.blocked = unread >= bounds.buffer_bytes / 2;
         if !stream.blocked {
             if let Some(flush) = stream.choice.take_flush(now) {
-                self.metrics.on_flush(flush.tokens);
+                self.tally.on_flush(flush.tokens);
                 self.pass_on(tag, flush);
             }
             return;
@@ -279,13 +283,12 @@ impl Delivery {
         self.watch(tag);
     }
 
-    fn end(&mut self, tag: Tag) {
-        let now = self.clock.now();
+    fn end(&mut self, now: Duration, tag: Tag) {
         let Some(mut stream) = self.remove(tag) else {
             return;
         };
         if let Some(flush) = stream.choice.take_flush(now) {
-            self.metrics.on_flush(flush.tokens);
+            self.tally.on_flush(flush.tokens);
             stream.pass_on(flush);
         }
     }
@@ -304,6 +307,7 @@ impl Delivery {
         for tag in std::mem::take(&mut self.watched) {
             self.look_after(now, tag);
         }
+        self.tally.publish();
     }
 
     fn look_after(&mut self, now: Duration, tag: Tag) {
@@ -320,14 +324,14 @@ impl Delivery {
             Some(_) if caught_up => {
                 stream.paused_since = None;
                 self.send(Command::Resume(tag));
-                self.flush(tag);
+                self.flush(now, tag);
             }
             Some(since) if !stream.patient && now.saturating_sub(since) >= bounds.stall_limit => {
                 stream.choice.fail("the client stopped reading its stream");
-                self.end(tag);
+                self.end(now, tag);
                 self.send(Command::Cancel(tag));
             }
-            None if overdue || clear || (stream.blocked && caught_up) => self.flush(tag),
+            None if overdue || clear || (stream.blocked && caught_up) => self.flush(now, tag),
             None if stream.choice.held_bytes() == 0 => {}
             _ => self.watch(tag),
         }

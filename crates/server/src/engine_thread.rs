@@ -21,6 +21,7 @@ use loquent_infer::request::{Step, Tag, Work};
 use loquent_infer::runner::{Batch, RunError, Runner, Sampled, TokenId};
 use loquent_infer::scheduler::{Limits, Scheduler};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -281,7 +282,10 @@ impl Driver {
     /// Sends a step to delivery; false when nobody is there any more.
     fn hand_over(&mut self, step: Step) -> bool {
         self.metrics.on_step(&step, &self.scheduler.load());
-        self.outbox.blocking_send(step).is_ok()
+        match self.outbox.try_send(step) {
+            Err(TrySendError::Full(step)) => self.outbox.blocking_send(step).is_ok(),
+            sent => sent.is_ok(),
+        }
     }
 
     fn handle_command(&mut self, command: Command) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use loquent_infer::request::Step;
 use loquent_infer::scheduler::Load;
+use prometheus::local::{LocalHistogram, LocalIntCounter};
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
     TextEncoder,
@@ -80,6 +81,35 @@ impl ActivePath {
 impl Drop for ActivePath {
     fn drop(&mut self) {
         self.0.dec();
+    }
+}
+
+/// Gaps and flushes of many streams, noted together: what is shared is changed once for a
+/// step, not for each of its tokens.
+#[derive(Debug)]
+pub struct Tally {
+    itl: LocalHistogram,
+    flushes: LocalIntCounter,
+    flush_tokens: LocalHistogram,
+}
+
+impl Tally {
+    /// Notes the gap between two tokens of one completion.
+    pub fn on_token_gap(&self, gap: Duration) {
+        self.itl.observe(gap.as_secs_f64());
+    }
+
+    /// Notes a flush of `tokens`.
+    pub fn on_flush(&self, tokens: u32) {
+        self.flushes.inc();
+        self.flush_tokens.observe(f64::from(tokens));
+    }
+
+    /// Adds what was noted to the metrics.
+    pub fn publish(&self) {
+        self.itl.flush();
+        self.flushes.flush();
+        self.flush_tokens.flush();
     }
 }
 
@@ -236,9 +266,9 @@ impl Metrics {
         self.step_rows.observe(f64::from(step.rows));
         let tokens = step.events.iter().filter(|event| event.token.is_some()).count();
         self.generation_tokens.inc_by(tokens as u64);
-        for event in &step.events {
-            self.batch_wait.observe(event.wait.as_secs_f64());
-        }
+        let waits = self.batch_wait.local();
+        step.events.iter().for_each(|event| waits.observe(event.wait.as_secs_f64()));
+        waits.flush();
         self.on_idle(load);
     }
 
@@ -252,6 +282,15 @@ impl Metrics {
         raise(&self.preemptions, load.preemptions);
         raise(&self.guessed_tokens, load.guessed_tokens);
         raise(&self.agreed_tokens, load.agreed_tokens);
+    }
+
+    /// For one who delivers many streams.
+    pub fn tally(&self) -> Tally {
+        Tally {
+            itl: self.itl.local(),
+            flushes: self.flushes.local(),
+            flush_tokens: self.flush_tokens.local(),
+        }
     }
 
     /// Notes how long a step's results took to reach delivery.

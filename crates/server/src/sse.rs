@@ -6,7 +6,7 @@
 //! aborted connection: clients take a clean end for a complete answer.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use axum::response::Response;
@@ -20,8 +20,6 @@ use crate::answering::Answering;
 use crate::api::answer::Chunks;
 use crate::error::ApiError;
 
-/// Room for the events of most flushes.
-const EVENT_BYTES: usize = 512;
 /// Bytes gathered into one frame while more is ready.
 const FRAME_BYTES: usize = 16 * 1024;
 
@@ -49,12 +47,16 @@ pub struct SseBody {
     chunks: Chunks,
     state: State,
     heartbeat: Heartbeat,
+    /// Where events are written before they leave; its memory stays.
+    events: Vec<u8>,
 }
 
 /// Comments in a stream's silence.
 pub struct Heartbeat {
     period: Duration,
     silence: Pin<Box<Sleep>>,
+    /// Whom the timer will wake.
+    armed: Option<Waker>,
     last_frame: Instant,
 }
 
@@ -62,7 +64,7 @@ impl Heartbeat {
     /// A comment after each `period` of silence.
     pub fn new(period: Duration) -> Self {
         let silence = Box::pin(tokio::time::sleep(period));
-        Self { period, silence, last_frame: Instant::now() }
+        Self { period, silence, armed: None, last_frame: Instant::now() }
     }
 
     /// Something was written.
@@ -71,15 +73,23 @@ impl Heartbeat {
     }
 
     /// The comment that is due.
-    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Vec<u8>> {
+    ///
+    /// Asked between any two frames, and nearly always in vain: the timer itself is asked only
+    /// when it is over or has to learn of another waker.
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
+        let armed = self.armed.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
+        if armed && !self.silence.is_elapsed() {
+            return Poll::Pending;
+        }
         loop {
+            self.armed = Some(context.waker().clone());
             ready!(self.silence.as_mut().poll(context));
             let due = self.last_frame + self.period;
             let over = Instant::now() >= due;
             let next = if over { Instant::now() + self.period } else { due };
             self.silence.as_mut().reset(next);
             if over {
-                return Poll::Ready(b": waiting\n\n".to_vec());
+                return Poll::Ready(Bytes::from_static(b": waiting\n\n"));
             }
         }
     }
@@ -99,53 +109,48 @@ impl SseBody {
             chunks,
             state: State::Opening(preface),
             heartbeat: Heartbeat::new(heartbeat),
+            events: Vec::new(),
         }
     }
 
     /// Gathers all events that are ready.
-    fn poll_events(&mut self, context: &mut Context<'_>) -> Poll<Vec<u8>> {
-        let mut out = Vec::new();
-        while out.len() < FRAME_BYTES {
+    fn poll_events(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
+        self.events.clear();
+        while self.events.len() < FRAME_BYTES {
             let Poll::Ready(flush) = self.answering.poll_flush(context) else {
                 break;
             };
-            out.reserve(EVENT_BYTES);
             let Some(flush) = flush else {
-                self.finish(&mut out);
+                self.finish();
                 break;
             };
-            self.chunks.flush(&flush, &self.answering.usage(), &mut out);
+            self.chunks.flush(&flush, &|| self.answering.usage(), &mut self.events);
             if let Some(error) = flush.end.and_then(|end| end.reason.error()) {
-                self.break_off(error, &mut out);
+                self.break_off(error);
                 break;
             }
         }
-        if out.is_empty() { Poll::Pending } else { Poll::Ready(out) }
+        if self.events.is_empty() {
+            return Poll::Pending;
+        }
+        Poll::Ready(Bytes::copy_from_slice(&self.events))
     }
 
-    fn finish(&mut self, out: &mut Vec<u8>) {
+    fn finish(&mut self) {
         if !self.answering.is_complete() {
-            return self.break_off(ApiError::internal("The engine has stopped."), out);
+            return self.break_off(ApiError::internal("The engine has stopped."));
         }
         if self.answering.stream.include_usage {
             let timings = self.answering.stream.include_timings.then(|| self.answering.timings());
             let usage = self.answering.usage_json();
-            self.chunks.usage(usage, self.answering.extra(), timings, out);
+            self.chunks.usage(usage, self.answering.extra(), timings, &mut self.events);
         }
-        self.chunks.done(out);
+        self.chunks.done(&mut self.events);
         self.state = State::Done;
     }
 
-    fn break_off(&mut self, error: ApiError, out: &mut Vec<u8>) {
-        out.extend_from_slice(
-            format!(
-                "data: {}
-
-",
-                error.json()
-            )
-            .as_bytes(),
-        );
+    fn break_off(&mut self, error: ApiError) {
+        self.events.extend_from_slice(format!("data: {}\n\n", error.json()).as_bytes());
         self.state = State::Breaking(error);
     }
 }
@@ -180,7 +185,7 @@ impl Body for SseBody {
             Poll::Pending => ready!(this.heartbeat.poll(context)),
         };
         this.heartbeat.reset();
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from(frame)))))
+        Poll::Ready(Some(Ok(Frame::data(frame))))
     }
 }
 

@@ -149,10 +149,16 @@ impl SimRunner {
         let i = sampler.generated();
         let prompt = &tokens[..tokens.len() - i as usize];
         let answer = self.answers[slot.index()].get_or_insert_with(|| Answer::to(prompt));
+        let over = i >= answer.length;
+        let (leader, lead) =
+            if over { (TURN_END, OVER - WANTED) } else { (answer.token(i), WANTED) };
+        if let Some(choice) = sampler.choose_leader(leader, lead) {
+            return Sampled { slot, outcome: Ok(choice) };
+        }
         self.logits.clear();
         self.logits.resize(SIZE, 0.0);
         self.logits[answer.token(i) as usize] = WANTED;
-        if i >= answer.length {
+        if over {
             self.logits[TURN_END as usize] = OVER;
         }
         Sampled { slot, outcome: sampler.sample(&mut self.logits, &mut self.scratch) }

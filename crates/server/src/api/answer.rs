@@ -132,7 +132,8 @@ impl Chunks {
     }
 
     /// Appends the events of `flush` to `out`; its error, if any, is the caller's business.
-    pub fn flush(&mut self, flush: &Flush, usage: &Usage, out: &mut Vec<u8>) {
+    /// `usage` is asked for where chunks carry counts.
+    pub fn flush(&mut self, flush: &Flush, usage: &dyn Fn() -> Usage, out: &mut Vec<u8>) {
         let index = flush.choice as usize;
         if !std::mem::replace(&mut self.started[index], true) && self.endpoint == Endpoint::Chat {
             self.event(flush.choice, out, usage, |_, out| {
@@ -160,7 +161,7 @@ impl Chunks {
     /// Appends text that is no completion: an echoed prompt.
     pub fn echo(&mut self, choice: u32, text: &str, out: &mut Vec<u8>) {
         let flush = Flush { choice, text: text.to_owned(), ..Flush::default() };
-        self.flush(&flush, &Usage::default(), out);
+        self.flush(&flush, &Usage::default, out);
     }
 
     /// Appends the chunk that carries usage, with `timings` and what an upstream server said
@@ -190,7 +191,7 @@ impl Chunks {
     }
 
     /// The event of what `flush` holds, with what an upstream server said beside it.
-    fn content_event(&self, flush: &Flush, out: &mut Vec<u8>, usage: &Usage) {
+    fn content_event(&self, flush: &Flush, out: &mut Vec<u8>, usage: &dyn Fn() -> Usage) {
         let extra = flush.extra.as_ref().map(|extra| &extra.chunk);
         self.event(flush.choice, out, usage, |chunks, out| chunks.content(flush, out));
         if let Some(extra) = extra.filter(|extra| !extra.is_empty()) {
@@ -204,7 +205,7 @@ impl Chunks {
         &self,
         index: u32,
         out: &mut Vec<u8>,
-        usage: &Usage,
+        usage: &dyn Fn() -> Usage,
         body: impl FnOnce(&Self, &mut Vec<u8>),
     ) {
         let _ = writeln!(out, "id: {}", self.offset);
@@ -216,7 +217,7 @@ impl Chunks {
             UsageInChunks::Absent => {}
             UsageInChunks::Null => out.extend_from_slice(b",\"usage\":null"),
             UsageInChunks::Counts => {
-                let _ = write!(out, ",\"usage\":{}", usage.json());
+                let _ = write!(out, ",\"usage\":{}", usage().json());
             }
         }
         out.extend_from_slice(b"}\n\n");

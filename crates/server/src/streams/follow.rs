@@ -104,12 +104,12 @@ impl Body for FollowBody {
             State::Broken => return Poll::Ready(Some(Err(BrokenStream(lost())))),
         }
         let frame = match this.poll_events(context) {
-            Poll::Ready(Some(events)) => events.into_bytes(),
+            Poll::Ready(Some(events)) => Bytes::from(events),
             Poll::Ready(None) => return Poll::Ready(Some(Err(BrokenStream(lost())))),
             Poll::Pending => ready!(this.heartbeat.poll(context)),
         };
         this.heartbeat.reset();
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from(frame)))))
+        Poll::Ready(Some(Ok(Frame::data(frame))))
     }
 }
 
