@@ -89,11 +89,16 @@ impl Coalescer {
         self.held_since.is_some() && (!self.flushed_any || due || overdue)
     }
 
+    /// Whether [`Self::on_token`] minds if delivery has caught up ([`StreamInterval::Auto`]).
+    pub fn minds_backlog(&self) -> bool {
+        self.interval == StreamInterval::Auto
+    }
+
     /// The backlog has cleared; returns whether to flush now ([`StreamInterval::Auto`]
     /// with content held).
     #[must_use]
     pub fn on_clear(&mut self) -> bool {
-        self.interval == StreamInterval::Auto && self.held_since.is_some()
+        self.minds_backlog() && self.held_since.is_some()
     }
 
     /// Everything held was flushed: after a yes, at the deadline, or at the end.

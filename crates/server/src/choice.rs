@@ -383,7 +383,7 @@ impl Choice {
 
     /// Takes one event of a step that had `rows` sequences and ended at `now`.
     ///
-    /// `clear`: the client has taken all earlier flushes.
+    /// `clear`: the client has taken all earlier flushes; see [`Self::minds_backlog`].
     pub fn on_event(&mut self, now: Duration, rows: u32, event: Event, clear: bool) -> Progress {
         if let Some(admitted) = event.admitted {
             self.record.admitted = Some(admitted);
@@ -443,6 +443,11 @@ impl Choice {
     /// When held content must leave, whatever the interval.
     pub fn deadline(&self) -> Option<Duration> {
         self.coalescer.deadline().map(|at| Duration::from_micros(at.0))
+    }
+
+    /// Whether [`Self::on_event`] minds if the client has taken all flushes.
+    pub fn minds_backlog(&self) -> bool {
+        self.coalescer.minds_backlog()
     }
 
     /// Whether text waits for the backlog to clear.

@@ -240,7 +240,7 @@ impl Delivery {
             return;
         };
         stream.ticket.dequeue();
-        let clear = stream.unread_bytes() == 0;
+        let clear = stream.choice.minds_backlog() && stream.unread_bytes() == 0;
         let last = stream.choice.last_token().filter(|_| event.token.is_some());
         let progress = stream.choice.on_event(finished, rows, event, clear);
         let waits = stream.choice.deadline().is_some() || stream.choice.wants_clear();

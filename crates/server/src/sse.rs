@@ -55,39 +55,45 @@ pub struct SseBody {
 pub struct Heartbeat {
     period: Duration,
     silence: Pin<Box<Sleep>>,
-    /// Whom the timer will wake.
+    /// When the timer ends, and whom it will wake.
+    due: Instant,
     armed: Option<Waker>,
     last_frame: Instant,
+    /// That was just now.
+    fresh: bool,
 }
 
 impl Heartbeat {
     /// A comment after each `period` of silence.
     pub fn new(period: Duration) -> Self {
         let silence = Box::pin(tokio::time::sleep(period));
-        Self { period, silence, armed: None, last_frame: Instant::now() }
+        let due = silence.deadline();
+        Self { period, silence, due, armed: None, last_frame: Instant::now(), fresh: true }
     }
 
     /// Something was written.
     pub fn reset(&mut self) {
         self.last_frame = Instant::now();
+        self.fresh = true;
     }
 
     /// The comment that is due.
     ///
     /// Asked between any two frames, and nearly always in vain: the timer itself is asked only
-    /// when it is over or has to learn of another waker.
+    /// when it is due or has to learn of another waker.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
         let armed = self.armed.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
-        if armed && !self.silence.is_elapsed() {
+        let now = if std::mem::take(&mut self.fresh) { self.last_frame } else { Instant::now() };
+        if armed && now < self.due {
             return Poll::Pending;
         }
         loop {
             self.armed = Some(context.waker().clone());
             ready!(self.silence.as_mut().poll(context));
-            let due = self.last_frame + self.period;
-            let over = Instant::now() >= due;
-            let next = if over { Instant::now() + self.period } else { due };
-            self.silence.as_mut().reset(next);
+            let (now, due) = (Instant::now(), self.last_frame + self.period);
+            let over = now >= due;
+            self.due = if over { now + self.period } else { due };
+            self.silence.as_mut().reset(self.due);
             if over {
                 return Poll::Ready(Bytes::from_static(b": waiting\n\n"));
             }

@@ -208,9 +208,12 @@ impl Chunks {
         usage: &dyn Fn() -> Usage,
         body: impl FnOnce(&Self, &mut Vec<u8>),
     ) {
-        let _ = writeln!(out, "id: {}", self.offset);
+        out.extend_from_slice(b"id: ");
+        put_number(self.offset, out);
+        out.push(b'\n');
         out.extend_from_slice(&self.envelope);
-        let _ = write!(out, "{index},");
+        put_number(index.into(), out);
+        out.push(b',');
         body(self, out);
         out.extend_from_slice(b"}]");
         match self.usage_in_chunks {
@@ -249,6 +252,11 @@ impl Chunks {
             put_members(&extra.choice, out);
         }
     }
+}
+
+/// Digits without the machinery of [`std::fmt`], twice for every token.
+fn put_number(number: u64, out: &mut Vec<u8>) {
+    let _ = serde_json::to_writer(out, &number);
 }
 
 /// `,"name":value` of each.
