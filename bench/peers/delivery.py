@@ -8,6 +8,7 @@ them in turn and reads their CPU clocks. VENV needs `pip install fastapi uvicorn
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -20,6 +21,8 @@ import servers
 HERE = pathlib.Path(__file__).resolve().parent
 KEY = "server_cpu_us_per_token"
 STREAMS = [1, 16, 64, 256]
+# A loop that any other work interrupts.
+IDLE_LOOP = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
 
 
 def main():
@@ -28,6 +31,8 @@ def main():
     parser.add_argument("--loquent", default=os.environ.get("LOQUENT", "loquent"))
     parser.add_argument("--rate", type=float, default=100.0, help="tokens/s of each stream [100]")
     parser.add_argument("--runs", type=int, default=5, help="alternating runs [5]")
+    parser.add_argument("--awake", action="store_true", help="keep the processors from sleeping between tokens: "
+                        "an idle-priority loop on each, so that CPU clocks measure work more than waking up")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parent / "out")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -36,9 +41,22 @@ def main():
     arguments = ["--simulate", rate, "--max-batch-size", "256", "--max-inflight-requests", "1024"]
     theirs = servers.fastapi(options.python, options.out / "fastapi.log", rate=rate)
     ours = servers.loquent(options.loquent, arguments, options.out / "loquent.log")
-    with theirs, ours:
+    with awake() if options.awake else contextlib.nullcontext(), theirs, ours:
         against_fastapi(options, theirs, ours)
         by_concurrency(options, ours)
+
+
+@contextlib.contextmanager
+def awake():
+    """Keeps every processor busy with nothing while it lasts."""
+    pin = "import os; os.sched_setaffinity(0, [{}]); "
+    loops = [subprocess.Popen([sys.executable, "-c", pin.format(cpu) + IDLE_LOOP]) for cpu in os.sched_getaffinity(0)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def against_fastapi(options, theirs, ours):
