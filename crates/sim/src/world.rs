@@ -61,9 +61,15 @@ pub struct Course {
 
 /// Runs one session of `scheme`.
 pub fn run(scheme: &Scheme, setting: &Setting<'_>) -> Course {
-    let horizon_us = setting.length_us + AFTERMATH_US;
+    run_at(scheme, setting, setting.generator.times_us(setting.seed, setting.length_us))
+}
+
+/// The same for tokens that are generated at these times, in µs and ascending: of a measurement
+/// that is to be compared. Its tokens do not come at the moments at which the weather changes.
+pub fn run_at(scheme: &Scheme, setting: &Setting<'_>, generated_us: Vec<u64>) -> Course {
+    let horizon_us = setting.length_us.max(generated_us.last().map_or(0, |last| last + 1));
+    let horizon_us = horizon_us + AFTERMATH_US;
     let weather = Weather::new(&setting.link.channel, setting.seed, horizon_us);
-    let generated_us = setting.generator.times_us(setting.seed, setting.length_us);
     match scheme.ends(setting.link, &setting.reader) {
         Some((sender, receiver)) => {
             let path = Path::new(setting.link, &weather, setting.seed, horizon_us);

@@ -107,8 +107,14 @@ pub fn displayed_us(ready_us: &[u64], pace: Pace) -> Vec<u64> {
     shown_us
 }
 
-/// What the simulator says of the same session.
-pub fn predict(plan: &Plan, scheme: Scheme, rtt_ms: f64, session: usize) -> Figures {
+/// What the simulator says of the same session, its tokens generated at `generated_us`.
+pub fn predict(
+    plan: &Plan,
+    scheme: Scheme,
+    rtt_ms: f64,
+    session: usize,
+    generated_us: &[u64],
+) -> Figures {
     let setting = Setting {
         link: &plan.link(rtt_ms),
         generator: &plan.generator(),
@@ -116,7 +122,7 @@ pub fn predict(plan: &Plan, scheme: Scheme, rtt_ms: f64, session: usize) -> Figu
         length_us: plan.length_us(),
         seed: plan.session_seed(session),
     };
-    let course = world::run(&scheme.simulated(), &setting);
+    let course = world::run_at(&scheme.simulated(), &setting, generated_us.to_vec());
     let rtt_us = (rtt_ms * 1e3) as u64;
     let paced_us = displayed_us(&course.ready_us, plan.pace());
     Figures {

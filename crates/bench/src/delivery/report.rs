@@ -102,7 +102,9 @@ impl Report {
     pub fn new(plan: Plan, trials: Trials, targets: Targets) -> Self {
         let cell = |scheme: Scheme, rtt_ms: f64, trial: Trial| Cell {
             figures: trial.courses.iter().map(|c| judge(&plan, scheme, rtt_ms, c)).collect(),
-            predicted: (0..plan.sessions).map(|s| predict(&plan, scheme, rtt_ms, s)).collect(),
+            predicted: (trial.courses.iter().enumerate())
+                .map(|(s, course)| predict(&plan, scheme, rtt_ms, s, &course.generated_us))
+                .collect(),
             scheme,
             trial,
         };

@@ -109,6 +109,8 @@ impl Server {
         server
             .args(["serve", "--simulate", rate, "--host", host, "--port", &port.to_string()])
             .args(["--max-batch-size", &batch, "--max-connections-per-address", "4096"])
+            // All streams begin with the first step that knows of them: prompts are not measured.
+            .args(["--itl-target-ms", "off", "--prefill-max-tokens", "1000000"])
             .args(&plan.server_options)
             .env("LOQUENT_LOG", "warn")
             .stdout(Stdio::null());
