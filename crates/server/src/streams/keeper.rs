@@ -32,6 +32,10 @@ const PIECE_BYTES: u64 = 16 * 1024;
 const LAZY_GATHER: Micros = Micros::from_ms(200);
 /// Flushes taken at once before what is due is sent.
 const MAX_FLUSHES: usize = 64;
+/// Timers fire up to a millisecond after their time, a fifth of the gap between alarms on a short
+/// path (`spec/delivery.md`, section 7). So they are set this much before it, and what is due
+/// within this time counts as due.
+const EARLY: Micros = Micros::from_ms(1);
 /// Times of appends remembered for the acknowledgement's latency.
 const MAX_APPENDS: usize = 256;
 
@@ -91,6 +95,10 @@ pub struct Keeper {
     unread_since: Option<Micros>,
     /// A reader in no hurry: flushes wait until then.
     gather_until: Micros,
+    /// What the timer is set for.
+    armed: Option<Micros>,
+    /// The latest time by which anything was done.
+    time: Micros,
     appends: VecDeque<(u64, Micros)>,
     datagram: Vec<u8>,
 }
@@ -126,6 +134,8 @@ impl Keeper {
             stuck_since: None,
             unread_since: None,
             gather_until: Micros::ZERO,
+            armed: None,
+            time: now,
             appends: VecDeque::new(),
             datagram: Vec::new(),
         };
@@ -139,7 +149,6 @@ impl Keeper {
     /// Runs until the answer is forgotten.
     pub async fn run(mut self, mut inbox: mpsc::Receiver<Order>) {
         let mut timer = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
-        let mut armed = None;
         loop {
             let now = self.now();
             self.drive(now);
@@ -147,9 +156,10 @@ impl Keeper {
                 break;
             }
             let wake_at = self.wake_at(now);
-            if let Some(at) = wake_at.filter(|_| wake_at != armed) {
-                timer.as_mut().reset(Instant::now() + Duration::from_micros(at.since(now).0));
-                armed = wake_at;
+            if let Some(at) = wake_at.filter(|_| wake_at != self.armed) {
+                let left = at.since(self.clock() + EARLY);
+                timer.as_mut().reset(Instant::now() + Duration::from_micros(left.0));
+                self.armed = wake_at;
             }
             let timer = wake_at.is_some().then_some(timer.as_mut());
             let woken = self.wait(now, &mut inbox, timer).await;
@@ -533,7 +543,15 @@ impl Keeper {
         [sender, gather, stuck, watch, self.forget_at()].into_iter().flatten().min()
     }
 
-    fn now(&self) -> Micros {
+    /// The time by which to act: what the timer is set for, from shortly before it on.
+    fn now(&mut self) -> Micros {
+        let clock = self.clock();
+        let due = self.armed.filter(|at| *at <= clock + EARLY);
+        self.time = self.time.max(due.map_or(clock, |at| at.max(clock)));
+        self.time
+    }
+
+    fn clock(&self) -> Micros {
         micros(self.streams.clock.now())
     }
 }
