@@ -345,15 +345,16 @@ fn lossy_session() -> Value {
     script.data(100, 13..18, 1); // the packet before was lost: a hole
     script.data(105, 18..20, 0); // half a record beyond the hole
     script.data(110, 5..14, 0); // closes the hole
-    script.data(111, 5..14, 0); // nothing new: acknowledged 25 ms after the last time
-    script.wait(135);
-    script.hidden(140, true);
-    script.datagram(145, b"\x10\x02\x07\x00"); // another stream
-    script.datagram(146, b"\x30\x01\x07\x00"); // another version
-    script.data(150, 14..200, 0); // the rest
-    script.data(160, 0..200, 0);
-    script.wait(175);
-    script.wait(3_150); // the end of lingering
+    script.data(111, 5..14, 0); // nothing new: acknowledged 100 ms after the last time
+    script.wait(209);
+    script.wait(210);
+    script.hidden(240, true);
+    script.datagram(245, b"\x10\x02\x07\x00"); // another stream
+    script.datagram(246, b"\x30\x01\x07\x00"); // another version
+    script.data(250, 14..200, 0); // the rest
+    script.data(260, 0..200, 0);
+    script.wait(350);
+    script.wait(3_250); // the end of lingering
     script.case("loss, reordering, repetition, a hidden page, the end", Pace::OFF)
 }
 

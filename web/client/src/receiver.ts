@@ -31,7 +31,7 @@ export const DEFAULT_CONFIG: ReceiverConfig = {
   limits: DEFAULT_LIMITS,
   checked: false,
   pace: PACE_OFF,
-  ackGap_us: 25_000,
+  ackGap_us: 100_000,
   probeAfter_us: 2_000_000,
   silentAfter_us: 10_000_000,
   linger_us: 3_000_000,

@@ -16,7 +16,9 @@ use std::time::Duration;
 use anyhow::Context;
 use axum::Router;
 use quinn::crypto::rustls::{HandshakeData, QuicServerConfig};
-use quinn::{Endpoint, EndpointConfig, Incoming, ServerConfig, TransportConfig, VarInt};
+use quinn::{
+    AckFrequencyConfig, Endpoint, EndpointConfig, Incoming, ServerConfig, TransportConfig, VarInt,
+};
 use tokio::time::timeout;
 
 use crate::app::{App, Offer};
@@ -38,6 +40,10 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_BEYOND: usize = 64;
 /// Handshakes under way beyond which nobody is answered.
 const MAX_HANDSHAKES: usize = 1024;
+/// How many packets, and how long, clients may keep back QUIC's own acknowledgements. An answer's
+/// datagrams have acknowledgements of ours, which leave later than QUIC's would: a packet more.
+const QUIC_ACK_PACKETS: u32 = 10;
+const QUIC_ACK_DELAY: Duration = Duration::from_millis(100);
 /// HTTP/3 has three streams of its own, and browsers may add one without a meaning.
 const MAX_UNI_STREAMS: u32 = 8;
 /// Unsent datagrams of a connection: about one packet for each of a dozen answers. When the
@@ -238,8 +244,14 @@ fn server_config(options: &QuicOptions) -> anyhow::Result<(ServerConfig, Option<
     let tls = certificate.tls(&[ALPN.as_bytes(), web_transport_quinn::ALPN.as_bytes()])?;
     let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
     config.max_incoming(MAX_HANDSHAKES);
+    let mut rare = AckFrequencyConfig::default();
+    rare.ack_eliciting_threshold(QUIC_ACK_PACKETS.into())
+        .max_ack_delay(Some(QUIC_ACK_DELAY))
+        // A lost datagram is nothing that an early acknowledgement could mend.
+        .reordering_threshold(VarInt::from_u32(0));
     let mut transport = TransportConfig::default();
     transport
+        .ack_frequency_config(Some(rare))
         .max_concurrent_bidi_streams(options.max_streams.into())
         .max_concurrent_uni_streams(MAX_UNI_STREAMS.into())
         .max_idle_timeout(Some(IDLE_TIMEOUT.try_into()?))

@@ -33,6 +33,8 @@ async fn an_answer_by_datagram_is_the_answer() {
         reader.said
     );
     assert_eq!(reader.frames[1], 0, "datagrams got through, and yet it came by the stream");
+    let asked = quinn::Connection::stats(&connection).frame_rx.ack_frequency;
+    assert!(asked > 0, "QUIC acknowledges what we acknowledge, in packets of its own");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
