@@ -160,7 +160,7 @@ for part in $parts; do
       if [ "$part" = rpc-delayed ]; then
         # Both RPC servers behind an emulated link; ours delays each of its three hops itself.
         far="'$loquent' rpc-server --threads 2 --listen 0.0.0.0"
-        "$loquent" link --quiet --rtt 10 --server "$far:${ports[0]} & $far:${ports[1]}" \
+        "$loquent" link --quiet --rtt 10 --server "$far:${ports[0]} >/dev/null & $far:${ports[1]} >/dev/null" \
           --wait "${ports[1]}" -- env DELAY_MS=5 \
           RPC_SERVERS="10.77.0.2:${ports[0]},10.77.0.2:${ports[1]}" bash "$0" "$model" rpc
         continue

@@ -62,12 +62,14 @@ impl PrefillBudget {
         }
     }
 
-    /// Prefill tokens for a step that also advances `decode_rows` sequences.
+    /// Prefill tokens for a step that also advances `decode_rows` sequences. None in the first of
+    /// these: what a step costs by itself must be known before it can be shared.
     pub fn tokens(&self, decode_rows: usize) -> u32 {
         if decode_rows == 0 || self.target == ItlTarget::Unbounded {
             return self.max_tokens;
         }
-        let (Some(step_s), Some(token_s)) = (self.decode_step_s.0, self.prefill_token_s.0) else {
+        let Some(step_s) = self.decode_step_s.0 else { return 0 };
+        let Some(token_s) = self.prefill_token_s.0 else {
             return PROBE_CHUNK_TOKENS.min(self.max_tokens);
         };
         let target_s = match self.target {
@@ -126,6 +128,16 @@ mod tests {
             budget.observe(4, 10, Duration::from_millis(50 + 20));
         }
         assert!((20..=25).contains(&budget.tokens(4)), "{}", budget.tokens(4));
+    }
+
+    #[test]
+    fn two_steps_teach_what_a_prompt_may_have() {
+        let mut budget = PrefillBudget::new(512, ItlTarget::Fixed(Duration::from_millis(100)));
+        assert_eq!(budget.tokens(4), 0);
+        budget.observe(4, 0, Duration::from_millis(50));
+        assert_eq!(budget.tokens(4), PROBE_CHUNK_TOKENS);
+        budget.observe(4, 32, Duration::from_millis(50 + 16));
+        assert_eq!(budget.tokens(4), 100, "though prompts leave no step alone");
     }
 
     #[test]

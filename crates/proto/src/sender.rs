@@ -82,7 +82,7 @@ pub struct SenderConfig {
     pub burst_memory: Micros,
     /// What counts as a burst. Default 60 ms or 4 packets.
     pub burst: Burst,
-    /// Bytes per second for packets without new text. Default 3500.
+    /// Bytes per second for packets without new text. Default 3200.
     pub bucket_bytes_per_s: u64,
     /// Bytes of such packets at once. Default 3000.
     pub bucket_depth_bytes: u64,
@@ -122,7 +122,7 @@ impl Default for SenderConfig {
             start: ms(500),
             burst_memory: ms(8_000),
             burst: Burst { span: ms(60), packets: 4 },
-            bucket_bytes_per_s: 3_500,
+            bucket_bytes_per_s: 3_200,
             bucket_depth_bytes: 3_000,
             copy_reserve_bytes: 800,
             lazy_margin: ms(500),
