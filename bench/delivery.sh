@@ -17,6 +17,6 @@ elif [ "$(id -u)" != 0 ]; then
   exit 2
 fi
 exec "${LOQUENT:-loquent}" bench --delivery \
-  --rtt 400,100,50 --channel default --sessions 30 --seconds 30 \
+  --rtt 400,100,50 --channel default --sessions 60 --seconds 30 \
   --target 400=75,100=75,50=70 --target-kb-s 4 \
   --json "$out/delivery.json" --html "$out/delivery.html" "$@"

@@ -201,6 +201,8 @@ pub struct Sender {
     sent_head: u64,
     /// Everything below was sent at some time: nobody can have more.
     sent_most: u64,
+    /// Where the first delta with tokens ends.
+    first_token: Option<u64>,
     /// When the bytes below an offset first left: for each packet with new text.
     first_sent: VecDeque<(u64, Micros)>,
     /// Where the next repetition begins, if not everything fits one packet.
@@ -252,6 +254,7 @@ impl Sender {
             sweep: 0,
             last_send: None,
             last_new_text: None,
+            first_token: None,
             last_push: now,
             push_gap: Micros::from_ms(100),
             unsent_since: None,
@@ -277,6 +280,7 @@ impl Sender {
             let gap = now.since(self.last_push).0.min(1_000_000);
             self.push_gap = Micros((7 * self.push_gap.0 + gap) / 8);
             self.last_push = now;
+            self.first_token.get_or_insert(end);
         }
         self.unsent_since.get_or_insert(now);
         Ok(end)
@@ -652,6 +656,10 @@ impl Sender {
         };
         if let Some(lazy) = self.lazy_at(last) {
             return Some(lazy.max(since));
+        }
+        // The first token waits for nothing: the answer's head before it fills no link.
+        if self.first_token.is_some_and(|end| self.sent_most < end) {
+            return Some(since);
         }
         let fast = self.push_gap < Micros::from_ms(50);
         let gap = if fast { self.config.fast_text_gap } else { self.config.new_text_gap };

@@ -85,6 +85,22 @@ fn a_clean_link_delivers_each_token_after_half_a_round_trip() {
 }
 
 #[test]
+fn the_first_token_waits_for_nothing_though_the_answers_head_just_left() {
+    let mut pair = pair([LinkConfig::clean(5), LinkConfig::clean(5)], 1);
+    pair.push(&opening());
+    pair.run_until(pair.now + ms(2));
+    for i in 0..20 {
+        pair.push(&token(i));
+        pair.run_until(pair.now + ms(5));
+    }
+    finish(&mut pair);
+    pair.run_until(pair.now + ms(1_000));
+    let first = &pair.tokens[0];
+    assert_eq!(first.shown, Some(first.generated + ms(5)));
+    assert!(pair.down.packets < 12, "{} packets: others are gathered", pair.down.packets);
+}
+
+#[test]
 fn the_default_channel_stalls_a_third_less_than_the_papers_scheme() {
     // Eloquent's mean over these very links is 0.146 at each round trip; figures with
     // intervals, and all other schemes, come from the simulator.

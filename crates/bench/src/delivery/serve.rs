@@ -7,6 +7,7 @@
 //! can only have been later, by what the emulator's thread and the server took to notice; delays
 //! are therefore a little too long rather than too short.
 
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -122,15 +123,28 @@ impl Server {
         let mut server = Self { group };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let began = Instant::now();
-        while within(inside, || TcpStream::connect(address))?.is_err() {
+        while !within(inside, || is_ready(address))? {
             if let Some(status) = server.group.ended()? {
                 bail!("the server has ended: {status}");
             }
-            ensure!(began.elapsed() < READY_LIMIT, "the server does not listen");
+            ensure!(began.elapsed() < READY_LIMIT, "the server does not get ready");
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
     }
+}
+
+/// Whether the server at `address` takes requests; it listens before its model is loaded.
+fn is_ready(address: SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(READY_LIMIT))?;
+        stream.write_all(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut status = String::new();
+        BufReader::new(stream).read_line(&mut status)?;
+        Ok::<_, io::Error>(status)
+    };
+    ask().is_ok_and(|status| status.starts_with("HTTP/1.1 200 "))
 }
 
 /// TCP connections in front of the server's own, where those will not do: under a congestion

@@ -424,7 +424,14 @@ async fn bounds_are_kept() {
     };
     let server = start(setup).await;
     let (_one, connection) = connect(&server).await;
-    let (_two, _second) = connect(&server).await;
+    let (_two, second) = connect(&server).await;
+    // A connection counts from when the server, too, has seen the end of the handshake.
+    for counted in [&connection, &second] {
+        let mut stream = Stream::open(counted).await;
+        stream.say(Kind::Request, br#"{"method":"GET","path":"/health"}"#).await;
+        stream.send.finish().unwrap();
+        assert!(matches!(stream.hear().await, Said::Response(head, _) if head["status"] == 200));
+    }
     assert!(try_connect(&server, ALPN, true).await.is_err(), "a third connection of one address");
     let mut readers = Vec::new();
     for number in 0..2 {
