@@ -13,7 +13,7 @@ use loquent_infer::scheduler::{Limits, Load, Scheduler};
 use loquent_infer::speculation::Speculation;
 use loquent_infer::vocab::{Encode, Vocab};
 
-use crate::random_model::Defect;
+use crate::random_model::{Defect, Width};
 
 fn runner(model: Arc<Model>, kv_type: KvType, slots: u16) -> LlamaRunner {
     let options = RunnerOptions {
@@ -111,7 +111,7 @@ fn with_our_kernels_not_a_bit_changes() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let [model, _] = crate::products::models(folder.path());
+    let [model, _] = crate::products::models(folder.path(), Width::BLOCKS);
     let greedy = Sampling { logprobs: Some(3), ..Sampling::default() };
     let works = [work(&model, 0, greedy)];
     let run = |how| generate(runner(model.clone(), KvType::F16, 8), &works, how);

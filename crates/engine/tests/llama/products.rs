@@ -27,9 +27,9 @@ pub(crate) fn can_run() -> bool {
 
 /// The random model as Q4_K_M (which mixes in Q6_K), loaded with our kernels and with
 /// llama.cpp's.
-pub(crate) fn models(folder: &Path) -> [Arc<Model>; 2] {
+pub(crate) fn models(folder: &Path, width: Width) -> [Arc<Model>; 2] {
     let (plain, quantised) = (folder.join("f32.gguf"), folder.join("q4.gguf"));
-    random_model::write(&plain, Width::BLOCKS, Defect::None);
+    random_model::write(&plain, width, Defect::None);
     quantize(&plain, &quantised, Quant::Q4KM, 1).expect("quantised");
     [true, false].map(|own_products| {
         let options = LoadOptions { mmap: false, own_products, ..LoadOptions::default() };
@@ -85,7 +85,7 @@ fn products_are_used_and_close_to_llama_cpps() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let all: Vec<u16> = (0..SEQUENCES).collect();
-    let [own, llama] = models(folder.path()).map(|model| run(&model, &all, 20));
+    let [own, llama] = models(folder.path(), Width::BLOCKS).map(|model| run(&model, &all, 20));
     let pairs = || own.iter().flatten().zip(llama.iter().flatten());
     for (own, llama) in pairs() {
         for (token, logprob) in &own.top {
@@ -106,7 +106,7 @@ fn a_sequence_does_not_depend_on_its_company() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let [own, _] = models(folder.path());
+    let [own, _] = models(folder.path(), Width::BLOCKS);
     let all: Vec<u16> = (0..SEQUENCES).collect();
     let together = run(&own, &all, 20);
     for sequence in all {
@@ -124,7 +124,7 @@ fn a_prompt_does_not_depend_on_its_chunks() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let [own, _] = models(folder.path());
+    let [own, _] = models(folder.path(), Width::PARTS);
     let whole = run(&own, &[3], 20);
     for chunk in [1, 3, 8, 17] {
         assert_eq!(run(&own, &[3], chunk), whole, "chunks of {chunk}");

@@ -19,6 +19,8 @@ impl Width {
     pub const SMALL: Self = Self(64);
     /// Rows of whole blocks of 256, for K-quants.
     pub const BLOCKS: Self = Self(256);
+    /// The hidden layer's rows are longer than our kernels take at once.
+    pub const PARTS: Self = Self(1024);
 }
 
 /// What differs from a sound model.

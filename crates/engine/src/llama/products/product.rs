@@ -1,14 +1,16 @@
 //! A matrix product of the graph, computed by all threads together.
 
 use super::hook::Turns;
-use super::kernel::{padded, products};
+use super::kernel::{FEW_LANES, padded, products, write_columns};
 use super::pack::pack;
 use super::unpack::Format;
 use super::{ActivationBlock, BLOCK, LANES, sys};
 
-/// Weight rows multiplied with one group of activations before the next group's turn: both
-/// stay in the first-level cache.
+/// Weight rows multiplied with one part of the activations before the next part's turn.
 const ROWS_AT_ONCE: usize = 16;
+/// Blocks of a part, at most: with all lanes 36 KiB, which stay in the first-level cache. The sum over a
+/// row is the sum of its parts' sums, however many activation rows there are.
+const BLOCKS_AT_ONCE: usize = 6;
 /// Weight rows that a thread takes at a time, at least and at most: few enough that a thread
 /// held up by other work leaves the rest to the others.
 const ROWS_PER_TURN: (usize, usize) = (16, 256);
@@ -130,26 +132,62 @@ impl<'a> Product<'a> {
     /// The rows exist, and no other thread writes their part of the output.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
     unsafe fn multiply(&self, packed: &[[ActivationBlock; LANES]], rows: std::ops::Range<usize>) {
-        let row_bytes = self.weights.nb[1];
-        let mut values = [0.0; LANES];
+        let parts = self.blocks.div_ceil(BLOCKS_AT_ONCE).max(1);
+        let part_blocks = self.blocks.div_ceil(parts).max(1);
         for (group, lanes) in packed.chunks_exact(self.blocks).enumerate() {
             let count = LANES.min(self.rows - group * LANES);
-            for row in rows.clone() {
-                // SAFETY: the row exists and has this many bytes.
-                let bytes = unsafe {
-                    let start = self.weights.data.byte_add(row * row_bytes);
-                    std::slice::from_raw_parts(start.cast::<u8>(), row_bytes)
+            let mut values = [[0.0; LANES]; ROWS_AT_ONCE];
+            let row_by_row = self.blocks * count <= BLOCKS_AT_ONCE * LANES;
+            for turn in 0..rows.len() * parts {
+                // The sums are the same either way.
+                let (row, part) = match row_by_row {
+                    true => (turn / parts, turn % parts),
+                    false => (turn % rows.len(), turn / rows.len()),
                 };
-                products(self.format, bytes, lanes, count, &mut values);
-                for (lane, value) in values[..count].iter().enumerate() {
-                    // SAFETY: the row and column are within the output.
-                    unsafe {
-                        let to =
-                            self.output.data.byte_add((group * LANES + lane) * self.output.nb[1]);
-                        *to.cast::<f32>().add(row) = *value;
+                let first = part * part_blocks;
+                let lanes = &lanes[first..self.blocks.min(first + part_blocks)];
+                // SAFETY: the row exists.
+                let bytes = unsafe { self.weights(rows.start + row, first, lanes.len()) };
+                products(self.format, bytes, lanes, count, &mut values[row]);
+            }
+            if count <= FEW_LANES {
+                for (row, values) in rows.clone().zip(&values) {
+                    for (lane, value) in values[..count].iter().enumerate() {
+                        // SAFETY: the row and the column are within the output.
+                        unsafe { *self.output(row, group * LANES + lane) = *value }
                     }
                 }
+                continue;
             }
+            // SAFETY: the rows and the columns are within the output.
+            unsafe {
+                let column = |lane| self.output(rows.start, group * LANES + lane);
+                write_columns(&values, (rows.len(), count), column);
+            }
+        }
+    }
+
+    /// Where the value of a row of weights and a row of activations goes.
+    ///
+    /// # Safety
+    /// Both rows exist.
+    unsafe fn output(&self, weights: usize, activations: usize) -> *mut f32 {
+        // SAFETY: by the caller.
+        unsafe {
+            self.output.data.byte_add(activations * self.output.nb[1]).cast::<f32>().add(weights)
+        }
+    }
+
+    /// Blocks of a row of weights.
+    ///
+    /// # Safety
+    /// The row exists, and has these blocks.
+    unsafe fn weights(&self, row: usize, first: usize, blocks: usize) -> &[u8] {
+        let block = self.format.block_bytes();
+        // SAFETY: by the caller; rows are whole blocks, one after the other.
+        unsafe {
+            let start = self.weights.data.byte_add(row * self.weights.nb[1] + first * block);
+            std::slice::from_raw_parts(start.cast::<u8>(), blocks * block)
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The kernels against ggml's own dequantisation, format by format.
-use super::kernel::products;
+use super::kernel::{products, write_columns};
 use super::pack::pack;
 use super::unpack::Format;
 use super::*;
@@ -99,6 +99,27 @@ fn products_are_sums_of_products() {
             // SAFETY: the processor has been asked.
             unsafe { products(format, &bytes, &lanes, count, &mut some) };
             assert_eq!(some[..count], all[..count], "a row's result depends on its company");
+        }
+    }
+}
+
+#[test]
+fn sums_go_to_their_rows_and_columns() {
+    if !supported() {
+        return eprintln!("skipped: this processor lacks AVX-512 VNNI");
+    }
+    let number = |row: usize, column: usize| (100 * row + column) as f32;
+    let rows = std::array::from_fn(|row| std::array::from_fn(|column| number(row, column)));
+    for (height, width) in [(1, 1), (3, 16), (16, 5), (16, 16)] {
+        let mut found = [[-1.0; LANES]; LANES];
+        let start: *mut [f32; LANES] = found.as_mut_ptr();
+        // SAFETY: the processor has been asked; there are sixteen rows of sixteen.
+        unsafe { write_columns(&rows, (height, width), |column| start.add(column).cast()) };
+        for (column, values) in found.iter().enumerate() {
+            for (row, value) in values.iter().enumerate() {
+                let is_written = row < height && column < width;
+                assert_eq!(*value, if is_written { number(row, column) } else { -1.0 });
+            }
         }
     }
 }
