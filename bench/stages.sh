@@ -130,7 +130,7 @@ for part in $parts; do
       done
       stages 4 1; list=$inside
       split_server lanes,1-thread --threads 1 --max-batch-size 16 --groups 16 --link-delay-ms 10
-      compare four 16 24
+      compare four 16 48
       stop
       # One after the other takes as long for each token whatever waits: two requests do.
       stages 4 2; list=$inside

@@ -6,7 +6,7 @@
 //! with the best fixed number.
 
 use loquent_engine::staged::groups::Groups;
-use loquent_engine::staged::model::Machines;
+use loquent_engine::staged::model::{Machines, Processors};
 
 /// Virtual seconds of each run.
 const SECONDS: f64 = 120.0;
@@ -22,8 +22,12 @@ fn main() {
         }
     }
     for stages in [2, 4] {
-        let machines = Machines { shared: Some(1.0), ..Machines::measured(stages, 0.0001) };
+        let own = Machines::measured(stages, 0.0001);
+        let machines = Machines { processors: Processors::Shared(1.0), ..own };
         row(&machines, 0.1, 16, " on one machine");
+        let own = Machines::measured(stages, 0.010);
+        let machines = Machines { processors: Processors::InTurns, ..own };
+        row(&machines, 10.0, 16, " in turns");
     }
 }
 

@@ -17,17 +17,29 @@ const TURNS: usize = 256;
 /// A thread that was displaced for so long has no one to keep awake: somebody else computes
 /// there, such as another stage.
 const DISPLACED: Duration = Duration::from_millis(1);
+/// Spinning for less than this keeps nobody awake: the batch came at once, or others computed meanwhile.
+const USEFUL: Duration = Duration::from_millis(1);
+/// After so many waits in a row that were of no use come so many without spinning.
+const USELESS_WAITS: u32 = 8;
+const WAITS_OFF: u32 = 64;
 
 /// When the threads spin, for all of them to see.
 struct Watch {
     epoch: Instant,
     /// Microseconds after `epoch` at which spinning ends; [`STOPPED`] ends the threads.
     until_us: AtomicU64,
+    /// The longest that a thread spun in this wait, in microseconds.
+    spun_us: AtomicU64,
 }
 
 const STOPPED: u64 = u64::MAX;
 
 impl Watch {
+    fn new() -> Arc<Self> {
+        let (until_us, spun_us) = Default::default();
+        Arc::new(Self { epoch: Instant::now(), until_us, spun_us })
+    }
+
     fn now_us(&self) -> u64 {
         self.epoch.elapsed().as_micros() as u64
     }
@@ -39,12 +51,14 @@ pub(super) struct Awake {
     watch: Arc<Watch>,
     longest: Duration,
     threads: Vec<JoinHandle<()>>,
+    useless: u32,
+    off: u32,
 }
 
 impl Awake {
     /// For `threads` processors, each time for at most `longest`; zero is never.
     pub(super) fn new(threads: NonZeroU16, longest: Duration) -> Self {
-        let watch = Arc::new(Watch { epoch: Instant::now(), until_us: AtomicU64::new(0) });
+        let watch = Watch::new();
         let count = if longest.is_zero() { 0 } else { threads.get() };
         let spawn = |_| {
             let watch = watch.clone();
@@ -52,11 +66,21 @@ impl Awake {
             named.spawn(move || keep_awake(&watch)).ok()
         };
         let threads = (0..count).filter_map(spawn).collect();
-        Self { watch, longest, threads }
+        Self { watch, longest, threads, useless: 0, off: 0 }
     }
 
-    /// Another batch may come: threads spin from now on.
-    pub(super) fn wait(&self) {
+    /// Another batch may come: threads spin from now on, unless that was of no use lately.
+    pub(super) fn wait(&mut self) {
+        if self.off > 0 {
+            self.off -= 1;
+            return;
+        }
+        let spun_us = self.watch.spun_us.swap(0, Ordering::Relaxed);
+        let was_useful = spun_us >= USEFUL.as_micros() as u64;
+        self.useless = if was_useful { 0 } else { self.useless + 1 };
+        if self.useless == USELESS_WAITS {
+            (self.useless, self.off) = (0, WAITS_OFF);
+        }
         let until = self.watch.now_us() + self.longest.as_micros() as u64;
         self.watch.until_us.store(until, Ordering::Relaxed);
         self.threads.iter().for_each(|thread| thread.thread().unpark());
@@ -94,7 +118,8 @@ fn keep_awake(watch: &Watch) {
 
 /// Spins until `until_us`, or until there is no reason to any more.
 fn spin(watch: &Watch, until_us: u64) {
-    let mut now_us = watch.now_us();
+    let start_us = watch.now_us();
+    let mut now_us = start_us;
     while now_us < until_us && watch.until_us.load(Ordering::Relaxed) == until_us {
         for _ in 0..TURNS {
             hint::spin_loop();
@@ -103,6 +128,7 @@ fn spin(watch: &Watch, until_us: u64) {
         if now_us - before_us > DISPLACED.as_micros() as u64 {
             return;
         }
+        watch.spun_us.fetch_max(now_us - start_us, Ordering::Relaxed);
     }
 }
 
@@ -159,10 +185,29 @@ mod tests {
     }
 
     #[test]
+    fn waits_that_were_of_no_use_are_not_spun_through_for_a_while() {
+        let (watch, longest) = (Watch::new(), Duration::from_secs(1));
+        let mut awake = Awake { watch, longest, threads: Vec::new(), useless: 0, off: 0 };
+        // How many of the next waits would be spun through.
+        let mut spun = |waits: u32, spun_us: u64| {
+            let is_spun = |awake: &mut Awake| {
+                awake.watch.spun_us.store(spun_us, Ordering::Relaxed);
+                awake.rest();
+                awake.wait();
+                awake.watch.until_us.load(Ordering::Relaxed) > 0
+            };
+            (0..waits).filter(|_| is_spun(&mut awake)).count() as u32
+        };
+        assert_eq!(spun(100, 5_000), 100);
+        assert_eq!(spun(USELESS_WAITS + WAITS_OFF, 50), USELESS_WAITS);
+        assert_eq!(spun(100, 5_000), 100, "it is tried again");
+    }
+
+    #[test]
     fn threads_spin_while_a_batch_may_come_and_end_when_dropped() {
         let one = NonZeroU16::MIN;
         assert!(Awake::new(one, Duration::ZERO).threads.is_empty(), "never means no threads");
-        let awake = Awake::new(one, Duration::from_secs(3600));
+        let mut awake = Awake::new(one, Duration::from_secs(3600));
         until(|| awake_threads().len() == 1);
         let id = awake_threads().remove(0);
         until(|| {

@@ -21,6 +21,7 @@ pub mod rpc;
 mod runner;
 mod stage;
 mod threads;
+mod turns;
 mod vocab;
 #[cfg(target_os = "linux")]
 mod zeroing;
@@ -30,8 +31,9 @@ pub use memory::KvType;
 pub use model::{LoadError, LoadOptions, Model, ModelInfo};
 pub use quantize::{Quant, QuantizeError, quantize};
 pub use runner::{FlashAttention, LlamaRunner, RunnerOptions, SMALL_MODEL_BYTES};
-pub use stage::LlamaLayers;
+pub use stage::{LlamaLayers, Processors};
 pub use threads::physical_cores;
+pub use turns::Turns;
 pub use vocab::LlamaVocab;
 
 use std::ffi::CStr;

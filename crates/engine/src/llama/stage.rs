@@ -17,6 +17,7 @@ use super::awake::Awake;
 use super::context::Context;
 use super::runner::{check, params, threads};
 use super::threads::ThreadPool;
+use super::turns::Turns;
 use super::{LoadError, Model, RunnerOptions, sys};
 use crate::gguf::split::StageKeys;
 use crate::staged::{Layers, StageSizes};
@@ -31,6 +32,15 @@ struct Capture {
     is_foreign: bool,
 }
 
+/// How a stage uses processors that others may want too.
+#[derive(Debug, Clone, Default)]
+pub struct Processors {
+    /// How long they are kept awake for the next batch; zero is never.
+    pub stay_awake: Duration,
+    /// The queue of those that compute one after the other.
+    pub turns: Option<Arc<Turns>>,
+}
+
 /// The layers of a stage file.
 pub struct LlamaLayers {
     // Before `capture`, into which it points: fields are dropped in order.
@@ -40,6 +50,7 @@ pub struct LlamaLayers {
     sizes: StageSizes,
     input: Vec<f32>,
     awake: Awake,
+    turns: Option<Arc<Turns>>,
 }
 
 // SAFETY: `capture` is reached by the context only while `decode` runs, which needs
@@ -48,7 +59,6 @@ unsafe impl Send for LlamaLayers {}
 
 impl LlamaLayers {
     /// A context of the stage file `model` with memory for everything that `options` allows.
-    /// Between batches processors stay awake for `stay_awake` at most.
     ///
     /// # Errors
     /// [`LoadError::Backend`] when `model` is no stage file, or when its architecture does
@@ -56,7 +66,7 @@ impl LlamaLayers {
     pub fn new(
         model: Arc<Model>,
         options: &RunnerOptions,
-        stay_awake: Duration,
+        processors: &Processors,
     ) -> Result<Self, LoadError> {
         let refuse = |why: String| Err(LoadError::Backend(why));
         check(&model, options)?;
@@ -89,8 +99,9 @@ impl LlamaLayers {
         sizes.kv_cells = kv_cells;
         sizes.context_tokens = sizes.context_tokens.min(context_cells);
         sizes.batch_tokens = sizes.batch_tokens.min(batch_tokens);
-        let awake = Awake::new(threads, stay_awake);
-        let mut layers = Self { context, capture, sizes, input: Vec::new(), awake };
+        let awake = Awake::new(threads, processors.stay_awake);
+        let turns = processors.turns.clone();
+        let mut layers = Self { context, capture, sizes, input: Vec::new(), awake, turns };
         layers.warm_up()?;
         Ok(layers)
     }
@@ -111,6 +122,20 @@ impl Layers for LlamaLayers {
         self.sizes
     }
 
+    fn begin(&mut self) {
+        self.awake.rest();
+        if let Some(turns) = &self.turns {
+            turns.take();
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(turns) = &self.turns {
+            turns.give();
+        }
+        self.awake.wait();
+    }
+
     fn compute(&mut self, rows: &[f32], spans: &[Span]) -> Result<(), RunError> {
         self.input.clear();
         self.input.extend_from_slice(rows);
@@ -118,10 +143,7 @@ impl Layers for LlamaLayers {
             capture.rows.clear();
         }
         let (width, all) = (self.sizes.width, self.capture.is_some());
-        self.awake.rest();
-        let computed = self.context.decode_rows(&mut self.input, width, spans, all);
-        self.awake.wait();
-        computed?;
+        self.context.decode_rows(&mut self.input, width, spans, all)?;
         match &self.capture {
             Some(capture) if capture.is_foreign || capture.rows.len() != rows.len() => {
                 let name = &capture.name;

@@ -85,9 +85,20 @@ pub struct Policy {
     links_s: f64,
     window: Window,
     trial: Option<Trial>,
-    /// By sequences (size class) and groups: until when it is not tried, and how long.
-    bans: BTreeMap<(u32, usize), (Duration, Duration)>,
+    /// What lost, by sequences (size class) and groups.
+    bans: BTreeMap<(u32, usize), Ban>,
     fight: Option<Fight>,
+}
+
+/// A number of groups that lost.
+#[derive(Debug, Clone, Copy)]
+struct Ban {
+    /// Until when it is not tried, and how long that is.
+    until: Duration,
+    length: Duration,
+    /// What it brought of its prediction: stages share processors, and still more groups would lack
+    /// as much.
+    share: f64,
 }
 
 /// From what number on stages are expected to fight for processors.
@@ -218,8 +229,8 @@ impl Policy {
     fn break_off(&mut self, now: Duration) {
         let rows_per_s = self.window.rate(now);
         if let Some(trial) = self.trial.filter(|trial| rows_per_s < trial.rows_per_s * BAD) {
-            self.window = Window::default();
-            self.go_back(now, trial);
+            let sequences = std::mem::take(&mut self.window).sequences;
+            self.go_back(now, trial, rows_per_s / self.predict(sequences, self.current));
         }
     }
 
@@ -234,7 +245,8 @@ impl Policy {
                 return self.current = trial.before;
             }
             Some(trial) if rows_per_s < trial.rows_per_s * WORTH_KEEPING => {
-                return self.go_back(now, trial);
+                let share = rows_per_s / self.predict(window.sequences, self.current);
+                return self.go_back(now, trial, share);
             }
             _ => {}
         }
@@ -242,9 +254,8 @@ impl Policy {
         if !window.is_steady() {
             return;
         }
-        let (best, promise) = self.best(window.sequences, now);
-        let present = self.predict(window.sequences, self.current);
-        if best != self.current && promise > present * WORTH_TRYING {
+        let (best, promise) = self.best(window.sequences, rows_per_s, now);
+        if best != self.current && promise > rows_per_s * WORTH_TRYING {
             let before = self.current;
             self.trial = Some(Trial {
                 before,
@@ -261,29 +272,36 @@ impl Policy {
     }
 
     /// The number on trial has lost: it is not tried again for a while.
-    fn go_back(&mut self, now: Duration, trial: Trial) {
+    fn go_back(&mut self, now: Duration, trial: Trial, share: f64) {
         self.trial = None;
-        let entry = self.bans.entry((trial.class, self.current)).or_insert((now, FIRST_BAN / 2));
-        let length = (entry.1 * 2).min(LONGEST_BAN);
-        *entry = (now + length, length);
+        let key = (trial.class, self.current);
+        let length = self.bans.get(&key).map_or(FIRST_BAN, |last| last.length * 2).min(LONGEST_BAN);
+        self.bans.insert(key, Ban { until: now + length, length, share });
         self.current = trial.before;
     }
 
-    /// The number that promises most, and how many rows a second.
-    fn best(&self, sequences: usize, now: Duration) -> (usize, f64) {
+    /// The number that promises most, and how many rows a second. The present one brings
+    /// `rows_per_s`.
+    fn best(&self, sequences: usize, rows_per_s: f64, now: Duration) -> (usize, f64) {
         let class = class(sequences);
         let fights = |groups: usize| {
             self.fight.is_some_and(|fight| groups >= fight.groups && fight.until > now)
         };
-        let is_free = |groups: &usize| {
-            *groups == self.current
-                || !fights(*groups)
-                    && self.bans.get(&(class, *groups)).is_none_or(|(until, _)| *until <= now)
+        let ban = |groups: usize| self.bans.get(&(class, groups)).filter(|ban| ban.until > now);
+        let present_share = rows_per_s / self.predict(sequences, self.current);
+        // Of the prediction, what this number can bring after what fewer groups did.
+        let share = |groups: usize| {
+            let banned = (1..groups).filter_map(|fewer| Some(ban(fewer)?.share));
+            let present = (groups > self.current).then_some(present_share);
+            banned.chain(present).fold(1.0, f64::min)
         };
-        let promises = (1..=sequences.clamp(1, MAX_GROUPS)).filter(is_free);
-        promises
-            .map(|groups| (groups, self.predict(sequences, groups)))
-            .fold((1, 0.0), |best, next| if next.1 > best.1 * 1.01 { next } else { best })
+        let promise = |groups: usize| match groups {
+            _ if groups == self.current => Some((groups, rows_per_s)),
+            _ if fights(groups) || ban(groups).is_some() => None,
+            _ => Some((groups, self.predict(sequences, groups) * share(groups))),
+        };
+        let promises = (1..=sequences.clamp(1, MAX_GROUPS)).filter_map(promise);
+        promises.fold((1, 0.0), |best, next| if next.1 > best.1 * 1.01 { next } else { best })
     }
 
     /// Rows a second of `sequences` in so many groups, if stages do not disturb each other: a

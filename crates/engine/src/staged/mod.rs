@@ -66,6 +66,12 @@ pub trait Layers: Send {
     /// What they hold.
     fn sizes(&self) -> StageSizes;
 
+    /// A batch has come: waits until the processors are free for it.
+    fn begin(&mut self) {}
+
+    /// The batch is computed, and its tokens are chosen.
+    fn end(&mut self) {}
+
     /// Computes a row of hidden states for each position of `spans`, in their order.
     ///
     /// # Errors

@@ -17,10 +17,20 @@ pub struct Machines {
     /// A step of the whole model by its rows, in seconds: pairs (rows, seconds), rising;
     /// between them it is a straight line. A stage takes its equal part.
     pub step_s: Vec<(usize, f64)>,
-    /// All stages share one machine's processor: two that work take twice as long each, times
-    /// this. 1 is fair; threads that spin for others which cannot run take several times that.
-    /// `None` for a machine each.
-    pub shared: Option<f64>,
+    /// Whether they are machines at all.
+    pub processors: Processors,
+}
+
+/// Where stages compute.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Processors {
+    /// Each on a machine of its own.
+    Own,
+    /// All on one machine's processor: two that work take twice as long each, times this. 1 is
+    /// fair; threads that spin for others which cannot run take several times that.
+    Shared(f64),
+    /// All on one machine's processor, one after the other.
+    InTurns,
 }
 
 /// What came of a run.
@@ -56,7 +66,7 @@ impl Machines {
     /// The measured steps of the Qwen3-0.6B shape in Q4_K_M with 2 threads.
     pub fn measured(stages: usize, hop_s: f64) -> Self {
         let step_s = vec![(1, 0.029), (2, 0.041), (4, 0.049), (8, 0.078), (16, 0.093)];
-        Self { stages, hop_s, step_s, shared: None }
+        Self { stages, hop_s, step_s, processors: Processors::Own }
     }
 
     /// Decodes with `sequences` that never end, for `seconds`.
@@ -103,8 +113,8 @@ impl Machines {
     /// Goes to the next event; gives a batch that has come back.
     fn advance(&self, world: &mut World) -> Option<Flight> {
         let busy = world.working.iter().flatten().count();
-        let slowdown = match self.shared {
-            Some(loss) if busy > 1 => busy as f64 * loss,
+        let slowdown = match self.processors {
+            Processors::Shared(loss) if busy > 1 => busy as f64 * loss,
             _ => 1.0,
         };
         let ends = world.working.iter().flatten().map(|(_, left, _)| left * slowdown);
@@ -148,9 +158,11 @@ impl Machines {
 
     fn start(&self, world: &mut World) {
         for stage in 0..self.stages {
-            if world.working[stage].is_none()
-                && let Some((mut flight, queued)) = world.queues[stage].pop_front()
-            {
+            let is_free = match self.processors {
+                Processors::InTurns => world.working.iter().all(Option::is_none),
+                _ => world.working[stage].is_none(),
+            };
+            if is_free && let Some((mut flight, queued)) = world.queues[stage].pop_front() {
                 let wait_us = ((world.now_s - queued) * 1e6) as u32;
                 flight.trace.push(Lap { wait_us, compute_us: 0 });
                 let work = self.step(flight.rows) / self.stages as f64;
@@ -214,7 +226,10 @@ mod tests {
     #[test]
     fn on_a_shared_machine_it_goes_back_to_one() {
         for stages in [2, 4] {
-            let machines = Machines { shared: Some(1.0), ..Machines::measured(stages, 0.00005) };
+            let machines = Machines {
+                processors: Processors::Shared(1.0),
+                ..Machines::measured(stages, 0.00005)
+            };
             let one = machines.run(Groups::Fixed(1), 16, SECONDS);
             let auto = machines.run(Groups::Auto, 16, SECONDS);
             assert!(auto.tokens_per_s > 0.97 * one.tokens_per_s, "{auto:?} against {one:?}");
@@ -222,9 +237,24 @@ mod tests {
     }
 
     #[test]
+    fn stages_that_take_turns_fill_the_time_on_links() {
+        for (stages, sequences) in [(2, 8), (4, 16), (4, 8)] {
+            let own = Machines::measured(stages, 0.010);
+            let machines = Machines { processors: Processors::InTurns, ..own };
+            let auto = machines.run(Groups::Auto, sequences, SECONDS);
+            let best = best_fixed(&machines, sequences);
+            let share = auto.tokens_per_s / best.tokens_per_s;
+            assert!(share > 0.95, "{stages} stages, {sequences} sequences: {auto:?} of {best:?}");
+        }
+    }
+
+    #[test]
     fn stages_that_fight_for_a_processor_are_parted_at_once() {
         for stages in [2, 4] {
-            let machines = Machines { shared: Some(4.0), ..Machines::measured(stages, 0.00005) };
+            let machines = Machines {
+                processors: Processors::Shared(4.0),
+                ..Machines::measured(stages, 0.00005)
+            };
             // Settled within ten seconds: a trial costs some batches, and is not soon repeated.
             let one = machines.run(Groups::Fixed(1), 16, 20.0);
             let auto = machines.run(Groups::Auto, 16, 20.0);

@@ -82,7 +82,12 @@ impl Stage {
     pub fn handle(&mut self, message: Message, arrived: Instant) -> Option<Message> {
         let is_last = self.sizes.keys.is_last();
         match message {
-            Message::Rows(rows) => return Some(self.compute(rows, arrived)),
+            Message::Rows(rows) => {
+                self.layers.begin();
+                let answer = self.compute(rows, arrived);
+                self.layers.end();
+                return Some(answer);
+            }
             Message::Aborted { id, trace, error } => return Some(self.pass_on(id, trace, error)),
             Message::Fork { from, to, len } => self.fork(from, to, len),
             Message::Truncate { slot, len } => self.truncate(slot, len),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use loquent_engine::gguf::split::{Source, SplitError};
 use loquent_engine::gguf::{Error, Header, Limits, TensorSpec, Value, Writer};
 use loquent_engine::llama::{
-    Embeddings, KvType, LlamaLayers, LlamaRunner, LoadOptions, Model, RunnerOptions,
+    Embeddings, KvType, LlamaLayers, LlamaRunner, LoadOptions, Model, Processors, RunnerOptions,
 };
 use loquent_engine::staged::wire::Open;
 use loquent_engine::staged::{
@@ -81,7 +81,7 @@ fn serve(file: &Path, trust: Trust) -> String {
         let layers = LlamaLayers::new(
             model.clone(),
             &RunnerOptions { kv_type, ..options() },
-            Duration::from_millis(50),
+            &Processors { stay_awake: Duration::from_millis(50), turns: None },
         );
         layers.map(|layers| Box::new(layers) as Box<dyn Layers>).map_err(|e| e.to_string())
     });

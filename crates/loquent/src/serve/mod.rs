@@ -184,7 +184,7 @@ impl EngineArgs {
         crate::stage::Compute {
             threads: self.threads,
             gpu_layers: self.gpu_layers,
-            stay_awake: self.staged.awake.longest(),
+            processors: self.staged.processors.clone(),
         }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct StagedArgs {
     #[command(flatten)]
     pub(super) link: LinkArgs,
     #[command(flatten)]
-    pub(super) awake: crate::stage::AwakeArgs,
+    pub(super) processors: crate::stage::ProcessorArgs,
     /// How hidden states travel: f32 (exact), f16 or q8
     #[arg(long, env = "LOQUENT_STAGE_DTYPE", default_value = "f32", value_name = "TYPE")]
     pub(super) stage_dtype: Dtype,

@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use loquent_engine::llama::{
-    Embeddings, LlamaLayers, LlamaRunner, LoadOptions, Model, RunnerOptions,
+    Embeddings, LlamaLayers, LlamaRunner, LoadOptions, Model, Processors, RunnerOptions,
 };
 use loquent_engine::staged::{Embed, Layers};
 use loquent_infer::runner::{Batch, Runner, Sampled, Slot, TokenId};
@@ -71,8 +70,9 @@ fn whole_choices(path: &Path) -> anyhow::Result<Vec<Choice>> {
 
 fn staged_choices(entry: &Path, stages: &[PathBuf]) -> anyhow::Result<Vec<Choice>> {
     let mut embeddings = Embeddings::open(entry)?;
-    let stages =
-        stages.iter().map(|path| Ok(LlamaLayers::new(load(path)?, &options(), Duration::ZERO)?));
+    let stages = stages
+        .iter()
+        .map(|path| Ok(LlamaLayers::new(load(path)?, &options(), &Processors::default())?));
     let mut stages = stages.collect::<anyhow::Result<Vec<LlamaLayers>>>()?;
     let (mut sampler, mut scratch) = (sampler(), Scratch::default());
     let mut tokens = prompt(stages.last().context("a split has stages")?.sizes().vocab);

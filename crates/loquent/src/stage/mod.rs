@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::llama::{
-    KvType, LlamaLayers, LoadOptions, MAX_SLOTS, Model as Weights, RunnerOptions,
+    KvType, LlamaLayers, LoadOptions, MAX_SLOTS, Model as Weights, Processors, RunnerOptions, Turns,
 };
 use loquent_engine::staged::wire::Open;
 use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, Trust};
@@ -49,36 +49,33 @@ pub struct StageArgs {
     #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
     gpu_layers: Option<u32>,
     #[command(flatten)]
-    awake: AwakeArgs,
+    processors: ProcessorArgs,
 }
 
-/// Whether processors may sleep between batches.
-#[derive(Debug, Clone, Copy, Args)]
-pub struct AwakeArgs {
+/// How stages use processors.
+#[derive(Debug, Clone, Args)]
+pub struct ProcessorArgs {
     /// Milliseconds for which a stage's processors stay awake for the next batch: a sleeping one
     /// computes slower at first. Threads that spin at the lowest priority do it, so it costs
     /// energy while answers run; 0 is never
     #[arg(long, env = "LOQUENT_STAY_AWAKE_MS", default_value_t = 500, value_name = "MS",
           value_parser = clap::value_parser!(u64).range(..=60_000))]
     stay_awake_ms: u64,
-}
-
-impl AwakeArgs {
-    /// The longest time.
-    pub fn longest(&self) -> Duration {
-        Duration::from_millis(self.stay_awake_ms)
-    }
+    /// Stages of this machine that name the same file compute one after the other, each with all of its
+    /// threads: for several stages that share processors. The file is made where there is none
+    #[arg(long, env = "LOQUENT_STAGE_TURNS", value_name = "FILE")]
+    stage_turns: Option<PathBuf>,
 }
 
 /// What a stage computes with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Compute {
     /// Compute threads; `None` for the default.
     pub threads: Option<NonZeroU16>,
     /// Layers on the graphics processor.
     pub gpu_layers: Option<u32>,
-    /// How long processors stay awake for the next batch.
-    pub stay_awake: Duration,
+    /// How it uses processors that others want too.
+    pub processors: ProcessorArgs,
 }
 
 impl StageArgs {
@@ -97,14 +94,15 @@ impl StageArgs {
             "a stage for other machines needs a --stage-key or --stage-tls-cert"
         );
         let (threads, gpu_layers) = (self.threads, self.gpu_layers);
-        let compute = Compute { threads, gpu_layers, stay_awake: self.awake.longest() };
+        let compute = Compute { threads, gpu_layers, processors: self.processors };
         let (weights, keys) = load(&self.model, &compute)?;
+        let make = make(weights, compute)?;
         let listener = TcpListener::bind(addresses.as_slice())
             .with_context(|| format!("cannot listen on {}", self.listen))?;
         let end = keys.first_layer + keys.layers;
         let (address, all) = (listener.local_addr()?, keys.all_layers);
         eprintln!("Loquent computes layers {}..{end} of {all} on {address}", keys.first_layer);
-        Ok(StageServer::new(listener, trust, make(weights, compute)).run(|_| ())?)
+        Ok(StageServer::new(listener, trust, make).run(|_| ())?)
     }
 }
 
@@ -124,9 +122,10 @@ pub fn start_here(
     compute: &Compute,
 ) -> anyhow::Result<SocketAddr> {
     let (weights, _) = load(path, compute)?;
+    let make = make(weights, compute.clone())?;
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let address = listener.local_addr()?;
-    let server = StageServer::inside(listener, own, dials, make(weights, *compute));
+    let server = StageServer::inside(listener, own, dials, make);
     let run = move || {
         if let Err(error) = server.run(|_| ()) {
             tracing::error!(%error, "the stage of this process ended");
@@ -148,18 +147,27 @@ fn load(path: &Path, compute: &Compute) -> anyhow::Result<(Arc<Weights>, StageKe
 
 /// Contexts of the sizes that runners want; the last one is kept for the next that wants the
 /// same.
-fn make(weights: Arc<Weights>, compute: Compute) -> MakeLayers {
+///
+/// # Errors
+/// When the file for turns cannot be opened.
+fn make(weights: Arc<Weights>, compute: Compute) -> anyhow::Result<MakeLayers> {
+    let stay_awake = Duration::from_millis(compute.processors.stay_awake_ms);
+    let turns = compute.processors.stage_turns.as_ref().map(|path| {
+        let turns = Turns::open(path).map(Arc::new);
+        turns.with_context(|| format!("--stage-turns {}", path.display()))
+    });
+    let processors = Processors { stay_awake, turns: turns.transpose()? };
     let mut made_for = None;
-    Box::new(move |open: &Open, before: Option<Box<dyn Layers>>| {
+    Ok(Box::new(move |open: &Open, before: Option<Box<dyn Layers>>| {
         let options = options(open, &compute)?;
         if let (Some(layers), true) = (before, made_for.as_ref() == Some(&options)) {
             return Ok(layers);
         }
-        let layers = LlamaLayers::new(weights.clone(), &options, compute.stay_awake)
+        let layers = LlamaLayers::new(weights.clone(), &options, &processors)
             .map_err(|error| error.to_string())?;
         made_for = Some(options);
         Ok(Box::new(layers))
-    })
+    }))
 }
 
 fn options(open: &Open, compute: &Compute) -> Result<RunnerOptions, String> {
