@@ -4,7 +4,7 @@ import json
 import sys
 from statistics import median
 
-# Part and concurrency: configuration, what it is compared with (the best of them), least ratio.
+# Part and concurrency: configurations, what they are compared with (the best of each), least ratio.
 TARGETS = {
     ("loopback", "2"): ("batched", "serial lanes", 1.05),
     ("loopback", "4"): ("batched", "serial lanes", 1.6),
@@ -43,9 +43,14 @@ def main(path, part, concurrent):
         ttft, tpot = (median(values(name, key)) for key in ("ttft_p95_ms", "tpot_p50_ms"))
         print(f"| {name} | {concurrent} | {speed} | {ttft:.0f} | {tpot:.1f} |", flush=True)
     if (part, concurrent) in TARGETS:
-        ours, others, target = TARGETS[part, concurrent]
-        others = [name for name in runs if name.startswith(tuple(others.split()))]
-        best = max(others, key=lambda name: median(values(name, "output_throughput")))
+        *sides, target = TARGETS[part, concurrent]
+        ours, best = (
+            max(
+                (name for name in runs if name.startswith(tuple(side.split()))),
+                key=lambda name: median(values(name, "output_throughput")),
+            )
+            for side in sides
+        )
         pairs = zip(values(ours, "output_throughput"), values(best, "output_throughput"))
         ratios = verdict([a / b for a, b in pairs], target)
         print(f"| **{ours} ÷ {best}** | {concurrent} | {ratios} | | |", flush=True)

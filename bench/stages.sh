@@ -123,10 +123,12 @@ for part in $parts; do
       compare pinned 8 24 ;;
     four)
       heading "4 stages, 10 ms each way, the first in the server's process: four hops"
-      for groups in auto 3; do
-        stages 4 1; list=$inside
-        name=batched; [ "$groups" = auto ] || name=batched,$groups-groups
-        split_server "$name" --threads 1 --max-batch-size 16 --groups "$groups" --link-delay-ms 10
+      # Two cores for four stages: in turns, each with both.
+      for groups in auto 2; do
+        export LOQUENT_STAGE_TURNS=$work/turns-$groups LOQUENT_STAY_AWAKE_MS=0
+        stages 4 2; list=$inside
+        split_server "batched,groups-$groups" --threads 2 --max-batch-size 16 --groups "$groups" --link-delay-ms 10
+        unset LOQUENT_STAGE_TURNS LOQUENT_STAY_AWAKE_MS
       done
       stages 4 1; list=$inside
       split_server lanes,1-thread --threads 1 --max-batch-size 16 --groups 16 --link-delay-ms 10

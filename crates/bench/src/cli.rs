@@ -110,6 +110,10 @@ pub struct BenchArgs {
     /// Runs that count, of each case and server in turn
     #[arg(long, visible_alias = "repeat", default_value_t = 1, help_heading = "Load")]
     repeat_runs: usize,
+    /// Between runs of several servers: threads of the one that has just finished may still spin,
+    /// and would slow down the next one's first requests
+    #[arg(long, default_value_t = 1000, value_name = "MS", help_heading = "Load")]
+    pause_ms: u64,
     /// Time limit of one request in seconds
     #[arg(long, default_value_t = 300.0, help_heading = "Load")]
     timeout_s: f64,
@@ -267,6 +271,7 @@ impl BenchArgs {
             targets,
             warmup_runs: self.warmup_runs.or(preset.warmup_runs).unwrap_or(0),
             repeat_runs: self.repeat_runs,
+            pause: Duration::from_millis(self.pause_ms),
             outputs: Outputs {
                 json: self.json,
                 jsonl: self.jsonl,

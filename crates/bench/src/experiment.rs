@@ -88,6 +88,10 @@ pub async fn measure(plan: &Plan) -> Result<Report, BenchError> {
     let rounds = plan.warmup_runs + plan.repeat_runs;
     for round in 0..rounds {
         for (index, group) in groups.iter_mut().enumerate() {
+            let is_first = round == 0 && index == 0;
+            if plan.targets.len() > 1 && !is_first {
+                tokio::time::sleep(plan.pause).await;
+            }
             let target = &mut prepared[index % plan.targets.len()];
             let bar = progress_bar(plan, &group.name, round, rounds);
             let result = target.run(plan, &group.case, round, bar).await?;

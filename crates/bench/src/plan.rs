@@ -149,6 +149,8 @@ pub struct Plan {
     pub warmup_runs: usize,
     /// Runs of each case that count.
     pub repeat_runs: usize,
+    /// Between two runs where there are several servers.
+    pub pause: Duration,
     /// Reports.
     pub outputs: Outputs,
 }

@@ -57,6 +57,7 @@ fn plan(servers: &[&Arc<SseServer>]) -> Plan {
         targets: targets.collect(),
         warmup_runs: 0,
         repeat_runs: 1,
+        pause: Duration::from_secs(1),
         outputs: Outputs { quiet: true, ..Outputs::default() },
     }
 }
@@ -282,7 +283,10 @@ async fn servers_alternate_and_are_compared_run_by_run() {
     plan.outputs.json = Some(dir.path().join("r.json"));
     plan.outputs.jsonl = Some(dir.path().join("r.jsonl"));
     plan.outputs.html = Some(dir.path().join("r.html"));
+    plan.pause = Duration::from_secs(1000);
+    let start = tokio::time::Instant::now();
     assert_eq!(run(&plan).await.unwrap(), Verdict::Clean);
+    assert_eq!(start.elapsed().as_secs() / 1000, 7, "pauses between eight runs");
     assert_eq!(slow.completed.load(Ordering::SeqCst), 32);
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     let json: serde_json::Value = serde_json::from_str(&read("r.json")).unwrap();

@@ -136,6 +136,7 @@ pub fn config(plan: &Plan) -> Value {
         "pacing": settings.pacing,
         "warmup_runs": plan.warmup_runs,
         "repeat_runs": plan.repeat_runs,
+        "pause_s": plan.pause.as_secs_f64(),
         "timeout_s": settings.timeout.as_secs_f64(),
         "generator": concat!("loquent-bench ", env!("CARGO_PKG_VERSION")),
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
