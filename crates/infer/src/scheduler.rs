@@ -264,9 +264,9 @@ impl Scheduler {
         !self.order.is_empty() || !self.waiting.is_empty()
     }
 
-    /// Whether there is work, none of which has been begun.
+    /// Whether there is work for the next batch, none of which has been begun.
     pub fn only_waiting(&self) -> bool {
-        self.order.is_empty() && !self.waiting.is_empty()
+        !self.waiting.is_empty() && self.runnable().next().is_none()
     }
 
     /// The present load.

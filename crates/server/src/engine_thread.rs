@@ -5,9 +5,10 @@
 //! sequence and for two hundred. The queue is bounded by admission: a request sends one
 //! message per completion when it starts and at most one when it stops.
 //!
-//! The engine never waits for a batch to fill, with one exception: at rest, with work that has just come,
-//! it lets those that were let in and are being tokenized catch up. A burst then starts in
-//! one step; otherwise its first request would have a step of its own, and the others would wait for it.
+//! The engine never waits for a batch to fill, with one exception: when the next batch could hold only
+//! work that has just come, it lets those that were let in and are being tokenized catch up. A burst then
+//! starts in one step; otherwise its first request would have a step of its own, and the others would
+//! wait for it.
 //!
 //! A runner with a pipeline gets as many batches as it wants at once; what it has finished
 //! arrives as a command like any other, so that there is one thing to wait for.
@@ -30,7 +31,7 @@ use crate::ticket::Coming;
 /// Steps that may wait for delivery before the engine waits for it.
 const STEPS_IN_FLIGHT: usize = 64;
 
-/// Longest wait of an engine at rest for requests that are on their way.
+/// Longest wait of an engine with nothing else to compute for requests that are on their way.
 const LONGEST_GATHERING: Duration = Duration::from_millis(2);
 /// Between two looks at them.
 const GATHERING_PAUSE: Duration = Duration::from_micros(50);
@@ -228,6 +229,7 @@ impl Driver {
         if flights.len() >= groups {
             return Turn::Nothing;
         }
+        self.gather();
         self.scheduler.set_groups(groups);
         let (started, mut batch) = (self.clock.now(), Batch::default());
         self.scheduler.plan(started, self.runner.as_mut(), &mut batch);
