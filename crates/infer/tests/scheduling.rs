@@ -314,6 +314,22 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 #[test]
+fn only_those_who_wait_could_be_next_while_all_others_fly() {
+    let mut bench = Bench::new(ToyRunner::new(10, 400, 96), limits(4)).with_groups(2);
+    assert!(!bench.scheduler.only_waiting(), "nobody is there");
+    bench.submit(&work(0, [5; 8].to_vec(), 10));
+    assert!(bench.scheduler.only_waiting());
+    bench.launch();
+    assert!(!bench.scheduler.only_waiting(), "nobody waits");
+    bench.submit(&work(1, [6; 8].to_vec(), 10));
+    assert!(bench.scheduler.only_waiting(), "the first one flies");
+    bench.step();
+    bench.submit(&work(2, [7; 8].to_vec(), 10));
+    assert!(!bench.scheduler.only_waiting(), "the first one could go on");
+    bench.run();
+}
+
+#[test]
 fn who_ends_in_flight_keeps_none_of_its_guesses() {
     let mut runner = ToyRunner::new(10, 400, 96);
     (runner.memory, runner.checked_rows) = (1, Some(40));

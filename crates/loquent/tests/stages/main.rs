@@ -12,6 +12,7 @@ mod rpc;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use process::{Process, answer, ask, bundled, get, request, split, wait_for_ready};
@@ -38,6 +39,31 @@ fn a_split_model_answers_as_the_whole_one_does() {
         let (_, metrics) = get(&server.address, "/metrics");
         assert!(metrics.contains("loquent_stage_up{stage=\"2\"} 1"), "{metrics}");
     }
+}
+
+#[test]
+fn stages_that_take_turns_answer_as_others_do() {
+    let Some(model) = bundled() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let files = split(&model, 3, folder.path());
+    let turns = folder.path().join("turns");
+    let shared = ["--stage-turns", turns.to_str().unwrap()];
+    let start = |file: &PathBuf| {
+        let own = ["stage", "--model", file.to_str().unwrap(), "--listen", "127.0.0.1:0"];
+        Process::start(&[&own[..], &shared].concat(), " on ")
+    };
+    let running: Vec<Process> = files[2..].iter().map(start).collect();
+    let mut list = vec![files[1].to_str().unwrap().to_owned()];
+    list.extend(running.iter().map(|stage| stage.address.clone()));
+    let (list, entry) = (list.join(","), files[0].to_str().unwrap());
+    let own = ["--model", entry, "--stages", &list, "--groups", "3"];
+    let server = Process::serve(&[&own[..], &shared].concat());
+    let text = || answer(&server.address)["text"].clone();
+    let alone = text();
+    thread::scope(|scope| {
+        let ask = || assert_eq!(text(), alone, "in company");
+        (0..6).for_each(|_| drop(scope.spawn(ask)));
+    });
 }
 
 /// What the server answers in a form that it would not choose itself.
