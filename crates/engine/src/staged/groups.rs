@@ -55,6 +55,8 @@ const FIGHT: f64 = 2.5;
 /// How long numbers above half of such a one are not tried again; doubled each time.
 const FIRST_FIGHT_BAN: Duration = Duration::from_secs(30);
 const LONGEST_FIGHT_BAN: Duration = Duration::from_secs(600);
+/// Less of a prediction than this shows that stages wait for each other.
+const AS_PREDICTED: f64 = 0.9;
 /// A measurement in which the load changed by more than this factor compares with nothing.
 const STEADY: usize = 2;
 /// Weight of a new measurement in an average.
@@ -85,20 +87,10 @@ pub struct Policy {
     links_s: f64,
     window: Window,
     trial: Option<Trial>,
-    /// What lost, by sequences (size class) and groups.
-    bans: BTreeMap<(u32, usize), Ban>,
+    /// By sequences (size class) and groups: until when it is not tried, and how long.
+    bans: BTreeMap<(u32, usize), (Duration, Duration)>,
     fight: Option<Fight>,
-}
-
-/// A number of groups that lost.
-#[derive(Debug, Clone, Copy)]
-struct Ban {
-    /// Until when it is not tried, and how long that is.
-    until: Duration,
-    length: Duration,
-    /// What it brought of its prediction: stages share processors, and still more groups would lack
-    /// as much.
-    share: f64,
+    sharing: Option<Sharing>,
 }
 
 /// From what number on stages are expected to fight for processors.
@@ -109,11 +101,22 @@ struct Fight {
     length: Duration,
 }
 
+/// Stages that do not disturb each other and yet bring less than predicted: they wait for each other.
+#[derive(Debug, Clone, Copy)]
+struct Sharing {
+    /// How many compute at once.
+    at_once: f64,
+    until: Duration,
+    length: Duration,
+}
+
 /// A measurement in progress.
 #[derive(Debug, Default)]
 struct Window {
     batches: usize,
     rows: usize,
+    /// Time of computing in all stages.
+    busy_s: f64,
     /// Most and fewest sequences in flight.
     sequences: usize,
     fewest: Option<usize>,
@@ -125,8 +128,12 @@ impl Window {
         self.fewest.is_some_and(|fewest| self.sequences < STEADY * fewest)
     }
 
+    fn seconds(&self, now: Duration) -> f64 {
+        now.saturating_sub(self.since).as_secs_f64().max(1e-9)
+    }
+
     fn rate(&self, now: Duration) -> f64 {
-        self.rows as f64 / now.saturating_sub(self.since).as_secs_f64().max(1e-9)
+        self.rows as f64 / self.seconds(now)
     }
 }
 
@@ -163,6 +170,7 @@ impl Policy {
             trial: None,
             bans: BTreeMap::new(),
             fight: None,
+            sharing: None,
         }
     }
 
@@ -193,6 +201,7 @@ impl Policy {
             return;
         }
         window.rows += seen.rows;
+        window.busy_s += seen.trace.iter().map(|lap| f64::from(lap.compute_us) / 1e6).sum::<f64>();
         window.sequences = window.sequences.max(seen.sequences);
         window.fewest = Some(window.fewest.map_or(seen.sequences, |n| n.min(seen.sequences)));
         let rounds = window.batches / self.current;
@@ -229,8 +238,9 @@ impl Policy {
     fn break_off(&mut self, now: Duration) {
         let rows_per_s = self.window.rate(now);
         if let Some(trial) = self.trial.filter(|trial| rows_per_s < trial.rows_per_s * BAD) {
-            let sequences = std::mem::take(&mut self.window).sequences;
-            self.go_back(now, trial, rows_per_s / self.predict(sequences, self.current));
+            let window = std::mem::take(&mut self.window);
+            self.learn_sharing(now, &window);
+            self.go_back(now, trial);
         }
     }
 
@@ -244,15 +254,22 @@ impl Policy {
             Some(trial) if trial.class != class || !window.is_steady() => {
                 return self.current = trial.before;
             }
-            Some(trial) if rows_per_s < trial.rows_per_s * WORTH_KEEPING => {
-                let share = rows_per_s / self.predict(window.sequences, self.current);
-                return self.go_back(now, trial, share);
+            Some(trial) => {
+                self.learn_sharing(now, &window);
+                if rows_per_s < trial.rows_per_s * WORTH_KEEPING {
+                    return self.go_back(now, trial);
+                }
             }
-            _ => {}
+            None => {}
         }
         // A trial would be held against the speed of another load, and be kept though it loses.
         if !window.is_steady() {
             return;
+        }
+        if let Some(sharing) = &mut self.sharing
+            && sharing.until <= now
+        {
+            sharing.at_once = f64::INFINITY;
         }
         let (best, promise) = self.best(window.sequences, rows_per_s, now);
         if best != self.current && promise > rows_per_s * WORTH_TRYING {
@@ -272,33 +289,39 @@ impl Policy {
     }
 
     /// The number on trial has lost: it is not tried again for a while.
-    fn go_back(&mut self, now: Duration, trial: Trial, share: f64) {
+    fn go_back(&mut self, now: Duration, trial: Trial) {
         self.trial = None;
-        let key = (trial.class, self.current);
-        let length = self.bans.get(&key).map_or(FIRST_BAN, |last| last.length * 2).min(LONGEST_BAN);
-        self.bans.insert(key, Ban { until: now + length, length, share });
+        let entry = self.bans.entry((trial.class, self.current)).or_insert((now, FIRST_BAN / 2));
+        let length = (entry.1 * 2).min(LONGEST_BAN);
+        *entry = (now + length, length);
         self.current = trial.before;
     }
 
-    /// The number that promises most, and how many rows a second. The present one brings
-    /// `rows_per_s`.
+    /// A trial that brings less than its costs, which are known by now, let expect: so many stages
+    /// compute at once, and no more.
+    fn learn_sharing(&mut self, now: Duration, window: &Window) {
+        let promise = self.predict(window.sequences, self.current);
+        if window.is_steady() && window.rate(now) < promise * AS_PREDICTED {
+            let length = self.sharing.map_or(FIRST_FIGHT_BAN, |last| last.length * 2);
+            let length = length.min(LONGEST_FIGHT_BAN);
+            // Whoever waits for others waits for one at least.
+            let at_once = (window.busy_s / window.seconds(now)).max(1.0);
+            self.sharing = Some(Sharing { at_once, until: now + length, length });
+        }
+    }
+
+    /// The number that promises most, and how many rows a second; the present one brings `rows_per_s`.
     fn best(&self, sequences: usize, rows_per_s: f64, now: Duration) -> (usize, f64) {
         let class = class(sequences);
         let fights = |groups: usize| {
             self.fight.is_some_and(|fight| groups >= fight.groups && fight.until > now)
         };
-        let ban = |groups: usize| self.bans.get(&(class, groups)).filter(|ban| ban.until > now);
-        let present_share = rows_per_s / self.predict(sequences, self.current);
-        // Of the prediction, what this number can bring after what fewer groups did.
-        let share = |groups: usize| {
-            let banned = (1..groups).filter_map(|fewer| Some(ban(fewer)?.share));
-            let present = (groups > self.current).then_some(present_share);
-            banned.chain(present).fold(1.0, f64::min)
-        };
+        let is_banned =
+            |groups: usize| self.bans.get(&(class, groups)).is_some_and(|(until, _)| *until > now);
         let promise = |groups: usize| match groups {
             _ if groups == self.current => Some((groups, rows_per_s)),
-            _ if fights(groups) || ban(groups).is_some() => None,
-            _ => Some((groups, self.predict(sequences, groups) * share(groups))),
+            _ if fights(groups) || is_banned(groups) => None,
+            _ => Some((groups, self.predict(sequences, groups))),
         };
         let promises = (1..=sequences.clamp(1, MAX_GROUPS)).filter_map(promise);
         promises.fold((1, 0.0), |best, next| if next.1 > best.1 * 1.01 { next } else { best })
@@ -306,13 +329,16 @@ impl Policy {
 
     /// Rows a second of `sequences` in so many groups, if stages do not disturb each other: a
     /// round ends when the slowest stage has served every group, but no sooner than one
-    /// group has gone all the way.
+    /// group has gone all the way, or than all is computed by those that compute at once.
     fn predict(&self, sequences: usize, groups: usize) -> f64 {
         let rows = sequences.div_ceil(groups);
         let costs: Vec<f64> = self.costs.iter().map(|costs| cost(costs, rows)).collect();
         let slowest = costs.iter().copied().fold(0.0, f64::max);
-        let way = costs.iter().sum::<f64>() + self.links_s;
-        sequences as f64 / (slowest * groups as f64).max(way).max(1e-9)
+        let all = costs.iter().sum::<f64>();
+        let at_once = self.sharing.map_or(f64::INFINITY, |sharing| sharing.at_once);
+        let round =
+            (slowest * groups as f64).max(all + self.links_s).max(all * groups as f64 / at_once);
+        sequences as f64 / round.max(1e-9)
     }
 }
 

@@ -171,6 +171,9 @@ fn misuse_is_told_in_words() {
     assert!(text.contains("no stage file"), "{text}");
     let text = run(&["stage", "--model", part, "--listen", "0.0.0.0:0"]);
     assert!(text.contains("--stage-key"), "{text}");
+    let nowhere = ["--listen", "127.0.0.1:0", "--stage-turns", "/nowhere/turns"];
+    let text = run(&[&["stage", "--model", part][..], &nowhere].concat());
+    assert!(text.contains("--stage-turns /nowhere/turns"), "{text}");
     let text = run(&["serve", "--port", "0", "--model", whole, "--stages", "127.0.0.1:9"]);
     assert!(text.contains("no entry file"), "{text}");
     let text = run(&["split", whole, "--layers", "0..1"]);

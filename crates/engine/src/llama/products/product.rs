@@ -132,8 +132,8 @@ impl<'a> Product<'a> {
     /// The rows exist, and no other thread writes their part of the output.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
     unsafe fn multiply(&self, packed: &[[ActivationBlock; LANES]], rows: std::ops::Range<usize>) {
-        let parts = self.blocks.div_ceil(BLOCKS_AT_ONCE).max(1);
-        let part_blocks = self.blocks.div_ceil(parts).max(1);
+        let parts = self.blocks.div_ceil(BLOCKS_AT_ONCE);
+        let part_blocks = self.blocks.div_ceil(parts);
         for (group, lanes) in packed.chunks_exact(self.blocks).enumerate() {
             let count = LANES.min(self.rows - group * LANES);
             let mut values = [[0.0; LANES]; ROWS_AT_ONCE];
