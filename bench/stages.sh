@@ -58,6 +58,7 @@ stages() {
     [ ${#cores[@]} -eq 0 ] || pin=(taskset -c "${cores[$((i - 1))]}")
     started=$((started + 1))
     log=$work/$started.log
+    : >"$log"
     "${pin[@]}" "$loquent" stage --model "$work/$n-stage-$i-of-$n.gguf" --listen 127.0.0.1:0 \
       --threads "$threads" 2>"$log" &
     pids+=($!)
@@ -72,6 +73,7 @@ server() {
   shift
   started=$((started + 1))
   log=$work/$started.log
+  : >"$log"
   "$loquent" serve --port 0 --context 512 --kv-cells 4096 "$@" 2>"$log" &
   pids+=($!)
   urls+=("$name=http://$(address_in "$log")")
