@@ -5,10 +5,10 @@
 //! delay does not stop what follows.
 
 use std::io::{BufReader, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -279,6 +279,7 @@ pub(super) fn accept(
     let peer = socket.peer_addr().map_or("unknown".into(), |address| address.to_string());
     let failed = |source| broken(&peer, source);
     prepare(&socket).map_err(failed)?;
+    let _deadline = close_after(&socket, HANDSHAKE_LIMIT).map_err(failed)?;
     let stream = match &trust.tls {
         None => Stream::plain(socket),
         Some(_) if waits_for_us(&socket).map_err(failed)? => {
@@ -302,6 +303,20 @@ pub(super) fn accept(
     }
     connection.send(&Message::Welcome(trust.key.prove(&[b"accept", &purpose, &challenge])))?;
     Ok((connection, role, session))
+}
+
+/// Closes the connection after `limit`, unless what is returned is dropped before. A limit for each
+/// read would not do: somebody may send a byte at a time.
+fn close_after(socket: &TcpStream, limit: Duration) -> std::io::Result<SyncSender<()>> {
+    let socket = socket.try_clone()?;
+    let (guard, dropped) = sync_channel(0);
+    thread::Builder::new().name("deadline".into()).spawn(move || {
+        if dropped.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            // It may have ended by itself.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    })?;
+    Ok(guard)
 }
 
 /// Whether the other end says nothing: with TLS it speaks first, without it waits for a

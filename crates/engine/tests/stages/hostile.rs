@@ -1,8 +1,11 @@
 //! Whoever sends nonsense is cut off; whoever was served before still is.
 
 use std::io::{Read, Write};
+use std::iter;
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use loquent_engine::gguf::split::StageKeys;
@@ -65,6 +68,34 @@ fn who_says_nothing_does_not_keep_others_waiting() {
     assert!(run_one(&mut runner, 0, 0, &[1]).unwrap().is_ok());
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     drop(silent);
+}
+
+#[test]
+fn who_speaks_a_byte_at_a_time_does_not_keep_others_out() {
+    let site = Site::start(1);
+    let address = &site.stages[0].address;
+    // More than a stage listens to before they have shown the key.
+    let mut slow: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let served = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // A frame of 42 bytes.
+            for byte in [42, 0, 0, 0].into_iter().chain(iter::repeat_n(0, 60)) {
+                slow.iter_mut().for_each(|stream| drop(stream.write(&[byte])));
+                thread::sleep(Duration::from_secs(1));
+                if served.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        let begun = Instant::now();
+        let mut runner = site.runner();
+        assign(&mut runner, 0);
+        let outcome = run_one(&mut runner, 0, 0, &[1]);
+        served.store(true, Ordering::Relaxed);
+        assert!(outcome.unwrap().is_ok());
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    });
 }
 
 fn slots() -> impl Strategy<Value = Slot> {
