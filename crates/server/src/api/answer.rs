@@ -269,10 +269,11 @@ fn put_members(members: &Map<String, Value>, out: &mut Vec<u8>) {
 /// `"delta":{…}` with what `flush` holds.
 fn chat_delta(flush: &Flush, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\"delta\":{");
-    let mut first = true;
-    let mut member = |name: &str, out: &mut Vec<u8>| {
-        let comma = if std::mem::take(&mut first) { "" } else { "," };
-        let _ = write!(out, "{comma}{}:", Value::from(name));
+    let empty = out.len();
+    // Names that need no escaping.
+    let member = |name: &str, out: &mut Vec<u8>| {
+        let before: &[u8] = if out.len() == empty { b"\"" } else { b",\"" };
+        [before, name.as_bytes(), b"\":"].iter().for_each(|part| out.extend_from_slice(part));
     };
     if !flush.reasoning.is_empty() {
         member("reasoning_content", out);
@@ -289,9 +290,9 @@ fn chat_delta(flush: &Flush, out: &mut Vec<u8>) {
         let calls: Vec<Value> = flush.calls.iter().map(call_delta).collect();
         let _ = serde_json::to_writer(&mut *out, &calls);
     }
-    for (name, value) in flush.extra.iter().flat_map(|extra| &extra.delta) {
-        member(name, out);
-        let _ = write!(out, "{value}");
+    // Something of the above is always there.
+    if let Some(extra) = &flush.extra {
+        put_members(&extra.delta, out);
     }
     out.push(b'}');
 }
