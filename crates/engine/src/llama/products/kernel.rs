@@ -63,6 +63,7 @@ fn add_block(sum: __m512, weights: &Weights, activations: &ActivationBlock) -> _
 
 /// The sum of each vector's elements, in the order of the vectors and added up in the order of
 /// [`_mm512_reduce_add_ps`]; sixteen at once take a third of its instructions.
+/// Attention has one in another order, which is faster there.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn sums_of(vectors: &[__m512; LANES]) -> __m512 {
