@@ -52,7 +52,8 @@ const LONGEST_BAN: Duration = Duration::from_secs(120);
 /// did before: stages fight for processors. Two that share one fairly take twice as long;
 /// threads that wait for each other spinning take many times that.
 const FIGHT: f64 = 2.5;
-/// How long numbers above half of such a one are not tried again; doubled each time.
+/// How long numbers above half of such a one are not tried again, and how long what was learned of
+/// sharing holds; doubled each time.
 const FIRST_FIGHT_BAN: Duration = Duration::from_secs(30);
 const LONGEST_FIGHT_BAN: Duration = Duration::from_secs(600);
 /// Less of a prediction than this shows that stages wait for each other.
@@ -154,6 +155,11 @@ fn class(rows: usize) -> u32 {
     (rows.max(1) as f64).log2().mul_add(2.0, 0.5) as u32
 }
 
+/// Twice the last time, within bounds.
+fn longer(last: Option<Duration>, first: Duration, longest: Duration) -> Duration {
+    last.map_or(first, |last| last * 2).min(longest)
+}
+
 impl Policy {
     /// A policy for so many stages.
     pub fn new(choice: Groups, stages: usize) -> Self {
@@ -226,8 +232,8 @@ impl Policy {
 
     fn end_fight(&mut self, now: Duration) {
         let trial = self.trial.take().expect("it is fought in a trial");
-        let length = self.fight.map_or(FIRST_FIGHT_BAN, |last| last.length * 2);
-        let length = length.min(LONGEST_FIGHT_BAN);
+        let last = self.fight.map(|last| last.length);
+        let length = longer(last, FIRST_FIGHT_BAN, LONGEST_FIGHT_BAN);
         // Half of it may be tried: some links are long enough to fill, and some cores are free.
         self.fight = Some(Fight { groups: self.current / 2 + 1, until: now + length, length });
         self.window = Window::default();
@@ -291,9 +297,10 @@ impl Policy {
     /// The number on trial has lost: it is not tried again for a while.
     fn go_back(&mut self, now: Duration, trial: Trial) {
         self.trial = None;
-        let entry = self.bans.entry((trial.class, self.current)).or_insert((now, FIRST_BAN / 2));
-        let length = (entry.1 * 2).min(LONGEST_BAN);
-        *entry = (now + length, length);
+        let key = (trial.class, self.current);
+        let last = self.bans.get(&key).map(|(_, length)| *length);
+        let length = longer(last, FIRST_BAN, LONGEST_BAN);
+        self.bans.insert(key, (now + length, length));
         self.current = trial.before;
     }
 
@@ -302,8 +309,8 @@ impl Policy {
     fn learn_sharing(&mut self, now: Duration, window: &Window) {
         let promise = self.predict(window.sequences, self.current);
         if window.is_steady() && window.rate(now) < promise * AS_PREDICTED {
-            let length = self.sharing.map_or(FIRST_FIGHT_BAN, |last| last.length * 2);
-            let length = length.min(LONGEST_FIGHT_BAN);
+            let last = self.sharing.map(|last| last.length);
+            let length = longer(last, FIRST_FIGHT_BAN, LONGEST_FIGHT_BAN);
             // Whoever waits for others waits for one at least.
             let at_once = (window.busy_s / window.seconds(now)).max(1.0);
             self.sharing = Some(Sharing { at_once, until: now + length, length });

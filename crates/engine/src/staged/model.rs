@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_that_take_turns_fill_the_time_on_links() {
+    fn stages_that_take_turns_are_soon_known_to() {
         for (stages, sequences) in [(2, 8), (4, 16), (4, 8)] {
             let own = Machines::measured(stages, 0.010);
             let machines = Machines { processors: Processors::InTurns, ..own };

@@ -30,10 +30,8 @@ fn a_split_model_answers_as_the_whole_one_does() {
         let running: Vec<Process> =
             files[2..].iter().map(|file| Process::stage(file, "127.0.0.1:0")).collect();
         // The first stage is computed by the server's own process.
-        let mut list = vec![files[1].to_str().unwrap().to_owned()];
-        list.extend(running.iter().map(|stage| stage.address.clone()));
-        let entry = files[0].to_str().unwrap();
-        let server = Process::serve(&["--model", entry, "--stages", &list.join(",")]);
+        let (list, entry) = (list(&files[1], &running), files[0].to_str().unwrap());
+        let server = Process::serve(&["--model", entry, "--stages", &list]);
         assert_eq!(answer(&server.address), expected, "{stages} stages");
         assert_eq!(answer_in_schema(&server.address), schema, "{stages} stages");
         let (_, metrics) = get(&server.address, "/metrics");
@@ -53,9 +51,7 @@ fn stages_that_take_turns_answer_as_others_do() {
         Process::start(&[&own[..], &shared].concat(), " on ")
     };
     let running: Vec<Process> = files[2..].iter().map(start).collect();
-    let mut list = vec![files[1].to_str().unwrap().to_owned()];
-    list.extend(running.iter().map(|stage| stage.address.clone()));
-    let (list, entry) = (list.join(","), files[0].to_str().unwrap());
+    let (list, entry) = (list(&files[1], &running), files[0].to_str().unwrap());
     let own = ["--model", entry, "--stages", &list, "--groups", "3"];
     let server = Process::serve(&[&own[..], &shared].concat());
     let text = || answer(&server.address)["text"].clone();
@@ -64,6 +60,12 @@ fn stages_that_take_turns_answer_as_others_do() {
         let ask = || assert_eq!(text(), alone, "in company");
         (0..6).for_each(|_| drop(scope.spawn(ask)));
     });
+}
+
+/// The stages as `--stages` has them: the file of the first, addresses of the others.
+fn list(first: &Path, others: &[Process]) -> String {
+    let others = others.iter().map(|stage| stage.address.as_str());
+    std::iter::once(first.to_str().unwrap()).chain(others).collect::<Vec<_>>().join(",")
 }
 
 /// What the server answers in a form that it would not choose itself.
