@@ -1,33 +1,39 @@
-//! From a log's records to OpenAI's chunks (`spec/session.md`, section 6): what a reader
-//! over server-sent events gets, and what the local proxy tells any SDK.
+//! From a log's records to OpenAI's chunks (`spec/session.md`, section 6): the only writer of
+//! chunks, for event streams of the server and of the local proxy alike.
+//!
+//! A chunk costs about as much as copying it: what all chunks of an answer share is rendered
+//! once, and everything else is appended to one buffer.
 
-use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::format;
 use alloc::string::String;
-use core::fmt::Write;
+use alloc::vec::Vec;
 
-use crate::json::{members, put_string};
+use crate::json::{members, put_number, put_string};
 use crate::{Delta, Error};
 
-/// Choices that a log may have: far above what any request asks for.
+/// Completions that one log may have: far above what any request asks for.
 const MAX_CHOICES: usize = 4096;
 
-/// What stands under `usage` in chunks (S-6.1).
+/// Chunks without choices have these in place of [`CHOICES`].
+const NO_CHOICES: &[u8] = b",\"choices\":[]";
+/// What stands between the common members and a choice's index.
+const CHOICES: &[u8] = b",\"choices\":[{\"index\":";
+
+/// What chunks with choices have under `usage` (S-6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UsageInChunks {
-    /// Nothing; a Usage record is a chunk.
+    /// Nothing; a Usage record is a chunk of its own.
     Absent,
-    /// `null`; a Usage record is a chunk.
+    /// `null`; a Usage record is a chunk of its own.
     Null,
-    /// The counts of the Usage record before; the last one is a chunk.
+    /// The counts of the latest Usage record.
     Counts,
 }
 
 /// What all chunks of an answer have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Envelope {
-    /// `{"id":…,"object":…,"created":…,"model":…`.
-    start: String,
+    /// `data: {"id":…,"object":…,"created":…,"model":…` and then [`CHOICES`].
+    lead: Vec<u8>,
     chat: bool,
     usage: UsageInChunks,
 }
@@ -47,261 +53,370 @@ impl Envelope {
             Some("\"counts\"") => UsageInChunks::Counts,
             Some(_) => return None,
         };
-        let mut start = String::from("{");
+        let mut lead = b"data: {".to_vec();
         for (at, name) in ["id", "object", "created", "model"].into_iter().enumerate() {
-            let comma = if at == 0 { "" } else { "," };
-            let _ = write!(start, "{comma}\"{name}\":{}", value(name)?);
+            lead.extend_from_slice(if at == 0 { b"\"" } else { b",\"" });
+            put_all(&mut lead, [name.as_bytes(), b"\":", value(name)?.as_bytes()]);
         }
-        Some(Self { start, chat, usage })
+        if let Some(fingerprint) = value("system_fingerprint") {
+            put_all(&mut lead, [b",\"system_fingerprint\":", fingerprint.as_bytes()]);
+        }
+        lead.extend_from_slice(CHOICES);
+        Some(Self { lead, chat, usage })
+    }
+
+    /// Begins an event without choices: everything up to the first member of its own.
+    fn open_bare(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.lead[..self.lead.len() - CHOICES.len()]);
+    }
+
+    /// Begins an event of one choice: everything up to the choice's members.
+    fn open_choice(&self, choice: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.lead);
+        put_number(out, u64::from(choice));
+        out.push(b',');
+    }
+
+    /// Ends an event of one choice; `counts` are the latest, as JSON.
+    fn close_choice(&self, counts: Option<&[u8]>, out: &mut Vec<u8>) {
+        match self.usage {
+            UsageInChunks::Absent => out.extend_from_slice(b"}]}\n\n"),
+            UsageInChunks::Null => out.extend_from_slice(b"}],\"usage\":null}\n\n"),
+            UsageInChunks::Counts => {
+                let counts = counts.unwrap_or(b"null");
+                put_all(out, [b"}],\"usage\":", counts, b"}\n\n"]);
+            }
+        }
+    }
+}
+
+/// One choice's part of the writer's state.
+#[derive(Debug, Clone, Default)]
+struct ChoiceState {
+    /// It had a chunk, and with it its role.
+    started: bool,
+    /// Log probabilities that wait for their text, as JSON.
+    logprobs: Option<String>,
+}
+
+/// The latest counts of an answer.
+#[derive(Debug, Clone, Default)]
+struct Counts {
+    /// As JSON; empty before the first. Its memory is used again for the next.
+    json: Vec<u8>,
+    /// A chunk has carried them.
+    shown: bool,
+}
+
+impl Counts {
+    fn json(&self) -> Option<&[u8]> {
+        (!self.json.is_empty()).then_some(&*self.json)
     }
 }
 
 /// Writes the records of one log, in their order, as server-sent events of chunks.
 ///
 /// ```
-/// # use loquent_proto::{Delta, chunk::Chunks};
+/// # use loquent_proto::{Delta, chunk::ChunkWriter};
 /// let meta = r#"{"id":"a","object":"text_completion","created":1,"model":"m","usage":"none"}"#;
-/// let (mut chunks, mut out) = (Chunks::new(), String::new());
-/// chunks.write(80, &Delta::Open { meta: meta.into() }, &mut out)?;
-/// chunks.write(84, &Delta::text("Hi"), &mut out)?;
-/// assert!(out.starts_with("id: 84\ndata: {\"id\":\"a\""));
+/// let (mut chunks, mut out) = (ChunkWriter::new(), Vec::new());
+/// chunks.write(Some(80), &Delta::Open { meta: meta.into() }, &mut out)?;
+/// chunks.write(Some(84), &Delta::text("Hi"), &mut out)?;
+/// assert!(out.starts_with(b"id: 84\ndata: {\"id\":\"a\""));
 /// # Ok::<(), loquent_proto::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct Chunks {
+pub struct ChunkWriter {
     envelope: Option<Envelope>,
-    /// Choices whose role was told.
-    started: BTreeSet<u32>,
-    /// Log probabilities that wait for their text.
-    logprobs: BTreeMap<u32, String>,
-    /// The latest counts, as JSON.
-    usage: Option<String>,
+    /// By index. Completions are numbered from 0, so a vector is dense and needs no look-up.
+    choices: Vec<ChoiceState>,
+    counts: Counts,
 }
 
-impl Chunks {
-    /// Chunks of a log that is read from its beginning.
+impl ChunkWriter {
+    /// A writer of a log that is read from its beginning.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Chunks of a log that is read from somewhere in it: `meta` is that of its Open record,
+    /// A writer of a log that is read from a later offset: `meta` is that of its Open record,
     /// `started` are the choices that had a chunk before.
     ///
     /// # Errors
-    /// [`Error::Malformed`] for meta that does not say what S-6.1 asks for.
+    /// [`Error::Malformed`] for meta that lacks what S-6.1 asks for, or more than 4096 choices.
     pub fn resume(meta: &str, started: impl IntoIterator<Item = u32>) -> Result<Self, Error> {
         let envelope = Some(Envelope::parse(meta).ok_or(Error::Malformed)?);
-        Ok(Self { envelope, started: started.into_iter().collect(), ..Self::default() })
+        let mut writer = Self { envelope, ..Self::default() };
+        for choice in started {
+            writer.state(choice)?.started = true;
+        }
+        Ok(writer)
     }
 
     /// Takes the record that ends at log `offset`, and appends the events that it gives to
     /// `out`: none (Open, Logprobs, kinds without a chunk) or more. The last of them has the
-    /// offset as its id.
+    /// offset as its id; without an offset no event has one, which is for streams that cannot
+    /// be resumed.
     ///
     /// After [`Delta::Error`] the connection must be broken, not ended (S-6.2).
     ///
     /// # Errors
-    /// [`Error::Malformed`] for a record before Open, meta that does not say what S-6.1 asks
-    /// for, an Other that is no object, or more than 4096 choices.
-    pub fn write(&mut self, offset: u64, delta: &Delta, out: &mut String) -> Result<(), Error> {
-        let start = out.len();
-        self.chunks(delta, out)?;
-        if out.len() > start {
-            // Readers keep the id of the last event that had one.
-            let last = out[start..].rfind("data: ").map_or(start, |at| start + at);
-            out.insert_str(last, &format!("id: {offset}\n"));
-        }
-        Ok(())
-    }
-
-    /// Whether a record was taken whose chunk is not written yet: whoever goes on elsewhere
-    /// from here would lose it.
-    pub fn holds_record(&self) -> bool {
-        let counts = |envelope: &Envelope| envelope.usage == UsageInChunks::Counts;
-        let held_usage = self.usage.is_some() && self.envelope.as_ref().is_some_and(counts);
-        !self.logprobs.is_empty() || held_usage
-    }
-
-    fn chunks(&mut self, delta: &Delta, out: &mut String) -> Result<(), Error> {
+    /// [`Error::Malformed`] for a record before Open, meta that lacks what S-6.1 asks for, an
+    /// Other that is no object, or more than 4096 choices; `out` is then as it was.
+    pub fn write(
+        &mut self,
+        offset: Option<u64>,
+        delta: &Delta,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         match delta {
+            Delta::Text { choice, text, .. } => self.text(offset, *choice, text, out),
             Delta::Open { meta } => {
                 self.envelope = Some(Envelope::parse(meta).ok_or(Error::Malformed)?);
+                Ok(())
             }
             Delta::Logprobs { choice, json } => {
                 self.envelope()?;
-                self.logprobs.insert(*choice, json.clone());
-                self.check_bound()?;
+                self.state(*choice)?.logprobs = Some(json.clone());
+                Ok(())
             }
-            Delta::Text { choice, text, .. } => self.text(*choice, "content", text, out)?,
-            Delta::Reasoning { choice, text, .. } => {
-                self.text(*choice, "reasoning_content", text, out)?;
+            Delta::Reasoning { choice, text, .. } => self.reasoning(offset, *choice, text, out),
+            Delta::ToolCall { choice, .. } => {
+                self.begin(offset, *choice, out)?;
+                put_tool_call(delta, out);
+                self.end_null(out)
             }
-            Delta::ToolCall { .. } => self.tool_call(delta, out)?,
-            Delta::Finish { choice, reason } => self.finish(*choice, reason, out)?,
-            Delta::Usage { .. } => self.count(delta, out)?,
-            Delta::Other { json, .. } => self.other(json, out)?,
-            Delta::Error { code, message } => put_error(code, message, out),
-            Delta::Done => self.done(out)?,
+            Delta::Finish { choice, reason } => self.finish(offset, *choice, reason, out),
+            Delta::Usage { .. } => self.count(offset, delta, out),
+            Delta::Other { json, .. } => self.other(offset, json, out),
+            Delta::Error { code, message } => {
+                put_id(offset, out);
+                put_error(code, message, out);
+                Ok(())
+            }
+            Delta::Done => self.done(offset, out),
         }
-        Ok(())
     }
 
     fn envelope(&self) -> Result<&Envelope, Error> {
         self.envelope.as_ref().ok_or(Error::Malformed)
     }
 
-    fn check_bound(&self) -> Result<(), Error> {
-        let most = self.started.len().max(self.logprobs.len());
-        if most > MAX_CHOICES { Err(Error::Malformed) } else { Ok(()) }
-    }
-
-    /// Appends a chunk of one choice; `body` is what stands beside its index.
-    fn choice(&mut self, choice: u32, body: &str, out: &mut String) -> Result<(), Error> {
-        const ROLE: &str = "\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\
-                            \"logprobs\":null,\"finish_reason\":null";
-        let first = self.started.insert(choice);
-        self.check_bound()?;
-        if first && self.envelope()?.chat {
-            self.put_choice(choice, ROLE, out)?;
+    fn state(&mut self, choice: u32) -> Result<&mut ChoiceState, Error> {
+        let at = choice as usize;
+        if at >= MAX_CHOICES {
+            return Err(Error::Malformed);
         }
-        self.put_choice(choice, body, out)
+        if at >= self.choices.len() {
+            self.choices.resize_with(at + 1, ChoiceState::default);
+        }
+        Ok(&mut self.choices[at])
     }
 
-    fn put_choice(&self, choice: u32, body: &str, out: &mut String) -> Result<(), Error> {
+    /// Begins an event of one choice, after the one with its role if it is the choice's first.
+    fn begin(&mut self, offset: Option<u64>, choice: u32, out: &mut Vec<u8>) -> Result<(), Error> {
+        const ROLE: &[u8] = b"\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\
+                              \"logprobs\":null,\"finish_reason\":null";
+        let chat = self.envelope()?.chat;
+        let first = !core::mem::replace(&mut self.state(choice)?.started, true);
         let envelope = self.envelope()?;
-        let _ = write!(out, "data: {},\"choices\":[{{\"index\":{choice},{body}}}]", envelope.start);
-        match envelope.usage {
-            UsageInChunks::Absent => {}
-            UsageInChunks::Null => out.push_str(",\"usage\":null"),
-            UsageInChunks::Counts => {
-                let _ = write!(out, ",\"usage\":{}", self.usage.as_deref().unwrap_or("null"));
-            }
+        if first && chat {
+            // Without an id: readers keep the last one, and from there the role comes again.
+            envelope.open_choice(choice, out);
+            out.extend_from_slice(ROLE);
+            envelope.close_choice(self.counts.json(), out);
         }
-        out.push_str("}\n\n");
+        put_id(offset, out);
+        envelope.open_choice(choice, out);
         Ok(())
     }
 
-    fn text(&mut self, choice: u32, name: &str, text: &str, out: &mut String) -> Result<(), Error> {
-        let mut body = String::with_capacity(text.len() + 64);
-        match (self.envelope()?.chat, name) {
-            (true, _) => {
-                let _ = write!(body, "\"delta\":{{\"{name}\":");
-                put_string(&mut body, text);
-                body.push('}');
-            }
-            (false, "content") => {
-                body.push_str("\"text\":");
-                put_string(&mut body, text);
-            }
-            (false, _) => {
-                let _ = write!(body, "\"text\":\"\",\"{name}\":");
-                put_string(&mut body, text);
-            }
-        }
-        let logprobs = self.logprobs.get(&choice).map_or("null", String::as_str);
-        let _ = write!(body, ",\"logprobs\":{logprobs},\"finish_reason\":null");
-        self.choice(choice, &body, out)?;
-        self.logprobs.remove(&choice);
+    /// Ends the event that [`Self::begin`] began.
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.envelope()?.close_choice(self.counts.json(), out);
+        self.counts.shown = true;
         Ok(())
     }
 
-    fn tool_call(&mut self, delta: &Delta, out: &mut String) -> Result<(), Error> {
-        let Delta::ToolCall { choice, index, id, name, arguments, .. } = delta else {
-            return Ok(());
-        };
-        let mut body = format!("\"delta\":{{\"tool_calls\":[{{\"index\":{index}");
-        if !id.is_empty() {
-            body.push_str(",\"id\":");
-            put_string(&mut body, id);
-            body.push_str(",\"type\":\"function\"");
-        }
-        body.push_str(",\"function\":{");
-        if !name.is_empty() {
-            body.push_str("\"name\":");
-            put_string(&mut body, name);
-            body.push(',');
-        }
-        body.push_str("\"arguments\":");
-        put_string(&mut body, arguments);
-        body.push_str("}}]},\"logprobs\":null,\"finish_reason\":null");
-        self.choice(*choice, &body, out)
+    /// Ends an event that has neither log probabilities nor a finish reason.
+    fn end_null(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
+        out.extend_from_slice(b",\"logprobs\":null,\"finish_reason\":null");
+        self.end(out)
     }
 
-    fn finish(&mut self, choice: u32, reason: &str, out: &mut String) -> Result<(), Error> {
-        let nothing = if self.envelope()?.chat { "\"delta\":{}" } else { "\"text\":\"\"" };
-        let mut body = format!("{nothing},\"logprobs\":null,\"finish_reason\":");
-        put_string(&mut body, reason);
-        self.choice(choice, &body, out)
+    fn text(
+        &mut self,
+        offset: Option<u64>,
+        choice: u32,
+        text: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.begin(offset, choice, out)?;
+        if self.envelope()?.chat {
+            out.extend_from_slice(b"\"delta\":{\"content\":");
+            put_string(out, text);
+            out.push(b'}');
+        } else {
+            out.extend_from_slice(b"\"text\":");
+            put_string(out, text);
+        }
+        match self.state(choice)?.logprobs.take() {
+            None => self.end_null(out),
+            Some(json) => {
+                let parts = [b",\"logprobs\":", json.as_bytes(), b",\"finish_reason\":null"];
+                put_all(out, parts);
+                self.end(out)
+            }
+        }
     }
 
-    fn count(&mut self, delta: &Delta, out: &mut String) -> Result<(), Error> {
-        let counts = self.envelope()?.usage == UsageInChunks::Counts;
-        let usage = usage_json(delta);
-        if !counts {
-            self.put_usage(&usage, out)?;
+    fn reasoning(
+        &mut self,
+        offset: Option<u64>,
+        choice: u32,
+        text: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.begin(offset, choice, out)?;
+        if self.envelope()?.chat {
+            out.extend_from_slice(b"\"delta\":{\"reasoning_content\":");
+            put_string(out, text);
+            out.push(b'}');
+        } else {
+            out.extend_from_slice(b"\"text\":\"\",\"reasoning_content\":");
+            put_string(out, text);
         }
-        self.usage = Some(usage);
+        self.end_null(out)
+    }
+
+    fn finish(
+        &mut self,
+        offset: Option<u64>,
+        choice: u32,
+        reason: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.begin(offset, choice, out)?;
+        let nothing: &[u8] = if self.envelope()?.chat { b"\"delta\":{}" } else { b"\"text\":\"\"" };
+        put_all(out, [nothing, b",\"logprobs\":null,\"finish_reason\":"]);
+        put_string(out, reason);
+        self.end(out)
+    }
+
+    fn count(
+        &mut self,
+        offset: Option<u64>,
+        usage: &Delta,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let in_every_chunk = self.envelope()?.usage == UsageInChunks::Counts;
+        self.counts.json.clear();
+        self.counts.shown = !in_every_chunk;
+        put_counts(usage, &mut self.counts.json);
+        if !in_every_chunk {
+            put_id(offset, out);
+            self.put_usage(out)?;
+        }
         Ok(())
     }
 
-    fn put_usage(&self, usage: &str, out: &mut String) -> Result<(), Error> {
-        let start = &self.envelope()?.start;
-        let _ = write!(out, "data: {start},\"choices\":[],\"usage\":{usage}}}\n\n");
+    /// The latest counts as a chunk of their own.
+    fn put_usage(&self, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.envelope()?.open_bare(out);
+        put_all(out, [NO_CHOICES, b",\"usage\":", &self.counts.json, b"}\n\n"]);
         Ok(())
     }
 
-    /// A chunk with the object's members beside the envelope.
-    fn other(&self, json: &str, out: &mut String) -> Result<(), Error> {
+    /// A chunk that has the object's members beside the common ones.
+    fn other(&mut self, offset: Option<u64>, json: &str, out: &mut Vec<u8>) -> Result<(), Error> {
         let members = members(json).ok_or(Error::Malformed)?;
-        let _ = write!(out, "data: {}", self.envelope()?.start);
+        self.envelope()?;
+        put_id(offset, out);
+        self.envelope()?.open_bare(out);
         if !members.iter().any(|(name, _)| *name == "choices") {
-            out.push_str(",\"choices\":[]");
+            out.extend_from_slice(NO_CHOICES);
         }
         for (name, value) in members {
-            let _ = write!(out, ",\"{name}\":{value}");
+            put_all(out, [b",\"", name.as_bytes(), b"\":", value.as_bytes()]);
+            // An upstream server's own counts take the place of those that we know.
+            self.counts.shown |= name == "usage";
         }
-        out.push_str("}\n\n");
+        out.extend_from_slice(b"}\n\n");
         Ok(())
     }
 
-    fn done(&mut self, out: &mut String) -> Result<(), Error> {
-        if self.envelope()?.usage == UsageInChunks::Counts
-            && let Some(usage) = self.usage.take()
-        {
-            self.put_usage(&usage, out)?;
+    fn done(&mut self, offset: Option<u64>, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.envelope()?;
+        if !self.counts.shown && !self.counts.json.is_empty() {
+            self.put_usage(out)?;
         }
-        out.push_str("data: [DONE]\n\n");
+        self.counts = Counts::default();
+        put_id(offset, out);
+        out.extend_from_slice(b"data: [DONE]\n\n");
         Ok(())
     }
+}
+
+fn put_all<const N: usize>(out: &mut Vec<u8>, parts: [&[u8]; N]) {
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+/// The next event's id. It stands before the data, since it is known before them.
+fn put_id(offset: Option<u64>, out: &mut Vec<u8>) {
+    if let Some(offset) = offset {
+        out.extend_from_slice(b"id: ");
+        put_number(out, offset);
+        out.push(b'\n');
+    }
+}
+
+/// `"delta":{…}` of a [`Delta::ToolCall`]; the id and the name stand in a call's first piece.
+fn put_tool_call(delta: &Delta, out: &mut Vec<u8>) {
+    let Delta::ToolCall { index, id, name, arguments, .. } = delta else { return };
+    out.extend_from_slice(b"\"delta\":{\"tool_calls\":[{\"index\":");
+    put_number(out, u64::from(*index));
+    if !id.is_empty() {
+        out.extend_from_slice(b",\"id\":");
+        put_string(out, id);
+        out.extend_from_slice(b",\"type\":\"function\"");
+    }
+    out.extend_from_slice(b",\"function\":{");
+    if !name.is_empty() {
+        out.extend_from_slice(b"\"name\":");
+        put_string(out, name);
+        out.push(b',');
+    }
+    out.extend_from_slice(b"\"arguments\":");
+    put_string(out, arguments);
+    out.extend_from_slice(b"}}]}");
 }
 
 /// A [`Delta::Usage`] as OpenAI's `usage` object.
-fn usage_json(delta: &Delta) -> String {
-    let Delta::Usage { prompt, completion, cached, reasoning } = *delta else {
-        return String::from("null");
+fn put_counts(delta: &Delta, out: &mut Vec<u8>) {
+    let Delta::Usage { prompt, completion, cached, reasoning } = *delta else { return };
+    let mut member = |name: &[u8], count: u64| {
+        out.extend_from_slice(name);
+        put_number(out, count);
     };
-    let total = prompt.saturating_add(completion);
-    let mut json = format!(
-        "{{\"prompt_tokens\":{prompt},\"completion_tokens\":{completion},\
-         \"total_tokens\":{total},\"prompt_tokens_details\":{{\"cached_tokens\":{cached}}}"
-    );
+    member(b"{\"prompt_tokens\":", prompt);
+    member(b",\"completion_tokens\":", completion);
+    member(b",\"total_tokens\":", prompt.saturating_add(completion));
+    member(b",\"prompt_tokens_details\":{\"cached_tokens\":", cached);
     if reasoning > 0 {
-        let details = format!("{{\"reasoning_tokens\":{reasoning}}}");
-        let _ = write!(json, ",\"completion_tokens_details\":{details}");
+        member(b"},\"completion_tokens_details\":{\"reasoning_tokens\":", reasoning);
     }
-    json.push('}');
-    json
+    out.extend_from_slice(b"}}");
 }
 
-fn put_error(code: &str, message: &str, out: &mut String) {
-    out.push_str("data: {\"error\":{\"message\":");
+fn put_error(code: &str, message: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"data: {\"error\":{\"message\":");
     put_string(out, message);
-    out.push_str(",\"type\":\"server_error\",\"param\":null,\"code\":");
+    out.extend_from_slice(b",\"type\":\"server_error\",\"param\":null,\"code\":");
     match code {
-        "" => out.push_str("null"),
+        "" => out.extend_from_slice(b"null"),
         code => put_string(out, code),
     }
-    out.push_str("}}\n\n");
+    out.extend_from_slice(b"}}\n\n");
 }
 
 #[cfg(test)]
@@ -317,10 +432,11 @@ mod tests {
 
     /// The events of a log: ids and data.
     fn events(deltas: &[Delta]) -> Vec<(Option<u64>, String)> {
-        let (mut chunks, mut out) = (Chunks::new(), String::new());
+        let (mut chunks, mut out) = (ChunkWriter::new(), Vec::new());
         for (at, delta) in deltas.iter().enumerate() {
-            chunks.write(at as u64, delta, &mut out).unwrap();
+            chunks.write(Some(at as u64), delta, &mut out).unwrap();
         }
+        let out = String::from_utf8(out).unwrap();
         let event = |event: &str| {
             let (id, data) = match event.strip_prefix("id: ") {
                 Some(rest) => {
@@ -391,11 +507,6 @@ mod tests {
         let events = events(&log);
         assert_eq!(data(&events[0])["choices"][0]["logprobs"], Value::Null);
         assert_eq!(data(&events[1])["choices"][0]["logprobs"], json!({"content": []}));
-        let mut chunks = Chunks::new();
-        for (at, held) in [(0, false), (1, true), (2, true), (3, false)] {
-            chunks.write(0, &log[at], &mut String::new()).unwrap();
-            assert_eq!(chunks.holds_record(), held, "after record {at}");
-        }
     }
 
     #[test]
@@ -412,6 +523,41 @@ mod tests {
         assert_eq!(data(&each[0])["usage"]["completion_tokens"], 1);
         assert_eq!(data(&each[1])["usage"], whole);
         assert_eq!((each[1].0, each[2].0), (None, Some(4)));
+        let log = [meta("text_completion", "counts"), usage(1), text(0, "a"), Delta::Done];
+        assert_eq!(events(&log).len(), 2, "counts that a chunk has carried do not come again");
+    }
+
+    #[test]
+    fn an_upstream_servers_own_counts_take_the_place_of_ours() {
+        let own = Delta::Other { choice: 0, json: r#"{"usage":{"cost":1}}"#.into() };
+        let log = [meta("text_completion", "counts"), usage(1), text(0, "a"), usage(3), own];
+        let events = events(&[log.as_slice(), &[Delta::Done]].concat());
+        assert_eq!(events.len(), 3);
+        assert_eq!(data(&events[1])["usage"], json!({"cost": 1}));
+    }
+
+    #[test]
+    fn events_of_streams_that_cannot_be_resumed_have_no_id() {
+        let (mut chunks, mut out) = (ChunkWriter::new(), Vec::new());
+        for delta in [meta("chat.completion.chunk", "null"), text(0, "a"), usage(1), Delta::Done] {
+            chunks.write(None, &delta, &mut out).unwrap();
+        }
+        assert!(String::from_utf8(out).unwrap().split("\n\n").all(|event| !event.contains("id:")));
+    }
+
+    #[test]
+    fn a_fingerprint_stands_in_every_chunk() {
+        let meta = r#"{"id":"a","object":"text_completion","created":1,"model":"m","system_fingerprint":"f"}"#;
+        let events = events(&[Delta::Open { meta: meta.into() }, text(0, "a")]);
+        assert_eq!(data(&events[0])["system_fingerprint"], "f");
+    }
+
+    #[test]
+    fn a_choice_beyond_the_bound_is_refused_and_leaves_nothing() {
+        let (mut chunks, mut out) = (ChunkWriter::new(), Vec::new());
+        chunks.write(None, &meta("text_completion", "none"), &mut out).unwrap();
+        assert_eq!(chunks.write(None, &text(1 << 20, "a"), &mut out), Err(Error::Malformed));
+        assert!(out.is_empty());
     }
 
     #[test]
@@ -451,17 +597,17 @@ mod tests {
     #[test]
     fn a_resumed_log_goes_on_as_if_it_had_been_read() {
         let open = meta("chat.completion.chunk", "null");
-        let (mut whole, mut rest) = (String::new(), String::new());
-        let mut chunks = Chunks::new();
+        let (mut whole, mut rest) = (Vec::new(), Vec::new());
+        let mut chunks = ChunkWriter::new();
         for (at, delta) in [&open, &text(3, "a")].into_iter().enumerate() {
-            chunks.write(at as u64, delta, &mut whole).unwrap();
+            chunks.write(Some(at as u64), delta, &mut whole).unwrap();
         }
         let Delta::Open { meta } = &open else { unreachable!() };
-        let mut resumed = Chunks::resume(meta, [3]).unwrap();
+        let mut resumed = ChunkWriter::resume(meta, [3]).unwrap();
         whole.clear();
         for (at, delta) in [text(3, "b"), text(1, "c")].iter().enumerate() {
-            chunks.write(at as u64, delta, &mut whole).unwrap();
-            resumed.write(at as u64, delta, &mut rest).unwrap();
+            chunks.write(Some(at as u64), delta, &mut whole).unwrap();
+            resumed.write(Some(at as u64), delta, &mut rest).unwrap();
         }
         assert_eq!(rest, whole);
     }
@@ -477,13 +623,13 @@ mod tests {
 
     #[test]
     fn a_log_that_does_not_open_is_refused() {
-        let mut out = String::new();
-        let refused = |delta: &Delta, out: &mut String| Chunks::new().write(0, delta, out);
+        let mut out = Vec::new();
+        let refused = |delta: &Delta, out: &mut Vec<u8>| ChunkWriter::new().write(None, delta, out);
         assert_eq!(refused(&text(0, "a"), &mut out), Err(Error::Malformed));
         for bad in ["", "{}", r#"{"object":"other","id":1,"created":1,"model":1}"#] {
             let open = Delta::Open { meta: bad.into() };
             assert_eq!(refused(&open, &mut out), Err(Error::Malformed), "{bad}");
         }
-        assert_eq!(out, "");
+        assert!(out.is_empty());
     }
 }

@@ -1,33 +1,51 @@
 //! The little JSON that the protocol needs: strings are written, and an object is cut
 //! into its members. Values themselves are passed on as they stand.
 
-use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt::Write;
 
 /// Appends `text` as a JSON string (RFC 8259 §7), quotes included.
-pub fn put_string(out: &mut String, text: &str) {
-    out.push('"');
+pub fn put_string(out: &mut Vec<u8>, text: &str) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let bytes = text.as_bytes();
+    out.push(b'"');
     let mut plain = 0;
-    for (at, byte) in text.bytes().enumerate() {
+    for (at, &byte) in bytes.iter().enumerate() {
         if byte >= 0x20 && byte != b'"' && byte != b'\\' {
             continue;
         }
-        out.push_str(&text[plain..at]);
+        out.extend_from_slice(&bytes[plain..at]);
         plain = at + 1;
         match byte {
-            b'"' => out.push_str("\\\""),
-            b'\\' => out.push_str("\\\\"),
-            b'\n' => out.push_str("\\n"),
-            b'\r' => out.push_str("\\r"),
-            b'\t' => out.push_str("\\t"),
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
             control => {
-                let _ = write!(out, "\\u{control:04x}"); // a String takes everything
+                let digits = [HEX[usize::from(control >> 4)], HEX[usize::from(control & 15)]];
+                out.extend_from_slice(b"\\u00");
+                out.extend_from_slice(&digits);
             }
         }
     }
-    out.push_str(&text[plain..]);
-    out.push('"');
+    out.extend_from_slice(&bytes[plain..]);
+    out.push(b'"');
+}
+
+/// Appends `number` in decimal. Every chunk has two numbers; `core::fmt` would cost more than
+/// all else in it.
+pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20]; // of u64::MAX
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
 }
 
 /// The members of the JSON object `text`: names without quotes (escapes in them are left
@@ -99,9 +117,18 @@ mod tests {
     #[test]
     fn strings_are_what_serde_writes() {
         for text in ["", "plain", "a\"b\\c\n\r\t\u{1}\u{7f}é🙂", "\u{8}\u{c}"] {
-            let mut out = String::new();
+            let mut out = Vec::new();
             put_string(&mut out, text);
-            assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text, "{out}");
+            assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text, "{out:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_decimal() {
+        for number in [0, 7, 10, 99, 100, 4096, u64::MAX] {
+            let mut out = Vec::new();
+            put_number(&mut out, number);
+            assert_eq!(out, number.to_string().as_bytes());
         }
     }
 

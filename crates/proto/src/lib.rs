@@ -10,6 +10,7 @@
 extern crate alloc;
 
 pub mod assemble;
+pub mod backlog;
 pub mod bucket;
 pub mod chunk;
 pub mod coalesce;

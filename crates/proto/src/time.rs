@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::ops::{Add, AddAssign};
+use core::time::Duration;
 
 /// A point in time or a span, in microseconds.
 ///
@@ -34,6 +35,19 @@ impl Micros {
     /// `self` times `n`, saturating.
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
+    }
+}
+
+impl From<Duration> for Micros {
+    /// Rounded down; a span of more than 584,000 years saturates.
+    fn from(span: Duration) -> Self {
+        Self(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Micros> for Duration {
+    fn from(span: Micros) -> Self {
+        Self::from_micros(span.0)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use loquent_proto::chunk::Chunks;
+use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::frame::Frame;
 use loquent_proto::wire::{Reader, put_int};
 use loquent_proto::{Delta, Micros, Sender, SenderConfig, SenderState};
@@ -593,7 +593,7 @@ async fn events(
          x-loquent-stream-id: {id}\r\nx-loquent-stream-token: {token}\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await?;
-    let (mut chunks, mut log, mut written) = (Chunks::new(), Vec::new(), 0);
+    let (mut chunks, mut log, mut written) = (ChunkWriter::new(), Vec::new(), 0);
     for (at, delta) in shared.deltas.iter().enumerate() {
         while shared.due(kept) <= at {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -601,9 +601,10 @@ async fn events(
         if kept.path.load(Ordering::Relaxed) != path {
             return Ok(());
         }
-        let mut out = String::new();
+        let mut out = Vec::new();
         delta.encode(&mut log).unwrap();
-        chunks.write(log.len() as u64, delta, &mut out).unwrap();
+        chunks.write(Some(log.len() as u64), delta, &mut out).unwrap();
+        let out = String::from_utf8(out).unwrap();
         if log.len() as u64 <= from || out.is_empty() {
             continue;
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use loquent_client::{Answer, ClientError, Content, Step};
 use loquent_proto::Delta;
-use loquent_proto::chunk::Chunks;
+use loquent_proto::chunk::ChunkWriter;
 
 use super::ledger::Line;
 
@@ -36,7 +36,7 @@ pub struct Relay {
     /// Present until dropped.
     answer: Option<Answer>,
     line: Option<Line>,
-    chunks: Chunks,
+    chunks: ChunkWriter,
     /// The last event id that was passed on.
     last_id: Option<u64>,
     state: State,
@@ -49,7 +49,7 @@ impl Relay {
         Relay {
             answer: Some(answer),
             line: Some(line),
-            chunks: Chunks::new(),
+            chunks: ChunkWriter::new(),
             last_id: None,
             state: State::Opening,
             resumable,
@@ -103,31 +103,31 @@ impl Relay {
     }
 
     /// The events of one step; of one that was seen before, none.
-    fn events(&mut self, step: &Step) -> String {
+    fn events(&mut self, step: &Step) -> Vec<u8> {
         if let Some(line) = &self.line {
             line.note(step.offset);
         }
-        let mut out = String::new();
+        let mut out = Vec::new();
         match &step.content {
             Content::Chunk(data) => {
                 let data = String::from_utf8_lossy(data).replace('\n', "\ndata: ");
                 // As the server has it: an id only where a record is complete.
                 if step.offset > 0 && self.last_id.replace(step.offset) != Some(step.offset) {
-                    out = format!("id: {}\n", step.offset);
+                    out.extend_from_slice(format!("id: {}\n", step.offset).as_bytes());
                 }
-                out.push_str(&format!("data: {data}\n\n"));
+                out.extend_from_slice(format!("data: {data}\n\n").as_bytes());
             }
             Content::Record(delta) => {
                 if matches!(delta, Delta::Open { .. }) {
-                    self.chunks = Chunks::new();
+                    self.chunks = ChunkWriter::new();
                 }
-                if let Err(error) = self.chunks.write(step.offset, delta, &mut out) {
+                if let Err(error) = self.chunks.write(Some(step.offset), delta, &mut out) {
                     let error = ClientError::Malformed(format!("a record: {error}"));
-                    out = String::from_utf8_lossy(&self.break_off(error)).into_owned();
+                    out = self.break_off(error).to_vec();
                 }
             }
         }
-        if step.seen { String::new() } else { out }
+        if step.seen { Vec::new() } else { out }
     }
 
     /// The last event of an answer that is not whole. What the server said of that was

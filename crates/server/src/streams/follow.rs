@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use loquent_proto::Delta;
-use loquent_proto::chunk::Chunks;
+use loquent_proto::chunk::ChunkWriter;
 use tokio::sync::mpsc;
 
 use super::Piece;
@@ -29,7 +29,7 @@ enum State {
 /// A kept answer's body from some offset on.
 pub struct FollowBody {
     pieces: mpsc::Receiver<Piece>,
-    chunks: Chunks,
+    chunks: ChunkWriter,
     preface: Vec<u8>,
     state: State,
     heartbeat: Heartbeat,
@@ -37,19 +37,19 @@ pub struct FollowBody {
 
 impl FollowBody {
     /// Streams `pieces` as `chunks`, with a comment after each `heartbeat` of silence.
-    pub fn new(pieces: mpsc::Receiver<Piece>, chunks: Chunks, heartbeat: Duration) -> Self {
+    pub fn new(pieces: mpsc::Receiver<Piece>, chunks: ChunkWriter, heartbeat: Duration) -> Self {
         let preface = b": admitted\n\n".to_vec();
         let heartbeat = Heartbeat::new(heartbeat);
         Self { pieces, chunks, preface, state: State::Streaming, heartbeat }
     }
 
     /// The events of a piece; notes the log's end.
-    fn events(&mut self, piece: &Piece) -> String {
-        let (mut out, mut at) = (String::new(), 0);
+    fn events(&mut self, piece: &Piece) -> Vec<u8> {
+        let (mut out, mut at) = (Vec::new(), 0);
         while let Ok(Some((len, delta))) = Delta::decode(&piece.bytes[at..]) {
             at += len;
             let Some(delta) = delta else { continue };
-            if self.chunks.write(piece.offset + at as u64, &delta, &mut out).is_err() {
+            if self.chunks.write(Some(piece.offset + at as u64), &delta, &mut out).is_err() {
                 self.state = State::Breaking;
                 return out;
             }
@@ -63,7 +63,7 @@ impl FollowBody {
         out
     }
 
-    fn poll_events(&mut self, context: &mut Context<'_>) -> Poll<Option<String>> {
+    fn poll_events(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         loop {
             match ready!(self.pieces.poll_recv(context)) {
                 // Another reader has taken the place, or the answer was stopped (S-5.4).

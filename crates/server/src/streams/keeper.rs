@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use loquent_proto::chunk::Chunks;
+use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::delta::MAX_RECORD_BYTES;
 use loquent_proto::{Delta, Error, Micros, Sender, SenderConfig, SenderEvent, SenderState};
 use tokio::sync::mpsc;
@@ -257,12 +257,12 @@ impl Keeper {
     }
 
     /// Goes on over `path` from `offset`; the older path is dead (D-6.3, S-5.4).
-    fn attach(&mut self, now: Micros, id: PathId, path: Path, offset: u64) -> Option<Chunks> {
+    fn attach(&mut self, now: Micros, id: PathId, path: Path, offset: u64) -> Option<ChunkWriter> {
         let chunks = match &path {
             Path::Events(_) => self.landmarks.chunks_at(self.sender.log(), offset)?,
             Path::Datagrams { link, .. } => {
                 self.sender.set_initial_rtt(micros(link.rtt()));
-                Chunks::new()
+                ChunkWriter::new()
             }
         };
         let stream = match path {

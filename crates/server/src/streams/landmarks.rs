@@ -1,7 +1,7 @@
 //! Places in a log at which reading can begin, so that a resume by event id finds the
 //! records and the state of the chunks without an entry for every record.
 
-use loquent_proto::chunk::Chunks;
+use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{Delta, Log};
 
 /// Log bytes between two places.
@@ -46,9 +46,9 @@ impl Landmarks {
 
     /// The state of the chunks at `offset` of `log`; `None` if no record ends there, or the
     /// log does not reach back far enough to know.
-    pub fn chunks_at(&self, log: &Log, offset: u64) -> Option<Chunks> {
+    pub fn chunks_at(&self, log: &Log, offset: u64) -> Option<ChunkWriter> {
         if offset == 0 {
-            return (log.base() == 0).then(Chunks::new);
+            return (log.base() == 0).then(ChunkWriter::new);
         }
         let place = self.places.iter().rev().find(|place| **place <= offset).copied()?;
         if place < log.base() {
@@ -56,17 +56,17 @@ impl Landmarks {
         }
         let started = self.starts.iter().filter(|(_, end)| *end <= place);
         let mut chunks = match place {
-            0 => Chunks::new(),
-            _ => Chunks::resume(&self.meta, started.map(|(choice, _)| *choice)).ok()?,
+            0 => ChunkWriter::new(),
+            _ => ChunkWriter::resume(&self.meta, started.map(|(choice, _)| *choice)).ok()?,
         };
         let mut bytes = Vec::new();
         log.read(place..offset, &mut bytes).ok()?;
-        let (mut at, mut unused) = (0, String::new());
+        let (mut at, mut unused) = (0, Vec::new());
         while at < bytes.len() {
             let (len, delta) = Delta::decode(&bytes[at..]).ok()??;
             at += len;
             if let Some(delta) = delta {
-                chunks.write(place + at as u64, &delta, &mut unused).ok()?;
+                chunks.write(None, &delta, &mut unused).ok()?;
                 unused.clear();
             }
         }
@@ -111,8 +111,9 @@ mod tests {
         let (log, landmarks, ends) = log();
         for (at, told) in [(1, false), (2, true), (700, true)] {
             let mut chunks = landmarks.chunks_at(&log, ends[at]).unwrap();
-            let mut out = String::new();
-            chunks.write(1, &Delta::text("x"), &mut out).unwrap();
+            let mut out = Vec::new();
+            chunks.write(None, &Delta::text("x"), &mut out).unwrap();
+            let out = String::from_utf8(out).unwrap();
             assert_eq!(out.contains("assistant"), !told, "after record {at}");
         }
     }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use loquent_proto::chunk::Chunks;
+use loquent_proto::chunk::ChunkWriter;
 use subtle::ConstantTimeEq;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -141,7 +141,7 @@ pub enum Order {
         /// Log offset to go on from.
         offset: u64,
         /// Told how it went.
-        reply: oneshot::Sender<Option<Chunks>>,
+        reply: oneshot::Sender<Option<ChunkWriter>>,
     },
     /// A frame has arrived from the reader.
     Frame(PathId, Bytes),
@@ -273,7 +273,7 @@ impl Streams {
         offset: u64,
         id: PathId,
         path: Path,
-    ) -> Option<(Chunks, Orders)> {
+    ) -> Option<(ChunkWriter, Orders)> {
         let orders = self.find(name)?;
         let (reply, replied) = oneshot::channel();
         orders.send(Order::Attach { id, path, offset, reply }).await.ok()?;

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::{Path as UrlPath, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, Uri};
-use loquent_proto::chunk::Chunks;
+use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -95,7 +95,7 @@ async fn first_or_name(app: &App, request: &Repeatable) -> Result<Result<First, 
 /// Those of [`keep`].
 pub async fn stream(app: &App, request: Keep<'_>) -> Result<Response, ApiError> {
     let (pieces, inbox) = mpsc::channel(MAX_PIECES);
-    let body = FollowBody::new(inbox, Chunks::new(), app.options.heartbeat);
+    let body = FollowBody::new(inbox, ChunkWriter::new(), app.options.heartbeat);
     let kept = keep(app, request, PathId::next(), Path::Events(pieces)).await?;
     let mut response = with_unknown(event_stream(Body::new(body)), &kept.unknown);
     let headers = response.headers_mut();
