@@ -40,7 +40,7 @@ def main():
     running = {}
     try:
         for mode in options.modes.split(","):
-            arguments = ["--model", options.model, "--no-profile", "--no-quic", "--speculate", mode]
+            arguments = ["--model", options.model, "--no-profile", "--no-quic", "--draft-tokens", mode]
             running[mode] = servers.loquent(options.loquent, arguments, "/dev/null").__enter__()
         for name, body in texts(options).items():
             if options.text not in (None, name):

@@ -109,9 +109,9 @@ for part in $parts; do
       heading "2 stages on loopback that share the cores"
       # Without batching over requests: one after the other, or a lane for each.
       stages 2 2; split_server batched --max-batch-size 16
-      stages 2 2; split_server serial,2-threads --max-batch-size 1 --groups 1
-      stages 2 1; split_server lanes,1-thread --max-batch-size 16 --groups 16
-      stages 2 2; split_server lanes,2-threads --max-batch-size 16 --groups 16
+      stages 2 2; split_server serial,2-threads --max-batch-size 1 --pipeline-depth 1
+      stages 2 1; split_server lanes,1-thread --max-batch-size 16 --pipeline-depth 16
+      stages 2 2; split_server lanes,2-threads --max-batch-size 16 --pipeline-depth 16
       # One after the other, and two threads that fight for cores, do not gain from more load.
       compare loopback 2 8
       compare loopback 4 8 batched lanes,1-thread
@@ -120,25 +120,25 @@ for part in $parts; do
       heading "2 stages with a core of their own each, 5 ms each way"
       for groups in 1 auto 2 3; do
         stages 2 1 0 1
-        split_server "groups-$groups" --max-batch-size 8 --groups "$groups" --link-delay-ms 5
+        split_server "groups-$groups" --max-batch-size 8 --pipeline-depth "$groups" --link-delay-ms 5
       done
       compare pinned 8 24 ;;
     four)
       heading "4 stages, 10 ms each way, the first in the server's process: four hops"
       # Two cores for four stages: in turns, each with both.
       for groups in auto 2; do
-        export LOQUENT_STAGE_TURNS=$work/turns-$groups LOQUENT_STAY_AWAKE_MS=0
+        export LOQUENT_COMPUTE_LOCK=$work/turns-$groups LOQUENT_KEEP_CORES_AWAKE_MS=0
         stages 4 2; list=$inside
-        split_server "batched,groups-$groups" --threads 2 --max-batch-size 16 --groups "$groups" --link-delay-ms 10
-        unset LOQUENT_STAGE_TURNS LOQUENT_STAY_AWAKE_MS
+        split_server "batched,groups-$groups" --threads 2 --max-batch-size 16 --pipeline-depth "$groups" --link-delay-ms 10
+        unset LOQUENT_COMPUTE_LOCK LOQUENT_KEEP_CORES_AWAKE_MS
       done
       stages 4 1; list=$inside
-      split_server lanes,1-thread --threads 1 --max-batch-size 16 --groups 16 --link-delay-ms 10
+      split_server lanes,1-thread --threads 1 --max-batch-size 16 --pipeline-depth 16 --link-delay-ms 10
       compare four 16 48
       stop
       # One after the other takes as long for each token whatever waits: two requests do.
       stages 4 2; list=$inside
-      split_server serial,2-threads --threads 2 --max-batch-size 1 --groups 1 --link-delay-ms 10
+      split_server serial,2-threads --threads 2 --max-batch-size 1 --pipeline-depth 1 --link-delay-ms 10
       compare four-serial 16 2 ;;
     one)
       heading "one stream, 2 stages, the first in the server's process: two hops"

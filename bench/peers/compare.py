@@ -149,7 +149,7 @@ def our_arguments(options, scenario):
     longest = str(min(scenario["context"], 4096 + 512))
     # Random weights go in circles, and guesses come true there more often than in real text.
     return ["--model", options.model, "--max-batch-size", slots, "--kv-cells", context,
-            "--context", longest, "--speculate", "off", *options.ours.split()]
+            "--context", longest, "--draft-tokens", "off", *options.ours.split()]
 
 
 def tuned(options, scenario):

@@ -92,7 +92,7 @@ before(async () => {
   metrics = `${url}/metrics`;
   path = await lossyPath(port, 0.2);
   state = mkdtempSync(join(tmpdir(), "loquent-connect-"));
-  const args = ["--to", `http://${LOSSY}:${port}`, "--listen", "127.0.0.1:0", "--state-dir", state];
+  const args = ["--url", `http://${LOSSY}:${port}`, "--listen", "127.0.0.1:0", "--state-dir", state];
   const proxy = run(["connect", ...args, "--head-start-ms", "5000"]);
   const [local, way] = await Promise.all([
     announced(proxy, /on (http:\/\/\S+)/),

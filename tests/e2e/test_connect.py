@@ -26,7 +26,7 @@ class Proxy(Running):
 
     def __init__(self, to, state_dir, *args, listen="127.0.0.1:0", env=None):
         self.way, self._decided = None, threading.Event()
-        where = ("--to", to, "--listen", listen, "--state-dir", str(state_dir))
+        where = ("--url", to, "--listen", listen, "--state-dir", str(state_dir))
         super().__init__("connect", *where, *args, env=env)
         assert self._announced.wait(20) and self.url, "".join(self.log)
 
@@ -268,7 +268,7 @@ def test_what_goes_wrong_is_said_in_openais_words(connect, tmp_path):
         assert refused.status_code == 403 and refused.json()["error"]["code"] == "origin_not_allowed"
     taken = proxy.url.removeprefix("http://")
     other = subprocess.run(
-        [BINARY, "connect", "--to", "http://127.0.0.1:1", "--listen", taken, "--state-dir", str(tmp_path)],
+        [BINARY, "connect", "--url", "http://127.0.0.1:1", "--listen", taken, "--state-dir", str(tmp_path)],
         capture_output=True, text=True, timeout=20,
     )
     assert other.returncode == 1 and "choose another --listen" in other.stderr
@@ -326,7 +326,7 @@ def test_certificates_of_an_authority_hold_for_both_ways(authority, connect):
 def test_the_chat_says_how_its_answer_came(start, tmp_path, args, way):
     server = start(*PACED)
     terminal, stdout = pty.openpty()
-    command = [BINARY, "chat", "--to", server.url, *args, "tokens=20"]
+    command = [BINARY, "chat", "--url", server.url, *args, "tokens=20"]
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TERM": "dumb"}
     chat = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, env=env)
     os.close(stdout)

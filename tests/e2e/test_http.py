@@ -282,7 +282,7 @@ def test_beyond_the_bound_requests_get_429_with_retry_after(start):
 
 
 def test_who_waits_too_long_is_told_so(start):
-    server = start(*PACED, "--max-batch-size", "1", "--queue-timeout", "0.2")
+    server = start(*PACED, "--max-batch-size", "1", "--queue-timeout-s", "0.2")
     with streaming(server, LONG):
         until(lambda: server.metric("num_requests_running") == 1)
         waited = httpx.post(f"{server.url}/v1/chat/completions", json=CHAT)

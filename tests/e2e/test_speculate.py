@@ -42,8 +42,8 @@ def answer(server, request):
 
 @pytest.mark.parametrize("how", ["3", "9", "auto"])
 def test_answers_are_the_same(start, how):
-    plain = start("--kv-type", "f32", "--speculate", "off")
-    guessing = start("--kv-type", "f32", "--speculate", how)
+    plain = start("--kv-type", "f32", "--draft-tokens", "off")
+    guessing = start("--kv-type", "f32", "--draft-tokens", how)
     for request in REQUESTS:
         assert answer(guessing, request) == answer(plain, request), request
     assert plain.metric("spec_decode_num_draft_tokens_total") == 0

@@ -17,7 +17,7 @@ const PLAIN: Style = Style { terminal: false, colour: false };
 
 fn loquent_chat(server: &StandIn, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
-    command.args(["chat", "--to", &server.url()]).args(arguments);
+    command.args(["chat", "--url", &server.url()]).args(arguments);
     command.env_remove("LOQUENT_URL").env_remove("LOQUENT_API_KEY");
     command.env("XDG_CACHE_HOME", "/dev/null"); // nothing is remembered
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

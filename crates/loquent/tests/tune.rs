@@ -17,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn a_quick_look_keeps_a_profile_and_a_plot() {
     let folder = tempfile::tempdir().unwrap();
-    let args = ["--quick", "--max-batch-size", "2", "--max-seconds", "20"];
+    let args = ["--quick", "--max-batch-size", "2", "--max-time-s", "20"];
     let done = tune(folder.path(), &args);
     let (out, err) = (text(&done.stdout), text(&done.stderr));
     assert!(done.status.success(), "{out}{err}");
@@ -39,8 +39,8 @@ fn a_quick_look_keeps_a_profile_and_a_plot() {
 fn no_time_or_no_model_keeps_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for (args, message) in [
-        (&["--max-seconds", "0"][..], "in the time given"),
-        (&["--max-seconds=-1"], "--max-seconds"),
+        (&["--max-time-s", "0"][..], "in the time given"),
+        (&["--max-time-s=-1"], "--max-time-s"),
         (&["--model", "no-such.gguf"], "no-such.gguf"),
         (&["--model", "Cargo.toml"], "not a GGUF file"),
     ] {

@@ -28,7 +28,7 @@ Examples:
     loquent link --rtt 400 --loss default -- curl -N http://10.77.0.2:8080/v1/models
   server and client both inside; the client starts once the server listens:
     loquent link --rtt 100 --loss 2% --rate 1mbit --server 'loquent serve --host 0.0.0.0' \\
-        --wait 8080 -- loquent chat --to http://10.77.0.2:8080
+        --wait 8080 -- loquent chat --url http://10.77.0.2:8080
   a shell on the client's side; `nsenter` as printed enters from elsewhere:
     loquent link --loss bursts:900,100 --outage 10-13 -- bash
   without root, for QUIC alone: clients connect to port 9000

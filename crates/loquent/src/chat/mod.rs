@@ -36,12 +36,11 @@ const MAX_STDIN_BYTES: u64 = 16 << 20;
   loquent chat                                   converse with the server on this machine
   loquent chat 'Why is the sky blue?'            one answer
   git diff | loquent chat 'Review this:' -       '-' puts standard input there
-  loquent chat --to https://example.org/v1 --model m")]
+  loquent chat --url https://example.org/v1 --model m")]
 pub struct ChatArgs {
-    /// The server's URL; a final /v1 makes no difference. LOQUENT_TO is read too
-    /// [default: http://127.0.0.1:8080]
-    #[arg(long, value_name = "URL", env = "LOQUENT_URL")]
-    pub to: Option<String>,
+    /// URL of the server, with or without a final /v1
+    #[arg(long, value_name = "URL", env = "LOQUENT_URL", default_value = LOCAL_SERVER)]
+    pub url: String,
     /// Model to ask [default: the first that the server lists]
     #[arg(long, short, value_name = "NAME")]
     pub model: Option<String>,
@@ -72,12 +71,13 @@ pub struct ChatArgs {
 /// off or stopped. While conversing such an answer is reported and the conversation goes on.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let once = prompt_of(&args, std::io::stdin().lock())?;
-    let to = crate::connect::server_url(args.to.clone()).unwrap_or_else(|| LOCAL_SERVER.into());
+    // An environment variable set to nothing counts as not set.
+    let url = if args.url.is_empty() { LOCAL_SERVER.to_owned() } else { args.url };
     let client = Client::new(Config {
         api_key: args.api_key.clone(),
         quic: !args.no_quic,
         memory: crate::connect::default_state_dir(),
-        ..Config::new(to.clone())
+        ..Config::new(url.clone())
     })?;
     let model = match &args.model {
         Some(model) => model.clone(),
@@ -94,7 +94,7 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
         None => {
             let way = client.warm_up().await.name().to_uppercase();
             let model = &dialogue.model;
-            screen.note(&format!("{model} at {to} by {way}. /help lists the commands."))?;
+            screen.note(&format!("{model} at {url} over {way}. /help lists the commands."))?;
             converse(&mut dialogue, &mut lines::Terminal::new()?, &mut screen, interrupt).await
         }
     };

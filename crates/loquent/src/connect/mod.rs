@@ -21,8 +21,8 @@ use ledger::Ledger;
 use proxy::Proxy;
 
 const EXAMPLES: &str = "Examples:
-  loquent connect --to https://loquent.example
-  loquent connect --to http://10.0.0.5:8080 --api-key sk-… --listen 127.0.0.1:11435
+  loquent connect --url https://loquent.example
+  loquent connect --url http://10.0.0.5:8080 --api-key sk-… --listen 127.0.0.1:11435
 
 Then give any OpenAI client the base URL http://127.0.0.1:11435/v1, for example
   OPENAI_BASE_URL=http://127.0.0.1:11435/v1 OPENAI_API_KEY=none python your_program.py
@@ -40,9 +40,9 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ConnectArgs {
-    /// The server's URL; a final /v1 makes no difference. LOQUENT_TO is read too
-    #[arg(long, value_name = "URL", env = "LOQUENT_URL")]
-    to: Option<String>,
+    /// URL of the server, with or without a final /v1
+    #[arg(long, value_name = "URL", env = "LOQUENT_URL", required = true)]
+    url: String,
     /// Address to listen on; port 0 picks a free one
     #[arg(long, value_name = "ADDRESS", env = "LOQUENT_LISTEN", default_value = "127.0.0.1:11435")]
     listen: SocketAddr,
@@ -74,12 +74,6 @@ pub struct ConnectArgs {
     drain_timeout_s: u64,
 }
 
-/// The server's URL as it was given, or as the environment has it under `--to`'s own name;
-/// `LOQUENT_URL`, which every command that asks a server reads, goes first.
-pub fn server_url(given: Option<String>) -> Option<String> {
-    given.or_else(|| std::env::var("LOQUENT_TO").ok()).filter(|url| !url.is_empty())
-}
-
 /// The folder for what is remembered from one run to the next: `loquent` in the user's
 /// cache folder. None if the environment names none.
 pub fn default_state_dir() -> Option<PathBuf> {
@@ -94,7 +88,6 @@ pub fn default_state_dir() -> Option<PathBuf> {
 /// A URL that cannot be used, or an address that cannot be listened on. A server that
 /// cannot be reached is none: it may come.
 pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
-    let to = server_url(args.to).context("which server? Say --to URL, or set LOQUENT_URL")?;
     let state_dir = args.state_dir.clone().or_else(default_state_dir);
     let client = Client::new(Config {
         api_key: args.api_key.clone(),
@@ -102,7 +95,7 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
         head_start: Duration::from_millis(args.head_start_ms),
         resume_limit: Duration::from_secs(args.resume_limit_s),
         memory: state_dir.clone(),
-        ..Config::new(to)
+        ..Config::new(args.url)
     })?;
     let file = state_dir.map(|folder| folder.join(ledger_name(client.url())));
     let ledger = Ledger::open(file, SystemTime::now());

@@ -156,7 +156,7 @@ mod llama {
         if stages[0].keys.fingerprint != keys.fingerprint || stages[0].width != embeddings.width() {
             bail!("the stages belong to another model than {}", path.display());
         }
-        let groups = engine.staged.groups;
+        let groups = engine.staged.pipeline_depth;
         let runner = StagedRunner::new(cluster.clone(), Box::new(embeddings), groups);
         let context_tokens = runner.capacity().context_tokens;
         let model = describe(name, &entry, &path, context_tokens)?;

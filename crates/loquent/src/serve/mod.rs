@@ -51,9 +51,38 @@ Examples:
   curl -N http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"What is token streaming?\"}]}'";
 
-/// What `loquent serve` takes; every flag also by environment, as `LOQUENT_` and its name.
+/// The flags that `serve -h` lists, with their short forms; `--help` lists all.
+const ESSENTIAL: [(&str, Option<char>); 16] = [
+    ("model", Some('m')),
+    ("hf", None),
+    ("host", None),
+    ("port", Some('p')),
+    ("served_model_name", None),
+    ("upstream", None),
+    ("upstream_api_key", None),
+    ("max_batch_size", None),
+    ("context", Some('c')),
+    ("threads", None),
+    ("gpu_layers", None),
+    ("stages", None),
+    ("api_key", None),
+    ("cors_origin", None),
+    ("tls_cert", None),
+    ("tls_key", None),
+];
+
+/// Gives an essential flag its short form, and leaves any other to `--help`.
+fn sort_by_audience(flag: clap::Arg) -> clap::Arg {
+    match ESSENTIAL.iter().find(|(name, _)| flag.get_id() == *name) {
+        Some((_, Some(short))) => flag.short(*short),
+        Some((_, None)) => flag,
+        None => flag.hide_short_help(true),
+    }
+}
+
+/// What `loquent serve` takes. The environment variable of a flag is `LOQUENT_` and its name.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_args = sort_by_audience)]
 pub struct ServeArgs {
     #[command(flatten)]
     source: Source,
@@ -165,11 +194,14 @@ pub(crate) struct EngineArgs {
     /// Forget finished sequences instead of keeping their KV for prompts that begin alike
     #[arg(long, env = "LOQUENT_NO_PREFIX_CACHE")]
     no_prefix_cache: bool,
-    /// Guess the next tokens by looking the last ones up in the text so far, and check them in the same
-    /// step; the answer is the same: "auto" (as far as measured to pay), "off", or always this many
-    #[arg(long, env = "LOQUENT_SPECULATE", default_value = "auto", value_name = "HOW",
+    /// Draft tokens verified per step: "auto", "off" or a number from 1 to 64
+    ///
+    /// Speculative decoding by prompt lookup: when the text repeats itself, the tokens that
+    /// followed last time are drafted and verified in one step. The answer stays the same.
+    /// "auto" drafts as many tokens as pay off in measured step times.
+    #[arg(long, env = "LOQUENT_DRAFT_TOKENS", default_value = "auto", value_name = "N",
           value_parser = parse_speculation)]
-    speculate: Speculation,
+    draft_tokens: Speculation,
     /// Layers on the graphics processor, in builds that have one [default: all that fit]
     #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
     gpu_layers: Option<u32>,
@@ -287,8 +319,8 @@ pub(crate) struct AdmissionArgs {
     #[arg(long, env = "LOQUENT_MAX_QUEUED_TOKENS", default_value_t = 262_144, value_name = "N")]
     max_queued_tokens: usize,
     /// Seconds a request may wait for its turn [default: no limit]
-    #[arg(long, env = "LOQUENT_QUEUE_TIMEOUT", value_name = "S")]
-    queue_timeout: Option<f64>,
+    #[arg(long, env = "LOQUENT_QUEUE_TIMEOUT_S", value_name = "S")]
+    queue_timeout_s: Option<f64>,
     /// Prompts tokenized at once
     #[arg(long, env = "LOQUENT_TOKENIZE_WORKERS", default_value_t = 2, value_name = "N")]
     tokenize_workers: usize,
@@ -546,15 +578,15 @@ impl AdmissionArgs {
         streams: StreamBounds,
         policy: Policy,
     ) -> anyhow::Result<ServiceOptions> {
-        let queue_timeout = self.queue_timeout.map(Duration::try_from_secs_f64);
+        let queue_timeout = self.queue_timeout_s.map(Duration::try_from_secs_f64);
         Ok(ServiceOptions {
             limits: Limits {
                 max_batch_size: usize::from(engine.max_batch_size),
                 prefill_max_tokens: engine.prefill_max_tokens(),
                 itl_target: engine.itl_target_ms,
                 prefix_cache: !engine.no_prefix_cache,
-                speculation: engine.speculate,
-                queue_timeout: queue_timeout.transpose().context("--queue-timeout")?,
+                speculation: engine.draft_tokens,
+                queue_timeout: queue_timeout.transpose().context("--queue-timeout-s")?,
             },
             bounds: Bounds {
                 max_inflight_requests: self.max_inflight_requests,

@@ -58,8 +58,8 @@ pub(crate) struct StagedArgs {
     #[arg(long, env = "LOQUENT_STAGE_DTYPE", default_value = "f32", value_name = "TYPE")]
     pub(super) stage_dtype: Dtype,
     /// Batches in flight through the stages at once: "auto" (measured) or 1 to 16
-    #[arg(long, env = "LOQUENT_GROUPS", default_value = "auto", value_name = "N")]
-    pub(super) groups: Groups,
+    #[arg(long, env = "LOQUENT_PIPELINE_DEPTH", default_value = "auto", value_name = "N")]
+    pub(super) pipeline_depth: Groups,
     /// Seconds after which a stage that does not answer is lost
     #[arg(long, env = "LOQUENT_STAGE_TIMEOUT_S", default_value_t = 10.0, value_name = "S",
           value_parser = parse_timeout)]
@@ -76,10 +76,10 @@ pub(crate) struct StagedArgs {
     )]
     rpc: Vec<String>,
     /// Artificial delay of every hop between stages, for tests
-    #[arg(long, default_value_t = 0.0, value_name = "MS", value_parser = parse_delay)]
+    #[arg(long, default_value_t = 0.0, value_name = "MS", value_parser = parse_delay, hide = true)]
     link_delay_ms: f64,
     /// Artificial rate of every hop between stages, for tests; 0 is unlimited
-    #[arg(long, default_value_t = 0, value_name = "MBIT")]
+    #[arg(long, default_value_t = 0, value_name = "MBIT", hide = true)]
     link_mbit: u32,
 }
 

@@ -58,13 +58,13 @@ pub struct ProcessorArgs {
     /// Milliseconds for which a stage's processors stay awake for the next batch: a sleeping one
     /// computes slower at first. Threads that spin at the lowest priority do it, so it costs
     /// energy while answers run; 0 is never
-    #[arg(long, env = "LOQUENT_STAY_AWAKE_MS", default_value_t = 500, value_name = "MS",
+    #[arg(long, env = "LOQUENT_KEEP_CORES_AWAKE_MS", default_value_t = 500, value_name = "MS",
           value_parser = clap::value_parser!(u64).range(..=60_000))]
-    stay_awake_ms: u64,
+    keep_cores_awake_ms: u64,
     /// Stages of this machine that name the same file compute one after the other, each with all of its
     /// threads: for several stages that share processors. The file is made where there is none
-    #[arg(long, env = "LOQUENT_STAGE_TURNS", value_name = "FILE")]
-    stage_turns: Option<PathBuf>,
+    #[arg(long, env = "LOQUENT_COMPUTE_LOCK", value_name = "FILE")]
+    compute_lock: Option<PathBuf>,
 }
 
 /// What a stage computes with.
@@ -151,10 +151,10 @@ fn load(path: &Path, compute: &Compute) -> anyhow::Result<(Arc<Weights>, StageKe
 /// # Errors
 /// When the file for turns cannot be opened.
 fn make(weights: Arc<Weights>, compute: Compute) -> anyhow::Result<MakeLayers> {
-    let stay_awake = Duration::from_millis(compute.processors.stay_awake_ms);
-    let turns = compute.processors.stage_turns.as_ref().map(|path| {
+    let stay_awake = Duration::from_millis(compute.processors.keep_cores_awake_ms);
+    let turns = compute.processors.compute_lock.as_ref().map(|path| {
         let turns = Turns::open(path).map(Arc::new);
-        turns.with_context(|| format!("--stage-turns {}", path.display()))
+        turns.with_context(|| format!("--compute-lock {}", path.display()))
     });
     let processors = Processors { stay_awake, turns: turns.transpose()? };
     let mut made_for = None;

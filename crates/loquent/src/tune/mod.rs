@@ -36,7 +36,7 @@ pub struct TuneArgs {
     quick: bool,
     /// Longest time to take, in seconds [default: 180; 30 with --quick]
     #[arg(long, value_name = "S")]
-    max_seconds: Option<f64>,
+    max_time_s: Option<f64>,
     /// Where to write the plot of step time against batch size, an SVG [default: beside the
     /// profile]
     #[arg(long, value_name = "FILE")]
@@ -101,8 +101,8 @@ mod with_engine {
     /// When the model cannot be loaded or the profile not be written.
     pub fn run(args: TuneArgs) -> anyhow::Result<()> {
         let path = args.source.fetch()?;
-        let limit_s = args.max_seconds.unwrap_or(if args.quick { 30.0 } else { 180.0 });
-        let limit = Duration::try_from_secs_f64(limit_s).context("--max-seconds")?;
+        let limit_s = args.max_time_s.unwrap_or(if args.quick { 30.0 } else { 180.0 });
+        let limit = Duration::try_from_secs_f64(limit_s).context("--max-time-s")?;
         let began = Instant::now();
         let mut lab = LlamaLab {
             path: path.clone(),

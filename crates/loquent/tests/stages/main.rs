@@ -45,14 +45,14 @@ fn stages_that_take_turns_answer_as_others_do() {
     let folder = tempfile::tempdir().unwrap();
     let files = split(&model, 3, folder.path());
     let turns = folder.path().join("turns");
-    let shared = ["--stage-turns", turns.to_str().unwrap()];
+    let shared = ["--compute-lock", turns.to_str().unwrap()];
     let start = |file: &PathBuf| {
         let own = ["stage", "--model", file.to_str().unwrap(), "--listen", "127.0.0.1:0"];
         Process::start(&[&own[..], &shared].concat(), " on ")
     };
     let running: Vec<Process> = files[2..].iter().map(start).collect();
     let (list, entry) = (list(&files[1], &running), files[0].to_str().unwrap());
-    let own = ["--model", entry, "--stages", &list, "--groups", "3"];
+    let own = ["--model", entry, "--stages", &list, "--pipeline-depth", "3"];
     let server = Process::serve(&[&own[..], &shared].concat());
     let text = || answer(&server.address)["text"].clone();
     let alone = text();
@@ -173,9 +173,9 @@ fn misuse_is_told_in_words() {
     assert!(text.contains("no stage file"), "{text}");
     let text = run(&["stage", "--model", part, "--listen", "0.0.0.0:0"]);
     assert!(text.contains("--stage-key"), "{text}");
-    let nowhere = ["--listen", "127.0.0.1:0", "--stage-turns", "/nowhere/turns"];
+    let nowhere = ["--listen", "127.0.0.1:0", "--compute-lock", "/nowhere/turns"];
     let text = run(&[&["stage", "--model", part][..], &nowhere].concat());
-    assert!(text.contains("--stage-turns /nowhere/turns"), "{text}");
+    assert!(text.contains("--compute-lock /nowhere/turns"), "{text}");
     let text = run(&["serve", "--port", "0", "--model", whole, "--stages", "127.0.0.1:9"]);
     assert!(text.contains("no entry file"), "{text}");
     let text = run(&["split", whole, "--layers", "0..1"]);
