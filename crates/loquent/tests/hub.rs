@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hub_stand_in::{Fault, StandIn};
-use loquent::hub::{Event, Hub, HubError, HubSpec};
+use loquent::hub::{FetchEvent, Hub, HubError, HubSpec};
 use tempfile::TempDir;
 
 const REPO: &str = "acme/Small-GGUF";
@@ -41,7 +41,7 @@ impl Setup {
         Setup { server, cache, hub }
     }
 
-    fn fetch(&self, spec: &str) -> (Result<PathBuf, HubError>, Vec<Event>) {
+    fn fetch(&self, spec: &str) -> (Result<PathBuf, HubError>, Vec<FetchEvent>) {
         let mut events = Vec::new();
         let spec: HubSpec = spec.parse().unwrap();
         let result = self.hub.fetch(&spec, &mut |event| events.push(event));
@@ -88,9 +88,9 @@ fn a_model_arrives_whole_in_the_hubs_cache_layout() {
         let blob = format!("../../blobs/{}", setup.server.sha256(FILE));
         assert_eq!(link.to_str().unwrap(), blob);
     }
-    assert_eq!(events.last(), Some(&Event::Verified { file: FILE.into() }));
+    assert_eq!(events.last(), Some(&FetchEvent::Verified { file: FILE.into() }));
     let total_bytes = SIZE as u64;
-    assert!(events.contains(&Event::Advanced { have_bytes: total_bytes }));
+    assert!(events.contains(&FetchEvent::Advanced { have_bytes: total_bytes }));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_cut_line_is_continued_where_it_broke() {
     setup.server.inject(Fault::CutAfter(300_000));
     let (path, events) = setup.fetch(REPO);
     assert_content(&path.unwrap());
-    assert!(events.iter().any(|event| matches!(event, Event::Retrying { .. })));
+    assert!(events.iter().any(|event| matches!(event, FetchEvent::Retrying { .. })));
     let ranges = setup.server.headers("/storage/", "range");
     assert_eq!(ranges, [None, Some("bytes=300000-".to_owned())]);
 }
@@ -121,8 +121,11 @@ fn another_run_continues_what_a_dead_one_left() {
     let (path, events) = setup.fetch(REPO);
     assert_content(&path.unwrap());
     assert_eq!(setup.server.headers("/storage/", "range"), [Some("bytes=123456-".to_owned())]);
-    let started = events.iter().find(|event| matches!(event, Event::Started { .. }));
-    assert!(matches!(started, Some(Event::Started { have_bytes: 123_456, .. })), "{started:?}");
+    let started = events.iter().find(|event| matches!(event, FetchEvent::Started { .. }));
+    assert!(
+        matches!(started, Some(FetchEvent::Started { have_bytes: 123_456, .. })),
+        "{started:?}"
+    );
     assert!(!setup.incomplete().exists());
 }
 
@@ -274,7 +277,7 @@ fn an_unreachable_hub_falls_back_to_the_cache() {
     drop(closed);
     let (path, events) = setup.fetch(REPO);
     assert_eq!(path.unwrap(), online);
-    assert_eq!(events, [Event::Unreachable]);
+    assert_eq!(events, [FetchEvent::Unreachable]);
     assert!(matches!(setup.fails("acme/Other"), HubError::Unreachable { .. }));
 }
 
@@ -297,7 +300,7 @@ fn all_parts_of_a_split_model_arrive() {
     assert_eq!(fs::read(&path).unwrap(), content(3_000));
     assert_eq!(fs::read(path.with_file_name("big-00002-of-00002.gguf")).unwrap(), content(2_000));
     let places = events.iter().filter_map(|event| match event {
-        Event::Started { part, .. } => Some(*part),
+        FetchEvent::Started { part, .. } => Some(*part),
         _ => None,
     });
     assert_eq!(places.collect::<Vec<_>>(), [(1, 2), (2, 2)]);

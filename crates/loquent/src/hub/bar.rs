@@ -1,40 +1,42 @@
-//! Shows a download on the terminal; where there is none, one line at its start and one at its end.
+//! Shows a download: as a bar on a terminal, elsewhere as one line at its start and one at its end.
 
 use std::io::IsTerminal;
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
-use super::Event;
+use super::event::FetchEvent;
 
 /// A progress display on standard error, to be passed to [`super::Hub::fetch`].
-pub fn progress_bar() -> impl FnMut(Event) {
+pub fn progress_bar() -> impl FnMut(FetchEvent) {
     let terminal = std::io::stderr().is_terminal();
     let mut bar = ProgressBar::hidden();
     let say = move |bar: &ProgressBar, text: String| {
         if terminal { bar.println(text) } else { eprintln!("{text}") }
     };
     move |event| match event {
-        Event::Unreachable => eprintln!("The hub cannot be reached: using the copy in the cache."),
-        Event::Waiting { file } => eprintln!("Another process is fetching {file}: waiting for it."),
-        Event::Started { file, have_bytes, total_bytes, part } => {
+        FetchEvent::Unreachable => eprintln!("Cannot reach the hub; using the copy in the cache."),
+        FetchEvent::Waiting { file } => {
+            eprintln!("Another process is downloading {file}; waiting for it.")
+        }
+        FetchEvent::Started { file, have_bytes, total_bytes, part } => {
             let place =
                 if part.1 > 1 { format!(" ({} of {})", part.0, part.1) } else { String::new() };
             let title = format!("{}{place}", file.rsplit('/').next().unwrap_or(&file));
             if terminal {
                 bar = ProgressBar::new(total_bytes).with_style(style()).with_message(title);
-                // The rate is that of this transfer, without what an earlier one brought.
+                // Without the bytes of an earlier attempt, which would inflate the rate.
                 bar.set_position(have_bytes);
                 bar.reset_eta();
             } else {
-                let from = if have_bytes > 0 { ", continued" } else { "" };
-                eprintln!("Fetching {title}: {}{from}", HumanBytes(total_bytes));
+                let from = if have_bytes > 0 { ", continuing an earlier download" } else { "" };
+                eprintln!("Downloading {title}: {}{from}", HumanBytes(total_bytes));
             }
         }
-        Event::Advanced { have_bytes } => bar.set_position(have_bytes),
-        Event::Retrying { why } => say(&bar, format!("{why}: asking for the rest again")),
-        Event::Verified { file } => {
+        FetchEvent::Advanced { have_bytes } => bar.set_position(have_bytes),
+        FetchEvent::Retrying { why } => say(&bar, format!("{why}; requesting the rest again")),
+        FetchEvent::Verified { file } => {
             bar.finish_and_clear();
-            eprintln!("Fetched {file} and checked it.");
+            eprintln!("Downloaded {file} and verified it.");
         }
     }
 }

@@ -8,18 +8,8 @@ use super::error::HubError;
 use super::listing::Content;
 use super::spec::HubSpec;
 
-/// Folders below a snapshot that are looked into; no repository nests deeper for a reason.
+/// How deep a snapshot is searched for files; a bound against loops of links.
 const MAX_DEPTH: usize = 8;
-
-/// The hub's folder of settings and caches: `HF_HOME`, else below the user's cache folder.
-pub(super) fn home(set: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
-    let in_cache = |dir: PathBuf| dir.join("huggingface");
-    let user_home = || set("HOME").or_else(|| set("USERPROFILE")).map(PathBuf::from);
-    set("HF_HOME")
-        .map(PathBuf::from)
-        .or_else(|| set("XDG_CACHE_HOME").map(|dir| in_cache(dir.into())))
-        .or_else(|| user_home().map(|home| in_cache(home.join(".cache"))))
-}
 
 /// Whether `path` is a file (or a link to one) of exactly `size_bytes`.
 pub(super) fn has_size(path: &Path, size_bytes: u64) -> bool {
@@ -50,9 +40,9 @@ impl RepoCache {
         self.dir.join("snapshots").join(commit)
     }
 
-    /// Takes the lock of one blob, so that two processes do not write it at once; it is released
-    /// when the file is dropped, and by the operating system when the process dies. `waiting` is
-    /// called if another process holds it.
+    /// Locks one blob, so that only one process writes it. The lock ends when the file is dropped,
+    /// and by the operating system when the process dies. `waiting` is called if another process
+    /// holds the lock.
     pub(super) fn lock(&self, id: &str, waiting: impl FnOnce()) -> Result<File, HubError> {
         let path = self.locks.join(format!("{id}.lock"));
         let file = create_parents(&path).and_then(|()| File::create(&path));
@@ -72,13 +62,13 @@ impl RepoCache {
             && target.is_ok_and(|target| blob.canonicalize().is_ok_and(|blob| blob == target))
     }
 
-    /// Lets `snapshots/COMMIT/FILE` lead to the blob. The caller holds the blob's lock.
+    /// Makes `snapshots/COMMIT/FILE` a link to the blob. The caller holds the blob's lock.
     pub(super) fn link(&self, commit: &str, file: &str, id: &str) -> Result<(), HubError> {
         let path = self.snapshot(commit).join(file);
         let ups = "../".repeat(file.split('/').count() + 1);
         let target = PathBuf::from(format!("{ups}blobs/{id}"));
         create_parents(&path).map_err(HubError::io(&path))?;
-        // Made beside its place and moved there: a reader never finds it missing.
+        // Made under another name and renamed, so that a reader never finds the link missing.
         let draft = path.with_extension("draft");
         let _ = fs::remove_file(&draft);
         make_link(&target, &self.blob(id), &draft)
@@ -86,7 +76,7 @@ impl RepoCache {
             .map_err(HubError::io(&path))
     }
 
-    /// Remembers which commit a branch or tag stood for, for use without the network.
+    /// Records which commit a branch or tag points to, for use without the network.
     pub(super) fn write_ref(&self, revision: &str, commit: &str) -> Result<(), HubError> {
         if revision == commit {
             return Ok(());
@@ -95,7 +85,10 @@ impl RepoCache {
         create_parents(&path).and_then(|()| fs::write(&path, commit)).map_err(HubError::io(path))
     }
 
-    /// The model of `spec` among what is already here.
+    /// The path of the model of `spec` in the cache.
+    ///
+    /// # Errors
+    /// [`HubError::NotCached`], or [`HubError::Ambiguous`] if several files match.
     pub(super) fn find(&self, spec: &HubSpec) -> Result<PathBuf, HubError> {
         let missing = || HubError::NotCached { wanted: spec.to_string(), cache: self.dir.clone() };
         let reference = fs::read_to_string(self.dir.join("refs").join(&spec.revision));
@@ -113,7 +106,7 @@ impl RepoCache {
     }
 }
 
-/// Adds the files below `dir` whose content is present, as paths relative to where it began.
+/// Adds the files below `dir` whose blobs exist, as paths with `prefix` before them.
 fn collect_files(dir: &Path, prefix: &str, depth: usize, files: &mut Vec<String>) {
     let Ok(entries) = fs::read_dir(dir) else {
         return;

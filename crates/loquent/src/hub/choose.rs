@@ -1,4 +1,4 @@
-//! Picks the GGUF file, or the parts of a split one, that a [`HubSpec`] means.
+//! Picks the GGUF file that a [`HubSpec`] means, or all parts of a split one.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ fn models<'a>(files: &[&'a str]) -> Vec<Model<'a>> {
     groups.into_values().collect()
 }
 
-/// The model, if none of its parts is missing.
+/// The model, if all of its parts are present.
 fn complete(model: Model<'_>) -> Option<Model<'_>> {
     let whole = model.iter().enumerate().all(|(index, file)| match split_of(file) {
         Some((_, number, count)) => number == index + 1 && count == model.len(),
@@ -97,7 +97,7 @@ fn split_of(file: &str) -> Option<(&str, usize, usize)> {
     Some((stem, five_digits(number)?, five_digits(count)?))
 }
 
-/// The models whose name (file or folder) carries the quantisation tag as a word of its own:
+/// The models whose name (file or folder) contains the quantisation tag as a separate word:
 /// `Q4_K` is not part of `Q4_K_M`, nor `Q4_XS` of `IQ4_XS`.
 fn with_quant<'a>(models: &[Model<'a>], tag: &str) -> Vec<Model<'a>> {
     let tag = tag.to_ascii_uppercase();
@@ -115,7 +115,7 @@ fn is_word(name: &str, at: usize, tag: &str) -> bool {
         && after.is_none_or(|c| !c.is_alphanumeric() && c != '_')
 }
 
-/// Files that go along with a model and are none: image projectors and importance matrices.
+/// GGUF files that accompany a model but are not models: image projectors, importance matrices.
 fn is_companion(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or(file).to_ascii_lowercase();
     name.contains("mmproj") || name.contains("imatrix")

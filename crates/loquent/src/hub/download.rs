@@ -1,4 +1,5 @@
-//! One file's transfer: continues what is there, retries a broken line, checks size and SHA-256.
+//! Downloads one file: continues a partial download, retries a broken connection, checks size and
+//! SHA-256.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -9,10 +10,11 @@ use sha2::{Digest, Sha256};
 use ureq::http::{Method, Response};
 
 use super::cache::{self, RepoCache};
+use super::config::Hub;
 use super::error::HubError;
+use super::event::{EventHandler, FetchEvent};
 use super::listing::Content;
 use super::spec::HubSpec;
-use super::{Event, Hub, Progress};
 
 /// Bytes read, hashed and written at a time.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -30,66 +32,66 @@ pub(super) struct Job<'a> {
 }
 
 /// Why one attempt ended early.
-enum Failure {
-    /// The line broke or the server is overloaded: worth another attempt.
+enum AttemptError {
+    /// The connection broke, or the server is overloaded: another attempt may succeed.
     Broken(String),
-    /// Another attempt would end the same way.
+    /// Another attempt would fail in the same way.
     Final(HubError),
 }
 
 impl Job<'_> {
-    /// Brings the file `path` into the cache as the blob that `content` names, unless it is there,
-    /// and links the snapshot to it; under the blob's lock.
+    /// Downloads the file `path` into the cache as the blob that `content` names, unless the blob
+    /// exists, and links the snapshot to it. Holds the blob's lock meanwhile.
     pub(super) fn run(
         &self,
         cache: &RepoCache,
         path: &str,
         content: &Content,
-        progress: Progress<'_>,
+        on_event: EventHandler<'_>,
     ) -> Result<(), HubError> {
-        let waiting = || progress(Event::Waiting { file: path.to_owned() });
+        let waiting = || on_event(FetchEvent::Waiting { file: path.to_owned() });
         let _lock = cache.lock(&content.id, waiting)?;
-        // The holder of the lock may have brought it while this one waited.
+        // The process that held the lock may have downloaded it meanwhile.
         if !cache::has_size(&cache.blob(&content.id), content.size_bytes) {
-            self.bring(cache, path, content, progress)?;
+            self.download(cache, path, content, on_event)?;
         }
         cache.link(self.commit, path, &content.id)
     }
 
-    fn bring(
+    fn download(
         &self,
         cache: &RepoCache,
         path: &str,
         content: &Content,
-        progress: Progress<'_>,
+        on_event: EventHandler<'_>,
     ) -> Result<(), HubError> {
         let mut partial = Partial::open(cache.incomplete(&content.id), content.size_bytes)?;
-        progress(Event::Started {
+        on_event(FetchEvent::Started {
             file: path.to_owned(),
             have_bytes: partial.len_bytes,
             total_bytes: content.size_bytes,
             part: self.part,
         });
-        self.transfer(path, &mut partial, progress)?;
+        self.transfer(path, &mut partial, on_event)?;
         partial.finish(path, content, &cache.blob(&content.id))?;
-        progress(Event::Verified { file: path.to_owned() });
+        on_event(FetchEvent::Verified { file: path.to_owned() });
         Ok(())
     }
 
-    /// Attempts until all bytes are here, or several in a row brought nothing new.
+    /// Repeats attempts until the file is complete, or until several in a row brought no new byte.
     fn transfer(
         &self,
         path: &str,
         partial: &mut Partial,
-        progress: Progress<'_>,
+        on_event: EventHandler<'_>,
     ) -> Result<(), HubError> {
         let mut best_bytes = partial.len_bytes;
         let mut failures = 0;
         while partial.len_bytes < partial.total_bytes {
-            let why = match self.attempt(path, partial, progress) {
+            let why = match self.attempt(path, partial, on_event) {
                 Ok(()) => "the connection was closed early".to_owned(),
-                Err(Failure::Broken(why)) => why,
-                Err(Failure::Final(error)) => return Err(error),
+                Err(AttemptError::Broken(why)) => why,
+                Err(AttemptError::Final(error)) => return Err(error),
             };
             if partial.len_bytes == partial.total_bytes {
                 break;
@@ -105,25 +107,25 @@ impl Job<'_> {
                     why,
                 });
             }
-            progress(Event::Retrying { why });
+            on_event(FetchEvent::Retrying { why });
             let delay = self.hub.retry_delay.saturating_mul(1 << (failures - 1).min(16));
             std::thread::sleep(delay.min(MAX_RETRY_DELAY));
         }
         Ok(())
     }
 
-    /// One GET of the missing bytes.
+    /// Requests the missing bytes once.
     fn attempt(
         &self,
         path: &str,
         partial: &mut Partial,
-        progress: Progress<'_>,
-    ) -> Result<(), Failure> {
+        on_event: EventHandler<'_>,
+    ) -> Result<(), AttemptError> {
         let url = self.hub.file_url(self.spec, self.commit, path);
         let range = format!("bytes={}-", partial.len_bytes);
         let range = Some(range.as_str()).filter(|_| partial.len_bytes > 0);
         let answer = self.hub.send(self.agent, &Method::GET, &url, range, false);
-        let answer = answer.map_err(|error| Failure::Broken(error.to_string()))?;
+        let answer = answer.map_err(|error| AttemptError::Broken(error.to_string()))?;
         self.accept(path, &url, &answer, partial)?;
         let mut reader = answer.into_body().into_reader();
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -132,47 +134,54 @@ impl Job<'_> {
                 Ok(0) => return Ok(()),
                 Ok(n) => n,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Failure::Broken(error.to_string())),
+                Err(error) => return Err(AttemptError::Broken(error.to_string())),
             };
             if partial.len_bytes + n as u64 > partial.total_bytes {
                 return Err(partial.wrong_size(path, partial.len_bytes + n as u64));
             }
-            partial.append(&chunk[..n]).map_err(Failure::Final)?;
-            progress(Event::Advanced { have_bytes: partial.len_bytes });
+            partial.append(&chunk[..n]).map_err(AttemptError::Final)?;
+            on_event(FetchEvent::Advanced { have_bytes: partial.len_bytes });
         }
     }
 
-    /// Whether the answer's bytes continue the partial file; puts it back to nothing where the
-    /// server sends all of it again.
+    /// Checks that the answer's body continues the partial file. Empties the file if the server
+    /// sends all of it again.
     fn accept(
         &self,
         path: &str,
         url: &str,
         answer: &Response<ureq::Body>,
         partial: &mut Partial,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), AttemptError> {
         let total_bytes = match answer.status().as_u16() {
             200 => {
-                partial.restart().map_err(Failure::Final)?;
+                partial.restart().map_err(AttemptError::Final)?;
                 answer.body().content_length()
             }
             206 => {
                 let (from_bytes, total_bytes) = content_range(answer).ok_or_else(|| {
-                    Failure::Broken("a part was sent without saying which".to_owned())
+                    AttemptError::Broken(
+                        "the server sent a part of the file without a valid Content-Range"
+                            .to_owned(),
+                    )
                 })?;
                 if from_bytes != partial.len_bytes {
-                    return Err(Failure::Broken("another part than asked for was sent".to_owned()));
+                    return Err(AttemptError::Broken(
+                        "the server sent another part than requested".to_owned(),
+                    ));
                 }
                 total_bytes
             }
             416 => {
-                partial.restart().map_err(Failure::Final)?;
-                return Err(Failure::Broken("the rest of the file was refused".to_owned()));
+                partial.restart().map_err(AttemptError::Final)?;
+                return Err(AttemptError::Broken(
+                    "the server refused to continue the file".to_owned(),
+                ));
             }
             status @ (408 | 429 | 500..=599) => {
-                return Err(Failure::Broken(format!("HTTP status {status}")));
+                return Err(AttemptError::Broken(format!("HTTP status {status}")));
             }
-            _ => return Err(Failure::Final(self.hub.refusal(self.spec, url, answer))),
+            _ => return Err(AttemptError::Final(self.hub.refusal(self.spec, url, answer))),
         };
         match total_bytes {
             Some(total_bytes) if total_bytes != partial.total_bytes => {
@@ -191,12 +200,7 @@ fn content_range(answer: &Response<ureq::Body>) -> Option<(u64, Option<u64>)> {
     Some((from.trim().parse().ok()?, total.trim().parse().ok()))
 }
 
-/// The URL for a message: a signed query is a secret.
-pub(super) fn without_query(url: &str) -> String {
-    url.split('?').next().unwrap_or(url).to_owned()
-}
-
-/// The bytes of a blob that are here so far, and their running hash.
+/// The bytes of a blob that are on disk so far, and their running hash.
 struct Partial {
     path: PathBuf,
     file: File,
@@ -206,7 +210,7 @@ struct Partial {
 }
 
 impl Partial {
-    /// Opens or creates the unfinished blob and hashes what it holds.
+    /// Opens or creates the unfinished blob and hashes its bytes.
     fn open(path: PathBuf, total_bytes: u64) -> Result<Partial, HubError> {
         let file = cache::create_parents(&path)
             .and_then(|()| OpenOptions::new().read(true).append(true).create(true).open(&path))
@@ -221,7 +225,7 @@ impl Partial {
 
     fn hash_present(&mut self) -> std::io::Result<()> {
         let mut chunk = vec![0; CHUNK_BYTES];
-        // One byte too many is enough to see that the file is not a beginning of the blob.
+        // One byte more than the blob has is enough to see that the file is not its beginning.
         let mut present = (&self.file).take(self.total_bytes + 1);
         loop {
             let n = present.read(&mut chunk)?;
@@ -255,14 +259,18 @@ impl Partial {
         Ok(())
     }
 
-    /// Deletes what was stored: the server serves another file than it announced.
-    fn wrong_size(&self, path: &str, actual_bytes: u64) -> Failure {
+    /// Deletes the file, because the server sends another size than the hub announced.
+    fn wrong_size(&self, path: &str, actual_bytes: u64) -> AttemptError {
         let _ = fs::remove_file(&self.path);
         let expected_bytes = self.total_bytes;
-        Failure::Final(HubError::WrongSize { file: path.to_owned(), expected_bytes, actual_bytes })
+        AttemptError::Final(HubError::WrongSize {
+            file: path.to_owned(),
+            expected_bytes,
+            actual_bytes,
+        })
     }
 
-    /// Makes the complete file the blob if its hash is right, and deletes it otherwise.
+    /// Renames the complete file to the blob if its hash is right, and deletes it otherwise.
     fn finish(self, path: &str, content: &Content, blob: &Path) -> Result<(), HubError> {
         assert_eq!(self.len_bytes, self.total_bytes, "only a complete file is finished");
         self.file.sync_all().map_err(HubError::io(&self.path))?;
@@ -281,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_called_so() {
+    fn a_full_disk_is_reported_as_one() {
         let path = PathBuf::from("/dev/full");
         let file = OpenOptions::new().append(true).open(&path).unwrap();
         let mut partial =

@@ -1,4 +1,4 @@
-//! What can go wrong on the way to a model, each with what to do about it.
+//! Why a model cannot be fetched, and what the user can do about it.
 
 use std::path::PathBuf;
 
@@ -8,9 +8,9 @@ pub enum HubError {
     /// The argument of `--hf` is not `owner/repo[@revision][:file-or-quant]`.
     #[error("`{spec}` does not name a model as owner/repo[:file-or-quant]: {why}")]
     BadSpec {
-        /// As given.
+        /// The argument as typed.
         spec: String,
-        /// What is wrong with it.
+        /// What is wrong with the argument.
         why: &'static str,
     },
     /// Neither a variable nor a home folder says where the cache is.
@@ -22,7 +22,7 @@ pub enum HubError {
         if *.with_token { "" } else { "; if it is private, set HF_TOKEN to an access token" }
     )]
     RepoNotFound {
-        /// Base URL asked.
+        /// Base URL of the hub or mirror.
         endpoint: String,
         /// `owner/repo`.
         repo: String,
@@ -41,7 +41,7 @@ pub enum HubError {
         }
     )]
     AccessDenied {
-        /// Base URL asked.
+        /// Base URL of the hub or mirror.
         endpoint: String,
         /// `owner/repo`.
         repo: String,
@@ -50,13 +50,13 @@ pub enum HubError {
         /// Whether a token was sent.
         with_token: bool,
     },
-    /// The repository holds no GGUF.
-    #[error("`{repo}` holds no GGUF file: look for a repository whose name ends in -GGUF")]
+    /// The repository has no GGUF file.
+    #[error("`{repo}` has no GGUF file; look for a repository whose name ends in -GGUF")]
     NoGguf {
         /// `owner/repo`.
         repo: String,
     },
-    /// The repository has other GGUF files only.
+    /// The repository has GGUF files, but not this one.
     #[error("`{repo}` has no GGUF for `{wanted}`; it has:{}", bullets(.available))]
     FileNotFound {
         /// `owner/repo`.
@@ -66,49 +66,51 @@ pub enum HubError {
         /// The GGUF files there are.
         available: Vec<String>,
     },
-    /// More than one file fits.
-    #[error("several files of `{repo}` fit; name one as {repo}:FILE{}", bullets(.candidates))]
+    /// Several files match.
+    #[error("several files of `{repo}` match; name one as {repo}:FILE{}", bullets(.candidates))]
     Ambiguous {
         /// `owner/repo`.
         repo: String,
-        /// The files that fit.
+        /// The files that match.
         candidates: Vec<String>,
     },
     /// Offline, and the cache has no copy.
-    #[error("`{wanted}` is not in the cache at {} and the network is not used (HF_HUB_OFFLINE)", .cache.display())]
+    #[error("`{wanted}` is not in the cache at {}, and HF_HUB_OFFLINE forbids downloading it; unset it to download", .cache.display())]
     NotCached {
-        /// The spec.
+        /// The spec in its canonical form.
         wanted: String,
         /// Cache folder of the repository.
         cache: PathBuf,
     },
     /// No connection to the hub, and the cache has no copy.
-    #[error("cannot reach {endpoint}: {why}")]
+    #[error(
+        "cannot reach {endpoint}: {why}; check the network, or HF_ENDPOINT if you use a mirror"
+    )]
     Unreachable {
-        /// Base URL asked.
+        /// Base URL of the hub or mirror.
         endpoint: String,
-        /// The transport's error.
+        /// The error of the HTTP client.
         why: String,
     },
     /// An answer with a status that means neither success nor one of the cases above.
     #[error("{url} answered with HTTP status {status}")]
     Status {
-        /// Asked URL.
+        /// URL of the request, without its query.
         url: String,
-        /// HTTP status.
+        /// HTTP status of the answer.
         status: u16,
     },
-    /// An answer that makes no sense, or is unsafe to act on.
-    #[error("{url} gave an answer that cannot be used: {why}")]
+    /// An answer that is malformed, or unsafe to act on.
+    #[error("{url} sent an unusable answer: {why}")]
     BadAnswer {
-        /// Asked URL.
+        /// URL of the request, without its query.
         url: String,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         why: String,
     },
     /// The connection broke too often; the bytes so far are kept.
     #[error(
-        "the download of {file} broke off at {have_bytes} of {total_bytes} bytes ({why}); run the command again to continue"
+        "the download of {file} stopped at {have_bytes} of {total_bytes} bytes ({why}); run the command again to continue it"
     )]
     Interrupted {
         /// Path in the repository.
@@ -117,47 +119,47 @@ pub enum HubError {
         have_bytes: u64,
         /// Size of the whole file.
         total_bytes: u64,
-        /// The last failure.
+        /// Why the last attempt failed.
         why: String,
     },
     /// The content served has another size than the hub announced; what was stored is deleted.
     #[error(
-        "{file} should have {expected_bytes} bytes and has {actual_bytes}; the download was deleted"
+        "{file} should have {expected_bytes} bytes but has {actual_bytes}; the download was deleted, run the command again"
     )]
     WrongSize {
         /// Path in the repository.
         file: String,
-        /// Announced size.
+        /// Size that the hub announced.
         expected_bytes: u64,
-        /// Size served.
+        /// Size that the storage served.
         actual_bytes: u64,
     },
     /// The content served has another SHA-256 than the hub announced; what was stored is deleted.
     #[error(
-        "{file} is damaged: its SHA-256 is {actual}, and should be {expected}; the download was deleted, run the command again"
+        "{file} is damaged: its SHA-256 is {actual} and should be {expected}; the download was deleted, run the command again"
     )]
     WrongHash {
         /// Path in the repository.
         file: String,
-        /// Announced hash, in hex.
+        /// Hash that the hub announced, in hex.
         expected: String,
-        /// Hash of what came, in hex.
+        /// Hash of the bytes received, in hex.
         actual: String,
     },
-    /// The disk is full.
-    #[error("no space left on the disk of {}: {missing_bytes} more bytes are needed", .path.display())]
+    /// The disk of the cache is full.
+    #[error("no space left for {}: {missing_bytes} more bytes are needed; free some, or set HF_HUB_CACHE to another disk", .path.display())]
     NoSpace {
-        /// File being written.
+        /// File that was being written.
         path: PathBuf,
         /// Bytes that were still to be written.
         missing_bytes: u64,
     },
     /// A file of the cache cannot be read or written.
-    #[error("{}: {source}", .path.display())]
+    #[error("cannot use {} in the cache", .path.display())]
     Io {
-        /// The file.
+        /// The file or folder that the operation was on.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }
@@ -170,7 +172,7 @@ impl HubError {
     }
 }
 
-/// One name per line; a repository may hold hundreds, of which the first say enough.
+/// One name per line. A repository may have hundreds of files, of which only the first are listed.
 fn bullets(names: &[String]) -> String {
     const SHOWN: usize = 40;
     let mut text: String = names.iter().take(SHOWN).map(|name| format!("\n  {name}")).collect();

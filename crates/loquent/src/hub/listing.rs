@@ -1,18 +1,16 @@
-//! Asks the hub which files a repository has, how large they are and what they hash to.
+//! The hub's list of a repository's files, with their sizes and hashes.
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 use serde::Deserialize;
-use ureq::http::{Method, Response};
+use ureq::http::Method;
 
+use super::config::Hub;
 use super::error::HubError;
+use super::http::IN_SEGMENT;
 use super::spec::{HubSpec, is_safe_path};
-use super::{Hub, download};
 
-/// A listing is metadata; one of this size would name about 100,000 files.
+/// Maximum size of a listing; 32 MiB would name about 100,000 files.
 const MAX_LISTING_BYTES: u64 = 32 << 20;
-
-const IN_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-const IN_PATH: &AsciiSet = &IN_SEGMENT.remove(b'/');
 
 /// A repository at one commit.
 pub(super) struct Listing {
@@ -20,7 +18,7 @@ pub(super) struct Listing {
     pub files: Vec<Listed>,
 }
 
-/// One file, as far as the listing describes it (mirrors may leave out sizes and hashes).
+/// One file of the list. Mirrors may leave out sizes and hashes.
 pub(super) struct Listed {
     pub path: String,
     size_bytes: Option<u64>,
@@ -38,7 +36,7 @@ pub(super) struct Content {
 }
 
 #[derive(Deserialize)]
-struct ModelInfo {
+struct RepoInfo {
     sha: String,
     #[serde(default)]
     siblings: Vec<Sibling>,
@@ -74,7 +72,7 @@ impl Hub {
             status @ (429 | 500..=599) => return Err(unreachable(format!("HTTP status {status}"))),
             _ => return Err(self.refusal(spec, &url, &answer)),
         }
-        let info: Result<ModelInfo, _> =
+        let info: Result<RepoInfo, _> =
             answer.body_mut().with_config().limit(MAX_LISTING_BYTES).read_json();
         let bad = |why: String| HubError::BadAnswer { url: url.clone(), why };
         let info = info.map_err(|error| bad(error.to_string()))?;
@@ -129,35 +127,8 @@ impl Hub {
             }
             _ => Err(HubError::BadAnswer {
                 url: url.to_owned(),
-                why: "it gives neither size nor hash of the file".to_owned(),
+                why: "it has neither size nor hash of the file".to_owned(),
             }),
-        }
-    }
-
-    /// Where a file's content is asked for; the hub redirects large ones to its storage.
-    pub(super) fn file_url(&self, spec: &HubSpec, commit: &str, path: &str) -> String {
-        let path = utf8_percent_encode(path, IN_PATH);
-        format!("{}/{}/resolve/{commit}/{path}", self.endpoint, spec.repo)
-    }
-
-    /// The error for an answer other than success; the hub says which case it is in `X-Error-Code`.
-    pub(super) fn refusal(
-        &self,
-        spec: &HubSpec,
-        url: &str,
-        answer: &Response<ureq::Body>,
-    ) -> HubError {
-        let status = answer.status().as_u16();
-        let code = answer.headers().get("x-error-code").and_then(|code| code.to_str().ok());
-        let (endpoint, repo) = (self.endpoint.clone(), spec.repo.clone());
-        let with_token = self.token.is_some();
-        match (status, code) {
-            (404, _) | (401, Some("RepoNotFound" | "RevisionNotFound")) => {
-                let revision = spec.revision.clone();
-                HubError::RepoNotFound { endpoint, repo, revision, with_token }
-            }
-            (401 | 403, _) => HubError::AccessDenied { endpoint, repo, status, with_token },
-            _ => HubError::Status { url: download::without_query(url), status },
         }
     }
 }

@@ -19,7 +19,7 @@ pub struct HubSpec {
 /// Which of a repository's GGUF files is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
-    /// Nothing was said: `Q4_K_M`, then `Q8_0`, then the only model there is.
+    /// Not named: `Q4_K_M`, else `Q8_0`, else the only model of the repository.
     Default,
     /// A path in the repository (for a split model, that of any part).
     File(String),
@@ -37,9 +37,9 @@ impl FromStr for HubSpec {
             None => (text, Selector::Default),
         };
         let (repo, revision) = place.split_once('@').unwrap_or((place, "main"));
-        let (owner, name) = repo.split_once('/').ok_or_else(|| bad("it needs owner/repo"))?;
+        let (owner, name) = repo.split_once('/').ok_or_else(|| bad("the form is owner/repo"))?;
         if !is_name(owner) || !is_name(name) {
-            return Err(bad("owner and repo are of letters, digits, '.', '_' and '-'"));
+            return Err(bad("owner and repo may contain letters, digits, '.', '_' and '-'"));
         }
         if !is_safe_path(revision) {
             return Err(bad("the revision is not a branch, tag or commit"));
@@ -63,7 +63,7 @@ impl std::fmt::Display for HubSpec {
 
 fn parse_selector(text: &str) -> Result<Selector, &'static str> {
     if text.is_empty() {
-        return Err("after ':' comes a file name or a quantisation such as Q4_K_M");
+        return Err("a file name or a quantisation such as Q4_K_M must follow ':'");
     }
     if !is_safe_path(text) {
         return Err("the file name is not a path inside the repository");
@@ -72,7 +72,7 @@ fn parse_selector(text: &str) -> Result<Selector, &'static str> {
         return Ok(Selector::File(text.to_owned()));
     }
     if text.contains('/') {
-        return Err("a file name ends in .gguf");
+        return Err("a file name must end in .gguf");
     }
     Ok(Selector::Quant(text.to_owned()))
 }

@@ -1,0 +1,75 @@
+//! Where models are fetched from and kept, as the environment says.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::error::HubError;
+
+/// The public hub.
+pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+
+/// Where and how to fetch. [`Hub::from_env`] reads the variables that the hub's own tools read.
+#[derive(Clone)]
+pub struct Hub {
+    /// Base URL without a slash at its end (`HF_ENDPOINT`).
+    pub endpoint: String,
+    /// Access token, sent to the endpoint only (`HF_TOKEN`, or the file `HF_HOME/token`).
+    pub token: Option<String>,
+    /// Folder that holds `models--…` folders (`HF_HUB_CACHE`, or `HF_HOME/hub`).
+    pub cache_dir: PathBuf,
+    /// Never use the network (`HF_HUB_OFFLINE`).
+    pub offline: bool,
+    /// Attempts in a row that bring no byte before a download is given up.
+    pub max_attempts: u32,
+    /// Pause after the first failed attempt; it doubles with each further one, up to 10 s.
+    pub retry_delay: Duration,
+}
+
+impl Hub {
+    /// Settings from the process environment.
+    ///
+    /// # Errors
+    /// [`HubError::NoCacheDir`] where no variable and no home folder says where the cache is.
+    pub fn from_env() -> Result<Hub, HubError> {
+        Hub::from_variables(|name| std::env::var(name).ok())
+    }
+
+    /// Settings from any look-up of variables by name; [`Hub::from_env`] passes the environment.
+    ///
+    /// # Errors
+    /// [`HubError::NoCacheDir`], as for [`Hub::from_env`].
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Hub, HubError> {
+        let set =
+            |name: &str| variable(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
+        let home = home(&set);
+        let cache_dir = set("HF_HUB_CACHE")
+            .map(PathBuf::from)
+            .or_else(|| home.as_ref().map(|home| home.join("hub")))
+            .ok_or(HubError::NoCacheDir)?;
+        let token_file = set("HF_TOKEN_PATH").map(PathBuf::from).or(home.map(|h| h.join("token")));
+        let token = set("HF_TOKEN").or_else(|| {
+            let text = std::fs::read_to_string(token_file?).ok()?;
+            Some(text.trim().to_owned()).filter(|token| !token.is_empty())
+        });
+        let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned());
+        let truthy = |v: String| matches!(v.to_lowercase().as_str(), "1" | "true" | "yes" | "on");
+        Ok(Hub {
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            token,
+            cache_dir,
+            offline: set("HF_HUB_OFFLINE").is_some_and(truthy),
+            max_attempts: 6,
+            retry_delay: Duration::from_millis(500),
+        })
+    }
+}
+
+/// The hub's folder of settings and caches: `HF_HOME`, else below the user's cache folder.
+fn home(set: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let in_cache = |dir: PathBuf| dir.join("huggingface");
+    let user_home = || set("HOME").or_else(|| set("USERPROFILE")).map(PathBuf::from);
+    set("HF_HOME")
+        .map(PathBuf::from)
+        .or_else(|| set("XDG_CACHE_HOME").map(|dir| in_cache(dir.into())))
+        .or_else(|| user_home().map(|home| in_cache(home.join(".cache"))))
+}

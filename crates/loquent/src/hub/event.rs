@@ -1,0 +1,42 @@
+//! What a fetch reports while it runs.
+
+/// What happens while a model is fetched, for a progress display.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FetchEvent {
+    /// The hub cannot be reached, and a copy in the cache is used.
+    Unreachable,
+    /// Another process is downloading this file; this one waits for its lock.
+    Waiting {
+        /// Path in the repository.
+        file: String,
+    },
+    /// The transfer of one file begins.
+    Started {
+        /// Path in the repository.
+        file: String,
+        /// Bytes on disk from an earlier attempt.
+        have_bytes: u64,
+        /// Size of the whole file.
+        total_bytes: u64,
+        /// 1-based number of this file and the number of files (split models have several).
+        part: (usize, usize),
+    },
+    /// More bytes have been written.
+    Advanced {
+        /// Bytes of the file that are on disk.
+        have_bytes: u64,
+    },
+    /// The connection broke; the missing bytes are requested again.
+    Retrying {
+        /// Why the attempt failed.
+        why: String,
+    },
+    /// The file is complete, and its hash is right if the hub announced one.
+    Verified {
+        /// Path in the repository.
+        file: String,
+    },
+}
+
+/// Receives each [`FetchEvent`] as it happens.
+pub type EventHandler<'a> = &'a mut dyn FnMut(FetchEvent);

@@ -1,0 +1,117 @@
+//! HTTP as the hub needs it: redirects, where the token may go, and what a refusal means.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use ureq::http::{Method, Request, Response, Uri};
+
+use super::config::Hub;
+use super::error::HubError;
+use super::spec::HubSpec;
+
+/// The hub redirects once to its storage, and once more for a renamed repository; the rest is
+/// reserve for mirrors.
+const MAX_REDIRECTS: usize = 8;
+
+/// Characters that need no escape in one segment of a path (RFC 3986, section 2.3).
+pub(super) const IN_SEGMENT: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const IN_PATH: &AsciiSet = &IN_SEGMENT.remove(b'/');
+
+impl Hub {
+    /// An HTTP client that never hangs: a minute without a byte counts as a broken connection.
+    pub(super) fn agent(&self) -> ureq::Agent {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = ureq::tls::TlsConfig::builder()
+            .root_certs(ureq::tls::RootCerts::PlatformVerifier)
+            .unversioned_rustls_crypto_provider(provider)
+            .build();
+        ureq::Agent::config_builder()
+            .tls_config(tls)
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_connect(Some(Duration::from_secs(20)))
+            .timeout_recv_response(Some(Duration::from_secs(60)))
+            .timeout_per_read(Some(Duration::from_secs(60)))
+            .user_agent(concat!("loquent/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .new_agent()
+    }
+
+    /// Sends a request without a body and follows redirects itself: the token goes to the
+    /// endpoint's own origin and nowhere else (`ureq`'s notion of the same host ignores the port).
+    /// With `describing`, an answer that already describes the file is not followed further.
+    pub(super) fn send(
+        &self,
+        agent: &ureq::Agent,
+        method: &Method,
+        url: &str,
+        range: Option<&str>,
+        describing: bool,
+    ) -> Result<Response<ureq::Body>, ureq::Error> {
+        let mut url = url.to_owned();
+        for _ in 0..MAX_REDIRECTS {
+            let mut request = Request::builder().method(method).uri(&url);
+            if let Some(token) =
+                self.token.as_ref().filter(|_| origin(&url) == origin(&self.endpoint))
+            {
+                request = request.header("authorization", format!("Bearer {token}"));
+            }
+            if let Some(range) = range {
+                request = request.header("range", range);
+            }
+            let answer = agent.run(request.body(())?)?;
+            let header = |name: &str| answer.headers().get(name)?.to_str().ok();
+            let Some(to) = header("location").filter(|_| answer.status().is_redirection()) else {
+                return Ok(answer);
+            };
+            if describing && header("x-linked-etag").is_some() {
+                return Ok(answer);
+            }
+            let relative = to.starts_with('/') && !to.starts_with("//");
+            let base = origin(&url).filter(|_| relative).unwrap_or_default();
+            url = format!("{base}{to}");
+        }
+        Err(ureq::Error::TooManyRedirects)
+    }
+
+    /// Where a file's content is asked for; the hub redirects large ones to its storage.
+    pub(super) fn file_url(&self, spec: &HubSpec, commit: &str, path: &str) -> String {
+        let path = utf8_percent_encode(path, IN_PATH);
+        format!("{}/{}/resolve/{commit}/{path}", self.endpoint, spec.repo)
+    }
+
+    /// The error for an answer other than success; the hub says which case it is in `X-Error-Code`.
+    pub(super) fn refusal(
+        &self,
+        spec: &HubSpec,
+        url: &str,
+        answer: &Response<ureq::Body>,
+    ) -> HubError {
+        let status = answer.status().as_u16();
+        let code = answer.headers().get("x-error-code").and_then(|code| code.to_str().ok());
+        let (endpoint, repo) = (self.endpoint.clone(), spec.repo.clone());
+        let with_token = self.token.is_some();
+        match (status, code) {
+            (404, _) | (401, Some("RepoNotFound" | "RevisionNotFound")) => {
+                let revision = spec.revision.clone();
+                HubError::RepoNotFound { endpoint, repo, revision, with_token }
+            }
+            (401 | 403, _) => HubError::AccessDenied { endpoint, repo, status, with_token },
+            _ => HubError::Status { url: without_query(url), status },
+        }
+    }
+}
+
+/// `scheme://host:port` of a URL, none if it is not one.
+fn origin(url: &str) -> Option<String> {
+    let uri: Uri = url.parse().ok()?;
+    Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?))
+}
+
+/// The URL for a message: a signed query is a secret.
+fn without_query(url: &str) -> String {
+    url.split('?').next().unwrap_or(url).to_owned()
+}
