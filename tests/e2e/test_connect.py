@@ -322,7 +322,7 @@ def test_certificates_of_an_authority_hold_for_both_ways(authority, connect):
         server.stop()
 
 
-@pytest.mark.parametrize("args, way", [((), "by QUIC"), (("--no-quic",), "by HTTP")])
+@pytest.mark.parametrize("args, way", [((), "over QUIC"), (("--no-quic",), "over HTTP")])
 def test_the_chat_says_how_its_answer_came(start, tmp_path, args, way):
     server = start(*PACED)
     terminal, stdout = pty.openpty()

@@ -174,7 +174,7 @@ def test_a_client_that_leaves_frees_the_engine(start):
     server = start(*PACED)
     with streaming(server, LONG):
         until(lambda: server.metric("num_requests_running") == 1)
-    until(lambda: server.metric("num_requests_running") == 0, 1)
+    until(lambda: server.metric("num_requests_running") == 0)
     assert server.metric('request_success_total{finished_reason="abort"}') == 1
     assert server.metric('request_success_total{finished_reason="length"}') == 0
 
@@ -187,7 +187,9 @@ def test_a_client_that_leaves_without_streaming_is_noticed_too(start):
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         raw.sendall(head.encode() + body)
         until(lambda: server.metric("num_requests_running") == 1)
-    until(lambda: server.metric("num_requests_running") == 0, 1)
+    until(lambda: server.metric("num_requests_running") == 0)
+    assert server.metric('request_success_total{finished_reason="abort"}') == 1
+    assert server.metric('request_success_total{finished_reason="length"}') == 0
 
 
 def test_sigterm_lets_streams_end_and_refuses_new_work(start):
@@ -263,8 +265,9 @@ def test_a_queued_client_gets_headers_at_once_and_its_leaving_is_noticed(start):
         until(lambda: server.metric("num_requests_running") == 1)
         with streaming(server, LONG):
             until(lambda: server.metric("num_requests_waiting") == 1)
-        until(lambda: server.metric("num_requests_waiting") == 0, 1)
+        until(lambda: server.metric("num_requests_waiting") == 0)
         assert server.metric("num_requests_running") == 1
+        assert server.metric('request_success_total{finished_reason="length"}') == 0, "none has ended by itself"
 
 
 def test_beyond_the_bound_requests_get_429_with_retry_after(start):

@@ -144,6 +144,12 @@ def test_where_udp_is_blocked_the_answer_comes_over_tcp_at_once(open_page, relay
     assert text_of(answer) == whole_answer(server, "Hello?", 20)
 
 
+def quiet_share(shown_at):
+    """Share of the time in pauses of at least 400 ms. A share, because on a busy machine any one pause may be long."""
+    pauses = [later - sooner for sooner, later in zip(shown_at, shown_at[1:])]
+    return sum(pause for pause in pauses if pause >= 400) / sum(pauses)
+
+
 def test_a_hidden_tab_is_served_rarely_and_whole(start, open_page):
     server = start("--simulate", "50")
     page = open_page(server.url)
@@ -165,10 +171,8 @@ def test_a_hidden_tab_is_served_rarely_and_whole(start, open_page):
     page.evaluate("setHidden(false)")
     wait_for_characters(page, len(text_of(answer)) + 200)
     seen = page.evaluate("shownAt")
-    pauses = [later - sooner for sooner, later in zip(hidden, hidden[1:]) if later - sooner > 100]
-    assert 2 <= len(pauses) <= 5 and min(pauses) > 700, f"a hidden page is served once a second, not after {pauses} ms"
-    pauses = [later - sooner for sooner, later in zip(seen, seen[1:]) if later - sooner > 100]
-    assert max(pauses, default=0) < 500, f"a page that is seen again is served at once, not after {pauses} ms"
+    assert quiet_share(hidden) > 0.6, f"a hidden page is served once a second, not at {hidden} ms"
+    assert quiet_share(seen) < 0.4, f"a page that is seen again is served at once, not at {seen} ms"
     finished(answer)
     assert text_of(answer) == whole_answer(server, "Who looks?", 400)
 

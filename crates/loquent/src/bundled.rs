@@ -1,28 +1,29 @@
-//! The model that comes inside the binary.
+//! The demonstration model inside the binary.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io, process};
 
 use anyhow::Context;
 
-/// Its name in the API.
+/// The name of the bundled model in the API.
 pub const NAME: &str = "loquent-tiny";
 
 static GGUF: &[u8] = include_bytes!("../../../models/loquent-tiny.gguf");
 
-/// Writes the bundled model where llama.cpp can map it, unless it is there already.
+/// Writes the bundled model to a file that llama.cpp can map, unless that file exists, and returns
+/// its path.
 ///
-/// The file's name carries a hash of its content, so that versions stand side by side.
+/// The file's name contains a hash of the content, so that several versions can coexist.
 ///
 /// # Errors
-/// When neither the cache nor the temporary folder can be written.
+/// When neither the user's cache folder nor the temporary folder can be written.
 pub fn materialize() -> anyhow::Result<PathBuf> {
     let name = format!("{NAME}-{:016x}.gguf", fnv1a(GGUF));
     let cached = cache_dir().map(|dir| place(&dir.join("loquent"), &name));
     match cached {
         Some(Ok(path)) => Ok(path),
         _ => place(&env::temp_dir().join("loquent"), &name)
-            .context("cannot write the bundled model; give one with --model"),
+            .context("cannot write the bundled model to disk; name a model file with --model"),
     }
 }
 
@@ -33,11 +34,12 @@ fn cache_dir() -> Option<PathBuf> {
 
 fn place(dir: &Path, name: &str) -> io::Result<PathBuf> {
     let path = dir.join(name);
+    // Compared byte by byte: a copy that was damaged, or cut by a full disk, is replaced.
     if fs::read(&path).is_ok_and(|found| found == GGUF) {
         return Ok(path);
     }
     fs::create_dir_all(dir)?;
-    // Renamed into place, so that another process never maps half a file.
+    // Written under another name and renamed, so that no process ever maps half a file.
     let partial = dir.join(format!("{name}.{}.partial", process::id()));
     let written = fs::write(&partial, GGUF).and_then(|()| fs::rename(&partial, &path));
     if written.is_err() {

@@ -31,10 +31,12 @@ use loquent_server::service::{Policy, Service};
 use tokio::time::Instant;
 
 use crate::hub::HubSpec;
-use crate::serve::load::load;
-use crate::serve::{
-    AdmissionArgs, EngineArgs, SLOW_READER_TIMEOUT_S, STREAM_BUFFER_BYTES, Source, parse_rate,
+use crate::model_args::ModelArgs;
+use crate::serve::args::{
+    AdmissionArgs, EngineArgs, SLOW_READER_TIMEOUT_S, STREAM_BUFFER_BYTES, SourceArgs, parse_rate,
+    service_options,
 };
+use crate::serve::load::load;
 
 /// What `loquent bench` takes.
 #[derive(Debug, Args)]
@@ -96,7 +98,7 @@ impl InProcess {
     /// When the model cannot be loaded; the message says what to do.
     pub async fn open(args: InProcessArgs, model: Option<PathBuf>) -> anyhow::Result<Self> {
         let InProcessArgs { hf, simulate, mut engine, admission } = args;
-        let source = Source { model, hf, simulate };
+        let source = SourceArgs { file: ModelArgs { model, hf }, simulate };
         engine.adopt_profile(&source)?;
         let streams = StreamBounds {
             buffer_bytes: STREAM_BUFFER_BYTES,
@@ -105,7 +107,7 @@ impl InProcess {
         let interval = StreamInterval::default();
         let policy =
             Policy { interval, max_delay: None, strict_model: false, split_reasoning: true };
-        let options = admission.service(&engine, streams, policy)?;
+        let options = service_options(&engine, &admission, streams, policy, None)?;
         let loading = tokio::task::spawn_blocking(move || load(&source, &engine, None));
         let loaded = loading.await??;
         let Loaded { model, description, .. } = &loaded;

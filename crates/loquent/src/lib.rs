@@ -1,14 +1,16 @@
-//! The parts of the `loquent` command that are its own: serving, the local proxy, model download,
-//! terminal chat, measuring the engine without HTTP, tuning it, splitting it.
+//! The subcommands of `loquent` that are implemented here: serving, the local proxy, model download,
+//! terminal chat, benchmarks of the engine without HTTP, tuning, and split models.
 
 pub mod bundled;
 pub mod chat;
 pub mod connect;
 pub mod hub;
 pub mod in_process;
+mod model_args;
 #[cfg(feature = "rpc")]
 pub mod rpc;
 pub mod serve;
+mod shutdown;
 #[cfg(feature = "llama")]
 pub mod split;
 #[cfg(feature = "llama")]

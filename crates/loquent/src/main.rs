@@ -1,5 +1,6 @@
-//! The `loquent` command line: arguments in, one of the libraries run.
+//! The `loquent` command line: parses the arguments and runs a subcommand.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -22,22 +23,22 @@ use tracing_subscriber::EnvFilter;
 #[command(version, about, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Subcommands,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum Subcommands {
     /// Serve a model over the OpenAI API, with a chat page
     Serve(Box<ServeArgs>),
-    /// Serve a server's API on this machine, its answers by QUIC with resume
+    /// Run a local OpenAI endpoint for a remote Loquent server, over QUIC with resume
     Connect(Box<ConnectArgs>),
-    /// Cut a model into files for several machines
+    /// Split a model into files for several machines
     #[cfg(feature = "llama")]
     Split(SplitArgs),
-    /// Compute some layers of a split model for a server elsewhere
+    /// Compute some layers of a split model for a server on another machine
     #[cfg(feature = "llama")]
     Stage(StageArgs),
-    /// Compute for a server elsewhere by llama.cpp's RPC
+    /// Compute for a server on another machine over llama.cpp's RPC
     #[cfg(feature = "rpc")]
     RpcServer(RpcServerArgs),
     /// Chat in the terminal with any OpenAI-compatible server
@@ -47,11 +48,11 @@ enum Command {
     /// Emulate a bad network between two commands, with real packets
     #[cfg(target_os = "linux")]
     Link(Box<loquent_bench::link::cli::LinkArgs>),
-    /// Measure this machine with a model and keep the best settings for serving it
+    /// Find the fastest settings for a model on this machine
     Tune(TuneArgs),
     /// Simulate delivery schemes over lossy links, in virtual time
     Sim(SimArgs),
-    /// Read losses and stalls from a packet capture of a stream
+    /// Show the losses and stalls of a stream in a packet capture
     Trace(TraceArgs),
 }
 
@@ -61,29 +62,29 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("loquent: {error:#}");
+            eprintln!("loquent: {}", message(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(command: Command) -> anyhow::Result<ExitCode> {
+fn run(command: Subcommands) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Serve(args) => serve::run(*args)?,
-        Command::Connect(args) => runtime()?.block_on(connect::run(*args))?,
+        Subcommands::Serve(args) => serve::run(*args)?,
+        Subcommands::Connect(args) => runtime()?.block_on(connect::run(*args))?,
         #[cfg(feature = "llama")]
-        Command::Split(args) => args.run()?,
+        Subcommands::Split(args) => args.run()?,
         #[cfg(feature = "llama")]
-        Command::Stage(args) => args.run()?,
+        Subcommands::Stage(args) => args.run()?,
         #[cfg(feature = "rpc")]
-        Command::RpcServer(args) => args.run()?,
-        Command::Chat(args) => runtime()?.block_on(chat::run(args))?,
-        Command::Bench(args) => return runtime()?.block_on(args.run()),
+        Subcommands::RpcServer(args) => args.run()?,
+        Subcommands::Chat(args) => runtime()?.block_on(chat::run(args))?,
+        Subcommands::Bench(args) => return runtime()?.block_on(args.run()),
         #[cfg(target_os = "linux")]
-        Command::Link(args) => return runtime()?.block_on(args.run()),
-        Command::Tune(args) => tune::run(args)?,
-        Command::Sim(args) => args.run()?,
-        Command::Trace(args) => args.run()?,
+        Subcommands::Link(args) => return runtime()?.block_on(args.run()),
+        Subcommands::Tune(args) => tune::run(args)?,
+        Subcommands::Sim(args) => args.run()?,
+        Subcommands::Trace(args) => args.run()?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -92,8 +93,42 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()
 }
 
-/// Logs go to stderr; `LOQUENT_LOG` chooses them (`debug`, `loquent_server=trace`, …).
+/// The error with its causes on one line. Many errors of libraries repeat their cause in their own
+/// message, so a cause that has just been printed is left out.
+fn message(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// Logs go to stderr. `LOQUENT_LOG` selects them (`debug`, `loquent_server=trace`, …).
 fn start_log() {
     let filter = EnvFilter::try_from_env("LOQUENT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Colour codes belong on a terminal only, not in a file or a journal.
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colour = std::io::stderr().is_terminal() && !plain;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colour);
+    log.with_writer(std::io::stderr).init();
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_printed_once() {
+        let missing = || std::io::Error::other("no such file");
+        let plain = Err::<(), _>(missing()).context("cannot read a.gguf").unwrap_err();
+        assert_eq!(message(&plain), "cannot read a.gguf: no such file");
+        let repeated = Err::<(), _>(missing()).context("a.gguf: no such file").unwrap_err();
+        assert_eq!(message(&repeated), "a.gguf: no such file");
+    }
 }

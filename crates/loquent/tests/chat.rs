@@ -9,11 +9,11 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use chat_stand_in::{Reply, StandIn};
-use loquent::chat::{Dialogue, Ending, Input, Lines, Screen, Style, converse};
+use loquent::chat::{AnswerEnd, Columns, Dialogue, Input, Lines, Screen, Style, converse};
 use loquent_client::{Client, Config};
 use serde_json::{Value, json};
 
-const PLAIN: Style = Style { terminal: false, colour: false };
+const PLAIN: Style = Style { terminal: false, colour: false, columns: Columns::Unlimited };
 
 fn loquent_chat(server: &StandIn, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
@@ -201,10 +201,10 @@ async fn stopping_an_answer_keeps_what_came_and_the_conversation() {
         Ok(())
     };
     let answer = dialogue.ask("Q1", shown.notified(), &mut show).await.unwrap();
-    assert_eq!((answer.text.as_str(), &answer.ending), ("beg", &Ending::Stopped));
+    assert_eq!((answer.text.as_str(), &answer.ending), ("beg", &AnswerEnd::Stopped));
     let within = Duration::from_secs(10);
     assert!(server.hung_up(within), "the server still streams to nobody");
     let answer = dialogue.ask("Q2", pending(), &mut |_| Ok(())).await.unwrap();
-    assert_eq!(answer.ending, Ending::Finished("stop".into()));
+    assert_eq!(answer.ending, AnswerEnd::Finished("stop".into()));
     assert_eq!(asked(&server)[1], ["user: Q1", "assistant: beg", "user: Q2"]);
 }

@@ -1,5 +1,4 @@
-//! An answer on its way to the screen, from a server that speaks the delivery protocol or
-//! from any other.
+//! An answer while it arrives, from a server with the delivery protocol or from any other.
 
 use std::io;
 use std::time::Duration;
@@ -9,25 +8,25 @@ use loquent_client::{Answer as Delivered, ClientError, Transport};
 use loquent_proto::Delta;
 use tokio::time::Instant;
 
-use super::dialogue::{Answer, AskError, Ending};
+use super::answer::{AnswerEnd, AskError, TimedAnswer};
 
-/// An answer that is arriving.
+/// An answer while it arrives.
 pub(super) enum Arriving {
-    /// It resumes by itself.
+    /// Over the delivery protocol; the client resumes it when the connection breaks.
     Delivered(Delivered),
-    /// Plain server-sent events.
+    /// As plain server-sent events, which cannot be resumed.
     Plain(Box<AnswerStream>),
 }
 
-/// What one step adds.
+/// What one step of the stream adds to the answer.
 #[derive(Default)]
-struct Piece {
+struct StepContent {
     text: String,
     finish_reason: Option<String>,
     usage: Option<Usage>,
 }
 
-impl Piece {
+impl StepContent {
     fn add(&mut self, delta: Delta) {
         match delta {
             Delta::Text { text, .. } | Delta::Reasoning { text, .. } => self.text.push_str(&text),
@@ -42,26 +41,26 @@ impl Piece {
 }
 
 impl Arriving {
-    async fn next(&mut self) -> Result<Option<(Instant, Piece)>, ClientError> {
-        let mut piece = Piece::default();
+    async fn next(&mut self) -> Result<Option<(Instant, StepContent)>, ClientError> {
+        let mut content = StepContent::default();
         match self {
             Arriving::Delivered(answer) => {
                 let Some(step) = answer.next().await? else { return Ok(None) };
                 let at = Instant::now();
-                step.into_deltas()?.into_iter().for_each(|delta| piece.add(delta));
-                Ok(Some((at, piece)))
+                step.into_deltas()?.into_iter().for_each(|delta| content.add(delta));
+                Ok(Some((at, content)))
             }
             Arriving::Plain(stream) => {
                 let Some(arrival) = stream.next().await? else { return Ok(None) };
                 let delta = arrival.delta;
-                (piece.text, piece.finish_reason) = (delta.text, delta.finish_reason);
-                piece.usage = delta.usage;
-                Ok(Some((arrival.at, piece)))
+                (content.text, content.finish_reason) = (delta.text, delta.finish_reason);
+                content.usage = delta.usage;
+                Ok(Some((arrival.at, content)))
             }
         }
     }
 
-    /// How it comes, if it resumes by itself.
+    /// The transport in use, with the delivery protocol.
     pub(super) fn transport(&self) -> Option<Transport> {
         match self {
             Arriving::Delivered(answer) => Some(answer.transport()),
@@ -69,7 +68,7 @@ impl Arriving {
         }
     }
 
-    /// How often it went on over a new path.
+    /// How often it was resumed over a new connection.
     pub(super) fn resumes(&self) -> u32 {
         match self {
             Arriving::Delivered(answer) => answer.resumes(),
@@ -77,7 +76,7 @@ impl Arriving {
         }
     }
 
-    /// Nobody wants the rest.
+    /// Tells the server to stop generating the rest.
     pub(super) async fn cancel(self) {
         if let Arriving::Delivered(answer) = self {
             answer.cancel().await;
@@ -85,46 +84,50 @@ impl Arriving {
     }
 }
 
-/// The answer so far.
+/// The answer as received so far.
 #[derive(Default)]
-pub(super) struct Arrived {
+pub(super) struct PartialAnswer {
     text: String,
     first_at: Option<Instant>,
     last_at: Option<Instant>,
     usage: Option<Usage>,
 }
 
-impl Arrived {
-    /// Reads to the end and gives the finish reason.
+impl PartialAnswer {
+    /// Reads the answer to its end, passes its text to `show`, and returns the finish reason.
+    ///
+    /// # Errors
+    /// [`AskError::CutOff`] if the stream breaks or ends without a finish reason,
+    /// [`AskError::Screen`] if `show` fails.
     pub(super) async fn read(
         &mut self,
         stream: &mut Arriving,
         show: &mut impl FnMut(&str) -> io::Result<()>,
     ) -> Result<String, AskError> {
         let mut finish_reason = None;
-        while let Some((at, piece)) = stream.next().await.map_err(AskError::CutOff)? {
-            self.usage = piece.usage.or(self.usage);
-            finish_reason = piece.finish_reason.or(finish_reason);
-            if piece.text.is_empty() {
+        while let Some((at, content)) = stream.next().await.map_err(AskError::CutOff)? {
+            self.usage = content.usage.or(self.usage);
+            finish_reason = content.finish_reason.or(finish_reason);
+            if content.text.is_empty() {
                 continue;
             }
             self.first_at.get_or_insert(at);
             self.last_at = Some(at);
-            self.text.push_str(&piece.text);
-            show(&piece.text)?;
+            self.text.push_str(&content.text);
+            show(&content.text)?;
         }
         // `[DONE]` alone is no finish: some servers send it after an abort.
         finish_reason.ok_or(AskError::CutOff(ClientError::Truncated))
     }
 
-    /// The answer as far as it came.
-    pub(super) fn into_answer(self, ending: Ending, asked_at: Instant) -> Answer {
+    /// The answer, complete or not, with its measurements.
+    pub(super) fn into_answer(self, ending: AnswerEnd, asked_at: Instant) -> TimedAnswer {
         let streamed = match (self.first_at, self.last_at) {
             (Some(first), Some(last)) => last - first,
             _ => Duration::ZERO,
         };
         let ttft = self.first_at.map(|first| first - asked_at);
         let (text, usage) = (self.text, self.usage);
-        Answer { text, ending, ttft, streamed, usage, transport: None, resumes: 0 }
+        TimedAnswer { text, ending, ttft, streamed, usage, transport: None, resumes: 0 }
     }
 }

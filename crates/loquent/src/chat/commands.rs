@@ -1,4 +1,4 @@
-//! What a line that begins with a slash does.
+//! The commands of the chat: lines that begin with a slash.
 
 use std::io::{self, Write};
 
@@ -6,75 +6,81 @@ use super::dialogue::Dialogue;
 use super::screen::Screen;
 
 const HELP: &str = "\
-/help            this list
-/reset           begin a new conversation (the system message stays)
+/help            show this list
+/reset           start a new conversation; the system message stays
 /system [TEXT]   show or set the system message
 /retry           ask the last question again
-/quit            end (as does Ctrl-D)
-//TEXT           a message that begins with a slash
-A backslash at the end of a line continues the message on the next. Ctrl-C stops an answer.";
+/quit            leave the chat, as does Ctrl-D
+//TEXT           send a message that begins with a slash
+A backslash at the end of a line continues the message on the next line.
+Ctrl-C stops an answer.";
 
-/// A line that is not a message to the model.
+/// A line that is meant for the chat and not for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
-    /// List the commands.
+pub enum SlashCommand {
+    /// `/help`: list the commands.
     Help,
-    /// Forget the conversation.
+    /// `/reset`: remove all messages.
     Reset,
-    /// Show the system message, or set it.
+    /// `/system`: show the system message, or set it to this text.
     System(Option<String>),
-    /// Ask the last question again, without its answer in the conversation.
+    /// `/retry`: remove the last answer from the conversation and ask its question again.
     Retry,
-    /// End.
+    /// `/quit`: leave the chat.
     Quit,
-    /// A message after all, which begins with a slash.
+    /// `//TEXT`: a message to the model that begins with a slash.
     Say(String),
-    /// None of the above.
+    /// Another word after the slash.
     Unknown(String),
 }
 
-impl Command {
-    /// The command that `line` is, or none if it is a message.
-    pub fn parse(line: &str) -> Option<Command> {
+impl SlashCommand {
+    /// The command in `line`; `None` if the line is a message.
+    pub fn parse(line: &str) -> Option<SlashCommand> {
         let rest = line.strip_prefix('/')?;
         if rest.starts_with('/') {
-            return Some(Command::Say(rest.to_owned()));
+            return Some(SlashCommand::Say(rest.to_owned()));
         }
         let (name, argument) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         let argument = Some(argument.trim()).filter(|argument| !argument.is_empty());
         Some(match (name, argument) {
-            ("help" | "?", None) => Command::Help,
-            ("reset", None) => Command::Reset,
-            ("system", argument) => Command::System(argument.map(str::to_owned)),
-            ("retry", None) => Command::Retry,
-            ("quit" | "exit", None) => Command::Quit,
-            _ => Command::Unknown(format!("/{name}")),
+            ("help" | "?", None) => SlashCommand::Help,
+            ("reset", None) => SlashCommand::Reset,
+            ("system", argument) => SlashCommand::System(argument.map(str::to_owned)),
+            ("retry", None) => SlashCommand::Retry,
+            ("quit" | "exit", None) => SlashCommand::Quit,
+            _ => SlashCommand::Unknown(format!("/{name}")),
         })
     }
 }
 
-/// Does what needs no answer of the model.
+/// Executes a command that needs no answer of the model.
+///
+/// # Errors
+/// Those of writing to the screen.
 pub(super) fn obey(
-    command: Command,
+    command: SlashCommand,
     dialogue: &mut Dialogue,
     screen: &mut Screen<impl Write>,
 ) -> io::Result<()> {
     match command {
-        Command::Help => screen.note(HELP),
-        Command::Reset => {
+        SlashCommand::Help => screen.note(HELP),
+        SlashCommand::Reset => {
             dialogue.reset();
-            screen.note("A new conversation.")
+            screen.note("The conversation is empty.")
         }
-        Command::System(Some(text)) => {
+        SlashCommand::System(Some(text)) => {
             dialogue.system = Some(text);
             screen.note("The system message is set.")
         }
-        Command::System(None) => {
+        SlashCommand::System(None) => {
             screen.note(dialogue.system.as_deref().unwrap_or("There is no system message."))
         }
-        Command::Unknown(name) => screen.error(&format!("{name} is no command; /help lists them")),
-        Command::Retry | Command::Quit | Command::Say(_) => {
-            unreachable!("the conversation handles it itself")
+        SlashCommand::Unknown(name) => {
+            screen.error(&format!("{name} is not a command; /help lists them"))
+        }
+        SlashCommand::Retry | SlashCommand::Quit | SlashCommand::Say(_) => {
+            unreachable!("`converse` handles these itself")
         }
     }
 }
@@ -85,16 +91,16 @@ mod tests {
 
     #[test]
     fn lines_with_a_slash_are_commands() {
-        assert_eq!(Command::parse("hello"), None);
-        assert_eq!(Command::parse(" /quit"), None);
-        assert_eq!(Command::parse("/quit"), Some(Command::Quit));
+        assert_eq!(SlashCommand::parse("hello"), None);
+        assert_eq!(SlashCommand::parse(" /quit"), None);
+        assert_eq!(SlashCommand::parse("/quit"), Some(SlashCommand::Quit));
         assert_eq!(
-            Command::parse("/system  be brief "),
-            Some(Command::System(Some("be brief".into())))
+            SlashCommand::parse("/system  be brief "),
+            Some(SlashCommand::System(Some("be brief".into())))
         );
-        assert_eq!(Command::parse("/system"), Some(Command::System(None)));
-        assert_eq!(Command::parse("//etc"), Some(Command::Say("/etc".into())));
-        assert_eq!(Command::parse("/quit now"), Some(Command::Unknown("/quit".into())));
-        assert_eq!(Command::parse("/"), Some(Command::Unknown("/".into())));
+        assert_eq!(SlashCommand::parse("/system"), Some(SlashCommand::System(None)));
+        assert_eq!(SlashCommand::parse("//etc"), Some(SlashCommand::Say("/etc".into())));
+        assert_eq!(SlashCommand::parse("/quit now"), Some(SlashCommand::Unknown("/quit".into())));
+        assert_eq!(SlashCommand::parse("/"), Some(SlashCommand::Unknown("/".into())));
     }
 }

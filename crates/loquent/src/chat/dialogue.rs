@@ -1,149 +1,71 @@
-//! A conversation with a model: what was said, and one question at a time.
+//! A conversation with a model: its messages, and one question at a time.
 
 use std::future::Future;
 use std::io;
-use std::time::Duration;
 
 use http::Method;
-use loquent_client::openai::{AnswerStream, Generate, Prompt, Usage};
-use loquent_client::{Asked, Client, ClientError, Request, Transport};
+use loquent_client::openai::{AnswerStream, Generate, Prompt};
+use loquent_client::{Asked, Client, ClientError, Request};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::arriving::{Arrived, Arriving};
-
-/// Why a question has no complete answer.
-#[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// The server cannot be reached or refuses.
-    #[error(transparent)]
-    Refused(ClientError),
-    /// The answer began and ended without its finish; what was shown is not all of it.
-    #[error("the answer was cut off: {0}")]
-    CutOff(ClientError),
-    /// The answer cannot be shown.
-    #[error("cannot write the answer: {0}")]
-    Screen(#[from] io::Error),
-}
-
-/// How an answer ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
-    /// The server's finish reason came.
-    Finished(String),
-    /// The user stopped it.
-    Stopped,
-}
-
-/// An answer and how fast it came.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
-    /// All of its text.
-    pub text: String,
-    /// How it ended.
-    pub ending: Ending,
-    /// Time to first token: from sending the question to the first text.
-    pub ttft: Option<Duration>,
-    /// From the first text to the last.
-    pub streamed: Duration,
-    /// The server's own token count; none if it sent none.
-    pub usage: Option<Usage>,
-    /// How it came at its end, from a server that speaks the delivery protocol.
-    pub transport: Option<Transport>,
-    /// How often it went on over a new path.
-    pub resumes: u32,
-}
-
-impl Answer {
-    /// One line on its speed, in figures that were counted and not inferred.
-    pub fn summary(&self) -> String {
-        let mut parts = Vec::new();
-        if let Some(usage) = self.usage {
-            parts.push(format!("{} tokens", usage.completion_tokens));
-            if let Some(rate) = self.tokens_per_second() {
-                parts.push(format!("{rate:.1} tokens/s"));
-            }
-        }
-        if let Some(ttft) = self.ttft {
-            parts.push(format!("first after {:.0} ms", ttft.as_secs_f64() * 1e3));
-        }
-        parts.extend(self.transport.map(|way| format!("by {}", way.name().to_uppercase())));
-        match self.resumes {
-            0 => {}
-            1 => parts.push("resumed once".to_owned()),
-            times => parts.push(format!("resumed {times} times")),
-        }
-        match &self.ending {
-            Ending::Stopped => parts.push("stopped".to_owned()),
-            Ending::Finished(reason) if reason == "length" => {
-                parts.push("ended by the token limit".to_owned());
-            }
-            Ending::Finished(_) => {}
-        }
-        parts.join(", ")
-    }
-
-    /// Tokens after the first per second of streaming, where the server counted them.
-    pub fn tokens_per_second(&self) -> Option<f64> {
-        let later = self.usage?.completion_tokens.checked_sub(1).filter(|later| *later > 0)?;
-        let seconds = self.streamed.as_secs_f64();
-        (seconds > 0.0).then(|| later as f64 / seconds)
-    }
-}
+use super::answer::{AnswerEnd, AskError, TimedAnswer};
+use super::arriving::{Arriving, PartialAnswer};
 
 /// A conversation. The settings may be changed between questions.
 pub struct Dialogue {
     client: Client,
-    /// Model name sent with each question.
+    /// Name of the model, sent with each question.
     pub model: String,
     /// System message before all others.
     pub system: Option<String>,
-    /// Sampling temperature; the server's default if none.
+    /// Sampling temperature; `None` leaves it to the server.
     pub temperature: Option<f64>,
-    /// Most tokens of an answer; the server's default if none.
+    /// Maximum number of tokens of an answer; `None` leaves it to the server.
     pub max_tokens: Option<u32>,
-    /// Questions with their answers.
+    /// The questions so far, each with its answer.
     turns: Vec<(String, String)>,
 }
 
 impl Dialogue {
-    /// An empty conversation.
+    /// A conversation without messages.
     pub fn new(client: Client, model: String) -> Dialogue {
         let turns = Vec::new();
         Dialogue { client, model, system: None, temperature: None, max_tokens: None, turns }
     }
 
-    /// Forgets what was said; the settings stay.
+    /// Removes all messages. The settings stay.
     pub fn reset(&mut self) {
         self.turns.clear();
     }
 
-    /// Forgets the last turn if it is this question's, which may have got no answer.
+    /// Removes the last turn if its question is `prompt`; a failed question has left no turn.
     pub fn forget(&mut self, prompt: &str) {
         self.turns.pop_if(|(asked, _)| asked == prompt);
     }
 
-    /// Asks, passes each piece of the answer to `show`, and ends early when `stop` is ready.
-    /// A stopped answer stays in the conversation as far as it came; a failed one does not.
+    /// Sends a question, passes the answer's text to `show` as it arrives, and ends early when
+    /// `stop` is ready. The text of a stopped answer stays in the conversation; a failed question
+    /// and its answer do not.
     ///
     /// # Errors
-    /// See [`AskError`]. An answer without a finish reason is cut off, however cleanly the
-    /// connection ended.
+    /// See [`AskError`]. An answer without a finish reason counts as cut off even if the connection
+    /// ended cleanly.
     pub async fn ask(
         &mut self,
         prompt: &str,
         stop: impl Future<Output = ()>,
         show: &mut impl FnMut(&str) -> io::Result<()>,
-    ) -> Result<Answer, AskError> {
+    ) -> Result<TimedAnswer, AskError> {
         let asked_at = Instant::now();
         let mut stop = std::pin::pin!(stop);
-        let mut arrived = Arrived::default();
+        let mut arrived = PartialAnswer::default();
         let begun = tokio::select! {
             biased;
             () = &mut stop => None,
             begun = self.begin(prompt) => Some(begun?),
         };
-        let (mut ending, mut transport, mut resumes) = (Ending::Stopped, None, 0);
+        let (mut ending, mut transport, mut resumes) = (AnswerEnd::Stopped, None, 0);
         if let Some(mut arriving) = begun {
             let finished = tokio::select! {
                 biased;
@@ -152,18 +74,18 @@ impl Dialogue {
             };
             (transport, resumes) = (arriving.transport(), arriving.resumes());
             match finished {
-                Some(reason) => ending = Ending::Finished(reason),
+                Some(reason) => ending = AnswerEnd::Finished(reason),
                 None => arriving.cancel().await,
             }
         }
-        let answer = Answer { transport, resumes, ..arrived.into_answer(ending, asked_at) };
+        let answer = TimedAnswer { transport, resumes, ..arrived.into_answer(ending, asked_at) };
         if !answer.text.is_empty() {
             self.turns.push((prompt.to_owned(), answer.text.clone()));
         }
         Ok(answer)
     }
 
-    /// Sends the question.
+    /// Sends the question and waits for the beginning of the answer.
     async fn begin(&self, prompt: &str) -> Result<Arriving, AskError> {
         let generate = self.request(prompt);
         let body = generate.body().to_string();
@@ -192,7 +114,7 @@ impl Dialogue {
         let mut extra = Map::new();
         extra.insert("messages".to_owned(), messages.into());
         if self.max_tokens.is_none() {
-            // Explicitly the server's default.
+            // Null asks for the server's default; `Generate` alone would send the 0 below.
             extra.insert("max_tokens".to_owned(), Value::Null);
         }
         Generate {
@@ -206,29 +128,5 @@ impl Dialogue {
             include_timings: false,
             extra,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_summary_has_only_what_was_counted() {
-        let mut answer = Answer {
-            text: "x".into(),
-            ending: Ending::Finished("stop".into()),
-            ttft: Some(Duration::from_millis(85)),
-            streamed: Duration::from_secs(2),
-            usage: Some(Usage { prompt_tokens: 3, completion_tokens: 41 }),
-            transport: None,
-            resumes: 0,
-        };
-        assert_eq!(answer.summary(), "41 tokens, 20.0 tokens/s, first after 85 ms");
-        answer.usage = None;
-        answer.ending = Ending::Stopped;
-        assert_eq!(answer.summary(), "first after 85 ms, stopped");
-        (answer.transport, answer.resumes) = (Some(Transport::Quic), 2);
-        assert_eq!(answer.summary(), "first after 85 ms, by QUIC, resumed 2 times, stopped");
     }
 }

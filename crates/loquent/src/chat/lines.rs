@@ -1,4 +1,4 @@
-//! Where the user's lines come from.
+//! The user's input: lines from the terminal, joined to messages.
 
 use std::path::PathBuf;
 
@@ -7,21 +7,21 @@ use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{Config, Editor};
 
-/// Lines that the history keeps.
+/// Maximum number of lines in the history file.
 const HISTORY_LINES: usize = 1000;
 
-/// What came of waiting for a line.
+/// The result of waiting for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// A line, without its end.
     Line(String),
-    /// Ctrl-C: what was typed so far is thrown away.
+    /// Ctrl-C: the text typed so far is discarded.
     Interrupted,
     /// Ctrl-D, or the end of the input.
     End,
 }
 
-/// A source of lines.
+/// A source of input lines: the terminal, or a test.
 pub trait Lines {
     /// Waits for the next line; `continued` asks for a further line of the same message.
     ///
@@ -29,12 +29,12 @@ pub trait Lines {
     /// When the input cannot be read.
     fn line(&mut self, continued: bool) -> anyhow::Result<Input>;
 
-    /// Remembers a whole message for the arrow keys of later sessions.
+    /// Adds a complete message to the history, which the arrow keys recall in later sessions.
     fn remember(&mut self, _message: &str) {}
 }
 
-/// The next message that is not empty, or none at the end of the input. A backslash at the end of
-/// a line continues it.
+/// The next message that is not empty; `None` at the end of the input. A backslash at the end of a
+/// line continues the message on the next one.
 pub(super) fn message(lines: &mut impl Lines) -> anyhow::Result<Option<String>> {
     let mut message = String::new();
     let mut continued = false;

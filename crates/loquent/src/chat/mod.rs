@@ -1,13 +1,15 @@
 //! `loquent chat`: a terminal chat with any OpenAI-compatible server.
 //!
-//! With a prompt on the command line, or text on standard input, it answers once and ends, the
-//! answer alone on standard output; otherwise it converses line by line.
+//! With a prompt on the command line, or text on standard input, it prints one answer and exits;
+//! standard output then has the answer alone. Otherwise it reads messages line by line.
 
+mod answer;
 mod arriving;
 mod commands;
 mod dialogue;
 mod lines;
 mod screen;
+mod wrap;
 
 use std::future::Future;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
@@ -16,26 +18,28 @@ use anyhow::{Context, bail};
 use loquent_client::http::HttpClient;
 use loquent_client::{Client, Config, openai};
 
-pub use commands::Command;
-pub use dialogue::{Answer, AskError, Dialogue, Ending};
+pub use answer::{AnswerEnd, AskError, TimedAnswer};
+pub use commands::SlashCommand;
+pub use dialogue::Dialogue;
 pub use lines::{Input, Lines};
-pub use screen::{Screen, Style};
+pub use screen::{Columns, Screen, Style};
 
-/// How long the end of the program waits for what the server is still to be told.
+/// How long the program waits at its end for its last messages to reach the server. Chosen by hand:
+/// one long round trip, and short enough for a prompt to feel immediate.
 const CLOSE_LIMIT: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// Asked where no server is named.
+/// The default of `--url`: `loquent serve` with its own defaults.
 const LOCAL_SERVER: &str = "http://127.0.0.1:8080";
 
-/// Standard input beyond this is refused: it would not fit into any model's context.
+/// Maximum size of standard input; more would not fit into any model's context.
 const MAX_STDIN_BYTES: u64 = 16 << 20;
 
 /// Options of `loquent chat`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:
-  loquent chat                                   converse with the server on this machine
-  loquent chat 'Why is the sky blue?'            one answer
-  git diff | loquent chat 'Review this:' -       '-' puts standard input there
+  loquent chat                                   talk to the server on this machine
+  loquent chat 'Why is the sky blue?'            print one answer
+  git diff | loquent chat 'Review this:' -       insert standard input at '-'
   loquent chat --url https://example.org/v1 --model m")]
 pub struct ChatArgs {
     /// URL of the server, with or without a final /v1
@@ -44,22 +48,22 @@ pub struct ChatArgs {
     /// Model to ask [default: the first that the server lists]
     #[arg(long, short, value_name = "NAME")]
     pub model: Option<String>,
-    /// System message before the conversation
+    /// System message at the start of the conversation
     #[arg(long, short, value_name = "TEXT")]
     pub system: Option<String>,
-    /// Key sent as a bearer token
+    /// API key, sent as a bearer token
     #[arg(long, value_name = "KEY", env = "LOQUENT_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-    /// Do without QUIC
+    /// Use HTTP only
     #[arg(long, env = "LOQUENT_NO_QUIC")]
     pub no_quic: bool,
     /// Sampling temperature [default: the server's]
     #[arg(long, short, value_name = "T")]
     pub temperature: Option<f64>,
-    /// Most tokens of one answer [default: the server's]
+    /// Maximum number of tokens per answer [default: the server's]
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<u32>,
-    /// Ask this once instead of conversing; '-' stands for standard input
+    /// Question to ask once, instead of starting a conversation; '-' inserts standard input
     #[arg(value_name = "PROMPT")]
     pub prompt: Vec<String>,
 }
@@ -67,8 +71,9 @@ pub struct ChatArgs {
 /// Runs `loquent chat`.
 ///
 /// # Errors
-/// A server that cannot be reached or refuses, and, for a single question, an answer that was cut
-/// off or stopped. While conversing such an answer is reported and the conversation goes on.
+/// When the server cannot be reached or refuses the request, and when the answer to a single
+/// question is cut off or stopped. In a conversation such an answer is reported and the
+/// conversation continues.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let once = prompt_of(&args, std::io::stdin().lock())?;
     // An environment variable set to nothing counts as not set.
@@ -102,15 +107,15 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     outcome
 }
 
-/// Ctrl-C, once. Where it cannot be listened for, the answer simply cannot be stopped.
+/// Resolves at the next Ctrl-C; never, if the signal cannot be handled.
 async fn interrupt() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await
     }
 }
 
-/// The single question, if there is one: from the command line or, without any there, from a
-/// standard input that is no terminal.
+/// The single question, if there is one: from the command line, else from standard input unless
+/// that is a terminal.
 fn prompt_of(args: &ChatArgs, stdin: impl Read + IsTerminal) -> anyhow::Result<Option<String>> {
     let reads_stdin = args.prompt.iter().any(|word| word == "-");
     if args.prompt.is_empty() && stdin.is_terminal() {
@@ -118,10 +123,13 @@ fn prompt_of(args: &ChatArgs, stdin: impl Read + IsTerminal) -> anyhow::Result<O
     }
     let mut piped = String::new();
     if args.prompt.is_empty() || reads_stdin {
-        stdin.take(MAX_STDIN_BYTES + 1).read_to_string(&mut piped).context("standard input")?;
+        stdin
+            .take(MAX_STDIN_BYTES + 1)
+            .read_to_string(&mut piped)
+            .context("cannot read standard input")?;
     }
     if piped.len() as u64 > MAX_STDIN_BYTES {
-        bail!("standard input has more than {MAX_STDIN_BYTES} bytes");
+        bail!("standard input is longer than {MAX_STDIN_BYTES} bytes");
     }
     let prompt = match args.prompt.as_slice() {
         [] => piped,
@@ -131,28 +139,28 @@ fn prompt_of(args: &ChatArgs, stdin: impl Read + IsTerminal) -> anyhow::Result<O
         }
     };
     if prompt.trim().is_empty() {
-        bail!("the prompt is empty");
+        bail!("the prompt is empty; give one as an argument or on standard input");
     }
     Ok(Some(prompt))
 }
 
-/// The name to send; a server that lists none is asked for `default`.
+/// The first model that the server lists. A server without a list is asked for `default`.
 async fn first_model(client: &HttpClient) -> anyhow::Result<String> {
     use loquent_client::ClientError;
     match openai::models(client).await {
         Ok(models) => Ok(models.into_iter().next().unwrap_or_else(|| "default".to_owned())),
         Err(ClientError::Refused { status: 404 | 405, .. }) => Ok("default".to_owned()),
         Err(ClientError::Refused { status: 401 | 403, message, .. }) => {
-            bail!("the server wants a key, by --api-key or LOQUENT_API_KEY: {message}")
+            bail!("the server requires an API key ({message}); set --api-key or LOQUENT_API_KEY")
         }
         Err(error @ ClientError::Connect { .. }) => {
-            Err(error).context("no server answers there; `loquent serve` starts one")
+            Err(error).context("no server answers at this URL; `loquent serve` starts one")
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// One question; only the answer goes to standard output, the timing to a terminal only.
+/// Asks one question. Standard output gets the answer alone, and a terminal also the timing.
 async fn answer_once(
     dialogue: &mut Dialogue,
     prompt: &str,
@@ -161,11 +169,11 @@ async fn answer_once(
 ) -> anyhow::Result<()> {
     let asked = dialogue.ask(prompt, stop, &mut |text| screen.answer(text)).await;
     if matches!(&asked, Err(AskError::Screen(error)) if error.kind() == ErrorKind::BrokenPipe) {
-        return Ok(()); // As `| head` does when it has enough.
+        return Ok(()); // The reader has closed the pipe, as `| head` does when it has enough.
     }
     screen.end_line()?;
     let answer = asked?;
-    if answer.ending == Ending::Stopped {
+    if answer.ending == AnswerEnd::Stopped {
         bail!("the answer was stopped");
     }
     if screen.style().terminal {
@@ -174,11 +182,11 @@ async fn answer_once(
     Ok(())
 }
 
-/// Converses until the input ends or `/quit`. `stop` makes a future that is ready when the answer
-/// under way shall stop.
+/// Reads messages and prints answers until the input ends or `/quit`. `stop` makes a future that is
+/// ready when the current answer should stop.
 ///
 /// # Errors
-/// Only those of the input and of the screen; what goes wrong with an answer is shown.
+/// When the input cannot be read or the screen not be written. A failed answer is only printed.
 pub async fn converse<W: Write, S: Future<Output = ()>>(
     dialogue: &mut Dialogue,
     lines: &mut impl Lines,
@@ -187,11 +195,11 @@ pub async fn converse<W: Write, S: Future<Output = ()>>(
 ) -> anyhow::Result<()> {
     let mut last_prompt: Option<String> = None;
     while let Some(text) = lines::message(lines)? {
-        let prompt = match Command::parse(&text) {
+        let prompt = match SlashCommand::parse(&text) {
             None => text,
-            Some(Command::Quit) => break,
-            Some(Command::Say(text)) => text,
-            Some(Command::Retry) => match last_prompt.take() {
+            Some(SlashCommand::Quit) => break,
+            Some(SlashCommand::Say(text)) => text,
+            Some(SlashCommand::Retry) => match last_prompt.take() {
                 Some(prompt) => {
                     dialogue.forget(&prompt);
                     prompt
@@ -202,7 +210,7 @@ pub async fn converse<W: Write, S: Future<Output = ()>>(
                 }
             },
             Some(command) => {
-                if command == Command::Reset {
+                if command == SlashCommand::Reset {
                     last_prompt = None;
                 }
                 commands::obey(command, dialogue, screen)?;
@@ -215,7 +223,7 @@ pub async fn converse<W: Write, S: Future<Output = ()>>(
         match asked {
             Ok(answer) => screen.note(&answer.summary())?,
             Err(AskError::Screen(error)) => return Err(error.into()),
-            Err(error) => screen.error(&format!("{error} (/retry asks again)"))?,
+            Err(error) => screen.error(&format!("{error} (/retry repeats the question)"))?,
         }
     }
     Ok(())

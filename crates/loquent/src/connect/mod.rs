@@ -151,7 +151,7 @@ async fn serve(listener: Door, proxy: Arc<Proxy>, drain: Duration) -> anyhow::Re
     let mut serving = tokio::spawn(server.into_future());
     tokio::select! {
         ended = &mut serving => ended??,
-        () = crate::serve::shutdown_signal() => {
+        () = crate::shutdown::requested() => {
             let _ = stop.send(());
             let _ = tokio::time::timeout(drain, &mut serving).await;
         }

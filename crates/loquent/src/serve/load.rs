@@ -10,7 +10,7 @@ use loquent_server::model::{ChatFormat, GrammarSource, Model, SamplingDefaults, 
 use loquent_server::server::Loaded;
 use loquent_server::service::unix_time_s;
 
-use super::{EngineArgs, Source};
+use super::args::{EngineArgs, SourceArgs};
 
 /// Context of the simulated engine unless `--context` says otherwise.
 const SIMULATED_CONTEXT_TOKENS: u32 = 16_384;
@@ -20,7 +20,7 @@ const SIMULATED_CONTEXT_TOKENS: u32 = 16_384;
 /// # Errors
 /// When the model is missing, broken or too large; the message says what to do.
 pub(crate) fn load(
-    source: &Source,
+    source: &SourceArgs,
     engine: &EngineArgs,
     name: Option<String>,
 ) -> anyhow::Result<Loaded> {
@@ -70,12 +70,20 @@ fn simulated(
 use llama::{real, staged};
 
 #[cfg(not(feature = "llama"))]
-fn staged(_source: &Source, _engine: &EngineArgs, _name: Option<String>) -> anyhow::Result<Loaded> {
+fn staged(
+    _source: &SourceArgs,
+    _engine: &EngineArgs,
+    _name: Option<String>,
+) -> anyhow::Result<Loaded> {
     anyhow::bail!("this build has no engine (cargo feature 'llama'), so no stages either")
 }
 
 #[cfg(not(feature = "llama"))]
-fn real(_source: &Source, _engine: &EngineArgs, _name: Option<String>) -> anyhow::Result<Loaded> {
+fn real(
+    _source: &SourceArgs,
+    _engine: &EngineArgs,
+    _name: Option<String>,
+) -> anyhow::Result<Loaded> {
     anyhow::bail!("this build has no engine (cargo feature 'llama'); it can --simulate only")
 }
 
@@ -97,7 +105,7 @@ mod llama {
     use loquent_infer::vocab::Vocab;
     use loquent_server::service::Backing;
 
-    use super::super::{Kernels, KvLayout, Switch};
+    use super::super::args::{Kernels, KvLayout, Switch};
     use super::*;
     use crate::{bundled, stage};
 
@@ -107,16 +115,16 @@ mod llama {
 
     /// A GGUF file in llama.cpp.
     pub(super) fn real(
-        source: &Source,
+        source: &SourceArgs,
         engine: &EngineArgs,
         name: Option<String>,
     ) -> anyhow::Result<Loaded> {
-        let path = source.fetch()?;
+        let path = source.file.fetch()?;
         let kv_type = parse_kv_type(&engine.kv_type)?;
         let options = LoadOptions {
             gpu_layers: engine.gpu_layers,
             kv_type,
-            own_products: engine.tuning.kernels != Some(Kernels::Llama),
+            own_products: engine.tuning.kernels != Some(Kernels::LlamaCpp),
             rpc: engine.staged.rpc(),
             ..LoadOptions::default()
         };
@@ -138,11 +146,11 @@ mod llama {
 
     /// The entry file of a split model here, its layers in stages.
     pub(super) fn staged(
-        source: &Source,
+        source: &SourceArgs,
         engine: &EngineArgs,
         name: Option<String>,
     ) -> anyhow::Result<Loaded> {
-        let path = source.model.clone().context("--stages needs --model NAME-entry.gguf")?;
+        let path = source.file.model.clone().context("--stages needs --model NAME-entry.gguf")?;
         let options = LoadOptions { vocab_only: true, ..LoadOptions::default() };
         let entry = Weights::load(&path, &options, |_| true)?;
         let Some(keys) = StageKeys::of(entry.header()).filter(|keys| keys.is_entry()) else {

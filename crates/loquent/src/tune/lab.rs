@@ -1,4 +1,4 @@
-//! Measuring settings on llama.cpp.
+//! Measures settings on llama.cpp.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,52 +11,56 @@ use loquent_engine::llama::{
 };
 
 use super::measure::{Effort, Unmeasured, decode_ms, prefill_rate};
-use super::profile::{Settings, StepTime};
+use super::profile::{StepTime, TunedSettings};
 use super::search::{Lab, Speed};
 
-/// KV cells of each sequence while measuring.
+/// KV cells per sequence: room for a prompt of [`super::measure::PROMPT_TOKENS`] and all steps.
 const CELLS_PER_ROW: u32 = 256;
-/// Prompt tokens of one prefill measurement.
+/// Prompt tokens per prefill measurement.
 const PREFILL_TOKENS: u32 = 512;
 
-/// Loads the model, builds contexts, and measures until time or patience is over.
+/// Loads the model, builds contexts, and measures until the deadline or Ctrl-C.
 pub(super) struct LlamaLab {
     pub(super) path: PathBuf,
-    /// Sequences of a full batch.
+    /// Number of sequences in a full batch.
     pub(super) batch: u16,
     pub(super) effort: Effort,
     pub(super) deadline: Instant,
     pub(super) stopped: Arc<AtomicBool>,
     pub(super) bar: ProgressBar,
-    /// The model as last loaded, and with which kernels.
+    /// The model as last loaded, and whether with Loquent's kernels.
     pub(super) loaded: Option<(bool, Arc<Model>)>,
 }
 
 impl LlamaLab {
-    /// The model, computing with our kernels or not.
-    pub(super) fn model(&mut self, own_products: bool) -> anyhow::Result<Arc<Model>> {
+    /// The model, with Loquent's kernels or llama.cpp's.
+    ///
+    /// # Errors
+    /// When the file cannot be loaded.
+    pub(super) fn model(&mut self, loquent_kernels: bool) -> anyhow::Result<Arc<Model>> {
         match &self.loaded {
-            Some((own, model)) if *own == own_products => return Ok(model.clone()),
-            // Two copies of the weights may not fit.
+            Some((with, model)) if *with == loquent_kernels => return Ok(model.clone()),
+            // Freed before the next load: two copies of the weights may not fit into memory.
             _ => self.loaded = None,
         }
-        let options = LoadOptions { own_products, ..LoadOptions::default() };
+        let options = LoadOptions { own_products: loquent_kernels, ..LoadOptions::default() };
         let model = Model::load(&self.path, &options, |_| true)?;
-        self.loaded = Some((own_products, model.clone()));
+        self.loaded = Some((loquent_kernels, model.clone()));
         Ok(model)
     }
 
+    /// Whether to stop measuring.
     pub(super) fn over(&self) -> bool {
         self.stopped.load(Ordering::Relaxed) || Instant::now() >= self.deadline
     }
 
     fn runner(
         &mut self,
-        settings: &Settings,
+        settings: &TunedSettings,
         slots: u16,
         kv_type: KvType,
     ) -> anyhow::Result<LlamaRunner> {
-        let model = self.model(settings.own_products)?;
+        let model = self.model(settings.loquent_kernels)?;
         let cells = CELLS_PER_ROW * u32::from(slots);
         let options = RunnerOptions {
             slots,
@@ -78,7 +82,7 @@ impl LlamaLab {
         Ok(runner)
     }
 
-    fn speed(&mut self, settings: &Settings, kv_type: KvType) -> anyhow::Result<Speed> {
+    fn speed(&mut self, settings: &TunedSettings, kv_type: KvType) -> anyhow::Result<Speed> {
         let (batch, effort) = (self.batch, self.effort);
         let mut runner = self.runner(settings, batch, kv_type)?;
         let over = || self.over();
@@ -89,7 +93,7 @@ impl LlamaLab {
         Ok(Speed { alone, full, prefill })
     }
 
-    /// As many prompt tokens as one sequence and one step may have.
+    /// The most prompt tokens, up to [`PREFILL_TOKENS`], that fit one sequence and one step.
     fn prefill_tokens(&self, runner: &LlamaRunner) -> u32 {
         use loquent_infer::runner::Runner;
         let capacity = runner.capacity();
@@ -99,8 +103,8 @@ impl LlamaLab {
             .min(capacity.kv_cells)
     }
 
-    /// The speed with another type of KV cache; `None` where the engine refuses it.
-    pub(super) fn with_kv(&mut self, settings: &Settings, kv_type: KvType) -> Option<Speed> {
+    /// The speed with another type of KV cache; `None` if the engine refuses it or time is over.
+    pub(super) fn with_kv(&mut self, settings: &TunedSettings, kv_type: KvType) -> Option<Speed> {
         if self.over() {
             return None;
         }
@@ -108,10 +112,13 @@ impl LlamaLab {
         self.speed(settings, kv_type).ok()
     }
 
-    /// Step times at the batch sizes `rows`, as far as time allows.
+    /// Step times at the batch sizes `rows`; fewer if time runs out.
+    ///
+    /// # Errors
+    /// When the engine fails.
     pub(super) fn steps(
         &mut self,
-        settings: &Settings,
+        settings: &TunedSettings,
         rows: &[u16],
     ) -> anyhow::Result<Vec<StepTime>> {
         let most = rows.iter().copied().max().unwrap_or(1);
@@ -128,10 +135,13 @@ impl LlamaLab {
         Ok(steps)
     }
 
-    /// Prompt tokens per second by the size of a step's chunk.
+    /// Prompt tokens per second by chunk size; fewer if time runs out.
+    ///
+    /// # Errors
+    /// When the engine fails.
     pub(super) fn chunks(
         &mut self,
-        settings: &Settings,
+        settings: &TunedSettings,
         sizes: &[u32],
     ) -> anyhow::Result<Vec<(u32, f64)>> {
         let mut runner = self.runner(settings, 1, KvType::F16)?;
@@ -150,7 +160,7 @@ impl LlamaLab {
 }
 
 impl Lab for LlamaLab {
-    fn measure(&mut self, settings: &Settings) -> Option<Speed> {
+    fn measure(&mut self, settings: &TunedSettings) -> Option<Speed> {
         if self.over() {
             return None;
         }
@@ -161,7 +171,8 @@ impl Lab for LlamaLab {
     }
 }
 
-/// The effort for a quick look, or for figures to rely on.
+/// The effort per figure. Chosen by hand, so that `--quick` takes some seconds with a small model
+/// and the default one to two minutes.
 pub(super) fn effort(quick: bool) -> Effort {
     match quick {
         true => Effort { least_steps: 3, most_steps: 12, time: Duration::from_millis(150) },

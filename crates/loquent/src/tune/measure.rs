@@ -1,38 +1,39 @@
-//! Step times of a runner: decoding at a batch size, and prompts.
+//! Measures a runner: the time of a decode step by batch size, and the speed of prompts.
 
 use std::time::{Duration, Instant};
 
 use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Slot, TokenId};
 use loquent_infer::sampling::{Sampler, Sampling};
 
-/// Tokens that each sequence has when decoding is measured: a short chat.
+/// Tokens in each sequence when decoding is measured: a short chat.
 pub const PROMPT_TOKENS: u32 = 64;
-/// Steps thrown away: caches fill, threads wake.
+/// Steps that are not counted, because caches fill and threads wake up.
 const WARM_UP_STEPS: u32 = 2;
 
-/// How long one figure may take.
+/// How many steps and how much time one figure may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Steps of one figure, at least.
+    /// Minimum number of steps, even if they take longer than `time`.
     pub least_steps: u32,
-    /// Steps of one figure, at most.
+    /// Maximum number of steps.
     pub most_steps: u32,
-    /// No further step begins after this time.
+    /// After this time no further step begins.
     pub time: Duration,
 }
 
 /// Why there is no figure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unmeasured {
-    /// The runner failed.
+    /// The runner failed to compute a step.
     #[error(transparent)]
     Failed(#[from] RunError),
-    /// `over` came true first.
-    #[error("there was no time left to measure this")]
+    /// `over` became true before there were enough steps.
+    #[error("there was not enough time to measure this")]
     OutOfTime,
 }
 
-/// Asked before every native call, so that no measurement outlasts its time by more than one.
+/// Whether the time is over. Called before every native call, so that a measurement exceeds its
+/// time by one call at most.
 pub type Over<'a> = &'a dyn Fn() -> bool;
 
 fn run(
@@ -50,7 +51,7 @@ fn run(
 /// Median milliseconds of a step that decodes `rows` sequences of [`PROMPT_TOKENS`] tokens.
 ///
 /// # Errors
-/// Whatever the runner meets, and the end of the time.
+/// When the runner fails, or the time is over before there are enough steps.
 pub fn decode_ms(
     runner: &mut dyn Runner,
     rows: u16,
@@ -89,7 +90,7 @@ fn decode(
         }
         let took = started.elapsed();
         for row in &sampled {
-            // A row without a token goes on with the old one: speed is all that matters here.
+            // A row whose sampling failed repeats its token: only speed is measured here.
             if let Ok(choice) = &row.outcome {
                 next[row.slot.index()] = choice.token;
             }
@@ -104,11 +105,11 @@ fn decode(
     Ok(median(times))
 }
 
-/// Gives the empty `slot` a prompt of its own and a sampler.
+/// Fills the empty `slot` with its own prompt and sampler.
 fn begin(runner: &mut dyn Runner, slot: Slot, over: Over<'_>) -> Result<(), Unmeasured> {
     let prompt: Vec<TokenId> =
         (0..PROMPT_TOKENS).map(|i| 1 + (i + u32::from(slot.0)) % 97).collect();
-    // As chats are: the cost of choosing belongs to the step.
+    // Sampled as chats are, because the cost of sampling is part of a step.
     let sampling = Sampling { temperature: 1.0, top_p: 0.95, ..Sampling::default() };
     runner.assign(slot, Sampler::new(sampling, &prompt, &[]));
     let longest = runner.capacity().batch_tokens as usize;
@@ -125,7 +126,7 @@ fn begin(runner: &mut dyn Runner, slot: Slot, over: Over<'_>) -> Result<(), Unme
 /// Prompt tokens per second when `tokens` of them are computed in one step.
 ///
 /// # Errors
-/// Whatever the runner meets, and the end of the time.
+/// When the runner fails, or the time is over before there are enough steps.
 pub fn prefill_rate(
     runner: &mut dyn Runner,
     tokens: u32,
@@ -134,7 +135,7 @@ pub fn prefill_rate(
 ) -> Result<f64, Unmeasured> {
     let prompt: Vec<TokenId> = (0..tokens).map(|i| 1 + i % 97).collect();
     let (began, mut times) = (Instant::now(), Vec::new());
-    // One for the warm-up.
+    // Round 0 is the warm-up.
     for round in 0..=effort.least_steps.max(1) {
         let mut batch = Batch::default();
         batch.push(Slot(0), 0, &prompt, false);
@@ -153,7 +154,7 @@ pub fn prefill_rate(
     Ok(f64::from(tokens) / median(times))
 }
 
-/// The middle value; not a number when there is none.
+/// The middle value; NaN without values.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {

@@ -1,4 +1,5 @@
-//! `loquent tune`: finds this machine's best settings for a model and keeps them for `serve`.
+//! `loquent tune`: finds the fastest settings for a model on this machine and saves them for
+//! `serve`.
 
 #[cfg(feature = "llama")]
 mod lab;
@@ -11,59 +12,47 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::hub::HubSpec;
+use crate::model_args::ModelArgs;
 
 const EXAMPLES: &str = "\
 Examples:
-  loquent tune --model qwen.gguf           a minute or two; do nothing else meanwhile
-  loquent tune --model qwen.gguf --quick   some seconds, rougher
-  loquent serve --model qwen.gguf          uses what was found, and says so
+  loquent tune -m qwen.gguf           takes a minute or two; leave the machine idle
+  loquent tune -m qwen.gguf --quick   takes some seconds; less precise
+  loquent serve -m qwen.gguf          uses the saved settings and prints them
 
-Ctrl-C ends the search; what was found by then is kept.";
+Ctrl-C ends the search and saves the best settings so far.";
 
-/// Measure this machine with a model and keep the best settings for `loquent serve`
+/// Find the fastest settings for a model on this machine and save them for `loquent serve`
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TuneArgs {
     #[command(flatten)]
-    source: TuneSource,
-    /// Sequences of a full batch, as `serve --max-batch-size`
+    source: ModelArgs,
+    /// Number of sequences in a full batch, as for `serve --max-batch-size`
     #[arg(long, default_value_t = 16, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=128))]
     max_batch_size: u16,
-    /// Rougher figures in some seconds
+    /// Measure for some seconds only, with less precise figures
     #[arg(long)]
     quick: bool,
-    /// Longest time to take, in seconds [default: 180; 30 with --quick]
+    /// Maximum time in seconds [default: 180; 30 with --quick]
     #[arg(long, value_name = "S")]
     max_time_s: Option<f64>,
-    /// Where to write the plot of step time against batch size, an SVG [default: beside the
-    /// profile]
+    /// SVG file for the plot of step time by batch size [default: next to the profile]
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Show the figures, and keep nothing
+    /// Print the figures without saving a profile
     #[arg(long)]
     no_save: bool,
 }
 
-#[derive(Debug, Args)]
-#[group(multiple = false)]
-struct TuneSource {
-    /// GGUF file [default: the bundled model]
-    #[arg(long, env = "LOQUENT_MODEL", value_name = "FILE")]
-    model: Option<PathBuf>,
-    /// Model from the Hugging Face hub, OWNER/REPO[:FILE or quantisation]
-    #[arg(long, env = "LOQUENT_HF", value_name = "REPO")]
-    hf: Option<HubSpec>,
-}
-
-/// Tunes, shows and keeps.
+/// Fails: there is nothing to tune.
 ///
 /// # Errors
-/// When the model cannot be loaded or the profile not be written.
+/// Always.
 #[cfg(not(feature = "llama"))]
 pub fn run(_args: TuneArgs) -> anyhow::Result<()> {
-    anyhow::bail!("this build has no engine to tune (cargo feature 'llama')")
+    anyhow::bail!("this build has no engine to tune; build it with the cargo feature 'llama'")
 }
 
 #[cfg(feature = "llama")]
@@ -81,24 +70,24 @@ mod with_engine {
     use loquent_engine::llama::{KvType, physical_cores};
 
     use super::lab::{LlamaLab, effort};
-    use super::profile::{Profile, Settings, folder, machine};
+    use super::profile::{Profile, TunedSettings, folder, machine};
     use super::search::{Choices, Found, search};
-    use super::{TuneArgs, TuneSource, show};
-    use crate::{bundled, hub};
+    use super::{TuneArgs, show};
 
-    /// Batch sizes of the curve.
+    /// Batch sizes in the table and plot of step times.
     const ROWS: [u16; 13] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128];
-    /// Sizes of a step's prompt chunk.
+    /// Prompt chunk sizes that are measured, in tokens.
     const CHUNKS: [u32; 6] = [16, 32, 64, 128, 256, 512];
-    /// Share of the time that the search may take; the curves get the rest.
+    /// Share of the time for the search; step times and prompt chunks get the rest. Chosen by hand.
     const SEARCH_SHARE: f64 = 0.65;
-    /// Share of the best prompt speed that a chunk must reach.
+    /// A chunk size is large enough when it reaches this share of the best prompt speed.
     const ENOUGH_PREFILL: f64 = 0.95;
 
-    /// Tunes, shows and keeps.
+    /// Measures, prints the figures and saves the profile.
     ///
     /// # Errors
-    /// When the model cannot be loaded or the profile not be written.
+    /// When the model cannot be loaded, nothing could be measured in time, or the profile cannot
+    /// be written.
     pub fn run(args: TuneArgs) -> anyhow::Result<()> {
         let path = args.source.fetch()?;
         let limit_s = args.max_time_s.unwrap_or(if args.quick { 30.0 } else { 180.0 });
@@ -117,28 +106,18 @@ mod with_engine {
         println!("{model} on {}", machine());
         let choices = choices();
         let found = search(&mut lab, start(&choices), &choices)
-            .context("not one setting could be measured in the time given")?;
+            .context("no setting could be measured in the time given; raise --max-time-s")?;
         lab.deadline = began + limit;
         let profile = profile(&mut lab, &found, model)?;
         lab.bar.finish_and_clear();
         report(&mut lab, &found, &profile);
         if lab.stopped.load(Ordering::Relaxed) {
-            println!("Stopped early: what was found by then counts.");
+            println!("Stopped early; these are the best settings so far.");
         }
         if args.no_save { Ok(()) } else { keep(&profile, &path, &args) }
     }
 
-    impl TuneSource {
-        fn fetch(&self) -> anyhow::Result<std::path::PathBuf> {
-            match (&self.model, &self.hf) {
-                (Some(path), _) => Ok(path.clone()),
-                (None, Some(spec)) => Ok(hub::fetch(spec, &mut hub::progress_bar())?),
-                (None, None) => bundled::materialize(),
-            }
-        }
-    }
-
-    /// A flag that Ctrl-C raises; a second one ends the process as usual.
+    /// A flag that the first Ctrl-C sets; a second Ctrl-C ends the process.
     fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
         let (stopped, raised) =
             (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -165,17 +144,17 @@ mod with_engine {
         threads.sort_unstable();
         threads.dedup();
         let (polls, pass_tokens) = (vec![0, 10, 50, 100], vec![64, 128, 256, 512]);
-        Choices { threads, polls, pass_tokens, own_products: true }
+        Choices { threads, polls, pass_tokens, loquent_kernels: true }
     }
 
-    /// What `serve` would take without a profile.
-    fn start(choices: &Choices) -> Settings {
-        Settings {
+    /// The settings that `serve` uses without a profile.
+    fn start(choices: &Choices) -> TunedSettings {
+        TunedSettings {
             threads: physical_cores().get(),
             poll: 0,
             kv_unified: true,
             flash_attention: true,
-            own_products: choices.own_products,
+            loquent_kernels: choices.loquent_kernels,
             pass_tokens: 512,
         }
     }
@@ -190,7 +169,8 @@ mod with_engine {
             let rates = lab.chunks(&settings, &CHUNKS)?;
             let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
             let enough = rates.iter().find(|(_, rate)| *rate >= ENOUGH_PREFILL * best);
-            // Fewer would make a long prompt wait; more only lengthens the steps of others.
+            // Fewer tokens would make long prompts slower; more would only lengthen the steps in
+            // which running answers wait.
             profile.prefill_max_tokens = enough.map(|(tokens, _)| (*tokens).max(64));
         }
         Ok(profile)
@@ -201,7 +181,7 @@ mod with_engine {
         for kv_type in [KvType::Q8_0, KvType::F32] {
             if let Some(speed) = lab.with_kv(&profile.settings, kv_type) {
                 println!(
-                    "KV type {kv_type:?}: full batch x{:.2} of f16 (not taken: it changes answers; --kv-type)",
+                    "KV type {kv_type:?}: full batch x{:.2} of f16 (not saved, because it changes answers; see --kv-type)",
                     speed.full / found.best.speed.full
                 );
             }
@@ -222,9 +202,9 @@ mod with_engine {
 
     fn keep(profile: &Profile, model: &Path, args: &TuneArgs) -> anyhow::Result<()> {
         let folder = folder(|name| std::env::var(name).ok())
-            .context("no place for the profile: set HOME or LOQUENT_PROFILES")?;
+            .context("no folder for the profile; set HOME or LOQUENT_PROFILES")?;
         let path = profile.save(model, &folder)?;
-        println!("Kept in {}; `loquent serve` will use it.", path.display());
+        println!("Saved as {}; `loquent serve` will use it.", path.display());
         let plot = args.plot.clone().unwrap_or_else(|| path.with_extension("svg"));
         let drawn = show::plot(&profile.model, &profile.machine, &profile.steps);
         std::fs::write(&plot, drawn)
@@ -234,7 +214,7 @@ mod with_engine {
     }
 
     fn progress_bar() -> ProgressBar {
-        // Settings, curve and chunks: about thirty figures.
+        // No total: how many figures there are depends on the machine and on the time left.
         let style = ProgressStyle::with_template("{spinner} {pos} figures, {elapsed}: {msg}");
         let bar = ProgressBar::new_spinner().with_style(style.expect("the template is constant"));
         bar.enable_steady_tick(Duration::from_millis(200));

@@ -1,7 +1,7 @@
 //! What `loquent tune` found, as a file that `loquent serve` reads.
 //!
 //! One TOML file per model and machine, in `loquent/profiles` below the user's configuration
-//! folder. Its name holds both keys, so a profile never meets another model or processor.
+//! folder. Its name contains a hash of each, so a profile is never used for another model or processor.
 
 use std::fs;
 use std::io::Write;
@@ -11,47 +11,47 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Layout of the file; other numbers are not read.
+/// Version of the file's layout; files of other versions are refused.
 const VERSION: u32 = 1;
-/// Bytes of a model's beginning that identify it: header, names and shapes of all tensors of
-/// most models, beside its size.
+/// A model is identified by its size and a hash of this many bytes of its beginning, which in most
+/// models cover the header and the names and shapes of all tensors.
 const HASHED_BYTES: u64 = 1 << 20;
 
 /// The best settings for one model on one machine, with the measurements behind them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Layout of this file.
+    /// Version of the file's layout.
     pub version: u32,
-    /// The model in words, for readers.
+    /// The model in words, for people who read the file.
     pub model: String,
-    /// The machine in words, for readers.
+    /// The machine in words, for people who read the file.
     pub machine: String,
-    /// The settings.
-    pub settings: Settings,
-    /// Prompt tokens to compute in one step.
+    /// The settings that won.
+    pub settings: TunedSettings,
+    /// Maximum number of prompt tokens per step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill_max_tokens: Option<u32>,
-    /// Milliseconds of a step by its number of rows.
+    /// Step times by batch size, for the plot.
     #[serde(default)]
     pub steps: Vec<StepTime>,
 }
 
-/// The settings that are tuned.
+/// The settings that `loquent tune` chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {
-    /// Compute threads.
+pub struct TunedSettings {
+    /// Number of compute threads.
     pub threads: u16,
-    /// How long idle compute threads spin before they sleep, 0 to 100.
+    /// Polling level of idle compute threads, from 0 (sleep at once) to 100 (spin longest).
     pub poll: u32,
-    /// Whether all sequences share one KV buffer, as prefix sharing needs.
+    /// Whether all sequences share one KV buffer, which sharing prefixes requires.
     pub kv_unified: bool,
     /// Whether attention is computed by the fused kernel.
     pub flash_attention: bool,
-    /// Whether K-quants are multiplied by Loquent's kernels.
-    pub own_products: bool,
-    /// Tokens of one pass through the layers (micro-batch).
+    /// Whether the CPU kernels are Loquent's instead of llama.cpp's.
+    pub loquent_kernels: bool,
+    /// Maximum number of tokens in one pass through the layers (micro-batch).
     pub pass_tokens: u32,
 }
 
@@ -65,19 +65,18 @@ pub struct StepTime {
 }
 
 impl Profile {
-    /// A profile of this version.
-    pub fn new(model: String, settings: Settings) -> Self {
+    /// A profile for this machine without measurements.
+    pub fn new(model: String, settings: TunedSettings) -> Self {
         let machine = machine();
         let steps = Vec::new();
         Self { version: VERSION, model, machine, settings, prefill_max_tokens: None, steps }
     }
 
-    /// The profile of the model at `model` on this machine, and its file; `None` if it was
-    /// never tuned here.
+    /// The profile of the model file `model` on this machine with the profile's own path; `None` if
+    /// the model was never tuned here.
     ///
     /// # Errors
-    /// When there is a file that cannot be read as a profile; the message names it and says
-    /// what to do.
+    /// When the profile exists but cannot be used; the message names it and says what to do.
     pub fn find(model: &Path, folder: &Path) -> anyhow::Result<Option<(Self, PathBuf)>> {
         let path = folder.join(file_name(model)?);
         let text = match fs::read_to_string(&path) {
@@ -91,16 +90,23 @@ impl Profile {
 
     fn parse(text: &str) -> anyhow::Result<Self> {
         let profile: Self = toml::from_str(text)?;
-        let Settings { threads, poll, pass_tokens, .. } = profile.settings;
-        anyhow::ensure!(profile.version == VERSION, "its version is {}", profile.version);
-        anyhow::ensure!((1..=1024).contains(&threads), "{threads} threads");
-        anyhow::ensure!(poll <= 100, "poll of {poll}");
-        anyhow::ensure!((1..=65_536).contains(&pass_tokens), "passes of {pass_tokens} tokens");
-        anyhow::ensure!(profile.prefill_max_tokens != Some(0), "steps without prompt tokens");
+        let TunedSettings { threads, poll, pass_tokens, .. } = profile.settings;
+        anyhow::ensure!(
+            profile.version == VERSION,
+            "its version is {} and not {VERSION}",
+            profile.version
+        );
+        anyhow::ensure!((1..=1024).contains(&threads), "threads is {threads}, not 1 to 1024");
+        anyhow::ensure!(poll <= 100, "poll is {poll}, not 0 to 100");
+        anyhow::ensure!(
+            (1..=65_536).contains(&pass_tokens),
+            "pass_tokens is {pass_tokens}, not 1 to 65536"
+        );
+        anyhow::ensure!(profile.prefill_max_tokens != Some(0), "prefill_max_tokens is 0");
         Ok(profile)
     }
 
-    /// Writes the profile of the model at `model` into `folder`, at once or not at all.
+    /// Writes the profile of the model file `model` into `folder`, whole or not at all.
     ///
     /// # Errors
     /// When the folder or the file cannot be written.
@@ -119,7 +125,7 @@ impl Profile {
     }
 }
 
-const HEADING: &str = "# Written by `loquent tune`; `loquent serve` reads it. Flags win over it.\n";
+const HEADING: &str = "# Written by `loquent tune`; `loquent serve` reads it. Flags override it.\n";
 
 fn unusable(path: &Path) -> String {
     let path = path.display();
@@ -128,7 +134,7 @@ fn unusable(path: &Path) -> String {
     )
 }
 
-/// Where profiles are kept: `LOQUENT_PROFILES`, else below the user's configuration folder.
+/// The folder of all profiles: `LOQUENT_PROFILES`, else below the user's configuration folder.
 pub fn folder(set: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let below = |dir: String| PathBuf::from(dir).join("loquent").join("profiles");
     set("LOQUENT_PROFILES")
@@ -156,7 +162,7 @@ fn file_name(model: &Path) -> anyhow::Result<String> {
     Ok(format!("{}-{}.toml", short(&model), short(&machine)))
 }
 
-/// The processor's name and the cores this process may use.
+/// The processor's name and the number of cores that this process may use.
 pub fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = cpuinfo.lines().find(|line| line.starts_with("model name"));
@@ -170,13 +176,13 @@ mod tests {
     //! Profiles come back as they were saved, and only for their own model.
     use super::*;
 
-    pub(crate) fn settings() -> Settings {
-        Settings {
+    pub(crate) fn settings() -> TunedSettings {
+        TunedSettings {
             threads: 2,
             poll: 50,
             kv_unified: true,
             flash_attention: true,
-            own_products: false,
+            loquent_kernels: false,
             pass_tokens: 256,
         }
     }

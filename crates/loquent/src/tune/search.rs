@@ -1,12 +1,13 @@
 //! Which settings are tried, in which order, and which one stays.
 //!
-//! One setting after the other, each from the best found so far: the settings hardly depend on
-//! each other, and all combinations would take an hour. What was first stays unless another is
-//! faster by more than two runs of one setting differ.
+//! Coordinate search: one setting is varied after the other, each time from the best settings so
+//! far. TunedSettings hardly depend on each other, and all combinations would take an hour. A value is
+//! replaced only by one whose gain is larger than the noise between two runs.
 
-use super::profile::Settings;
+use super::profile::TunedSettings;
 
-/// How much faster another value must be to be taken, as a factor.
+/// How much faster another value must be to replace the present one, as a factor. Chosen by hand:
+/// lower, and noise decides; higher, and small gains are lost.
 const WORTHWHILE: f64 = 1.03;
 
 /// What one choice of settings achieves, in tokens per second.
@@ -14,64 +15,63 @@ const WORTHWHILE: f64 = 1.03;
 pub struct Speed {
     /// One sequence decoding alone.
     pub alone: f64,
-    /// All sequences of a full batch together.
+    /// The sum over all sequences of a full batch.
     pub full: f64,
-    /// Prompt tokens.
+    /// Prompt tokens of one sequence.
     pub prefill: f64,
 }
 
 impl Speed {
-    /// The mean by factors: a gain in one counts as much as the same loss in another.
+    /// The geometric mean: a factor gained in one figure balances the same factor lost in another.
     fn score(&self) -> f64 {
         (self.alone * self.full * self.prefill).cbrt()
     }
 }
 
-/// Measures settings.
+/// Measures how fast settings are.
 pub trait Lab {
-    /// Measures one choice of settings; `None` where the engine refuses it, or when there is no
-    /// more time.
-    fn measure(&mut self, settings: &Settings) -> Option<Speed>;
+    /// The speed with these settings; `None` if the engine refuses them or no time is left.
+    fn measure(&mut self, settings: &TunedSettings) -> Option<Speed>;
 }
 
-/// What may be chosen.
+/// The values to try of each setting.
 #[derive(Debug, Clone)]
 pub struct Choices {
     /// Numbers of compute threads.
     pub threads: Vec<u16>,
-    /// Spinning of idle threads.
+    /// Polling levels of idle threads, 0 to 100.
     pub polls: Vec<u32>,
-    /// Tokens of a pass.
+    /// Sizes of a pass through the layers, in tokens.
     pub pass_tokens: Vec<u32>,
-    /// Whether there are kernels of our own for this model.
-    pub own_products: bool,
+    /// Whether Loquent has kernels for this machine.
+    pub loquent_kernels: bool,
 }
 
-/// One measured choice.
+/// TunedSettings and how fast they turned out to be.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Trial {
-    /// What was varied, in words.
+pub struct TuneTrial {
+    /// The setting that was varied and its value, in words.
     pub what: String,
-    /// The settings.
-    pub settings: Settings,
-    /// What they achieved.
+    /// All settings of this trial.
+    pub settings: TunedSettings,
+    /// How fast they were.
     pub speed: Speed,
 }
 
-/// The search's outcome.
+/// What the search measured and which settings won.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
-    /// The best settings.
-    pub best: Trial,
-    /// The settings it began with.
-    pub first: Trial,
-    /// All that were measured, in order.
-    pub trials: Vec<Trial>,
+    /// The trial with the best settings.
+    pub best: TuneTrial,
+    /// The trial that the search began with.
+    pub first: TuneTrial,
+    /// All trials in the order of measurement.
+    pub trials: Vec<TuneTrial>,
 }
 
-/// Searches from `start`; `None` when not even that could be measured.
-pub fn search(lab: &mut dyn Lab, start: Settings, choices: &Choices) -> Option<Found> {
-    let first = Trial { what: "as it is".into(), settings: start, speed: lab.measure(&start)? };
+/// Searches from `start`; `None` if not even that could be measured.
+pub fn search(lab: &mut dyn Lab, start: TunedSettings, choices: &Choices) -> Option<Found> {
+    let first = TuneTrial { what: "as it is".into(), settings: start, speed: lab.measure(&start)? };
     let mut found = Found { best: first.clone(), first: first.clone(), trials: vec![first] };
     for variation in variations(choices) {
         for (what, change) in variation {
@@ -82,7 +82,7 @@ pub fn search(lab: &mut dyn Lab, start: Settings, choices: &Choices) -> Option<F
                 continue;
             }
             let Some(speed) = lab.measure(&settings) else { continue };
-            let trial = Trial { what, settings, speed };
+            let trial = TuneTrial { what, settings, speed };
             if trial.speed.score() > found.best.speed.score() * WORTHWHILE {
                 found.best = trial.clone();
             }
@@ -92,22 +92,23 @@ pub fn search(lab: &mut dyn Lab, start: Settings, choices: &Choices) -> Option<F
     Some(found)
 }
 
-type Change = Box<dyn Fn(&mut Settings)>;
+type Change = Box<dyn Fn(&mut TunedSettings)>;
 
-/// The values of each setting, the most telling setting first.
+/// The values of each setting. The setting with the largest effect comes first, so that a search
+/// that runs out of time has tried it.
 fn variations(choices: &Choices) -> Vec<Vec<(String, Change)>> {
-    fn one(what: String, change: impl Fn(&mut Settings) + 'static) -> (String, Change) {
+    fn one(what: String, change: impl Fn(&mut TunedSettings) + 'static) -> (String, Change) {
         (what, Box::new(change))
     }
     let threads =
         choices.threads.iter().map(|&n| one(format!("threads {n}"), move |s| s.threads = n));
-    let products = [true, false].into_iter().filter(|own| choices.own_products || !own);
-    let kernels = |own: bool| if own { "kernels: own" } else { "kernels: llama.cpp" };
+    let products = [true, false].into_iter().filter(|own| choices.loquent_kernels || !own);
+    let kernels = |own: bool| if own { "kernels: loquent" } else { "kernels: llama.cpp" };
     let polls = choices.polls.iter().map(|&n| one(format!("poll {n}"), move |s| s.poll = n));
     let passes = choices.pass_tokens.iter();
     vec![
         threads.collect(),
-        products.map(|own| one(kernels(own).into(), move |s| s.own_products = own)).collect(),
+        products.map(|own| one(kernels(own).into(), move |s| s.loquent_kernels = own)).collect(),
         polls.collect(),
         [true, false]
             .map(|on| {
@@ -134,13 +135,13 @@ mod tests {
 
     /// A machine whose speed is a product of one factor per setting.
     struct Machine {
-        measured: Vec<Settings>,
+        measured: Vec<TunedSettings>,
         refuses_flash: bool,
         left: usize,
     }
 
     impl Lab for Machine {
-        fn measure(&mut self, s: &Settings) -> Option<Speed> {
+        fn measure(&mut self, s: &TunedSettings) -> Option<Speed> {
             self.left = self.left.checked_sub(1)?;
             if s.flash_attention && self.refuses_flash {
                 return None;
@@ -151,7 +152,7 @@ mod tests {
             // Two per cent: noise.
             let unified = if s.kv_unified { 1.0 } else { 1.02 };
             let flash = if s.flash_attention { 1.1 } else { 1.0 };
-            let own = if s.own_products { 1.5 } else { 1.0 };
+            let own = if s.loquent_kernels { 1.5 } else { 1.0 };
             let speed = 10.0 * threads * poll * unified * flash * own;
             let prefill = speed * if s.pass_tokens == 128 { 1.3 } else { 1.0 };
             Some(Speed { alone: speed, full: speed * 4.0, prefill })
@@ -162,32 +163,32 @@ mod tests {
         Machine { measured: Vec::new(), refuses_flash: false, left: 1000 }
     }
 
-    fn start() -> Settings {
-        Settings {
+    fn start() -> TunedSettings {
+        TunedSettings {
             threads: 3,
             poll: 0,
             kv_unified: true,
             flash_attention: false,
-            own_products: false,
+            loquent_kernels: false,
             pass_tokens: 512,
         }
     }
 
     fn choices() -> Choices {
         let (threads, polls) = (vec![1, 2, 3], vec![0, 50, 100]);
-        Choices { threads, polls, pass_tokens: vec![128, 256, 512], own_products: true }
+        Choices { threads, polls, pass_tokens: vec![128, 256, 512], loquent_kernels: true }
     }
 
     #[test]
     fn each_setting_finds_its_best() {
         let mut machine = machine();
         let found = search(&mut machine, start(), &choices()).unwrap();
-        let best = Settings {
+        let best = TunedSettings {
             threads: 2,
             poll: 50,
             kv_unified: true,
             flash_attention: true,
-            own_products: true,
+            loquent_kernels: true,
             pass_tokens: 128,
         };
         assert_eq!(found.best.settings, best);
@@ -205,8 +206,8 @@ mod tests {
         assert!(!found.best.settings.flash_attention);
         assert_eq!((found.best.settings.threads, found.best.settings.poll), (2, 50));
         let mut none = choices();
-        none.own_products = false;
-        assert!(!search(&mut machine(), start(), &none).unwrap().best.settings.own_products);
+        none.loquent_kernels = false;
+        assert!(!search(&mut machine(), start(), &none).unwrap().best.settings.loquent_kernels);
     }
 
     #[test]

@@ -4,15 +4,16 @@ use std::fmt::Write;
 
 use loquent_sim::svg::{Anchor, Axis, INK, Panel, SOFT, Svg};
 
-use super::profile::{Settings, StepTime};
-use super::search::{Found, Trial};
+use super::profile::{StepTime, TunedSettings};
+use super::search::{Found, TuneTrial};
 
-/// A row costs this much more than the average row before it where a step's cost jumps.
+/// The cost of a step jumps where a further row costs this many times the average row before it.
+/// Chosen by hand, to mark what is visible in the plot.
 const JUMP: f64 = 1.6;
-/// Rows beyond which the whole batch gains less than this share are not worth their latency.
+/// Larger batches are worth their latency while they raise the total speed by this factor.
 const LEAST_GAIN: f64 = 1.05;
 
-/// All trials, each with its speed and the gain over what it began with.
+/// A table of all trials with their speeds and gains over the first one.
 pub fn trials(found: &Found) -> String {
     let mut out = String::new();
     let heading = ["tried", "1 stream", "full batch", "prompts", "against the first"];
@@ -29,7 +30,7 @@ pub fn trials(found: &Found) -> String {
     out
 }
 
-fn trial_line(trial: &Trial, first: &Trial) -> String {
+fn trial_line(trial: &TuneTrial, first: &TuneTrial) -> String {
     let (speed, base) = (trial.speed, first.speed);
     format!(
         "{:<22} {:>10.1} {:>11.1} {:>10.0}   x{:.2} x{:.2} x{:.2}",
@@ -43,20 +44,20 @@ fn trial_line(trial: &Trial, first: &Trial) -> String {
     )
 }
 
-/// The settings on one line.
-pub fn settings(settings: &Settings) -> String {
-    let Settings { threads, poll, kv_unified, flash_attention, own_products, pass_tokens } =
+/// The settings as one line of words.
+pub fn settings(settings: &TunedSettings) -> String {
+    let TunedSettings { threads, poll, kv_unified, flash_attention, loquent_kernels, pass_tokens } =
         settings;
     let words = |on: &bool, yes: &'static str, no: &'static str| if *on { yes } else { no };
     format!(
         "threads {threads}, poll {poll}, KV {}, flash attention {}, kernels {}, micro-batch {pass_tokens}",
         words(kv_unified, "unified", "per sequence"),
         words(flash_attention, "on", "off"),
-        words(own_products, "own", "llama.cpp"),
+        words(loquent_kernels, "loquent", "llama.cpp"),
     )
 }
 
-/// Step time by batch size, with what a further row costs.
+/// A table of step times by batch size, with the cost of each further row.
 pub fn steps(steps: &[StepTime]) -> String {
     let jumps = jumps(steps);
     let mut out = String::from(" rows   ms/step   tokens/s   ms per further row\n");
@@ -78,7 +79,7 @@ fn row_cost(before: &StepTime, after: &StepTime) -> f64 {
     (after.ms - before.ms) / f64::from(after.rows - before.rows)
 }
 
-/// Batch sizes at which a row costs far more than rows did before.
+/// Batch sizes from which on a row costs far more than the rows before ([`JUMP`]).
 pub fn jumps(steps: &[StepTime]) -> Vec<u16> {
     let Some(first) = steps.first() else {
         return Vec::new();
@@ -91,7 +92,7 @@ pub fn jumps(steps: &[StepTime]) -> Vec<u16> {
     after_two.filter(is_jump).map(|pair| pair[1].rows).collect()
 }
 
-/// The batch size beyond which none is faster by [`LEAST_GAIN`].
+/// The smallest batch size that no larger one beats by [`LEAST_GAIN`] in tokens per second.
 pub fn worthwhile(steps: &[StepTime]) -> Option<u16> {
     let rate = |step: &StepTime| f64::from(step.rows) / step.ms;
     let best = steps.iter().map(rate).reduce(f64::max)?;

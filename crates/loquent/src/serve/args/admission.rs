@@ -1,0 +1,42 @@
+//! The flags that bound how many requests wait.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use loquent_infer::admission::Bounds;
+
+/// How many requests are let in, and how long they wait.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Admission")]
+pub(crate) struct AdmissionArgs {
+    /// Maximum number of completions running and waiting; beyond it, requests get 429 with
+    /// Retry-After
+    #[arg(long, env = "LOQUENT_MAX_INFLIGHT_REQUESTS", default_value_t = 256, value_name = "N")]
+    max_inflight_requests: usize,
+    /// Maximum number of prompt tokens waiting; beyond it, requests get 429 with Retry-After
+    #[arg(long, env = "LOQUENT_MAX_QUEUED_TOKENS", default_value_t = 262_144, value_name = "N")]
+    max_queued_tokens: usize,
+    /// Maximum time in seconds that a request may wait to start [default: no limit]
+    #[arg(long, env = "LOQUENT_QUEUE_TIMEOUT_S", value_name = "S")]
+    queue_timeout_s: Option<f64>,
+    /// Maximum number of prompts tokenized at the same time
+    #[arg(long, env = "LOQUENT_TOKENIZE_WORKERS", default_value_t = 2, value_name = "N")]
+    pub(super) tokenize_workers: usize,
+}
+
+impl AdmissionArgs {
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds {
+            max_inflight_requests: self.max_inflight_requests,
+            max_queued_tokens: self.max_queued_tokens,
+        }
+    }
+
+    /// # Errors
+    /// When the time is negative or too large to be a duration.
+    pub(super) fn queue_timeout(&self) -> anyhow::Result<Option<Duration>> {
+        let timeout = self.queue_timeout_s.map(Duration::try_from_secs_f64);
+        timeout.transpose().context("--queue-timeout-s")
+    }
+}

@@ -1,0 +1,287 @@
+//! The flags of the engine, what `loquent tune` found for them, and the limits they resolve to.
+
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use clap::Args;
+use loquent_infer::budget::ItlTarget;
+use loquent_infer::scheduler::Limits;
+use loquent_infer::speculation::Speculation;
+
+use super::source::SourceArgs;
+use crate::serve::staged::StagedArgs;
+use crate::tune::profile::{self, Profile};
+use crate::tune::show;
+
+/// Default of `--prefill-max-tokens`: one full pass through the layers (`--micro-batch`).
+const PREFILL_MAX_TOKENS: u32 = 512;
+
+/// How the engine computes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct EngineArgs {
+    /// Maximum number of sequences computed in one batch, at most 256 (4096 simulated)
+    #[arg(long, env = "LOQUENT_MAX_BATCH_SIZE", default_value_t = 16, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) max_batch_size: u16,
+    /// Maximum context length in tokens, prompt and answer together [default: the model's, up to
+    /// 4096]
+    #[arg(long, env = "LOQUENT_CONTEXT", value_name = "N")]
+    pub(crate) context: Option<u32>,
+    /// Size of the KV cache in tokens, shared by all sequences and cached prefixes [default: twice
+    /// the context, at least 512 per sequence of the batch]
+    #[arg(long, env = "LOQUENT_KV_CELLS", value_name = "N")]
+    pub(crate) kv_cells: Option<u32>,
+    /// Element type of the KV cache: f16, f32 or q8_0
+    #[arg(long, env = "LOQUENT_KV_TYPE", default_value = "f16", value_name = "TYPE")]
+    pub(crate) kv_type: String,
+    /// Maximum number of prompt tokens computed per step [default: the profile's, else 512]
+    #[arg(long, env = "LOQUENT_PREFILL_MAX_TOKENS", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    prefill_max_tokens: Option<u32>,
+    /// Inter-token latency that running answers keep while prompts are computed: milliseconds,
+    /// "auto" (twice the time of a step without prompts) or "off"
+    #[arg(long, env = "LOQUENT_ITL_TARGET_MS", default_value = "auto", value_name = "MS",
+          value_parser = parse_itl_target)]
+    itl_target_ms: ItlTarget,
+    /// Number of compute threads [default: the profile's, else one per physical core; 1 for models
+    /// below 32 MiB]
+    #[arg(long, env = "LOQUENT_THREADS", value_name = "N")]
+    pub(crate) threads: Option<NonZeroU16>,
+    /// Ignore the profile that `loquent tune` saved for this model on this machine
+    #[arg(long, env = "LOQUENT_NO_PROFILE")]
+    no_profile: bool,
+    #[command(flatten)]
+    pub(crate) tuning: TuningArgs,
+    /// Disable the prefix cache, which keeps the KV of finished sequences for prompts with the
+    /// same beginning
+    #[arg(long, env = "LOQUENT_NO_PREFIX_CACHE")]
+    no_prefix_cache: bool,
+    /// Draft tokens verified per step: "auto", "off" or a number from 1 to 64
+    ///
+    /// Speculative decoding by prompt lookup: when the text repeats itself, the tokens that
+    /// followed last time are drafted and verified in one step. The answer stays the same.
+    /// "auto" drafts as many tokens as pay off by measured step times.
+    #[arg(long, env = "LOQUENT_DRAFT_TOKENS", default_value = "auto", value_name = "N",
+          value_parser = parse_draft_tokens)]
+    draft_tokens: Speculation,
+    /// Number of layers computed on the GPU, in builds with GPU support [default: all that fit]
+    #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
+    pub(crate) gpu_layers: Option<u32>,
+    #[command(flatten)]
+    pub(crate) staged: StagedArgs,
+}
+
+/// The flags that `loquent tune` finds values for; each flag overrides the profile.
+#[derive(Debug, Clone, Default, PartialEq, Args)]
+#[command(next_help_heading = "Engine, tuned")]
+pub(crate) struct TuningArgs {
+    /// Polling level of idle compute threads, from 0 (sleep at once) to 100 (spin longest)
+    /// [default: 0]
+    #[arg(long, env = "LOQUENT_POLL", value_name = "LEVEL",
+          value_parser = clap::value_parser!(u32).range(..=100))]
+    pub(crate) poll: Option<u32>,
+    /// Maximum number of tokens in one pass through the layers [default: 512]
+    #[arg(long, env = "LOQUENT_MICRO_BATCH", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) micro_batch: Option<u32>,
+    /// Layout of the KV cache [default: unified]
+    #[arg(long, env = "LOQUENT_KV_LAYOUT", value_name = "LAYOUT")]
+    pub(crate) kv_layout: Option<KvLayout>,
+    /// Compute attention with the fused kernel [default: on where llama.cpp has it, off with
+    /// --kv-type f32]
+    #[arg(long, env = "LOQUENT_FLASH_ATTENTION", value_name = "ON|OFF")]
+    pub(crate) flash_attention: Option<Switch>,
+    /// CPU kernels for matrix products and attention [default: loquent, on processors with
+    /// AVX-512 VNNI]
+    #[arg(long, env = "LOQUENT_KERNELS", value_name = "KERNELS")]
+    pub(crate) kernels: Option<Kernels>,
+}
+
+/// How the KV cache is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum KvLayout {
+    /// One buffer for all sequences, so that prompts can share prefixes
+    Unified,
+    /// One buffer per sequence
+    Split,
+}
+
+/// The values of a flag that overrides a default in both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[allow(missing_docs, reason = "clap shows docs of values, and `on` explains itself")]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+/// Which implementation of the CPU kernels is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kernels {
+    /// Loquent's: they read the weights as the file stores them
+    Loquent,
+    /// llama.cpp's: they keep a second, reordered copy of some weights
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+}
+
+impl EngineArgs {
+    /// Takes values for flags that are not set from the profile of the model, if there is one,
+    /// and prints them. A model from the hub has no file yet, and so no profile; `--model` with
+    /// the downloaded file uses one.
+    ///
+    /// # Errors
+    /// When the profile cannot be read.
+    pub(crate) fn adopt_profile(&mut self, source: &SourceArgs) -> anyhow::Result<()> {
+        let folder = profile::folder(|name| std::env::var(name).ok());
+        let (Some(model), Some(folder), false) = (&source.file.model, folder, self.no_profile)
+        else {
+            return Ok(());
+        };
+        // A missing model is reported where it is loaded.
+        if !model.is_file() {
+            return Ok(());
+        }
+        if let Some((profile, path)) = Profile::find(model, &folder)? {
+            self.adopt(&profile);
+            let settings = show::settings(&profile.settings);
+            eprintln!("Tuned: {settings} ({}; --no-profile ignores it)", path.display());
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, profile: &Profile) {
+        let tuned = profile.settings;
+        let layout = if tuned.kv_unified { KvLayout::Unified } else { KvLayout::Split };
+        let flash = if tuned.flash_attention { Switch::On } else { Switch::Off };
+        let kernels = if tuned.loquent_kernels { Kernels::Loquent } else { Kernels::LlamaCpp };
+        self.threads = self.threads.or(NonZeroU16::new(tuned.threads));
+        self.prefill_max_tokens = self.prefill_max_tokens.or(profile.prefill_max_tokens);
+        self.tuning.poll = self.tuning.poll.or(Some(tuned.poll));
+        self.tuning.micro_batch = self.tuning.micro_batch.or(Some(tuned.pass_tokens));
+        self.tuning.kv_layout = self.tuning.kv_layout.or(Some(layout));
+        self.tuning.kernels = self.tuning.kernels.or(Some(kernels));
+        // The profile was measured with f16. f32 is chosen for exactness, and flash attention
+        // would cast an F32 cache to F16.
+        if self.kv_type != "f32" {
+            self.tuning.flash_attention = self.tuning.flash_attention.or(Some(flash));
+        }
+    }
+
+    /// Maximum number of prompt tokens per step.
+    pub(crate) fn prefill_max_tokens(&self) -> u32 {
+        self.prefill_max_tokens.unwrap_or(PREFILL_MAX_TOKENS)
+    }
+
+    /// The scheduler's limits.
+    pub(super) fn limits(&self, queue_timeout: Option<Duration>) -> Limits {
+        Limits {
+            max_batch_size: usize::from(self.max_batch_size),
+            prefill_max_tokens: self.prefill_max_tokens(),
+            itl_target: self.itl_target_ms,
+            prefix_cache: !self.no_prefix_cache,
+            speculation: self.draft_tokens,
+            queue_timeout,
+        }
+    }
+
+    /// What a stage in this process computes with.
+    #[cfg(feature = "llama")]
+    pub(crate) fn own_stage(&self) -> crate::stage::Compute {
+        crate::stage::Compute {
+            threads: self.threads,
+            gpu_layers: self.gpu_layers,
+            processors: self.staged.processors.clone(),
+        }
+    }
+}
+
+fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {
+    match text {
+        "auto" => Ok(ItlTarget::Relative(2.0)),
+        "off" => Ok(ItlTarget::Unbounded),
+        number => match number.parse::<f64>() {
+            Ok(ms) if ms.is_finite() && ms > 0.0 => {
+                Ok(ItlTarget::Fixed(Duration::from_secs_f64(ms / 1e3)))
+            }
+            _ => Err("give milliseconds, \"auto\" or \"off\"".to_owned()),
+        },
+    }
+}
+
+fn parse_draft_tokens(text: &str) -> Result<Speculation, String> {
+    match text {
+        "auto" => Ok(Speculation::Auto),
+        "off" => Ok(Speculation::Off),
+        number => match number.parse() {
+            Ok(most @ 1..=64) => Ok(Speculation::Fixed(most)),
+            _ => Err("give \"auto\", \"off\" or a number from 1 to 64".to_owned()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Flags win over the profile, and the profile over the defaults.
+    use clap::Parser;
+
+    use super::*;
+    use crate::tune::profile::TunedSettings;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        engine: EngineArgs,
+    }
+
+    fn engine(flags: &[&str]) -> EngineArgs {
+        Line::try_parse_from([&["loquent"], flags].concat()).unwrap().engine
+    }
+
+    fn profile() -> Profile {
+        let settings = TunedSettings {
+            threads: 3,
+            poll: 50,
+            kv_unified: false,
+            flash_attention: true,
+            loquent_kernels: false,
+            pass_tokens: 128,
+        };
+        Profile { prefill_max_tokens: Some(256), ..Profile::new("m".into(), settings) }
+    }
+
+    #[test]
+    fn the_profile_fills_what_no_flag_says() {
+        let mut bare = engine(&[]);
+        bare.adopt(&profile());
+        assert_eq!((bare.threads, bare.prefill_max_tokens()), (NonZeroU16::new(3), 256));
+        let tuned = TuningArgs {
+            poll: Some(50),
+            micro_batch: Some(128),
+            kv_layout: Some(KvLayout::Split),
+            flash_attention: Some(Switch::On),
+            kernels: Some(Kernels::LlamaCpp),
+        };
+        assert_eq!(bare.tuning, tuned);
+    }
+
+    #[test]
+    fn flags_win() {
+        let mut flags = engine(&[
+            "--threads=1",
+            "--poll=0",
+            "--micro-batch=512",
+            "--kv-layout=unified",
+            "--kernels=loquent",
+            "--flash-attention=off",
+            "--prefill-max-tokens=64",
+        ]);
+        let before = flags.tuning.clone();
+        flags.adopt(&profile());
+        assert_eq!((flags.threads, flags.prefill_max_tokens()), (NonZeroU16::new(1), 64));
+        assert_eq!(flags.tuning, before);
+        let mut exact = engine(&["--kv-type=f32"]);
+        exact.adopt(&profile());
+        assert_eq!(exact.tuning.flash_attention, None);
+    }
+}

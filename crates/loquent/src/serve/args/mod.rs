@@ -1,0 +1,157 @@
+//! The flags of `loquent serve` as typed, and the server's options that they resolve to.
+
+mod admission;
+mod engine;
+mod http;
+mod quic;
+mod source;
+mod streams;
+mod upstream;
+
+use clap::Args;
+use loquent_server::delivery::StreamBounds;
+use loquent_server::server::{Options, ServiceOptions};
+use loquent_server::service::Policy;
+
+pub(crate) use self::admission::AdmissionArgs;
+pub(crate) use self::engine::{EngineArgs, Kernels, KvLayout, Switch};
+use self::http::HttpArgs;
+use self::quic::QuicArgs;
+pub(crate) use self::source::{SourceArgs, parse_rate};
+use self::streams::StreamArgs;
+pub(crate) use self::streams::{SLOW_READER_TIMEOUT_S, STREAM_BUFFER_BYTES};
+use self::upstream::UpstreamArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  loquent serve                                   the bundled model on http://127.0.0.1:8080
+  loquent serve -m qwen.gguf -c 8192              a GGUF file, with a longer context
+  loquent serve --hf Qwen/Qwen3-0.6B-GGUF:Q8_0    a model from the Hugging Face hub
+  loquent serve --host 0.0.0.0 --api-key secret   for other machines, protected by a key
+  loquent serve -m qwen-entry.gguf --stages qwen-stage-1-of-2.gguf,second-machine:7070
+                                                  a model cut by `loquent split`
+
+  curl -N http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{\"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"What is token streaming?\"}]}'";
+
+/// The flags that `serve -h` lists, with their short forms; `--help` lists all.
+const ESSENTIAL: [(&str, Option<char>); 16] = [
+    ("model", None),
+    ("hf", None),
+    ("host", None),
+    ("port", Some('p')),
+    ("served_model_name", None),
+    ("upstream", None),
+    ("upstream_api_key", None),
+    ("max_batch_size", None),
+    ("context", Some('c')),
+    ("threads", None),
+    ("gpu_layers", None),
+    ("stages", None),
+    ("api_key", None),
+    ("cors_origin", None),
+    ("tls_cert", None),
+    ("tls_key", None),
+];
+
+/// Gives an essential flag its short form, and leaves any other to `--help`.
+///
+/// `-c` and `-p` are not declared with their flags, because `bench` shares `--context` and has a
+/// `-c` of its own.
+fn sort_by_audience(flag: clap::Arg) -> clap::Arg {
+    match ESSENTIAL.iter().find(|(name, _)| flag.get_id() == *name) {
+        Some((_, Some(short))) => flag.short(*short),
+        Some((_, None)) => flag,
+        None => flag.hide_short_help(true),
+    }
+}
+
+/// What `loquent serve` takes. The environment variable of a flag is `LOQUENT_` and its name.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, mut_args(sort_by_audience))]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+
+    /// Address to listen on; 0.0.0.0 or :: for all interfaces
+    #[arg(long, env = "LOQUENT_HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// TCP port to listen on; 0 picks a free one
+    #[arg(long, env = "LOQUENT_PORT", default_value_t = 8080)]
+    pub(crate) port: u16,
+    /// Name of the model in the API [default: the name in the model file]
+    #[arg(long, env = "LOQUENT_SERVED_MODEL_NAME", value_name = "NAME")]
+    pub(crate) served_model_name: Option<String>,
+    /// Reject requests that name another model with 404; without this flag the served model
+    /// answers them
+    #[arg(long, env = "LOQUENT_STRICT_MODEL")]
+    strict_model: bool,
+
+    /// OpenTelemetry collector that receives a trace of each request [default: none]
+    ///
+    /// The protocol is OTLP over HTTP; an example is http://127.0.0.1:4318.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) upstream: UpstreamArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    streams: StreamArgs,
+    #[command(flatten)]
+    admission: AdmissionArgs,
+    #[command(flatten)]
+    pub(crate) http: HttpArgs,
+    #[command(flatten)]
+    quic: QuicArgs,
+}
+
+impl ServeArgs {
+    /// The server's options.
+    ///
+    /// # Errors
+    /// When the key file cannot be read or a duration is out of range.
+    pub(crate) fn resolve(&self) -> anyhow::Result<Options> {
+        let streams = self.streams.bounds();
+        // Compose files set a variable to nothing where it has no value.
+        let otlp_endpoint = self.otlp_endpoint.clone().filter(|url| !url.is_empty());
+        let policy = self.streams.policy(self.strict_model);
+        Ok(Options {
+            http: self.http.resolve(self.streams.heartbeat())?,
+            service: service_options(
+                &self.engine,
+                &self.admission,
+                streams,
+                policy,
+                otlp_endpoint,
+            )?,
+            kept: self.quic.kept_answers(streams),
+            quic: self.quic.resolve(&self.host, self.http.max_connections),
+            https: self.quic.certificate(),
+            max_connections: self.http.max_connections,
+            drain_limit: self.http.drain_limit(),
+        })
+    }
+}
+
+/// The options of a service with its engine, whether or not HTTP stands before it.
+///
+/// # Errors
+/// When a duration is out of range; the message names the flag.
+pub(crate) fn service_options(
+    engine: &EngineArgs,
+    admission: &AdmissionArgs,
+    streams: StreamBounds,
+    policy: Policy,
+    otlp_endpoint: Option<String>,
+) -> anyhow::Result<ServiceOptions> {
+    Ok(ServiceOptions {
+        limits: engine.limits(admission.queue_timeout()?),
+        bounds: admission.bounds(),
+        streams,
+        policy,
+        tokenize_workers: admission.tokenize_workers,
+        otlp_endpoint,
+    })
+}

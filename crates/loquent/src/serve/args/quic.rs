@@ -1,0 +1,106 @@
+//! The flags for QUIC, certificates, and answers that survive a lost connection.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use loquent_server::delivery::StreamBounds;
+use loquent_server::quic::{CertificateSource, QuicOptions};
+use loquent_server::streams::StreamLimits;
+
+/// Least `--stream-log-bytes`: a merged flush with its log-probabilities fits.
+const LOG_BYTES_MIN: usize = 64 * 1024;
+
+/// QUIC, its certificates, and what is kept for a resume.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "QUIC and resume")]
+pub(super) struct QuicArgs {
+    /// Require QUIC: exit at start if its UDP port cannot be used [default: warn and use TCP]
+    #[arg(long, env = "LOQUENT_QUIC", overrides_with = "no_quic")]
+    quic: bool,
+    /// Disable QUIC, so that answers travel over TCP only
+    #[arg(long, env = "LOQUENT_NO_QUIC", overrides_with = "quic")]
+    no_quic: bool,
+    /// UDP port of QUIC; 0 picks a free one [default: the number of the TCP port]
+    #[arg(long, env = "LOQUENT_QUIC_PORT", value_name = "PORT")]
+    quic_port: Option<u16>,
+    /// Certificate chain in PEM for HTTPS and QUIC [default: plain HTTP, and self-signed
+    /// certificates for QUIC]
+    ///
+    /// The server's own certificate comes first. Self-signed certificates are renewed while the
+    /// server runs.
+    #[arg(long, env = "LOQUENT_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of --tls-cert in PEM
+    #[arg(long, env = "LOQUENT_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Maximum number of QUIC connections from one address (IPv6: from one /64 network)
+    ///
+    /// --max-connections limits their total.
+    #[arg(
+        long,
+        env = "LOQUENT_MAX_CONNECTIONS_PER_ADDRESS",
+        default_value_t = 1024,
+        value_name = "N"
+    )]
+    max_connections_per_address: usize,
+    /// Maximum number of concurrent requests and answers on one QUIC connection
+    #[arg(long, env = "LOQUENT_QUIC_MAX_STREAMS", default_value_t = 128, value_name = "N")]
+    quic_max_streams: u32,
+    /// Seconds that an answer is kept for a reader that lost its connection
+    #[arg(long, env = "LOQUENT_RESUME_GRACE_S", default_value_t = 60.0, value_name = "S",
+          value_parser = parse_seconds)]
+    resume_grace_s: f64,
+    /// Maximum size in bytes of the log that one answer keeps for a resume
+    ///
+    /// Beyond it, text that the reader acknowledged is dropped.
+    #[arg(long, env = "LOQUENT_STREAM_LOG_BYTES", default_value_t = 256 * 1024, value_name = "N")]
+    stream_log_bytes: usize,
+    /// Maximum size in bytes of all logs together; beyond it, resumable requests get 429
+    ///
+    /// An answer that is being generated counts with its full --stream-log-bytes.
+    #[arg(long, env = "LOQUENT_MAX_KEPT_BYTES", default_value_t = 512 * 1024 * 1024,
+          value_name = "N")]
+    max_kept_bytes: usize,
+    /// Maximum number of running resumable answers per API key; beyond it, requests get 429
+    #[arg(long, env = "LOQUENT_MAX_ANSWERS_PER_KEY", default_value_t = 1024, value_name = "N")]
+    max_answers_per_key: usize,
+}
+
+impl QuicArgs {
+    pub(super) fn kept_answers(&self, streams: StreamBounds) -> StreamLimits {
+        StreamLimits {
+            log_bytes: self.stream_log_bytes.max(LOG_BYTES_MIN),
+            unacked_bytes: streams.buffer_bytes,
+            kept_bytes: self.max_kept_bytes,
+            answers_per_key: self.max_answers_per_key,
+            grace: Duration::from_secs_f64(self.resume_grace_s),
+            stall_limit: streams.stall_limit,
+        }
+    }
+
+    /// The certificate given by the user, which turns HTTPS on.
+    pub(super) fn certificate(&self) -> Option<CertificateSource> {
+        let (chain, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
+        Some(CertificateSource::Files { chain, key })
+    }
+
+    pub(super) fn resolve(&self, host: &str, max_connections: usize) -> Option<QuicOptions> {
+        let names = [host, "localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+        let certificate = self.certificate().unwrap_or(CertificateSource::SelfSigned(names));
+        (!self.no_quic).then(|| QuicOptions {
+            port: self.quic_port,
+            // A port or certificate of the user's shows that QUIC is relied on.
+            required: self.quic || self.quic_port.is_some() || self.tls_cert.is_some(),
+            certificate,
+            max_connections,
+            max_connections_per_address: self.max_connections_per_address,
+            max_streams: self.quic_max_streams,
+        })
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|it| it.is_finite() && (0.0..1e9).contains(it));
+    seconds.ok_or_else(|| "give seconds, 0 or more".to_owned())
+}

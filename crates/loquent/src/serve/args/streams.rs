@@ -1,0 +1,79 @@
+//! The flags for streamed answers: merging, slow readers, reasoning, heartbeats.
+
+use std::time::Duration;
+
+use clap::Args;
+use loquent_proto::coalesce::StreamInterval;
+use loquent_server::delivery::StreamBounds;
+use loquent_server::service::Policy;
+
+/// Default of `--stream-buffer-bytes`: some thousand tokens, more than a healthy connection ever
+/// leaves unread.
+pub(crate) const STREAM_BUFFER_BYTES: usize = 32 * 1024;
+/// Least `--stream-buffer-bytes`: below it a single chunk could pause its answer.
+const STREAM_BUFFER_BYTES_MIN: usize = 1024;
+/// Default of `--slow-reader-timeout-s`.
+pub(crate) const SLOW_READER_TIMEOUT_S: u64 = 30;
+
+/// How answers are streamed.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Streams")]
+pub(super) struct StreamArgs {
+    /// Tokens per chunk: a number, or "auto" to merge tokens only while the reader is behind
+    #[arg(long, env = "LOQUENT_STREAM_INTERVAL", default_value = "1", value_name = "N",
+          value_parser = parse_interval)]
+    stream_interval: StreamInterval,
+    /// Maximum time in milliseconds that merging may delay a token [default: no limit]
+    #[arg(long, env = "LOQUENT_STREAM_MAX_DELAY_MS", value_name = "MS")]
+    stream_max_delay_ms: Option<u64>,
+    /// Unread bytes at which generation for a slow reader pauses
+    #[arg(long, env = "LOQUENT_STREAM_BUFFER_BYTES", default_value_t = STREAM_BUFFER_BYTES,
+          value_name = "N")]
+    stream_buffer_bytes: usize,
+    /// Seconds that an answer may stay paused before it ends with an error
+    #[arg(long, env = "LOQUENT_SLOW_READER_TIMEOUT_S", default_value_t = SLOW_READER_TIMEOUT_S,
+          value_name = "S")]
+    slow_reader_timeout_s: u64,
+    /// How to return `<think>…</think>` reasoning; has no effect with --upstream
+    #[arg(long, env = "LOQUENT_REASONING_FORMAT", default_value = "auto", value_name = "FORMAT")]
+    reasoning_format: ReasoningFormat,
+    /// Seconds of silence after which a stream gets a comment, so that proxies keep it open
+    #[arg(long, env = "LOQUENT_HEARTBEAT_S", default_value_t = 10, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    heartbeat_s: u64,
+}
+
+/// How a model's reasoning is returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ReasoningFormat {
+    /// As reasoning_content, if the model's chat template shows that it reasons
+    Auto,
+    /// As part of the text, unchanged
+    None,
+}
+
+impl StreamArgs {
+    pub(super) fn bounds(&self) -> StreamBounds {
+        StreamBounds {
+            buffer_bytes: self.stream_buffer_bytes.max(STREAM_BUFFER_BYTES_MIN),
+            stall_limit: Duration::from_secs(self.slow_reader_timeout_s),
+        }
+    }
+
+    pub(super) fn policy(&self, strict_model: bool) -> Policy {
+        Policy {
+            interval: self.stream_interval,
+            max_delay: self.stream_max_delay_ms.map(Duration::from_millis),
+            strict_model,
+            split_reasoning: self.reasoning_format == ReasoningFormat::Auto,
+        }
+    }
+
+    pub(super) fn heartbeat(&self) -> Duration {
+        Duration::from_secs(self.heartbeat_s)
+    }
+}
+
+fn parse_interval(text: &str) -> Result<StreamInterval, String> {
+    text.parse().map_err(|_| "give a number above 0, or \"auto\"".to_owned())
+}
