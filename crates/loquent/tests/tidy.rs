@@ -17,11 +17,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("infer", &[]),
     ("engine", &["infer"]),
-    ("server", &["proto", "infer", "engine"]),
-    ("client", &["proto"]),
+    ("openai", &["proto"]),
+    ("server", &["proto", "infer", "engine", "openai"]),
+    ("client", &["proto", "openai"]),
     ("sim", &["proto", "infer"]),
-    ("bench", &["proto", "client", "sim"]),
-    ("loquent", &["proto", "infer", "engine", "server", "client", "sim", "bench"]),
+    ("bench", &["proto", "client", "openai", "sim"]),
+    ("loquent", &["proto", "infer", "engine", "server", "client", "openai", "sim", "bench"]),
 ];
 
 /// Crates from outside that a crate must not know.

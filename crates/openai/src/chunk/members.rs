@@ -1,0 +1,218 @@
+//! Deserializes the objects of a chunk in one pass: known members into fields, the others into
+//! a map.
+//!
+//! `#[serde(flatten)]` does the same by way of a buffer for the whole object, and a parse into
+//! [`Value`] builds a map of everything; a chunk is read for every token, so neither is used.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::ChunkEnvelope;
+
+/// A chunk as it stands in the JSON.
+#[derive(Debug, Default)]
+pub(super) struct RawChunk {
+    pub(super) envelope: ChunkEnvelope,
+    pub(super) object: Option<String>,
+    pub(super) choices: Vec<RawChoice>,
+    pub(super) usage: Option<Value>,
+    pub(super) error: Option<Value>,
+    pub(super) others: Map<String, Value>,
+}
+
+/// A choice as it stands in the JSON.
+#[derive(Debug, Default)]
+pub(super) struct RawChoice {
+    /// Kept as it came, so that an error can show it.
+    pub(super) index: Option<Value>,
+    pub(super) delta: Option<RawDelta>,
+    pub(super) text: Option<String>,
+    /// `reasoning_content` of a text completion, which has no delta.
+    pub(super) reasoning: Option<String>,
+    pub(super) logprobs: Option<Value>,
+    pub(super) finish_reason: Option<String>,
+    pub(super) others: Map<String, Value>,
+}
+
+/// A choice's `delta` as it stands in the JSON.
+#[derive(Debug, Default)]
+pub(super) struct RawDelta {
+    pub(super) content: Option<String>,
+    pub(super) reasoning: Option<String>,
+    pub(super) tool_calls: Vec<RawToolCall>,
+    pub(super) others: Map<String, Value>,
+}
+
+/// A tool call as it stands in the JSON; members beyond these are dropped.
+#[derive(Debug, Default)]
+pub(super) struct RawToolCall {
+    pub(super) index: Option<Value>,
+    pub(super) id: Option<String>,
+    pub(super) function: RawFunction,
+}
+
+/// A tool call's `function` as it stands in the JSON.
+#[derive(Debug, Default)]
+pub(super) struct RawFunction {
+    pub(super) name: Option<String>,
+    /// A string by the standard; some servers send the object itself.
+    pub(super) arguments: Option<Value>,
+}
+
+/// Takes the value of one member at a time.
+trait Members: Default {
+    /// Names the object in errors.
+    const WHAT: &'static str;
+
+    fn set<'de, M: MapAccess<'de>>(&mut self, name: &str, map: &mut M) -> Result<(), M::Error>;
+}
+
+/// A member's name, borrowed from the input unless it has escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+struct MembersVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Members> Visitor<'de> for MembersVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} object", T::WHAT)
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<T, M::Error> {
+        let mut object = T::default();
+        while let Some(Name(name)) = map.next_key()? {
+            object.set(&name, &mut map)?;
+        }
+        Ok(object)
+    }
+}
+
+macro_rules! deserialize_members {
+    ($($kind:ty),*) => {$(
+        impl<'de> Deserialize<'de> for $kind {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_map(MembersVisitor(PhantomData))
+            }
+        }
+    )*};
+}
+
+deserialize_members!(RawChunk, RawChoice, RawDelta, RawToolCall, RawFunction);
+
+impl Members for RawChunk {
+    const WHAT: &'static str = "a chunk";
+
+    fn set<'de, M: MapAccess<'de>>(&mut self, name: &str, map: &mut M) -> Result<(), M::Error> {
+        match name {
+            "id" => self.envelope.id = text(map)?,
+            "model" => self.envelope.model = text(map)?,
+            "created" => self.envelope.created_s = map.next_value::<Value>()?.as_u64(),
+            "system_fingerprint" => self.envelope.fingerprint = text(map)?,
+            "object" => self.object = text(map)?,
+            "choices" => self.choices = map.next_value::<Option<_>>()?.unwrap_or_default(),
+            "usage" => self.usage = map.next_value()?,
+            "error" => self.error = map.next_value()?,
+            _ => keep(&mut self.others, name, map.next_value()?),
+        }
+        Ok(())
+    }
+}
+
+impl Members for RawChoice {
+    const WHAT: &'static str = "a choice";
+
+    fn set<'de, M: MapAccess<'de>>(&mut self, name: &str, map: &mut M) -> Result<(), M::Error> {
+        match name {
+            // `null` is an unusable index, not a missing one.
+            "index" => self.index = Some(map.next_value()?),
+            "delta" => self.delta = map.next_value()?,
+            "text" => self.text = text_or_keep(map, name, &mut self.others)?,
+            "reasoning_content" => {
+                self.reasoning = text_or_keep(map, name, &mut self.others)?;
+            }
+            "logprobs" => self.logprobs = map.next_value()?,
+            "finish_reason" => self.finish_reason = text_or_keep(map, name, &mut self.others)?,
+            _ => keep(&mut self.others, name, map.next_value()?),
+        }
+        Ok(())
+    }
+}
+
+impl Members for RawDelta {
+    const WHAT: &'static str = "a delta";
+
+    fn set<'de, M: MapAccess<'de>>(&mut self, name: &str, map: &mut M) -> Result<(), M::Error> {
+        match name {
+            "role" => drop(map.next_value::<Value>()?),
+            "content" => self.content = text_or_keep(map, name, &mut self.others)?,
+            "reasoning_content" => {
+                self.reasoning = text_or_keep(map, name, &mut self.others)?;
+            }
+            "tool_calls" => self.tool_calls = map.next_value::<Option<_>>()?.unwrap_or_default(),
+            _ => keep(&mut self.others, name, map.next_value()?),
+        }
+        Ok(())
+    }
+}
+
+impl Members for RawToolCall {
+    const WHAT: &'static str = "a tool call";
+
+    fn set<'de, M: MapAccess<'de>>(&mut self, name: &str, map: &mut M) -> Result<(), M::Error> {
+        match name {
+            "index" => self.index = map.next_value()?,
+            "id" => self.id = text(map)?,
+            "function" => self.function = map.next_value::<Option<_>>()?.unwrap_or_default(),
+            _ => drop(map.next_value::<serde::de::IgnoredAny>()?),
+        }
+        Ok(())
+    }
+}
+
+impl Members for RawFunction {
+    const WHAT: &'static str = "a tool call's function";
+
+    fn set<'de, M: MapAccess<'de>>(&mut self, name: &str, map: &mut M) -> Result<(), M::Error> {
+        match name {
+            "name" => self.name = text(map)?,
+            "arguments" => self.arguments = map.next_value()?,
+            _ => drop(map.next_value::<serde::de::IgnoredAny>()?),
+        }
+        Ok(())
+    }
+}
+
+/// A string; a value of another type counts as missing.
+fn text<'de, M: MapAccess<'de>>(map: &mut M) -> Result<Option<String>, M::Error> {
+    Ok(match map.next_value()? {
+        Value::String(text) => Some(text),
+        _ => None,
+    })
+}
+
+/// A string; a value of another type (Mistral sends lists of parts as content) is kept among
+/// the `others`.
+fn text_or_keep<'de, M: MapAccess<'de>>(
+    map: &mut M,
+    name: &str,
+    others: &mut Map<String, Value>,
+) -> Result<Option<String>, M::Error> {
+    match map.next_value()? {
+        Value::String(text) => return Ok(Some(text)),
+        other => keep(others, name, other),
+    }
+    Ok(None)
+}
+
+/// Keeps a member, unless it is `null`: that is how servers write "nothing".
+fn keep(others: &mut Map<String, Value>, name: &str, value: Value) {
+    if !value.is_null() {
+        others.insert(name.to_owned(), value);
+    }
+}
