@@ -6,6 +6,7 @@ pub mod budget;
 pub mod detok;
 pub mod kv;
 pub mod lookup;
+pub mod remote;
 pub mod request;
 pub mod runner;
 pub mod sampling;

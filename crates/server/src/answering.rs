@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use crate::api::answer::{Head, Usage};
+use crate::api::answer::Head;
 use crate::api::request::StreamParams;
-use crate::choice::{End, Flush, Record};
 use crate::clock::Clock;
 use crate::delivery::Inlet;
 use crate::flow::Inflow;
+use crate::flush::{CompletionTimings, End, Flush};
 use crate::metrics::{Metrics, Phases};
-use crate::otel::{Finished, Telemetry, TraceParent};
-use crate::sse::timings_json;
-use crate::upstream::chunk::Counted;
+use crate::otel::{Finished, Telemetry};
+use crate::trace_context::TraceParent;
+use crate::usage::{UpstreamUsage, Usage};
 
 /// The server's side of one request from admission to its last flush.
 /// Dropping it cancels what still runs.
@@ -31,7 +31,7 @@ pub struct Answering {
     /// When its prompts were tokenized.
     pub tokenized: Duration,
     /// The first completion's times, once it has ended.
-    pub record: Record,
+    pub record: CompletionTimings,
     /// Flushes of all completions.
     pub source: Source,
     /// Prompt tokens of each completion.
@@ -62,7 +62,7 @@ pub enum Source {
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     /// An upstream server's own counts, which stand before ours.
-    counted: Option<Box<Counted>>,
+    counted: Option<Box<UpstreamUsage>>,
     /// Why completions have ended, in that order; known to the metrics by these names.
     reasons: Vec<&'static str>,
     ended: usize,
@@ -173,4 +173,35 @@ impl Drop for Answering {
             });
         }
     }
+}
+
+/// The times of a finished answer for its usage chunk, in µs since the request's arrival.
+fn timings_json(answering: &Answering) -> serde_json::Value {
+    let since = |time: Duration| time.saturating_sub(answering.arrived).as_micros() as u64;
+    let maybe = |time: Option<Duration>| time.map(since);
+    let record = &answering.record;
+    let admitted = record.admitted.map(|admitted| admitted.at);
+    let batch = record.batch();
+    let between = |from: Option<Duration>, to: Option<Duration>| {
+        from.zip(to).map(|(from, to)| to.saturating_sub(from).as_micros() as u64)
+    };
+    json!({
+        "request_id": answering.head.id,
+        "admitted_us": since(answering.accepted),
+        "tokenized_us": since(answering.tokenized),
+        "scheduled_us": maybe(admitted),
+        "first_token_us": maybe(record.first_token),
+        "finished_us": maybe(record.last_token),
+        "tokenize_us": answering.tokenized.saturating_sub(answering.accepted).as_micros() as u64,
+        "queue_us": between(Some(answering.tokenized), admitted),
+        "prefill_us": between(admitted, record.first_token),
+        "decode_us": between(record.first_token, record.last_token),
+        "decode_batch_size_mean": batch.map(|batch| batch.rows_mean),
+        "decode_batch_wait_us_mean": batch.map(|batch| batch.wait_mean.as_micros() as u64),
+        "decode_batch_wait_us_max": batch.map(|batch| batch.wait_max.as_micros() as u64),
+        "emit_us": record.emits.iter().copied().map(since).collect::<Vec<_>>(),
+        "flush_us": record.flushes.iter()
+            .map(|&(tokens, at)| [u64::from(tokens), since(at)])
+            .collect::<Vec<_>>(),
+    })
 }

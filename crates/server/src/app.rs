@@ -13,6 +13,9 @@ use crate::streams::{StreamLimits, Streams};
 /// What clients are told to wait while the model loads, in seconds.
 const LOADING_RETRY_S: u64 = 2;
 
+/// Path of a browser's WebTransport session on the QUIC port.
+pub const WEB_TRANSPORT_PATH: &str = "/loquent/1";
+
 /// Settings of the HTTP side.
 #[derive(Debug, Clone)]
 pub struct HttpOptions {

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::response::Response;
+use http::HeaderValue;
+use loquent_proto::headers::IGNORED_HEADER;
+
 use crate::answering::Answering;
 use crate::api::request::{Prompt, Request};
 use crate::error::ApiError;
@@ -41,4 +45,14 @@ fn echo_texts(service: &Service, prompts: &[Prompt]) -> Vec<String> {
         Prompt::Chat(_) => String::new(),
     };
     prompts.iter().map(text).collect()
+}
+
+/// Names the parameters that had no effect.
+pub fn with_unknown(mut response: Response, unknown: &str) -> Response {
+    if let Ok(unknown) = HeaderValue::from_str(unknown)
+        && !unknown.is_empty()
+    {
+        response.headers_mut().insert(IGNORED_HEADER, unknown);
+    }
+    response
 }

@@ -1,6 +1,6 @@
 //! The one clock of the server: time since it started, handed to everything that decides.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Reads time since a common start; cheap to copy.
 #[derive(Debug, Clone, Copy)]
@@ -18,4 +18,9 @@ impl Clock {
     pub fn now(&self) -> Duration {
         self.start.elapsed()
     }
+}
+
+/// The time of day as Unix time in seconds, for what clients see; nothing is decided by it.
+pub fn unix_time_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -12,10 +12,11 @@ use loquent_infer::request::{Event, Step, Tag, Work};
 use slab::Slab;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::choice::{Choice, Flush, Progress};
+use crate::choice::{Choice, Progress};
 use crate::clock::Clock;
 use crate::engine_thread::Command;
 use crate::flow::{Inflow, Outflow, flow};
+use crate::flush::Flush;
 use crate::metrics::{Metrics, Tally};
 use crate::ticket::Ticket;
 

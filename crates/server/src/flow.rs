@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::mpsc;
 
-use crate::choice::Flush;
+use crate::flush::Flush;
 
 /// The end that sends. Cheap to clone.
 ///

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::{HeaderValue, Method, Request as HttpRequest, Uri, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use loquent_proto::headers::{IGNORED_HEADER, REPEAT_HEADER};
+use loquent_proto::headers::REPEAT_HEADER;
 use serde_json::{Value, json};
 
 use crate::answering::Answering;
@@ -18,13 +18,13 @@ use crate::api::answer::{self, Chunks, UsageInChunks, Whole};
 use crate::api::fields::Fields;
 use crate::api::request::{Chat, Endpoint, Prompt};
 use crate::app::{App, is_same_host};
-use crate::ask::{Asked, ask};
+use crate::ask::{Asked, ask, with_unknown};
 use crate::error::ApiError;
-use crate::otel::TraceParent;
 use crate::page;
 use crate::service::Service;
 use crate::sse::{SseBody, event_stream};
 use crate::streams::routes;
+use crate::trace_context::TraceParent;
 use crate::upstream::Upstream;
 
 type Shared = State<Arc<App>>;
@@ -140,16 +140,6 @@ async fn pass_on(
     upstream.pass_on(parts.method, &parts.uri, &parts.headers, body).await
 }
 
-/// Names the parameters that had no effect.
-pub fn with_unknown(mut response: Response, unknown: &str) -> Response {
-    if let Ok(unknown) = HeaderValue::from_str(unknown)
-        && !unknown.is_empty()
-    {
-        response.headers_mut().insert(IGNORED_HEADER, unknown);
-    }
-    response
-}
-
 fn stream(app: &App, service: &Service, answering: Answering, echo: &[String]) -> Response {
     let usage = UsageInChunks::asked_by(answering.stream);
     let choices = answering.prompts.len();
@@ -243,11 +233,7 @@ async fn ready(State(app): Shared) -> Result<Response, ApiError> {
 
 async fn metrics(State(app): Shared) -> Response {
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4");
-    let mut text = app.metrics.render();
-    if let Some(backing) = app.service().ok().and_then(|service| service.backing.as_ref()) {
-        text.push_str(&backing.metrics());
-    }
-    ([(header::CONTENT_TYPE, content_type)], text).into_response()
+    ([(header::CONTENT_TYPE, content_type)], app.metrics.render()).into_response()
 }
 
 async fn read_body(app: &App, request: HttpRequest<Body>) -> Result<bytes::Bytes, ApiError> {

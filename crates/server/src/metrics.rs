@@ -1,7 +1,11 @@
 //! Prometheus metrics, with vLLM's names where vLLM has one, so that dashboards port.
 
+mod stages;
+
+use std::sync::Arc;
 use std::time::Duration;
 
+use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::Step;
 use loquent_infer::scheduler::Load;
 use prometheus::local::{LocalHistogram, LocalIntCounter};
@@ -10,7 +14,8 @@ use prometheus::{
     TextEncoder,
 };
 
-use crate::choice::End;
+use crate::flush::End;
+use stages::StageCollector;
 
 /// Buckets for latencies in seconds: 100 µs to 60 s.
 const LATENCY_S: &[f64] = &[
@@ -251,6 +256,12 @@ impl Metrics {
             delivery: DeliveryMetrics::new(&make),
             registry: make.0,
         }
+    }
+
+    /// Adds the figures of `stages` to what [`Self::render`] gives.
+    pub fn watch_stages(&self, stages: Arc<dyn RemoteStages>) {
+        let collector = StageCollector::new(stages);
+        self.registry.register(Box::new(collector)).expect("a server has one engine");
     }
 
     /// The text exposition of everything.

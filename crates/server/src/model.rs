@@ -11,7 +11,7 @@ use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
 use crate::api::request::Chat;
-use crate::service::unix_time_s;
+use crate::clock::unix_time_s;
 use crate::upstream::UnknownVocab;
 
 /// How the model wants a conversation written.

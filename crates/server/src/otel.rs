@@ -6,13 +6,13 @@
 //! the SDK sends them in batches. A collector that cannot be reached is reported once, and
 //! its spans are dropped; what waits for it is bounded.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
+use loquent_infer::remote::RemoteStages;
 use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{
     Span as _, SpanBuilder, SpanKind, Status, TraceContextExt, Tracer as _, TracerProvider as _,
@@ -25,12 +25,13 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use tokio::runtime::Handle;
 
-use crate::api::answer::{Head, Usage};
+use crate::api::answer::Head;
 use crate::api::request::Endpoint;
-use crate::choice::Record;
 use crate::clock::Clock;
-use crate::service::Backing;
+use crate::flush::CompletionTimings;
+use crate::trace_context::TraceParent;
 use crate::upstream::http_client::{HttpClient, Origin};
+use crate::usage::Usage;
 
 /// Where the collector takes traces, below its base URL.
 const TRACES_PATH: &str = "/v1/traces";
@@ -38,21 +39,6 @@ const TRACES_PATH: &str = "/v1/traces";
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer of a collector.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
-
-/// The caller's place in a trace: W3C `traceparent` and `tracestate`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TraceParent(HashMap<String, String>);
-
-impl TraceParent {
-    /// Takes the two headers; `None` without a `traceparent`.
-    pub fn from_headers(headers: &http::HeaderMap) -> Option<Self> {
-        let text = |name: &str| headers.get(name)?.to_str().ok().map(str::to_owned);
-        let names = ["traceparent", "tracestate"];
-        let found = names.into_iter().filter_map(|name| Some((name.to_owned(), text(name)?)));
-        let map: HashMap<_, _> = found.collect();
-        map.contains_key("traceparent").then_some(Self(map))
-    }
-}
 
 /// A request that is over, as its spans tell it.
 pub struct Finished<'a> {
@@ -69,7 +55,7 @@ pub struct Finished<'a> {
     /// When its prompts were tokenized.
     pub tokenized: Duration,
     /// The first completion's times.
-    pub record: &'a Record,
+    pub record: &'a CompletionTimings,
 }
 
 /// Makes spans.
@@ -80,7 +66,7 @@ pub struct Telemetry {
     /// The wall's time at the clock's start.
     epoch: SystemTime,
     /// Stages elsewhere, asked what they did meanwhile.
-    backing: Option<Arc<dyn Backing>>,
+    stages: Option<Arc<dyn RemoteStages>>,
 }
 
 impl Telemetry {
@@ -92,7 +78,7 @@ impl Telemetry {
     pub fn start(
         endpoint: &str,
         clock: Clock,
-        backing: Option<Arc<dyn Backing>>,
+        stages: Option<Arc<dyn RemoteStages>>,
     ) -> anyhow::Result<Arc<Self>> {
         let origin = Origin::parse(endpoint)?.without_suffix(TRACES_PATH);
         let url = format!("http://collector{TRACES_PATH}");
@@ -117,7 +103,7 @@ impl Telemetry {
             .build();
         let epoch = SystemTime::now() - clock.now();
         let tracer = provider.tracer("loquent");
-        Ok(Arc::new(Self { provider, tracer, clock, epoch, backing }))
+        Ok(Arc::new(Self { provider, tracer, clock, epoch, stages }))
     }
 
     /// Hands over what is left. Blocks for as long as an export may take.
@@ -174,13 +160,13 @@ impl Telemetry {
     fn stages(&self, parent: &Context, from: Duration, to: Duration) {
         let now = self.clock.now();
         let ago = |time: Duration| now.saturating_sub(time);
-        let backing = self.backing.as_ref();
-        let Some(stays) = backing.and_then(|backing| backing.stays(ago(from), ago(to))) else {
+        let remote = self.stages.as_ref();
+        let Some(window) = remote.and_then(|remote| remote.batch_times(ago(from), ago(to))) else {
             return;
         };
-        for (index, stay) in stays.stages.iter().enumerate() {
-            let mut all = vec![KeyValue::new("batches", stays.batches as i64)];
-            let times = [("wait", stay.wait), ("busy", stay.busy), ("hop", stays.hop)];
+        for (index, stage) in window.stages.iter().enumerate() {
+            let mut all = vec![KeyValue::new("batches", window.batches as i64)];
+            let times = [("wait", stage.wait), ("busy", stage.busy), ("hop", window.hop)];
             for (name, time) in times {
                 let ms = |time: Duration| time.as_secs_f64() * 1e3;
                 all.push(KeyValue::new(format!("{name}_ms"), ms(time.mean)));

@@ -17,6 +17,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use loquent_infer::admission::Bounds;
+use loquent_infer::remote::RemoteStages;
 use loquent_infer::runner::Runner;
 use loquent_infer::scheduler::Limits;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -33,7 +34,7 @@ use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::otel::Telemetry;
 use crate::quic::{CHECK_EVERY, CertificateSource, Port, QuicOptions};
-use crate::service::{Backend, Backing, Policy, Service};
+use crate::service::{Backend, Policy, Service};
 use crate::streams::StreamLimits;
 use crate::ticket::{Coming, Gate};
 use crate::upstream::{Surroundings, Upstream, UpstreamOptions};
@@ -91,7 +92,7 @@ pub struct Loaded {
     /// The model and its engine in words, for people.
     pub description: String,
     /// What stands behind the engine, where that can fail by itself.
-    pub backing: Option<Arc<dyn Backing>>,
+    pub stages: Option<Arc<dyn RemoteStages>>,
 }
 
 /// What answers requests once it is there.
@@ -230,7 +231,7 @@ pub fn start_upstream(
     let upstream = Upstream::new(upstream, surroundings)?;
     Ok(Arc::new(Service {
         model: Model::of_upstream(upstream.authority().to_owned())?,
-        backing: None,
+        stages: None,
         backend: Backend::Upstream(Arc::new(upstream)),
         gate: Gate::new(bounds, app.clock, Coming::default()),
         workers: Arc::new(Semaphore::new(1)),
@@ -253,17 +254,20 @@ pub fn start(
     clock: Clock,
     metrics: Arc<Metrics>,
 ) -> anyhow::Result<(Arc<Service>, JoinHandle<()>)> {
-    let Loaded { runner, model, backing, .. } = loaded;
+    let Loaded { runner, model, stages, .. } = loaded;
+    if let Some(stages) = &stages {
+        metrics.watch_stages(stages.clone());
+    }
     let end_tokens = model.end_tokens.clone();
     let coming = Coming::default();
     let outlook = Outlook { clock, metrics: metrics.clone(), coming: coming.clone() };
     let engine = engine_thread::start(runner, options.limits, end_tokens, outlook)?;
     let delivery =
         delivery::start(engine.steps, engine.commands, options.streams, clock, metrics.clone());
-    let telemetry = telemetry(options.otlp_endpoint.as_deref(), clock, backing.clone())?;
+    let telemetry = telemetry(options.otlp_endpoint.as_deref(), clock, stages.clone())?;
     let service = Service {
         model,
-        backing,
+        stages,
         backend: Backend::Engine(delivery),
         telemetry,
         gate: Gate::new(options.bounds, clock, coming),
@@ -279,9 +283,9 @@ pub fn start(
 fn telemetry(
     endpoint: Option<&str>,
     clock: Clock,
-    backing: Option<Arc<dyn Backing>>,
+    stages: Option<Arc<dyn RemoteStages>>,
 ) -> anyhow::Result<Option<Arc<Telemetry>>> {
-    endpoint.map(|url| Telemetry::start(url, clock, backing)).transpose()
+    endpoint.map(|url| Telemetry::start(url, clock, stages)).transpose()
 }
 
 /// Refuses new work, waits for the running streams, at most `limit`, and breaks off the rest.

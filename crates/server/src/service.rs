@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use loquent_engine::grammar::{GrammarError, Shape as AnswerShape, Thinking};
-use loquent_engine::staged::Stays;
 use loquent_engine::template::TemplateError;
 use loquent_infer::admission::Refusal;
+use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::{Tag, Work};
 use loquent_infer::runner::TokenId;
 use loquent_infer::sampling::{Sampling, SharedGrammar};
@@ -19,15 +19,16 @@ use crate::answering::{Answering, Progress, Source};
 use crate::api::answer::Head;
 use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
 use crate::choice::reader::{CallReading, Reading};
-use crate::choice::{Choice, Record, Shape};
-use crate::clock::Clock;
+use crate::choice::{Choice, Shape};
+use crate::clock::{Clock, unix_time_s};
 use crate::delivery::{Handle, Opening};
 use crate::error::ApiError;
+use crate::flush::CompletionTimings;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::otel::Telemetry;
 use crate::ticket::{Gate, Ticket};
-use crate::upstream::{Forward, Streaming, Upstream};
+use crate::upstream::{self, Streaming, Upstream};
 
 /// What a client that comes while the server goes down is told to wait, in seconds.
 const DRAIN_RETRY_S: u64 = 5;
@@ -55,19 +56,6 @@ struct Prepared {
     grammar: Option<SharedGrammar>,
 }
 
-/// What stands behind the engine's thread, as others see it: stages on other machines.
-pub trait Backing: Send + Sync {
-    /// Why nothing can be computed now; `None` when it can.
-    fn outage(&self) -> Option<String>;
-
-    /// Its own metrics in Prometheus' text format.
-    fn metrics(&self) -> String;
-
-    /// Where the batches spent their time that came back between so long ago and so long ago;
-    /// `None` without any.
-    fn stays(&self, from_ago: Duration, to_ago: Duration) -> Option<Stays>;
-}
-
 /// What answers requests.
 #[derive(Clone)]
 pub enum Backend {
@@ -82,7 +70,7 @@ pub struct Service {
     /// The model.
     pub model: Model,
     /// What stands behind its engine.
-    pub backing: Option<Arc<dyn Backing>>,
+    pub stages: Option<Arc<dyn RemoteStages>>,
     /// What answers.
     pub backend: Backend,
     /// The bound on requests.
@@ -110,7 +98,7 @@ impl Service {
         if self.draining.load(Ordering::Relaxed) {
             return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
         }
-        match self.backing.as_ref().and_then(|backing| backing.outage()) {
+        match self.stages.as_ref().and_then(|stages| stages.outage()) {
             Some(why) => {
                 let message = format!("The engine is not available: {why}.");
                 Err(ApiError::unavailable(message, OUTAGE_RETRY_S))
@@ -151,7 +139,7 @@ impl Service {
             arrived,
             accepted,
             tokenized,
-            record: Record::default(),
+            record: CompletionTimings::default(),
             source: Source::Engine(engine.open(openings)),
             prompts: lens,
             n: request.n as usize,
@@ -170,7 +158,7 @@ impl Service {
     pub fn parse(&self, endpoint: Endpoint, body: &[u8]) -> Result<Request, ApiError> {
         match &self.backend {
             Backend::Engine(_) => Request::parse(endpoint, body),
-            Backend::Upstream(_) => Forward::parse(endpoint, body),
+            Backend::Upstream(_) => upstream::parse_request(endpoint, body),
         }
     }
 
@@ -225,7 +213,7 @@ impl Service {
             arrived,
             accepted,
             tokenized: accepted,
-            record: Record::default(),
+            record: CompletionTimings::default(),
             source: Source::Upstream(inflow),
             prompts: vec![0; request.n as usize],
             n: request.n as usize,
@@ -440,11 +428,6 @@ impl Service {
             fingerprint: None,
         }
     }
-}
-
-/// Seconds since 1970.
-pub fn unix_time_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn refused(refusal: Refusal) -> ApiError {

@@ -13,7 +13,6 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use http_body::{Body, Frame};
-use serde_json::json;
 use tokio::time::{Instant, Sleep};
 
 use crate::answering::Answering;
@@ -204,35 +203,4 @@ pub fn event_stream(body: axum::body::Body) -> Response {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
-}
-
-/// The times of a finished answer for its usage chunk, in µs since the request's arrival.
-pub fn timings_json(answering: &Answering) -> serde_json::Value {
-    let since = |time: Duration| time.saturating_sub(answering.arrived).as_micros() as u64;
-    let maybe = |time: Option<Duration>| time.map(since);
-    let record = &answering.record;
-    let admitted = record.admitted.map(|admitted| admitted.at);
-    let batch = record.batch();
-    let between = |from: Option<Duration>, to: Option<Duration>| {
-        from.zip(to).map(|(from, to)| to.saturating_sub(from).as_micros() as u64)
-    };
-    json!({
-        "request_id": answering.head.id,
-        "admitted_us": since(answering.accepted),
-        "tokenized_us": since(answering.tokenized),
-        "scheduled_us": maybe(admitted),
-        "first_token_us": maybe(record.first_token),
-        "finished_us": maybe(record.last_token),
-        "tokenize_us": answering.tokenized.saturating_sub(answering.accepted).as_micros() as u64,
-        "queue_us": between(Some(answering.tokenized), admitted),
-        "prefill_us": between(admitted, record.first_token),
-        "decode_us": between(record.first_token, record.last_token),
-        "decode_batch_size_mean": batch.map(|batch| batch.rows_mean),
-        "decode_batch_wait_us_mean": batch.map(|batch| batch.wait_mean.as_micros() as u64),
-        "decode_batch_wait_us_max": batch.map(|batch| batch.wait_max.as_micros() as u64),
-        "emit_us": record.emits.iter().copied().map(since).collect::<Vec<_>>(),
-        "flush_us": record.flushes.iter()
-            .map(|&(tokens, at)| [u64::from(tokens), since(at)])
-            .collect::<Vec<_>>(),
-    })
 }

@@ -7,10 +7,10 @@ use axum::Router;
 use axum::routing::post;
 use bytes::Bytes;
 use loquent_engine::sim::{SimOptions, SimRunner, SimVocab};
-use loquent_engine::staged::{Spread, Stay, Stays};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
+use loquent_infer::remote::{BatchTimes, MeanMax, RemoteFigures, RemoteStages, StageTimes};
 use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
@@ -19,9 +19,9 @@ use loquent_server::clock::Clock;
 use loquent_server::delivery::StreamBounds;
 use loquent_server::metrics::Metrics;
 use loquent_server::model::{ChatFormat, GrammarSource, Model, SamplingDefaults, end_tokens};
-use loquent_server::otel::TraceParent;
 use loquent_server::server::{self, Loaded, ServiceOptions};
-use loquent_server::service::{Backing, Policy, Service};
+use loquent_server::service::{Policy, Service};
+use loquent_server::trace_context::TraceParent;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -47,27 +47,27 @@ async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceReque
 /// Two stages that always tell the same.
 struct TwoStages;
 
-impl Backing for TwoStages {
+impl RemoteStages for TwoStages {
     fn outage(&self) -> Option<String> {
         None
     }
 
-    fn metrics(&self) -> String {
-        String::new()
+    fn figures(&self) -> RemoteFigures {
+        RemoteFigures::default()
     }
 
-    fn stays(&self, from_ago: Duration, to_ago: Duration) -> Option<Stays> {
+    fn batch_times(&self, from_ago: Duration, to_ago: Duration) -> Option<BatchTimes> {
         assert!(to_ago <= from_ago && from_ago < Duration::from_secs(60));
-        let ms = |mean, max| Spread {
+        let ms = |mean, max| MeanMax {
             mean: Duration::from_millis(mean),
             max: Duration::from_millis(max),
         };
-        let stage = |busy| Stay { wait: ms(1, 2), busy: ms(busy, 20) };
-        Some(Stays { batches: 7, stages: vec![stage(10), stage(15)], hop: ms(5, 6) })
+        let stage = |busy| StageTimes { wait: ms(1, 2), busy: ms(busy, 20) };
+        Some(BatchTimes { batches: 7, stages: vec![stage(10), stage(15)], hop: ms(5, 6) })
     }
 }
 
-fn loaded(backing: Option<Arc<dyn Backing>>) -> Loaded {
+fn loaded(stages: Option<Arc<dyn RemoteStages>>) -> Loaded {
     let model = Model {
         name: "simulated".into(),
         end_tokens: end_tokens(&SimVocab),
@@ -83,7 +83,7 @@ fn loaded(backing: Option<Arc<dyn Backing>>) -> Loaded {
         grammars: GrammarSource::default(),
     };
     let runner = Box::new(SimRunner::new(SimOptions::default()));
-    Loaded { runner, model, description: "simulated".into(), backing }
+    Loaded { runner, model, description: "simulated".into(), stages }
 }
 
 fn service(otlp_endpoint: Option<String>) -> (Arc<Service>, std::thread::JoinHandle<()>) {
@@ -92,7 +92,7 @@ fn service(otlp_endpoint: Option<String>) -> (Arc<Service>, std::thread::JoinHan
 
 fn service_over(
     otlp_endpoint: Option<String>,
-    backing: Option<Arc<dyn Backing>>,
+    stages: Option<Arc<dyn RemoteStages>>,
 ) -> (Arc<Service>, std::thread::JoinHandle<()>) {
     let options = ServiceOptions {
         limits: Limits {
@@ -114,7 +114,7 @@ fn service_over(
         tokenize_workers: 1,
         otlp_endpoint,
     };
-    server::start(&options, loaded(backing), Clock::start(), Arc::new(Metrics::new())).unwrap()
+    server::start(&options, loaded(stages), Clock::start(), Arc::new(Metrics::new())).unwrap()
 }
 
 /// Asks for `tokens` tokens and reads the answer.

@@ -5,15 +5,16 @@
 //! again when one is not. All KV is lost with a session.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use loquent_infer::remote::{BatchTimes, RemoteFigures, RemoteStages, StageFigures};
+
 use super::auth::challenge;
 use super::link::{Closer, Connection, Incoming, Outgoing, Shape, dial};
-use super::stays::{History, Stays};
+use super::stays::History;
 use super::wire::{Done, Dtype, Format, Lap, Message, Open, Role, Totals};
 use super::{BUSY, Key, StageError, StageSizes, Trust};
 
@@ -194,12 +195,6 @@ impl Cluster {
         self.lock().sizes.clone()
     }
 
-    /// Why nothing can be computed now; `None` when it can.
-    pub fn outage(&self) -> Option<String> {
-        let state = self.lock();
-        state.session.is_none().then(|| state.outage.clone())
-    }
-
     /// Ends the session and does not begin another.
     pub fn stop(&self) {
         self.lock().is_stopped = true;
@@ -225,14 +220,6 @@ impl Cluster {
         let mut state = self.lock();
         (state.hop, state.groups) = (hop, groups);
         state.history.note(Instant::now(), trace, hop);
-    }
-
-    /// Where batches spent their time that came back between so long ago and so long ago;
-    /// `None` without any.
-    pub fn stays(&self, from_ago: Duration, to_ago: Duration) -> Option<Stays> {
-        let now = Instant::now();
-        let from = now.checked_sub(from_ago)?;
-        self.lock().history.between(from, now.checked_sub(to_ago)?)
     }
 
     /// Ends `session`, because of `why`.
@@ -435,56 +422,45 @@ impl Cluster {
         };
         self.lose(session, why.to_string());
     }
+}
 
-    /// Metrics of the stages in Prometheus' text format.
-    pub fn metrics(&self) -> String {
+impl RemoteStages for Cluster {
+    fn outage(&self) -> Option<String> {
         let state = self.lock();
-        let mut text = String::new();
-        let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Watched) -> f64| {
-            let _ = writeln!(text, "# HELP loquent_stage_{name} {help}");
-            let _ = writeln!(text, "# TYPE loquent_stage_{name} {kind}");
-            for (index, watched) in state.watched.iter().enumerate() {
-                let _ = writeln!(
-                    text,
-                    "loquent_stage_{name}{{stage=\"{}\"}} {}",
-                    index + 1,
-                    value(watched)
-                );
-            }
-        };
-        let up = f64::from(u8::from(state.session.is_some()));
-        let seconds = |us: u64| us as f64 / 1e6;
-        family("up", "gauge", "Whether the stages are connected.", &|_| up);
-        family("batches_total", "counter", "Native calls.", &|w| w.totals.batches as f64);
-        family("batch_rows_total", "counter", "Sequences in them.", &|w| w.totals.spans as f64);
-        family("batch_rows_max", "gauge", "Largest batch in sequences.", &|w| {
-            w.totals.most_spans as f64
-        });
-        family("busy_seconds_total", "counter", "Time in native calls and sampling.", &|w| {
-            seconds(w.totals.busy_us)
-        });
-        family("busy_share", "gauge", "Share of its time that it was busy, 0 to 1.", &|w| {
-            w.totals.busy_us as f64 / w.totals.up_us.max(1) as f64
-        });
-        family("wait_seconds_total", "counter", "Waits of batches for their native call.", &|w| {
-            seconds(w.totals.wait_us)
-        });
-        family("wait_seconds_max", "gauge", "Longest such wait.", &|w| {
-            seconds(w.totals.longest_wait_us)
-        });
-        family("sent_bytes_total", "counter", "Bytes sent on the wire.", &|w| {
-            w.totals.sent_bytes as f64
-        });
-        family("round_trip_seconds", "gauge", "Question and answer, last measured.", &|w| {
-            w.round_trip.as_secs_f64()
-        });
-        let _ = writeln!(text, "# HELP loquent_stages_hop_seconds Mean delay of a hop.");
-        let _ = writeln!(text, "# TYPE loquent_stages_hop_seconds gauge");
-        let _ = writeln!(text, "loquent_stages_hop_seconds {}", state.hop.as_secs_f64());
-        let _ = writeln!(text, "# HELP loquent_stages_groups Batches in flight at most.");
-        let _ = writeln!(text, "# TYPE loquent_stages_groups gauge");
-        let _ = writeln!(text, "loquent_stages_groups {}", state.groups);
-        text
+        state.session.is_none().then(|| state.outage.clone())
+    }
+
+    fn figures(&self) -> RemoteFigures {
+        let state = self.lock();
+        RemoteFigures {
+            connected: state.session.is_some(),
+            hop: state.hop,
+            batches_in_flight: state.groups,
+            stages: state.watched.iter().map(Watched::figures).collect(),
+        }
+    }
+
+    fn batch_times(&self, from_ago: Duration, to_ago: Duration) -> Option<BatchTimes> {
+        let now = Instant::now();
+        let from = now.checked_sub(from_ago)?;
+        self.lock().history.between(from, now.checked_sub(to_ago)?)
+    }
+}
+
+impl Watched {
+    fn figures(&self) -> StageFigures {
+        let totals = &self.totals;
+        StageFigures {
+            batches: totals.batches,
+            batch_rows: totals.spans,
+            batch_rows_max: totals.most_spans,
+            busy: Duration::from_micros(totals.busy_us),
+            up: Duration::from_micros(totals.up_us),
+            wait: Duration::from_micros(totals.wait_us),
+            wait_max: Duration::from_micros(totals.longest_wait_us),
+            sent_bytes: totals.sent_bytes,
+            round_trip: self.round_trip,
+        }
     }
 }
 

@@ -25,7 +25,6 @@ pub use link::Shape;
 pub use runner::{Embed, StagedRunner};
 pub use server::{MakeLayers, StageServer, StopHandle};
 pub use stage::Stage;
-pub use stays::{Spread, Stay, Stays};
 pub use tls::Tls;
 pub use wire::Dtype;
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use loquent_infer::remote::RemoteStages;
 use loquent_infer::runner::{
     Batch, Capacity, Pipeline, RowError, RunError, Runner, Sampled, Slot, Span, TokenId,
 };

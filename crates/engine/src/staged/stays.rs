@@ -4,49 +4,12 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use loquent_infer::remote::{BatchTimes, MeanMax, StageTimes};
+
 use super::wire::Lap;
 
 /// Batches remembered; at 30 a second that is four minutes.
 const KEPT: usize = 8192;
-
-/// A time over several batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Spread {
-    /// Of all.
-    pub mean: Duration,
-    /// The longest.
-    pub max: Duration,
-}
-
-impl Spread {
-    fn of(times: impl Iterator<Item = Duration>) -> Self {
-        let (count, sum, max) = times
-            .fold((0, Duration::ZERO, Duration::ZERO), |(count, sum, max), time| {
-                (count + 1, sum + time, max.max(time))
-            });
-        Self { mean: sum.checked_div(count).unwrap_or_default(), max }
-    }
-}
-
-/// Batches' stay in one stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stay {
-    /// From arrival to the native call.
-    pub wait: Spread,
-    /// The native call and sampling.
-    pub busy: Spread,
-}
-
-/// Where the batches of some span of time spent theirs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stays {
-    /// How many came back in it.
-    pub batches: usize,
-    /// In each stage, in order.
-    pub stages: Vec<Stay>,
-    /// On one link, the mean of a batch's links.
-    pub hop: Spread,
-}
 
 /// One batch that came back.
 #[derive(Debug)]
@@ -70,21 +33,21 @@ impl History {
     }
 
     /// Of the batches that came back after `from` and not after `to`; `None` without any.
-    pub(super) fn between(&self, from: Instant, to: Instant) -> Option<Stays> {
+    pub(super) fn between(&self, from: Instant, to: Instant) -> Option<BatchTimes> {
         let first = self.0.partition_point(|landed| landed.at <= from);
         let end = self.0.partition_point(|landed| landed.at <= to).max(first);
         let batches = self.0.range(first..end);
         let stages = batches.clone().map(|landed| landed.trace.len()).min()?;
         let micros = |us: u32| Duration::from_micros(us.into());
         let laps = |stage: usize| batches.clone().map(move |landed| landed.trace[stage]);
-        let stay = |stage| Stay {
-            wait: Spread::of(laps(stage).map(|lap| micros(lap.wait_us))),
-            busy: Spread::of(laps(stage).map(|lap| micros(lap.compute_us))),
+        let stay = |stage| StageTimes {
+            wait: MeanMax::of(laps(stage).map(|lap| micros(lap.wait_us))),
+            busy: MeanMax::of(laps(stage).map(|lap| micros(lap.compute_us))),
         };
-        Some(Stays {
+        Some(BatchTimes {
             batches: end - first,
             stages: (0..stages).map(stay).collect(),
-            hop: Spread::of(batches.clone().map(|landed| landed.hop)),
+            hop: MeanMax::of(batches.clone().map(|landed| landed.hop)),
         })
     }
 }
@@ -107,13 +70,13 @@ mod tests {
         let seen = history.between(begin + ms(10), begin + ms(30)).expect("two of them");
         let micros = Duration::from_micros;
         assert_eq!((seen.batches, seen.stages.len()), (2, 2));
-        assert_eq!(seen.stages[0].busy, Spread { mean: micros(25), max: micros(30) });
+        assert_eq!(seen.stages[0].busy, MeanMax { mean: micros(25), max: micros(30) });
         assert_eq!(
             seen.stages[0].wait,
-            Spread { mean: Duration::from_nanos(2500), max: micros(3) }
+            MeanMax { mean: Duration::from_nanos(2500), max: micros(3) }
         );
         assert_eq!(seen.stages[1].busy.max, micros(300));
-        assert_eq!(seen.hop, Spread { mean: micros(2500), max: ms(3) });
+        assert_eq!(seen.hop, MeanMax { mean: micros(2500), max: ms(3) });
         assert_eq!(history.between(begin + ms(30), begin + ms(10)), None);
     }
 

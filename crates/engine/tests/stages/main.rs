@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use loquent_engine::staged::{Cluster, Groups, Key, Shape, StageError, StagedRunner, Trust};
 use loquent_infer::budget::ItlTarget;
+use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::{Finish, Step, Tag, Work};
 use loquent_infer::runner::{Batch, RowError, RunError, Runner, Slot, TokenId};
 use loquent_infer::sampling::{Constraint, Grammar, Sampler, Sampling, SharedGrammar};
@@ -361,25 +362,23 @@ fn narrow_links_take_their_time() {
 }
 
 #[test]
-fn metrics_tell_of_every_stage() {
+fn figures_cover_every_stage() {
     let site = Site::start(2);
     let cluster = site.connect(options()).unwrap();
     let mut runner = StagedRunner::new(cluster.clone(), Box::new(toy::Rows), Groups::Fixed(2));
     assign(&mut runner, 0);
     run_one(&mut runner, 0, 0, &[1, 2]).unwrap().unwrap();
     wait_until("a pong after the batch", || {
-        let text = cluster.metrics();
-        ["1", "2"].iter().all(|stage| {
-            text.contains(&format!("loquent_stage_batches_total{{stage=\"{stage}\"}} 1"))
-        })
+        cluster.figures().stages.iter().map(|stage| stage.batches).eq([1, 1])
     });
-    let text = cluster.metrics();
-    for name in ["up", "busy_share", "wait_seconds_max", "sent_bytes_total", "round_trip_seconds"] {
-        assert!(text.contains(&format!("loquent_stage_{name}{{stage=\"2\"}}")), "{name}\n{text}");
-    }
-    assert!(text.contains("loquent_stages_groups 2"), "{text}");
-    let stays = cluster.stays(PATIENCE, Duration::ZERO).expect("a batch came back");
-    assert_eq!((stays.batches, stays.stages.len()), (1, 2));
-    assert!(stays.hop.max < PATIENCE);
+    let figures = cluster.figures();
+    assert!(figures.connected);
+    assert_eq!(figures.batches_in_flight, 2);
+    let last = &figures.stages[1];
+    assert_eq!((last.batch_rows, last.batch_rows_max), (1, 1));
+    assert!(last.sent_bytes > 0 && last.round_trip > Duration::ZERO && last.up >= last.busy);
+    let times = cluster.batch_times(PATIENCE, Duration::ZERO).expect("a batch returned");
+    assert_eq!((times.batches, times.stages.len()), (1, 2));
+    assert!(times.hop.max < PATIENCE);
     cluster.stop();
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loquent_engine::staged::{Cluster, StageError, Tls, Trust};
+use loquent_infer::remote::RemoteStages;
 use loquent_infer::runner::{RunError, Runner, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};

@@ -6,9 +6,9 @@ use std::time::Duration;
 use loquent_engine::sim::{Pace, SimOptions, SimRunner, SimVocab};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::runner::Capacity;
+use loquent_server::clock::unix_time_s;
 use loquent_server::model::{ChatFormat, GrammarSource, Model, SamplingDefaults, end_tokens};
 use loquent_server::server::Loaded;
-use loquent_server::service::unix_time_s;
 
 use super::args::{EngineArgs, SourceArgs};
 
@@ -63,7 +63,7 @@ fn simulated(
         grammars: GrammarSource::default(),
     };
     let description = format!("simulated, {tokens_per_s} tokens/s for each answer");
-    Ok(Loaded { runner: Box::new(runner), model, description, backing: None })
+    Ok(Loaded { runner: Box::new(runner), model, description, stages: None })
 }
 
 #[cfg(feature = "llama")]
@@ -100,10 +100,10 @@ mod llama {
         Embeddings, FlashAttention, KvType, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS,
         Model as Weights, RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
     };
-    use loquent_engine::staged::{Cluster, HeadOptions, Key, StagedRunner, Stays};
+    use loquent_engine::staged::{Cluster, HeadOptions, Key, StagedRunner};
+    use loquent_infer::remote::RemoteStages;
     use loquent_infer::runner::{Runner, TokenId};
     use loquent_infer::vocab::Vocab;
-    use loquent_server::service::Backing;
 
     use super::super::args::{Kernels, KvLayout, Switch};
     use super::*;
@@ -141,7 +141,7 @@ mod llama {
         let words = if threads.get() == 1 { "thread" } else { "threads" };
         let about = weights.info().description.replace("?B ", "");
         let description = format!("{about}, {threads} {words}");
-        Ok(Loaded { runner: Box::new(runner), model, description, backing: None })
+        Ok(Loaded { runner: Box::new(runner), model, description, stages: None })
     }
 
     /// The entry file of a split model here, its layers in stages.
@@ -169,8 +169,8 @@ mod llama {
         let context_tokens = runner.capacity().context_tokens;
         let model = describe(name, &entry, &path, context_tokens)?;
         let description = format!("{} stages, {} layers", stages.len(), keys.all_layers);
-        let backing: Arc<dyn Backing> = Arc::new(Stages(cluster));
-        Ok(Loaded { runner: Box::new(runner), model, description, backing: Some(backing) })
+        let stages: Arc<dyn RemoteStages> = Arc::new(cluster);
+        Ok(Loaded { runner: Box::new(runner), model, description, stages: Some(stages) })
     }
 
     fn connect(engine: &EngineArgs, sizes: (u32, u32)) -> anyhow::Result<Cluster> {
@@ -197,23 +197,6 @@ mod llama {
         let connected =
             Cluster::connect(options, |why| tracing::warn!("waiting for the stages: {why}"));
         Ok(connected?)
-    }
-
-    /// The stages as the service sees them.
-    struct Stages(Cluster);
-
-    impl Backing for Stages {
-        fn outage(&self) -> Option<String> {
-            self.0.outage()
-        }
-
-        fn metrics(&self) -> String {
-            self.0.metrics()
-        }
-
-        fn stays(&self, from_ago: Duration, to_ago: Duration) -> Option<Stays> {
-            self.0.stays(from_ago, to_ago)
-        }
     }
 
     fn threads_for(weights: &Weights) -> NonZeroU16 {

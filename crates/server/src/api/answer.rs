@@ -10,7 +10,8 @@ use loquent_infer::vocab::Vocab;
 use serde_json::{Map, Value, json};
 
 use super::request::{Endpoint, StreamParams};
-use crate::choice::{CallPiece, End, Flush, TokenLogprobs};
+use crate::flush::{CallPiece, End, Flush, TokenLogprobs};
+use crate::usage::Usage;
 
 /// Stands for minus infinity in JSON, as in OpenAI's answers.
 const MIN_LOGPROB: f32 = -9999.0;
@@ -42,35 +43,6 @@ impl Head {
             json["system_fingerprint"] = fingerprint.as_str().into();
         }
         json
-    }
-}
-
-/// Token counts of an answer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Prompt tokens, each prompt counted once.
-    pub prompt_tokens: u64,
-    /// Of those, from the prefix cache.
-    pub cached_tokens: u64,
-    /// Tokens generated for all completions.
-    pub completion_tokens: u64,
-    /// Of those, reasoning, as far as it has ended.
-    pub reasoning_tokens: u64,
-}
-
-impl Usage {
-    /// As JSON.
-    pub fn json(&self) -> Value {
-        let mut usage = json!({
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        });
-        if self.reasoning_tokens > 0 {
-            usage["completion_tokens_details"] = json!({"reasoning_tokens": self.reasoning_tokens});
-        }
-        usage
     }
 }
 

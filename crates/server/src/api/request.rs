@@ -1,16 +1,16 @@
 //! `/v1/chat/completions` and `/v1/completions`: from JSON to a request that cannot be wrong.
 
+use http::HeaderValue;
 use loquent_engine::template::Message;
 use loquent_infer::runner::TokenId;
 use loquent_proto::coalesce::StreamInterval;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::fields::{Fields, kind_of};
 use super::message::parse_messages;
 use super::tools::{ToolUse, parse_format, parse_tools};
 use crate::error::ApiError;
-use crate::otel::TraceParent;
-use crate::upstream::Forward;
+use crate::trace_context::TraceParent;
 
 /// Most completions of one request, over all its prompts.
 const MAX_CHOICES: usize = 64;
@@ -53,6 +53,15 @@ pub enum Endpoint {
     Chat,
     /// `/v1/completions`.
     Text,
+}
+
+/// A streamed request on its way to the upstream server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forward {
+    /// The body to send.
+    pub body: Map<String, Value>,
+    /// The client's own key.
+    pub authorization: Option<HeaderValue>,
 }
 
 /// A conversation and what its template is given beside it.

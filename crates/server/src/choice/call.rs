@@ -3,7 +3,7 @@
 //! The members may come in any order; others are skipped. The arguments are passed on as
 //! they stand, from the moment the name is known.
 
-use super::Flush;
+use crate::flush::Flush;
 
 /// What reading a piece came to.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@
 
 use loquent_engine::grammar::{CallSyntax, Thinking};
 
-use super::Flush;
 use super::call::{Call, Outcome};
+use crate::flush::Flush;
 
 const THINK: &str = "<think>";
 const THINK_END: &str = "</think>";

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 use tokio::time::{Interval, interval};
 
-use crate::service::unix_time_s;
+use crate::clock::unix_time_s;
 
 /// How long a self-signed certificate is valid, and since when before its making: clocks differ.
 const VALID_S: i64 = 12 * 24 * 3600;

@@ -21,7 +21,7 @@ use quinn::{
 };
 use tokio::time::timeout;
 
-use crate::app::{App, Offer};
+use crate::app::{App, Offer, WEB_TRANSPORT_PATH};
 
 pub use certificate::{CHECK_EVERY, CertificateSource, Renewal};
 pub use message::{Kind, Message, code, put_message};
@@ -29,8 +29,6 @@ use session::Session;
 
 /// ALPN of native clients.
 pub const ALPN: &str = "loquent/1";
-/// Path of a browser's WebTransport session.
-pub const PATH: &str = "/loquent/1";
 
 /// A handshake must be done by then.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -210,7 +208,7 @@ async fn web_session(
 ) -> anyhow::Result<web_transport_quinn::Session> {
     let request = web_transport_quinn::Request::accept(connection).await?;
     let origin = request.headers.get(http::header::ORIGIN);
-    if request.url.path() != PATH {
+    if request.url.path() != WEB_TRANSPORT_PATH {
         request.reject(crate::error::NOT_FOUND).await?;
         anyhow::bail!("a session at an unknown path");
     }

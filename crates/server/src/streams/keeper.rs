@@ -20,8 +20,8 @@ use super::landmarks::Landmarks;
 use super::records::Records;
 use super::{Aside, Name, Order, Path, PathId, Piece, Place, Streams};
 use crate::answering::Answering;
-use crate::choice::Flush;
 use crate::error::ApiError;
+use crate::flush::Flush;
 use crate::metrics::ActivePath;
 
 /// Largest datagram that leaves; what browsers take.

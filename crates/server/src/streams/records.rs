@@ -8,10 +8,11 @@ use loquent_proto::Delta;
 use serde_json::{Value, json};
 
 use crate::answering::Answering;
-use crate::api::answer::{Head, Usage, UsageInChunks, logprobs_json};
+use crate::api::answer::{Head, UsageInChunks, logprobs_json};
 use crate::api::request::Endpoint;
-use crate::choice::{CallPiece, Extra, Flush, TokenLogprobs};
 use crate::error::ApiError;
+use crate::flush::{CallPiece, Extra, Flush, TokenLogprobs};
+use crate::usage::Usage;
 
 /// Longest JSON in a record, with room for what stands beside it (D-3.2).
 const MAX_JSON_BYTES: usize = loquent_proto::delta::MAX_RECORD_BYTES - 16;

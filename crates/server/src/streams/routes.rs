@@ -18,9 +18,8 @@ use super::repeats::{First, Place as Asking, Repeatable};
 use super::{Name, Order, Path, PathId, Question};
 use crate::api::request::Request;
 use crate::app::App;
-use crate::ask::{Asked, ask};
+use crate::ask::{Asked, ask, with_unknown};
 use crate::error::ApiError;
-use crate::http::with_unknown;
 use crate::sse::event_stream;
 
 /// A request whose answer is to be kept.
@@ -153,7 +152,7 @@ pub async fn delivery(State(app): State<Arc<App>>) -> Result<Response, ApiError>
         "version": 1,
         "port": offer.port,
         "certificate_sha256": offer.certificate_sha256.map(|hash| hex(&hash)),
-        "path": crate::quic::PATH,
+        "path": crate::app::WEB_TRANSPORT_PATH,
     });
     let json = [(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     Ok((json, body.to_string()).into_response())

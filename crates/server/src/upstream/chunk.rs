@@ -5,9 +5,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::api::answer::Usage;
 use crate::api::request::Endpoint;
-use crate::choice::{CallPiece, Extra, Flush};
+use crate::flush::{CallPiece, Extra, Flush};
+use crate::usage::{UpstreamUsage, Usage};
 
 /// What an event says.
 #[derive(Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Chunk {
     /// What it adds, and why a completion ended with it.
     pub pieces: Vec<(Flush, Option<String>)>,
     /// Token counts so far.
-    pub usage: Option<Counted>,
+    pub usage: Option<UpstreamUsage>,
     /// Further members.
     pub extra: Map<String, Value>,
 }
@@ -44,17 +44,6 @@ pub struct Envelope {
     pub created_s: Option<u64>,
     /// OpenAI's name of the server's configuration.
     pub fingerprint: Option<String>,
-}
-
-/// Token counts as they came, and as far as they are understood.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Counted {
-    /// The counts.
-    pub usage: Usage,
-    /// As they came.
-    pub json: Value,
-    /// What stood beside them, in a chunk of their own.
-    pub extra: Map<String, Value>,
 }
 
 /// An event is no chunk of an answer.
@@ -110,7 +99,7 @@ fn text(map: &mut Map<String, Value>, name: &str) -> Option<String> {
     }
 }
 
-fn counted(json: Value) -> Counted {
+fn counted(json: Value) -> UpstreamUsage {
     let count = |path: &str| json.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let usage = Usage {
         prompt_tokens: count("/prompt_tokens"),
@@ -118,7 +107,7 @@ fn counted(json: Value) -> Counted {
         completion_tokens: count("/completion_tokens"),
         reasoning_tokens: count("/completion_tokens_details/reasoning_tokens"),
     };
-    Counted { usage, json, extra: Map::new() }
+    UpstreamUsage { usage, json, extra: Map::new() }
 }
 
 fn piece(endpoint: Endpoint, choice: Value) -> Result<(Flush, Option<String>), NoChunk> {

@@ -25,7 +25,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{oneshot, watch};
 
 use crate::api::fields::Fields;
-use crate::api::request::{Endpoint, Request, StreamParams, parse_interval};
+use crate::api::request::{Endpoint, Forward, Request, StreamParams, parse_interval};
 use crate::clock::Clock;
 use crate::delivery::StreamBounds;
 use crate::error::ApiError;
@@ -53,15 +53,6 @@ pub struct UpstreamOptions {
     pub api_key: Option<String>,
     /// Whether clients' keys are ours, and none of the upstream's business.
     pub keeps_keys: bool,
-}
-
-/// A streamed request on its way to the upstream server.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Forward {
-    /// The body to send.
-    pub body: Map<String, Value>,
-    /// The client's own key.
-    pub authorization: Option<HeaderValue>,
 }
 
 /// The upstream server.
@@ -265,33 +256,31 @@ fn unreachable(error: HttpError) -> ApiError {
     ApiError::bad_gateway(format!("The upstream server did not answer: {error}."))
 }
 
-impl Forward {
-    /// Takes from a request's body what is ours, and prepares the rest for the upstream.
-    ///
-    /// # Errors
-    /// 400 where the body is no JSON object, or what is ours is wrong.
-    pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Request, ApiError> {
-        let mut fields = Fields::parse(body)?;
-        let interval = parse_interval(&mut fields)?;
-        let resumable = fields.boolean("resumable")?.unwrap_or(false);
-        let mut body = fields.into_map();
-        let streams = body.get("stream") == Some(&Value::Bool(true));
-        let stream = streams.then(|| take_stream_options(&mut body));
-        let choices = count_choices(endpoint, &body);
-        if choices == 0 || choices > MAX_CHOICES {
-            let message = format!("'n' times the prompts must be between 1 and {MAX_CHOICES}.");
-            return Err(ApiError::invalid_param("n", message));
-        }
-        Ok(Request {
-            model: body.get("model").and_then(Value::as_str).map(str::to_owned),
-            n: choices as u32,
-            stream,
-            resumable,
-            interval,
-            forward: Some(Forward { body, authorization: None }),
-            ..Request::empty(endpoint)
-        })
+/// Takes from a request's body what is ours, and prepares the rest for the upstream.
+///
+/// # Errors
+/// 400 where the body is no JSON object, or what is ours is wrong.
+pub fn parse_request(endpoint: Endpoint, body: &[u8]) -> Result<Request, ApiError> {
+    let mut fields = Fields::parse(body)?;
+    let interval = parse_interval(&mut fields)?;
+    let resumable = fields.boolean("resumable")?.unwrap_or(false);
+    let mut body = fields.into_map();
+    let streams = body.get("stream") == Some(&Value::Bool(true));
+    let stream = streams.then(|| take_stream_options(&mut body));
+    let choices = count_choices(endpoint, &body);
+    if choices == 0 || choices > MAX_CHOICES {
+        let message = format!("'n' times the prompts must be between 1 and {MAX_CHOICES}.");
+        return Err(ApiError::invalid_param("n", message));
     }
+    Ok(Request {
+        model: body.get("model").and_then(Value::as_str).map(str::to_owned),
+        n: choices as u32,
+        stream,
+        resumable,
+        interval,
+        forward: Some(Forward { body, authorization: None }),
+        ..Request::empty(endpoint)
+    })
 }
 
 /// What the client asks of its stream; what is ours of that is taken out.

@@ -17,16 +17,17 @@ use loquent_proto::coalesce::Coalescer;
 use loquent_proto::sse::Parser;
 use tokio::sync::{oneshot, watch};
 
-use super::chunk::{self, Chunk, Counted, Envelope, Event};
+use super::chunk::{self, Chunk, Envelope, Event};
 use super::http_client::{Answer, causes};
 use crate::api::request::Endpoint;
-use crate::choice::{End, FinishReason, Flush, Record};
 use crate::clock::Clock;
 use crate::delivery::StreamBounds;
 use crate::error::ApiError;
 use crate::flow::Outflow;
+use crate::flush::{CompletionTimings, End, FinishReason, Flush};
 use crate::metrics::{ActivePath, Metrics};
 use crate::ticket::Ticket;
+use crate::usage::UpstreamUsage;
 
 /// Longest event; a hostile or broken upstream may send no line end at all.
 const MAX_EVENT_BYTES: usize = 4 << 20;
@@ -60,7 +61,7 @@ pub struct Settings {
 struct Branch {
     coalescer: Coalescer,
     held: Flush,
-    record: Record,
+    record: CompletionTimings,
     ended: bool,
 }
 
@@ -70,7 +71,7 @@ pub struct Relay {
     branches: Vec<Branch>,
     outflow: Outflow,
     begun: Option<Begun>,
-    counted: Option<Counted>,
+    counted: Option<UpstreamUsage>,
     tokens: u64,
     paused_since: Option<Duration>,
     /// Given back when the answer ends, however slowly the client drains it.
@@ -102,7 +103,7 @@ impl Relay {
         let branch = |index: usize| Branch {
             coalescer: settings.coalescer.clone(),
             held: Flush { choice: index as u32, ..Flush::default() },
-            record: Record::default(),
+            record: CompletionTimings::default(),
             ended: false,
         };
         let branches = (0..tickets.len()).map(branch).collect();

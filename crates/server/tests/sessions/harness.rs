@@ -91,7 +91,7 @@ pub async fn start(setup: Setup) -> Server {
     let runner = SimRunner::new(SimOptions { capacity, pace, faults: Vec::new() });
     let load = move || {
         let description = "simulated".to_owned();
-        Ok(Loaded { runner: Box::new(runner), model: model(), description, backing: None })
+        Ok(Loaded { runner: Box::new(runner), model: model(), description, stages: None })
     };
     tokio::spawn(async move {
         let announce = move |_: &str, _: &str| {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::choice::CallPiece;
+use crate::flush::CallPiece;
 
 fn reading(thinking: Thinking, syntax: Option<CallSyntax>) -> Reading {
     let names = vec!["weather".to_owned(), "time".to_owned()];
