@@ -36,6 +36,7 @@ test-e2e: ## The real binary with openai-python, openai-node and browsers
 	tools/e2e
 
 lint: ## Formatting, clippy, licences
+	@tools/setup build
 	cargo fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; else echo "cargo-deny is not installed: licences not checked (cargo install cargo-deny)"; fi
