@@ -1,9 +1,9 @@
-//! Compiles the few lines of C++ that hand matrix products to our kernels, and checks that
+//! Compiles the few lines of C++ that hand operations to our kernels, and checks that
 //! llama.cpp is built with what the features promise.
 
 fn main() {
-    println!("cargo:rerun-if-changed=native/products.cpp");
-    println!("cargo:rustc-check-cfg=cfg(own_products)");
+    println!("cargo:rerun-if-changed=native/kernels.cpp");
+    println!("cargo:rustc-check-cfg=cfg(own_kernels)");
     let is = |key: &str, value: &str| std::env::var(key).is_ok_and(|found| found == value);
     println!("cargo:rerun-if-env-changed=GGML_RPC");
     if std::env::var_os("CARGO_FEATURE_RPC").is_some() && !is("GGML_RPC", "ON") {
@@ -16,6 +16,6 @@ fn main() {
     if !llama || !is("CARGO_CFG_TARGET_ARCH", "x86_64") || !is("CARGO_CFG_TARGET_OS", "linux") {
         return;
     }
-    println!("cargo:rustc-cfg=own_products");
-    cc::Build::new().cpp(true).std("c++17").file("native/products.cpp").compile("loquent_products");
+    println!("cargo:rustc-cfg=own_kernels");
+    cc::Build::new().cpp(true).std("c++17").file("native/kernels.cpp").compile("loquent_kernels");
 }

@@ -8,7 +8,8 @@ use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::Instant;
 
-use loquent_engine::llama::{self, KvType, LlamaRunner, LoadOptions, Model, RunnerOptions};
+use loquent_engine::KvType;
+use loquent_engine::llama::{self, LlamaRunner, LoadOptions, Model, RunnerOptions};
 use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Sampler, Sampling, Scratch};
 
@@ -24,11 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let threads = arguments.next().map(|n| n.parse()).transpose()?.and_then(NonZeroU16::new);
     let poll = arguments.next().map_or(Ok(0), |n| n.parse())?;
     let temperature = arguments.next().map_or(Ok(0.0), |n| n.parse())?;
-    let kv_type = match arguments.next().as_deref() {
-        Some("f32") => KvType::F32,
-        Some("q8_0") => KvType::Q8_0,
-        _ => KvType::F16,
-    };
+    let kv_type = arguments.next().map_or(Ok(KvType::default()), |name| name.parse())?;
     let sampling = Sampling { temperature, top_p: 0.95, ..Sampling::default() };
 
     let started = Instant::now();

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use loquent_engine::llama::{LlamaRunner, LoadOptions, Model, RunnerOptions};
-use loquent_infer::runner::{Batch, Runner, Slot, TokenId};
+use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
+use loquent_infer::token::TokenId;
 
 const CHUNKS: [u32; 7] = [0, 4, 8, 16, 24, 40, 72];
 const PLACES: [u32; 4] = [256, 1024, 2048, 4096];
@@ -23,9 +24,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("the first argument is a model file")?;
     let rows: u16 = arguments.next().map_or(Ok(8), |n| n.parse())?;
-    let own_products = arguments.next().is_none_or(|kernels| kernels != "llama");
+    let own_kernels = arguments.next().is_none_or(|kernels| kernels != "llama");
     let threads = arguments.next().map(|n| n.parse()).transpose()?.and_then(NonZeroU16::new);
-    let load = LoadOptions { own_products, ..LoadOptions::default() };
+    let load = LoadOptions { own_kernels, ..LoadOptions::default() };
     let model = Model::load(Path::new(&path), &load, |_| true)?;
     let kv_cells = 2 * PLACES[3] + u32::from(rows) * 2 * PAST_TOKENS;
     let options = RunnerOptions { slots: rows + 1, kv_cells, threads, ..RunnerOptions::default() };

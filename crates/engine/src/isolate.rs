@@ -18,7 +18,7 @@ use loquent_infer::runner::Batch;
 pub(crate) const SAFE_TOKENS: usize = 32;
 
 /// A part of a batch, and the spans of the batch whose ends it computes.
-pub(crate) struct Part {
+pub(crate) struct SubBatch {
     pub(crate) batch: Batch,
     /// Per span of the part: the span of the whole, if the part has its end.
     pub(crate) ends: Vec<Option<usize>>,
@@ -26,17 +26,17 @@ pub(crate) struct Part {
 
 /// Cuts the spans numbered `spans` of `batch` into parts of at most [`SAFE_TOKENS`], in
 /// order.
-pub(crate) fn cut(batch: &Batch, spans: &[usize]) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
+pub(crate) fn cut(batch: &Batch, spans: &[usize]) -> Vec<SubBatch> {
+    let mut parts: Vec<SubBatch> = Vec::new();
     for &index in spans {
         let span = &batch.spans[index];
-        // Guesses are left: only what must be computed is computed twice.
-        let mut rest: Range<usize> = span.tokens.start..span.tokens.end - span.guessed;
+        // Drafts are left out: only what must be computed is computed twice.
+        let mut rest: Range<usize> = span.tokens.start..span.tokens.end - span.draft;
         while !rest.is_empty() {
             let part = match parts.last_mut() {
                 Some(part) if part.batch.tokens.len() < SAFE_TOKENS => part,
                 _ => {
-                    parts.push(Part { batch: Batch::default(), ends: Vec::new() });
+                    parts.push(SubBatch { batch: Batch::default(), ends: Vec::new() });
                     parts.last_mut().expect("just pushed")
                 }
             };

@@ -4,8 +4,11 @@
 pub mod gguf;
 pub mod grammar;
 mod isolate;
+mod kv_type;
 #[cfg(feature = "llama")]
 pub mod llama;
 pub mod sim;
 pub mod staged;
 pub mod template;
+
+pub use kv_type::{KvType, UnknownKvType};

@@ -1,57 +1,58 @@
-//! Which requests are taken, and what the others are told.
+//! Which requests are admitted, and the `Retry-After` of the others.
 //!
-//! Without a bound the queue grows until every client has given up. [`Admission`] takes
-//! requests up to a number in flight and a number of queued prompt tokens, and tells the
-//! rest when the backlog will have been worked off at the present rate.
+//! Without a bound the queue grows until every client has given up. [`Admission`] admits
+//! requests up to a number in flight and a number of queued prompt tokens. It refuses the
+//! rest with the time by which the backlog will be worked off at the present rate.
 
 use std::time::Duration;
 
-/// What the operator allows.
+/// The bounds that the operator sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Completions running or waiting.
+    /// Most completions running or waiting.
     pub max_inflight_requests: usize,
-    /// Prompt tokens of completions that have not begun.
+    /// Most prompt tokens of completions that have not begun.
     pub max_queued_tokens: usize,
 }
 
-/// Which bound was reached.
+/// The bound that a request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// `max_inflight_requests`.
+    /// [`Bounds::max_inflight_requests`].
     #[error("{limit} requests are in flight, as many as this server accepts")]
     Requests {
-        /// The bound.
+        /// The bound that was reached.
         limit: usize,
-        /// When to try again.
+        /// Time until it is worth trying again.
         retry_after: Duration,
     },
-    /// `max_queued_tokens`.
+    /// [`Bounds::max_queued_tokens`].
     #[error("the prompts in the queue would exceed {limit} tokens")]
     Tokens {
-        /// The bound.
+        /// The bound that was reached.
         limit: usize,
-        /// When to try again.
+        /// Time until it is worth trying again.
         retry_after: Duration,
     },
 }
 
 impl Refusal {
-    /// When the backlog will have room again, in whole seconds, at least one.
+    /// Time until the backlog has room again, in whole seconds, at least one.
     pub fn retry_after_s(&self) -> u64 {
         let (Self::Requests { retry_after, .. } | Self::Tokens { retry_after, .. }) = self;
         retry_after.as_secs_f64().ceil().clamp(1.0, MAX_RETRY_AFTER_S) as u64
     }
 }
 
-/// Longest `Retry-After`, in seconds: an estimate beyond it says nothing.
+/// Longest `Retry-After`, in seconds: no longer estimate is worth anything.
 const MAX_RETRY_AFTER_S: f64 = 600.0;
-/// Time between completions before any has been seen.
-const FIRST_GUESS: Duration = Duration::from_secs(1);
-/// Weight of the newest interval between two completions.
+/// Assumed time between two ends before any was measured.
+const FIRST_INTERVAL: Duration = Duration::from_secs(1);
+/// Weight of the newest interval between two ends: a mean over some ten of them, since answers
+/// differ in length.
 const EWMA_WEIGHT: f64 = 0.1;
 
-/// Counts what is in flight.
+/// Counts the completions in flight and the prompt tokens in the queue.
 #[derive(Debug, Clone)]
 pub struct Admission {
     bounds: Bounds,
@@ -63,24 +64,25 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Nothing in flight.
+    /// With nothing in flight yet.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
             inflight: 0,
             queued_tokens: 0,
             last_end: None,
-            end_interval_s: FIRST_GUESS.as_secs_f64(),
+            end_interval_s: FIRST_INTERVAL.as_secs_f64(),
         }
     }
 
-    /// Takes a request of `completions`, or says when to come again.
+    /// Admits a request of `completions`.
     ///
     /// # Errors
-    /// When the bound on requests is reached. An idle server takes any request.
+    /// [`Refusal::Requests`] if that would exceed the bound. An idle server admits any request.
     pub fn enter(&mut self, completions: usize) -> Result<(), Refusal> {
         let limit = self.bounds.max_inflight_requests;
         if self.inflight > 0 && self.inflight + completions > limit {
+            // One of those in flight has to end for each completion over the limit.
             let over = (self.inflight + completions - limit) as f64;
             let retry_after = Duration::from_secs_f64(over * self.end_interval_s);
             return Err(Refusal::Requests { limit, retry_after });
@@ -92,7 +94,7 @@ impl Admission {
     /// Puts a completion's prompt into the queue.
     ///
     /// # Errors
-    /// When the queue holds too many tokens already. An empty queue takes any prompt.
+    /// [`Refusal::Tokens`] if that would exceed the bound. An empty queue takes any prompt.
     pub fn enqueue(&mut self, prompt_tokens: usize) -> Result<(), Refusal> {
         let limit = self.bounds.max_queued_tokens;
         if self.queued_tokens > 0 && self.queued_tokens + prompt_tokens > limit {
@@ -109,7 +111,7 @@ impl Admission {
         self.queued_tokens -= prompt_tokens;
     }
 
-    /// A completion has ended, whichever way, at `now`.
+    /// Books the end of a completion at `now`, however it ended.
     pub fn leave(&mut self, now: Duration) {
         debug_assert!(self.inflight > 0);
         self.inflight -= 1;
@@ -117,7 +119,7 @@ impl Admission {
             let interval_s = now.saturating_sub(last).as_secs_f64();
             self.end_interval_s += EWMA_WEIGHT * (interval_s - self.end_interval_s);
         }
-        // An idle server's next end says nothing about its speed.
+        // The time until an idle server's next end is not a measure of its speed.
         self.last_end = (self.inflight > 0).then_some(now);
     }
 

@@ -16,6 +16,8 @@ pub struct Detokenizer {
 impl Detokenizer {
     /// Appends to `text` all whole characters that `piece` completes.
     pub fn push(&mut self, piece: &[u8], text: &mut String) {
+        // Nearly every token ends at a character's border, so the common case copies nothing but
+        // the text itself.
         if self.held.is_empty() {
             self.held = decode(piece, text).to_vec();
         } else {
@@ -46,6 +48,8 @@ fn decode<'a>(mut bytes: &'a [u8], text: &mut String) -> &'a [u8] {
             Err(error) => {
                 let (valid, rest) = bytes.split_at(error.valid_up_to());
                 text.push_str(std::str::from_utf8(valid).expect("checked by from_utf8"));
+                // Without a length the bytes are not wrong but incomplete: the next token may
+                // finish the character.
                 let Some(invalid) = error.error_len() else {
                     return rest;
                 };

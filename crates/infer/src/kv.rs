@@ -1,29 +1,30 @@
 //! Which KV cells every slot holds, and which prefix is already computed.
 //!
-//! Slots share cells after a fork. A [`Ledger`] therefore keeps runs of cells with a
+//! Slots share cells after a fork. A [`KvAccounting`] therefore keeps runs of cells with a
 //! count of their owners: a slot is a list of runs, a fork shares them, and cells are
-//! free when the last owner lets go. This mirrors a unified llama.cpp cache exactly.
+//! free when the last owner drops them. This mirrors a unified llama.cpp cache exactly.
 
-use crate::runner::{Slot, TokenId};
+use crate::runner::Slot;
+use crate::token::TokenId;
 
-/// Index of a run in [`Ledger::runs`].
+/// Index of a run in [`KvAccounting::runs`].
 type RunId = u32;
 
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct CellRun {
     cells: u32,
     owners: u32,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Row {
+struct SlotRuns {
     /// Tokens whose keys and values are computed, by position.
     tokens: Vec<TokenId>,
     /// The runs that hold those positions, in order; their cells add up to `tokens.len()`.
     runs: Vec<RunId>,
 }
 
-/// A computed prefix found by [`Ledger::longest_prefix`].
+/// A computed prefix, found by [`KvAccounting::longest_prefix`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
     /// A slot that holds it.
@@ -32,29 +33,31 @@ pub struct Prefix {
     pub len: u32,
 }
 
-/// The account of a KV cache.
+/// How the cells of a KV cache are used, without the cells themselves.
 #[derive(Debug, Clone)]
-pub struct Ledger {
+pub struct KvAccounting {
     capacity_cells: u32,
     used_cells: u32,
-    rows: Vec<Row>,
-    runs: Vec<Run>,
+    /// By slot.
+    rows: Vec<SlotRuns>,
+    runs: Vec<CellRun>,
+    /// Places in `runs` to be used again.
     vacant: Vec<RunId>,
 }
 
-impl Ledger {
+impl KvAccounting {
     /// An empty cache of `cells` positions, shared by `slots` sequences.
     pub fn new(slots: u16, cells: u32) -> Self {
         Self {
             capacity_cells: cells,
             used_cells: 0,
-            rows: vec![Row::default(); usize::from(slots)],
+            rows: vec![SlotRuns::default(); usize::from(slots)],
             runs: Vec::new(),
             vacant: Vec::new(),
         }
     }
 
-    /// Cells in use, shared ones counted once.
+    /// Cells in use; shared ones count once.
     pub fn used_cells(&self) -> u32 {
         self.used_cells
     }
@@ -89,10 +92,10 @@ impl Ledger {
             .sum()
     }
 
-    /// Notes that `tokens` were computed at the end of `slot`.
+    /// Books `tokens` as computed at the end of `slot`.
     ///
     /// # Panics
-    /// When fewer cells are free: planning must have reserved them.
+    /// If fewer cells are free: planning must have reserved them.
     pub fn append(&mut self, slot: Slot, tokens: &[TokenId]) {
         let cells = tokens.len() as u32;
         assert!(cells <= self.free_cells(), "the plan exceeded the KV cache");
@@ -101,18 +104,20 @@ impl Ledger {
         }
         self.used_cells += cells;
         self.rows[slot.index()].tokens.extend_from_slice(tokens);
+        // A run that nobody shares can grow; behind a shared one a new run begins, since the
+        // other owners do not hold these cells.
         match self.rows[slot.index()].runs.last() {
             Some(&last) if self.runs[last as usize].owners == 1 => {
                 self.runs[last as usize].cells += cells;
             }
             _ => {
-                let run = self.open_run(Run { cells, owners: 1 });
+                let run = self.open_run(CellRun { cells, owners: 1 });
                 self.rows[slot.index()].runs.push(run);
             }
         }
     }
 
-    /// Lets the empty slot `to` share the first `len` positions of `from`.
+    /// Makes the empty slot `to` share the first `len` positions of `from`. Takes no cells.
     pub fn fork(&mut self, from: Slot, to: Slot, len: u32) {
         debug_assert!(self.rows[to.index()].tokens.is_empty(), "fork into a slot in use");
         let kept = self.split_at(from, len);
@@ -121,7 +126,7 @@ impl Ledger {
             self.runs[run as usize].owners += 1;
         }
         let tokens = self.rows[from.index()].tokens[..len as usize].to_vec();
-        self.rows[to.index()] = Row { tokens, runs };
+        self.rows[to.index()] = SlotRuns { tokens, runs };
     }
 
     /// Forgets the positions of `slot` from `len` on.
@@ -132,6 +137,7 @@ impl Ledger {
         for id in dropped {
             let run = &mut self.runs[id as usize];
             run.owners -= 1;
+            // The last owner frees the cells.
             if run.owners == 0 {
                 self.used_cells -= run.cells;
                 self.vacant.push(id);
@@ -141,6 +147,8 @@ impl Ledger {
 
     /// The longest computed prefix of `tokens`; among equals the lowest slot.
     pub fn longest_prefix(&self, tokens: &[TokenId]) -> Option<Prefix> {
+        // A plain comparison with every slot: slots are few (llama.cpp allows 256) and most differ
+        // in their first tokens, so that an index would cost more to keep than it saves.
         let mut best: Option<Prefix> = None;
         for (index, row) in self.rows.iter().enumerate() {
             let len = common_prefix(&row.tokens, tokens);
@@ -174,7 +182,9 @@ impl Ledger {
     fn split_run(&mut self, id: RunId, head_cells: u32) {
         let whole = self.runs[id as usize];
         self.runs[id as usize].cells = head_cells;
-        let tail = self.open_run(Run { cells: whole.cells - head_cells, owners: whole.owners });
+        let tail = self.open_run(CellRun { cells: whole.cells - head_cells, owners: whole.owners });
+        // Every owner has to see both halves. A run occurs once per slot at most, and slots are
+        // few, so no list of owners is kept.
         for row in &mut self.rows {
             if let Some(at) = row.runs.iter().position(|&run| run == id) {
                 row.runs.insert(at + 1, tail);
@@ -182,7 +192,7 @@ impl Ledger {
         }
     }
 
-    fn open_run(&mut self, run: Run) -> RunId {
+    fn open_run(&mut self, run: CellRun) -> RunId {
         if let Some(id) = self.vacant.pop() {
             self.runs[id as usize] = run;
             return id;
@@ -235,7 +245,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_cell_by_cell_model(ops in ops()) {
-            let mut ledger = Ledger::new(6, 10_000);
+            let mut kv = KvAccounting::new(6, 10_000);
             let mut cells = Cells { slots: vec![Vec::new(); 6], next: 0 };
             for op in ops {
                 match op {
@@ -244,31 +254,31 @@ mod tests {
                             cells.slots[usize::from(slot)].push((token, cells.next));
                             cells.next += 1;
                         }
-                        ledger.append(Slot(slot), &tokens);
+                        kv.append(Slot(slot), &tokens);
                     }
                     Op::Fork(from, to, len) if from != to => {
-                        let len = len.min(ledger.len(Slot(from)));
-                        ledger.truncate(Slot(to), 0);
-                        ledger.fork(Slot(from), Slot(to), len);
+                        let len = len.min(kv.len(Slot(from)));
+                        kv.truncate(Slot(to), 0);
+                        kv.fork(Slot(from), Slot(to), len);
                         cells.slots[usize::from(to)] =
                             cells.slots[usize::from(from)][..len as usize].to_vec();
                     }
                     Op::Fork(..) => {}
                     Op::Truncate(slot, len) => {
-                        let len = len.min(ledger.len(Slot(slot)));
-                        ledger.truncate(Slot(slot), len);
+                        let len = len.min(kv.len(Slot(slot)));
+                        kv.truncate(Slot(slot), len);
                         cells.slots[usize::from(slot)].truncate(len as usize);
                     }
                 }
-                prop_assert_eq!(ledger.used_cells(), cells.used());
+                prop_assert_eq!(kv.used_cells(), cells.used());
                 for (index, slot) in cells.slots.iter().enumerate() {
                     let tokens: Vec<_> = slot.iter().map(|&(token, _)| token).collect();
-                    prop_assert_eq!(&ledger.rows[index].tokens, &tokens);
+                    prop_assert_eq!(&kv.rows[index].tokens, &tokens);
                     let own = Slot(index as u16);
-                    let before = ledger.used_cells();
-                    let mut without = ledger.clone();
+                    let before = kv.used_cells();
+                    let mut without = kv.clone();
                     without.truncate(own, 0);
-                    prop_assert_eq!(before - without.used_cells(), ledger.exclusive_cells(own));
+                    prop_assert_eq!(before - without.used_cells(), kv.exclusive_cells(own));
                 }
             }
         }
@@ -276,11 +286,11 @@ mod tests {
 
     #[test]
     fn finds_the_longest_prefix() {
-        let mut ledger = Ledger::new(3, 100);
-        ledger.append(Slot(0), &[1, 2, 3]);
-        ledger.append(Slot(2), &[1, 2, 3, 4]);
-        assert_eq!(ledger.longest_prefix(&[1, 2, 3, 4, 5]), Some(Prefix { slot: Slot(2), len: 4 }));
-        assert_eq!(ledger.longest_prefix(&[1, 2, 9]), Some(Prefix { slot: Slot(0), len: 2 }));
-        assert_eq!(ledger.longest_prefix(&[9]), None);
+        let mut kv = KvAccounting::new(3, 100);
+        kv.append(Slot(0), &[1, 2, 3]);
+        kv.append(Slot(2), &[1, 2, 3, 4]);
+        assert_eq!(kv.longest_prefix(&[1, 2, 3, 4, 5]), Some(Prefix { slot: Slot(2), len: 4 }));
+        assert_eq!(kv.longest_prefix(&[1, 2, 9]), Some(Prefix { slot: Slot(0), len: 2 }));
+        assert_eq!(kv.longest_prefix(&[9]), None);
     }
 }

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use crate::runner::TokenId;
-use crate::sampling::{Choice, Sampling};
+use crate::sampling::{SampledToken, Sampling};
+use crate::token::TokenId;
 
-/// Names a request to whoever submitted it; opaque here.
+/// A name that the submitter gives to a completion; opaque to the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag(pub u64);
 
 /// One completion to generate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
-    /// Returned with every [`Event`].
+    /// Returned with every [`SequenceEvent`].
     pub tag: Tag,
-    /// At least one token, at most the context less one.
+    /// At least one token, at most the context's size less one.
     pub prompt: Vec<TokenId>,
     /// Most tokens to generate, at least 1.
     pub max_tokens: u32,
-    /// How to sample.
+    /// Temperature, filters, penalties, seed and grammar.
     pub sampling: Sampling,
     /// Lower goes first; equals in order of arrival.
     pub priority: i32,
@@ -27,17 +27,17 @@ pub struct Work {
 /// Why a completion ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {
-    /// The model ended it.
+    /// The model chose an end token.
     Stop,
     /// `max_tokens` or the context is used up.
     Length,
     /// It waited longer in the queue than the operator allows.
     Expired,
-    /// The engine failed; the text says how.
+    /// The engine failed; the text is the error.
     Failed(String),
 }
 
-/// How a completion came into the batch; told with its first token.
+/// How a completion entered the batch; reported with its first token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
     /// When, on the clock of [`crate::scheduler::Scheduler::plan`].
@@ -48,11 +48,11 @@ pub struct Admitted {
 
 /// What one step did to one completion: a token, an end, or both.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
-    /// Whose.
+pub struct SequenceEvent {
+    /// The completion's tag, from its [`Work`].
     pub tag: Tag,
     /// The new token, the ending one included.
-    pub token: Option<Choice>,
+    pub token: Option<SampledToken>,
     /// Set on the last event.
     pub finish: Option<Finish>,
     /// Set on the first event of a completion that was computed at all.
@@ -61,7 +61,7 @@ pub struct Event {
     pub wait: Duration,
 }
 
-/// All that one native decode brought, handed over at once.
+/// The outcome of one native decode for all its sequences, handed over at once.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Step {
     /// When the native call began.
@@ -72,6 +72,6 @@ pub struct Step {
     pub rows: u32,
     /// Tokens of prefill chunks in the batch.
     pub prefill_tokens: u32,
-    /// In batch order.
-    pub events: Vec<Event>,
+    /// At most one per row and accepted draft token, in batch order.
+    pub events: Vec<SequenceEvent>,
 }

@@ -1,58 +1,59 @@
-//! How many guessed tokens a step should check, decided by measurement.
+//! How many draft tokens a step should verify, decided by measurement.
 //!
-//! A guess costs a row in the step and saves a step where it is right. Both sides are
-//! measured: [`StepCosts`] learns what steps of so many rows take on this machine, a [`Record`]
-//! how often a sequence's guesses are right. [`Speculator::cut`] weighs them and guesses as far
-//! as it pays, which is not at all where texts do not repeat or rows are dear. A guess
-//! that was not computed is still compared with the token that came, which costs nothing: so
-//! a text that begins to repeat itself is noticed without trials.
+//! A draft token costs a row in the step and saves a step where it is accepted. Both sides are
+//! measured: [`StepCosts`] learns how long steps take by their number of rows on this machine,
+//! an [`AcceptanceStats`] how often a sequence's draft tokens are accepted. [`Speculator::limit`]
+//! weighs them and drafts as far as it pays, which is not at all where texts do not repeat or
+//! rows are dear. A draft that was not computed is still compared with the token that came,
+//! which costs nothing: so a text that begins to repeat itself is noticed without trials.
 
 use std::time::Duration;
 
-/// Whether tokens are guessed ahead.
+/// Whether to draft tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Speculation {
-    /// Never.
+    /// One token per sequence and step.
     #[default]
     Off,
-    /// As far as it pays by what was measured.
+    /// As many draft tokens as pay by what was measured.
     Auto,
-    /// Always so many, whatever it costs: to measure and to test with.
+    /// Always this many draft tokens, whatever they cost: to measure and to test with.
     Fixed(u32),
 }
 
-/// Most guesses of one sequence in one step.
-pub const MOST_GUESSES: usize = 16;
-/// Least gain worth a change: measured times scatter by some percent.
+/// Most draft tokens of one sequence in one step. Chosen by hand: even at an acceptance rate of
+/// 0.9 a seventeenth would bring 0.17 tokens.
+pub const MAX_DRAFT_TOKENS: usize = 16;
+/// Smallest gain worth a change: measured times scatter by some percent.
 const LEAST_GAIN: f64 = 1.05;
 
-/// How a sequence's guesses fared; the recent ones count most.
+/// How many of a sequence's draft tokens were accepted; the recent ones count most.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Record {
-    right: f64,
-    wrong: f64,
+pub struct AcceptanceStats {
+    accepted: f64,
+    rejected: f64,
 }
 
-impl Record {
+impl AcceptanceStats {
     /// Weight that earlier outcomes keep at each new one.
     const MEMORY: f64 = 0.8;
-    /// What other sequences' record counts for, in guesses.
-    const PRIOR_GUESSES: f64 = 2.0;
+    /// What the rate of all sequences counts for, in draft tokens.
+    const PRIOR_TOKENS: f64 = 2.0;
 
-    fn observe(&mut self, guessed: u32, agreed: u32, memory: f64) {
-        self.right = self.right * memory + f64::from(agreed);
-        // What follows the first wrong guess was not tried.
-        self.wrong = self.wrong * memory + f64::from(u8::from(agreed < guessed));
+    fn observe(&mut self, drafted: u32, accepted: u32, memory: f64) {
+        self.accepted = self.accepted * memory + f64::from(accepted);
+        // At most one rejection per draft: what follows the first rejected token was not tried.
+        self.rejected = self.rejected * memory + f64::from(u8::from(accepted < drafted));
     }
 
-    /// The chance that a guess is right if those before it are.
+    /// The probability that a draft token is accepted if those before it are.
     fn rate(&self, prior: f64) -> f64 {
-        let total = self.right + self.wrong + Self::PRIOR_GUESSES;
-        (self.right + prior * Self::PRIOR_GUESSES) / total
+        let total = self.accepted + self.rejected + Self::PRIOR_TOKENS;
+        (self.accepted + prior * Self::PRIOR_TOKENS) / total
     }
 }
 
-/// What decode steps of so many rows take.
+/// How long decode steps take, by their number of rows.
 #[derive(Debug, Clone, Default)]
 struct StepCosts {
     /// By rows: seconds, and the step at which they were last measured.
@@ -63,11 +64,12 @@ struct StepCosts {
 impl StepCosts {
     /// Weight of the newest measurement.
     const WEIGHT: f64 = 0.25;
-    /// A disturbed step counts as at most so many times what was known.
+    /// A step slower than this multiple of what was known counts as this multiple: it was
+    /// disturbed by something else on the machine.
     const MOST_SURPRISE: f64 = 2.0;
     /// Measurements older than this many steps are forgotten: contexts grow, machines get busy.
     const MEMORY_STEPS: u64 = 256;
-    /// Larger steps are not learnt.
+    /// Larger steps are not learnt, which bounds the table.
     const MOST_ROWS: usize = 512;
 
     fn observe(&mut self, rows: usize, took: Duration) {
@@ -90,9 +92,11 @@ impl StepCosts {
         (self.steps - at <= Self::MEMORY_STEPS).then_some(seconds)
     }
 
-    /// The same, between and beyond what is known on a straight line; from a single
-    /// measurement, that further rows cost nothing, so that they are tried. `None` for steps
-    /// more than twice as large as any known: those in between are tried first.
+    /// Seconds of a step of `rows` rows, interpolated or extrapolated on a straight line.
+    ///
+    /// From a single measurement it assumes that further rows cost nothing, so that they are
+    /// tried. `None` for steps more than twice as large as any known: those in between are
+    /// tried first.
     fn expected(&self, rows: usize) -> Option<f64> {
         if let Some(seconds) = self.known(rows) {
             return Some(seconds);
@@ -109,72 +113,77 @@ impl StepCosts {
         if above.is_none() && rows as f64 > 2.0 * low.0 {
             return None;
         }
+        // More rows never take less time; a falling line is noise of the measurements.
         Some(low.1 + slope.max(0.0) * (rows as f64 - low.0))
     }
 }
 
-/// What the engine has learnt about guessing.
+/// What the engine has learnt about drafting.
 #[derive(Debug, Clone)]
 pub struct Speculator {
     mode: Speculation,
     costs: StepCosts,
-    /// Of all sequences.
-    record: Record,
-    guessed_tokens: u64,
-    agreed_tokens: u64,
+    /// Of all sequences together.
+    acceptance: AcceptanceStats,
+    draft_tokens: u64,
+    accepted_tokens: u64,
 }
 
 impl Speculator {
     /// Weight that all sequences' earlier outcomes keep.
     const MEMORY: f64 = 0.98;
 
-    /// Knows nothing yet, and takes guesses for right half of the time.
+    /// Without measurements, it expects half of the draft tokens to be accepted.
     pub fn new(mode: Speculation) -> Self {
-        let record = Record { right: 1.0, wrong: 1.0 };
-        Self { mode, costs: StepCosts::default(), record, guessed_tokens: 0, agreed_tokens: 0 }
+        let acceptance = AcceptanceStats { accepted: 1.0, rejected: 1.0 };
+        let costs = StepCosts::default();
+        Self { mode, costs, acceptance, draft_tokens: 0, accepted_tokens: 0 }
     }
 
-    /// Most guesses of a sequence, 0 where nothing is ever guessed.
-    pub fn most_guesses(&self) -> usize {
+    /// Most draft tokens of a sequence in one step; 0 if speculation is off.
+    pub fn max_draft_tokens(&self) -> usize {
         match self.mode {
             Speculation::Off => 0,
-            Speculation::Auto => MOST_GUESSES,
+            Speculation::Auto => MAX_DRAFT_TOKENS,
             Speculation::Fixed(most) => most as usize,
         }
     }
 
-    /// Guessed tokens that were computed so far, and those of them that were right.
+    /// Draft tokens computed so far, and how many of them were accepted.
     pub fn totals(&self) -> (u64, u64) {
-        (self.guessed_tokens, self.agreed_tokens)
+        (self.draft_tokens, self.accepted_tokens)
     }
 
-    /// Most tokens of a guess to compute, in a step that has `rows` rows without guesses.
-    /// `guesses`: for each sequence that has one, its length and how the earlier ones fared.
-    pub fn cut(&self, rows: usize, guesses: &[(usize, Record)]) -> usize {
+    /// Most draft tokens per sequence worth computing in a step that has `rows` rows without
+    /// them. `drafts`: for each sequence that has a draft, its length and how its earlier ones
+    /// fared.
+    pub fn limit(&self, rows: usize, drafts: &[(usize, AcceptanceStats)]) -> usize {
         match self.mode {
-            Speculation::Auto => self.best_length(rows, guesses).unwrap_or(0),
-            _ => self.most_guesses(),
+            Speculation::Auto => self.best_length(rows, drafts).unwrap_or(0),
+            _ => self.max_draft_tokens(),
         }
     }
 
-    /// The bound on all guesses that makes streams fastest in the geometric mean, so that
-    /// what one gains weighs against the longer steps of all. `None` before a plain step of
-    /// this size was measured, with which all else is compared.
-    fn best_length(&self, rows: usize, guesses: &[(usize, Record)]) -> Option<usize> {
+    /// The limit on all drafts that makes streams fastest in the geometric mean, so that what
+    /// one gains is weighed against the longer steps of all. `None` before a plain step of this
+    /// size was measured, with which all else is compared.
+    fn best_length(&self, rows: usize, drafts: &[(usize, AcceptanceStats)]) -> Option<usize> {
         let plain_s = self.costs.known(rows)?;
-        let prior = self.record.rate(0.5);
+        let prior = self.acceptance.rate(0.5);
+        // Gains are sums of logarithms over all rows: the geometric mean's exponent.
         let mut best = (0, rows as f64 * LEAST_GAIN.ln());
-        let longest = guesses.iter().map(|(len, _)| *len).max().unwrap_or(0);
+        let longest = drafts.iter().map(|(len, _)| *len).max().unwrap_or(0);
         for most in 1..=longest {
-            let total: usize = guesses.iter().map(|(len, _)| *len.min(&most)).sum();
+            let total: usize = drafts.iter().map(|(len, _)| *len.min(&most)).sum();
             let Some(step_s) = self.costs.expected(rows + total) else {
                 continue;
             };
-            let faster = |(len, record): &(usize, Record)| {
-                expected_tokens(record.rate(prior), *len.min(&most)).ln()
+            let faster = |(len, acceptance): &(usize, AcceptanceStats)| {
+                expected_tokens(acceptance.rate(prior), *len.min(&most)).ln()
             };
+            // Every row pays for the longer step, also those of sequences without a draft.
             let gain =
-                guesses.iter().map(faster).sum::<f64>() - rows as f64 * (step_s / plain_s).ln();
+                drafts.iter().map(faster).sum::<f64>() - rows as f64 * (step_s / plain_s).ln();
             if gain > best.1 {
                 best = (most, gain);
             }
@@ -182,29 +191,30 @@ impl Speculator {
         Some(best.0)
     }
 
-    /// Learns from a step of `rows` rows, guesses included, without prompts.
+    /// Learns from a step without prompts of `rows` rows, draft tokens included.
     pub fn observe_step(&mut self, rows: usize, took: Duration) {
         if self.mode == Speculation::Auto {
             self.costs.observe(rows, took);
         }
     }
 
-    /// Learns whether a guess that was not computed was right.
-    pub fn observe_unchecked(&mut self, record: &mut Record, right: bool) {
-        self.record.observe(1, right.into(), Self::MEMORY);
-        record.observe(1, right.into(), Record::MEMORY);
+    /// Learns whether a draft token that was not computed would have been accepted.
+    pub fn observe_unverified(&mut self, acceptance: &mut AcceptanceStats, right: bool) {
+        self.acceptance.observe(1, right.into(), Self::MEMORY);
+        acceptance.observe(1, right.into(), AcceptanceStats::MEMORY);
     }
 
-    /// Learns that of `guessed` tokens the first `agreed` were right.
-    pub fn observe_guesses(&mut self, record: &mut Record, guessed: u32, agreed: u32) {
-        self.guessed_tokens += u64::from(guessed);
-        self.agreed_tokens += u64::from(agreed);
-        self.record.observe(guessed, agreed, Self::MEMORY);
-        record.observe(guessed, agreed, Record::MEMORY);
+    /// Learns that the first `accepted` of `drafted` tokens were accepted.
+    pub fn observe_draft(&mut self, acceptance: &mut AcceptanceStats, drafted: u32, accepted: u32) {
+        self.draft_tokens += u64::from(drafted);
+        self.accepted_tokens += u64::from(accepted);
+        self.acceptance.observe(drafted, accepted, Self::MEMORY);
+        acceptance.observe(drafted, accepted, AcceptanceStats::MEMORY);
     }
 }
 
-/// Tokens that a step brings a sequence with `len` guesses, each right at `rate` if those before it are.
+/// Tokens that a step is expected to bring a sequence with a draft of `len` tokens, each
+/// accepted with probability `rate` if those before it are.
 fn expected_tokens(rate: f64, len: usize) -> f64 {
     (0..=len as i32).map(|i| rate.powi(i)).sum()
 }
@@ -214,31 +224,31 @@ mod tests {
     //! What the policy does on machines and texts with known costs.
     use super::*;
 
-    /// A stream alone, on a machine where a step takes `step_ms(rows)`, whose guesses are right as `right`
-    /// says: ms per token over `steps` steps, divided by that without guesses.
+    /// A stream alone, on a machine where a step takes `step_ms(rows)`, whose draft tokens are accepted as `right`
+    /// says: ms per token over `steps` steps, divided by that without drafts.
     fn slowdown(
         step_ms: impl Fn(usize) -> f64,
         right: impl Fn(u64, usize) -> bool,
         steps: u64,
     ) -> f64 {
         let mut speculator = Speculator::new(Speculation::Auto);
-        let mut record = Record::default();
+        let mut stats = AcceptanceStats::default();
         let (mut took_ms, mut tokens) = (0.0, 0u64);
         for step in 0..steps {
-            let len = speculator.cut(1, &[(MOST_GUESSES, record)]);
-            let agreed = (0..len).take_while(|&i| right(step, i)).count();
+            let len = speculator.limit(1, &[(MAX_DRAFT_TOKENS, stats)]);
+            let accepted = (0..len).take_while(|&i| right(step, i)).count();
             took_ms += step_ms(1 + len);
-            tokens += 1 + agreed as u64;
+            tokens += 1 + accepted as u64;
             speculator.observe_step(1 + len, Duration::from_secs_f64(step_ms(1 + len) / 1e3));
             match len {
-                0 => speculator.observe_unchecked(&mut record, right(step, 0)),
-                _ => speculator.observe_guesses(&mut record, len as u32, agreed as u32),
+                0 => speculator.observe_unverified(&mut stats, right(step, 0)),
+                _ => speculator.observe_draft(&mut stats, len as u32, accepted as u32),
             }
         }
         took_ms / tokens as f64 / step_ms(1)
     }
 
-    /// A cheap stand-in for chance.
+    /// A cheap substitute for random numbers.
     fn often(percent: u64) -> impl Fn(u64, usize) -> bool {
         move |step, i| {
             (step * 31 + i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40
@@ -271,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn middling_guesses_pay_where_rows_are_cheap_only() {
+    fn middling_drafts_pay_where_rows_are_cheap_only() {
         let ratio = slowdown(cheap, often(50), 1000);
         assert!(ratio < 0.85, "{ratio}");
         let ratio = slowdown(dear, often(50), 1000);
@@ -290,17 +300,17 @@ mod tests {
         for rows in [1, 2, 4, 8, 16] {
             speculator.observe_step(rows, Duration::from_secs_f64(rows as f64 / 1e3));
         }
-        let sure = (4, Record { right: 5.0, wrong: 0.1 });
+        let sure = (4, AcceptanceStats { accepted: 5.0, rejected: 0.1 });
         // Rows cost their whole share of a step: nothing is to be had.
-        assert_eq!(speculator.cut(4, &[sure; 4]), 0);
-        assert_eq!(speculator.cut(4, &[sure]), 0);
-        // Nearly free, they are.
+        assert_eq!(speculator.limit(4, &[sure; 4]), 0);
+        assert_eq!(speculator.limit(4, &[sure]), 0);
+        // Nearly free, drafts pay.
         for rows in [2, 4, 8, 16] {
             (0..50).for_each(|_| {
                 speculator.observe_step(rows, Duration::from_micros(1000 + rows as u64))
             });
         }
-        assert_eq!(speculator.cut(4, &[sure]), 4);
+        assert_eq!(speculator.limit(4, &[sure]), 4);
     }
 
     #[test]

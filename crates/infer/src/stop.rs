@@ -9,8 +9,8 @@ pub enum Match {
     Stopped,
 }
 
-/// Cuts a text before the first occurrence of any stop string, holding back only
-/// what may yet become one.
+/// Cuts a text before the first occurrence of any stop string. It holds back only the end of
+/// the text that may still become one.
 #[derive(Debug, Clone, Default)]
 pub struct StopMatcher {
     stops: Vec<String>,
@@ -24,7 +24,7 @@ impl StopMatcher {
         Self { stops, held: String::new() }
     }
 
-    /// Takes `fresh` text and appends to `out` what can be shown.
+    /// Takes `fresh` text and appends to `out` as much as can be shown.
     pub fn push(&mut self, fresh: &str, out: &mut String) -> Match {
         if self.stops.is_empty() {
             out.push_str(fresh);
@@ -36,12 +36,14 @@ impl StopMatcher {
             self.held.clear();
             return Match::Stopped;
         }
+        // `held` is searched whole each time. It stays shorter than the longest stop string plus
+        // one token, so no state between pushes is worth keeping.
         let safe = self.held.len() - self.possible_start();
         out.extend(self.held.drain(..safe));
         Match::None
     }
 
-    /// Ends the text: what was held back was no stop string.
+    /// Ends the text: the end that was held back did not become a stop string.
     pub fn finish(&mut self, out: &mut String) {
         out.push_str(&self.held);
         self.held.clear();
@@ -55,6 +57,8 @@ impl StopMatcher {
     fn possible_start(&self) -> usize {
         let held = self.held.as_bytes();
         let overlap = |stop: &String| {
+            // A whole stop string would have matched, so at most all but its last byte. Bytes
+            // are compared; a match ends at a character's border because both are UTF-8.
             let longest = held.len().min(stop.len() - 1);
             (1..=longest).rev().find(|&n| held.ends_with(&stop.as_bytes()[..n])).unwrap_or(0)
         };

@@ -1,7 +1,6 @@
-//! What the rest of Loquent asks of a model's vocabulary: text to tokens, and
-//! tokens to bytes.
+//! The interface of a model's vocabulary: text to tokens, and tokens to bytes.
 
-use crate::runner::TokenId;
+use crate::token::TokenId;
 
 /// How [`Vocab::encode`] treats special tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,10 +19,13 @@ pub struct EncodeError(pub String);
 
 /// A model's vocabulary. Shared between threads; never blocks.
 pub trait Vocab: Send + Sync {
-    /// Number of tokens; token ids are below it.
+    /// Number of tokens; token ids are smaller.
     fn size(&self) -> usize;
 
     /// Tokenizes `text`.
+    ///
+    /// # Errors
+    /// [`EncodeError`] when the tokenizer refuses the text, for example because of its length.
     fn encode(&self, text: &str, how: Encode) -> Result<Vec<TokenId>, EncodeError>;
 
     /// The bytes that `token` adds to a text, possibly part of a character;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::request::{Finish, Step, Tag, Work};
-use loquent_infer::runner::{Batch, Capacity, RowError, RunError, Runner, Sampled, Slot, TokenId};
-use loquent_infer::sampling::{Choice, Sampler, Sampling};
+use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot};
+use loquent_infer::sampling::{SampledToken, Sampler, Sampling};
 use loquent_infer::scheduler::{Limits, Scheduler};
 use loquent_infer::speculation::Speculation;
+use loquent_infer::token::{RowError, TokenId};
 use proptest::prelude::*;
 
 /// Ends a completion.
@@ -32,8 +33,8 @@ struct ToyRunner {
     calls: u64,
     most_rows: usize,
     memory: usize,
-    /// Rows of logits for guesses.
-    checked_rows: Option<u32>,
+    /// Rows of logits for verifying drafts.
+    verify_rows: Option<u32>,
 }
 
 impl ToyRunner {
@@ -49,7 +50,7 @@ impl ToyRunner {
             calls: 0,
             most_rows: 0,
             memory: usize::MAX,
-            checked_rows: None,
+            verify_rows: None,
         }
     }
 
@@ -58,13 +59,13 @@ impl ToyRunner {
         self.next_cell += 1;
     }
 
-    fn sample(&self, slot: Slot) -> Result<Choice, RowError> {
+    fn sample(&self, slot: Slot) -> Result<SampledToken, RowError> {
         let cells = &self.slots[slot.index()];
         if cells.iter().any(|&(token, _)| token == BAD_ROW) {
             return Err(RowError::NonFiniteLogits);
         }
         let tokens: Vec<TokenId> = cells.iter().map(|&(token, _)| token).collect();
-        Ok(Choice { token: next_token(&tokens, self.memory), logprobs: None })
+        Ok(SampledToken { token: next_token(&tokens, self.memory), logprobs: None })
     }
 
     fn used_cells(&self) -> usize {
@@ -89,8 +90,8 @@ impl Runner for ToyRunner {
         self.capacity
     }
 
-    fn checked_rows(&self) -> Option<u32> {
-        self.checked_rows
+    fn verify_rows(&self) -> Option<u32> {
+        self.verify_rows
     }
 
     fn assign(&mut self, slot: Slot, _sampler: Sampler) {
@@ -118,21 +119,21 @@ impl Runner for ToyRunner {
             assert!(self.assigned.contains(&span.slot), "sampling without a sampler");
             let held = self.slots[span.slot.index()].len();
             assert_eq!(held, span.start as usize, "a span continues its sequence");
-            let (known, guesses) =
-                batch.tokens[span.tokens.clone()].split_at(span.tokens.len() - span.guessed);
+            let (known, draft) =
+                batch.tokens[span.tokens.clone()].split_at(span.tokens.len() - span.draft);
             known.iter().for_each(|&token| self.push(span.slot, token));
             let mut agrees = span.sample;
-            for guess in guesses.iter().map(Some).chain([None]) {
+            for next in draft.iter().map(Some).chain([None]) {
                 if agrees {
                     let outcome = self.sample(span.slot);
-                    agrees = outcome.as_ref().is_ok_and(|choice| Some(&choice.token) == guess);
+                    agrees = outcome.as_ref().is_ok_and(|choice| Some(&choice.token) == next);
                     sampled.push(Sampled { slot: span.slot, outcome });
                 }
-                guess.into_iter().for_each(|&token| self.push(span.slot, token));
+                next.into_iter().for_each(|&token| self.push(span.slot, token));
             }
         }
-        let rows: usize = batch.spans.iter().map(|span| 1 + span.guessed).sum();
-        assert!(rows == batch.spans.len() || Some(rows as u32) <= self.checked_rows);
+        let rows: usize = batch.spans.iter().map(|span| 1 + span.draft).sum();
+        assert!(rows == batch.spans.len() || Some(rows as u32) <= self.verify_rows);
         assert!(self.used_cells() <= self.capacity.kv_cells as usize, "the cache overflows");
         Ok(())
     }
@@ -211,7 +212,7 @@ impl Bench {
 
     fn with_groups(mut self, groups: usize) -> Self {
         self.groups = groups;
-        self.scheduler.set_groups(groups);
+        self.scheduler.set_pipeline_depth(groups);
         self
     }
 
@@ -330,14 +331,14 @@ fn only_those_who_wait_could_be_next_while_all_others_fly() {
 }
 
 #[test]
-fn who_ends_in_flight_keeps_none_of_its_guesses() {
+fn a_sequence_that_ends_in_flight_keeps_none_of_its_draft() {
     let mut runner = ToyRunner::new(10, 400, 96);
-    (runner.memory, runner.checked_rows) = (1, Some(40));
+    (runner.memory, runner.verify_rows) = (1, Some(40));
     let limits = Limits { speculation: Speculation::Fixed(4), ..limits(4) };
     let mut bench = Bench::new(runner, limits).with_groups(2);
-    // A text in circles, so that guesses are right.
+    // A text in circles, so that drafts are right.
     bench.submit(&work(0, [5; 20].to_vec(), 40));
-    while bench.flights.iter().all(|flight| flight.batch.spans[0].guessed == 0) {
+    while bench.flights.iter().all(|flight| flight.batch.spans[0].draft == 0) {
         bench.step();
         bench.launch();
     }
@@ -387,10 +388,10 @@ proptest! {
         groups in 1..5usize,
         speculation in speculation(),
         memory in prop::sample::select(vec![1, 2, 3, usize::MAX]),
-        checked_rows in prop::option::of(1..40u32),
+        verify_rows in prop::option::of(1..40u32),
     ) {
         let mut runner = ToyRunner::new(10, kv_cells, 96);
-        (runner.full_every, runner.memory, runner.checked_rows) = (full_every, memory, checked_rows);
+        (runner.full_every, runner.memory, runner.verify_rows) = (full_every, memory, verify_rows);
         let limits = Limits { prefix_cache, speculation, ..limits(batch_size) };
         let mut bench = Bench::new(runner, limits).with_groups(groups);
         let system: Vec<TokenId> = (3..33).collect();
@@ -452,15 +453,15 @@ fn speculation() -> impl Strategy<Value = Speculation> {
 /// One request on a runner whose text goes in circles: the steps it took.
 fn steps_of(work: &Work, speculation: Speculation) -> u64 {
     let mut runner = ToyRunner::new(4, 2000, 1000);
-    (runner.memory, runner.checked_rows) = (2, Some(16));
+    (runner.memory, runner.verify_rows) = (2, Some(16));
     let mut bench = Bench::new(runner, Limits { speculation, ..limits(2) });
     bench.submit(work);
     bench.run();
     let (expected, finish) = alone_with(work, 1000, 2);
     assert_eq!((&bench.generated[&0], &bench.ended[&0]), (&expected, &finish));
     let load = bench.scheduler.load();
-    assert_eq!(load.agreed_tokens, expected.len() as u64 - bench.runner.calls);
-    assert!(load.guessed_tokens >= load.agreed_tokens);
+    assert_eq!(load.accepted_tokens, expected.len() as u64 - bench.runner.calls);
+    assert!(load.draft_tokens >= load.accepted_tokens);
     bench.runner.calls
 }
 
@@ -477,15 +478,15 @@ fn a_text_in_circles_takes_few_steps_and_is_the_same() {
 }
 
 #[test]
-fn nothing_is_guessed_while_prompts_want_the_time() {
+fn nothing_is_drafted_while_prompts_want_the_time() {
     let mut runner = ToyRunner::new(4, 2000, 1000);
-    (runner.memory, runner.checked_rows) = (1, Some(16));
+    (runner.memory, runner.verify_rows) = (1, Some(16));
     let limits = Limits { speculation: Speculation::Fixed(4), ..limits(1) };
     let mut bench = Bench::new(runner, limits);
     bench.submit(&work(0, vec![10, 11, 10, 11], 50));
     bench.submit(&work(1, vec![12], 2));
     (0..10).for_each(|_| _ = bench.step());
-    assert_eq!(bench.scheduler.load().guessed_tokens, 0, "another one waits");
+    assert_eq!(bench.scheduler.load().draft_tokens, 0, "another one waits");
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loquent_infer::detok::Detokenizer;
-use loquent_infer::request::{Event, Finish};
-use loquent_infer::runner::TokenId;
+use loquent_infer::request::{Finish, SequenceEvent};
 use loquent_infer::stop::{Match, StopMatcher};
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use loquent_proto::Micros;
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
@@ -86,7 +86,13 @@ impl Choice {
     /// Takes one event of a step that had `rows` sequences and ended at `now`.
     ///
     /// `clear`: the client has taken all earlier flushes; see [`Self::minds_backlog`].
-    pub fn on_event(&mut self, now: Duration, rows: u32, event: Event, clear: bool) -> Progress {
+    pub fn on_event(
+        &mut self,
+        now: Duration,
+        rows: u32,
+        event: SequenceEvent,
+        clear: bool,
+    ) -> Progress {
         if let Some(admitted) = event.admitted {
             self.record.admitted = Some(admitted);
         }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use loquent_infer::request::{Event, Step, Tag, Work};
+use loquent_infer::request::{SequenceEvent, Step, Tag, Work};
 use slab::Slab;
 use tokio::sync::{mpsc, oneshot};
 
@@ -235,7 +235,7 @@ impl Delivery {
     }
 
     /// Takes an event of a step that had `rows` sequences and was `finished` a moment ago.
-    fn handle_event(&mut self, now: Duration, finished: Duration, rows: u32, event: Event) {
+    fn handle_event(&mut self, now: Duration, finished: Duration, rows: u32, event: SequenceEvent) {
         let tag = event.tag;
         let Some(stream) = self.stream(tag) else {
             return;

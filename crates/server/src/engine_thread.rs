@@ -19,8 +19,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use loquent_infer::request::{Step, Tag, Work};
-use loquent_infer::runner::{Batch, RunError, Runner, Sampled, TokenId};
+use loquent_infer::runner::{Batch, RunError, Runner, Sampled};
 use loquent_infer::scheduler::{Limits, Scheduler};
+use loquent_infer::token::TokenId;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -225,12 +226,12 @@ impl Driver {
     /// Starts the next batch if the pipeline has room and there is work for it.
     fn launch(&mut self, flights: &mut VecDeque<Flight>) -> Turn {
         let pipeline = self.runner.pipeline().expect("only runners with one come here");
-        let groups = pipeline.groups();
+        let groups = pipeline.depth();
         if flights.len() >= groups {
             return Turn::Nothing;
         }
         self.gather();
-        self.scheduler.set_groups(groups);
+        self.scheduler.set_pipeline_depth(groups);
         let (started, mut batch) = (self.clock.now(), Batch::default());
         self.scheduler.plan(started, self.runner.as_mut(), &mut batch);
         if batch.is_empty() {

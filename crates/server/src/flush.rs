@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use loquent_infer::request::Admitted;
-use loquent_infer::runner::TokenId;
 use loquent_infer::sampling::Logprobs;
+use loquent_infer::token::TokenId;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;

@@ -35,8 +35,8 @@ pub struct Metrics {
     prefix_queries: IntCounter,
     prefix_hits: IntCounter,
     preemptions: IntCounter,
-    guessed_tokens: IntCounter,
-    agreed_tokens: IntCounter,
+    draft_tokens: IntCounter,
+    accepted_tokens: IntCounter,
     prompt_tokens: IntCounter,
     generation_tokens: IntCounter,
     success: IntCounterVec,
@@ -209,14 +209,10 @@ impl Metrics {
                 "num_preemptions_total",
                 "Completions put back because the KV cache was full.",
             ),
-            guessed_tokens: make.counter(
-                "spec_decode_num_draft_tokens_total",
-                "Tokens guessed ahead and computed.",
-            ),
-            agreed_tokens: make.counter(
-                "spec_decode_num_accepted_tokens_total",
-                "Tokens guessed ahead that were right.",
-            ),
+            draft_tokens: make
+                .counter("spec_decode_num_draft_tokens_total", "Draft tokens computed."),
+            accepted_tokens: make
+                .counter("spec_decode_num_accepted_tokens_total", "Draft tokens accepted."),
             prompt_tokens: make
                 .counter("prompt_tokens_total", "Prompt tokens of finished completions."),
             generation_tokens: make.counter("generation_tokens_total", "Tokens generated."),
@@ -291,8 +287,8 @@ impl Metrics {
         raise(&self.prefix_queries, load.prefix_queries);
         raise(&self.prefix_hits, load.prefix_hits);
         raise(&self.preemptions, load.preemptions);
-        raise(&self.guessed_tokens, load.guessed_tokens);
-        raise(&self.agreed_tokens, load.agreed_tokens);
+        raise(&self.draft_tokens, load.draft_tokens);
+        raise(&self.accepted_tokens, load.accepted_tokens);
     }
 
     /// For one who delivers many streams.

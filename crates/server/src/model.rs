@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
-use loquent_engine::grammar::{CallSyntax, Compiler, GrammarError, Shape, Thinking};
+use loquent_engine::grammar::{AnswerShape, CallSyntax, Compiler, GrammarError, Thinking};
 use loquent_engine::template::{self, ChatPrompt, ChatTemplate, Conversation, TemplateError};
 use loquent_infer::detok::Detokenizer;
-use loquent_infer::runner::TokenId;
 use loquent_infer::sampling::SharedGrammar;
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
@@ -76,7 +76,11 @@ impl GrammarSource {
     ///
     /// # Errors
     /// [`GrammarError`].
-    pub fn compile(&self, vocab: &dyn Vocab, shape: &Shape) -> Result<SharedGrammar, GrammarError> {
+    pub fn compile(
+        &self,
+        vocab: &dyn Vocab,
+        shape: &AnswerShape,
+    ) -> Result<SharedGrammar, GrammarError> {
         match self.0.get_or_init(|| Compiler::new(vocab)) {
             Ok(compiler) => compiler.compile(shape),
             Err(error) => Err(error.clone()),

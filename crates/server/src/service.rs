@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use loquent_engine::grammar::{GrammarError, Shape as AnswerShape, Thinking};
+use loquent_engine::grammar::{AnswerShape, GrammarError, Thinking};
 use loquent_engine::template::TemplateError;
 use loquent_infer::admission::Refusal;
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::{Tag, Work};
-use loquent_infer::runner::TokenId;
 use loquent_infer::sampling::{Sampling, SharedGrammar};
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Encode;
 use loquent_proto::coalesce::StreamInterval;
 use tokio::sync::Semaphore;

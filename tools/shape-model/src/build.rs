@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use loquent_engine::gguf::{TensorSpec, Writer};
+use loquent_engine::gguf::{GgufWriter, TensorSpec};
 use loquent_engine::llama::{Quant, quantize};
 use tempfile::NamedTempFile;
 
@@ -85,7 +85,7 @@ fn draw(
     let specs: Vec<TensorSpec> = tensors.iter().map(|tensor| tensor.spec.clone()).collect();
     let metadata = [order.shape.metadata(), order.vocabulary.metadata.clone()].concat();
     let weights = Weights::new(order.seed);
-    let mut writer = Writer::start(BufWriter::new(file), &metadata, &specs)?;
+    let mut writer = GgufWriter::start(BufWriter::new(file), &metadata, &specs)?;
     let (mut done, all) = (0, order.shape.parameters());
     let mut bytes = Vec::new();
     for tensor in &tensors {

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use loquent_engine::llama::{LlamaRunner, LlamaVocab, LoadOptions, Model, RunnerOptions};
-use loquent_infer::runner::{Batch, Runner, Sampled, Slot, TokenId};
+use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, Vocab};
 
 /// A text with what tokenizers stumble over: scripts, an emoji, control characters, runs of spaces.

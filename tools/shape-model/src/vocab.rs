@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use loquent_engine::gguf::{Array, Header, Limits, Value};
+use loquent_engine::gguf::{Array, Header, ReadLimits, Value};
 
 /// Characters that merges are made of, the frequent ones first; `Ġ` stands for a space.
 const FREQUENT: &str = "Ġetaoinshrdlcumwfgypbvkxjqz0123456789ETAOINSHRDLCUMWFGYPBVKXJQZ\
@@ -37,7 +37,7 @@ pub struct Vocabulary {
 /// # Errors
 /// A file that cannot be read as GGUF, or that has no list of tokens.
 pub fn copied(path: &Path) -> anyhow::Result<Vocabulary> {
-    let header = Header::open(path, Limits::with_arrays())
+    let header = Header::open(path, ReadLimits::with_arrays())
         .with_context(|| format!("the vocabulary {}", path.display()))?;
     let Some(Value::Array(tokens)) = header.get("tokenizer.ggml.tokens") else {
         bail!("{} holds no vocabulary", path.display());

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use loquent_engine::gguf::{Header, Limits};
+use loquent_engine::gguf::{Header, ReadLimits};
 use loquent_engine::llama::{LoadOptions, Model, Quant};
 use shape_model::{Order, Shape, build, trial, vocab};
 
@@ -74,7 +74,7 @@ fn a_vocabulary_is_copied_from_another_file() {
     assert_eq!(vocabulary.len, 3000);
     build(&Order { vocabulary, ..order(shrunken("tiny"), Quant::F16, &to) }, &mut |_| {}).unwrap();
     let tokens = |file| {
-        let header = Header::open(file, Limits::with_arrays()).unwrap();
+        let header = Header::open(file, ReadLimits::with_arrays()).unwrap();
         header.get("tokenizer.ggml.tokens").unwrap().clone()
     };
     assert!(tokens(&from) == tokens(&to));

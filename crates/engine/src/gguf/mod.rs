@@ -2,7 +2,7 @@
 //!
 //! [`Header`] reads metadata and tensor descriptions with every length checked
 //! against the file's size before memory is reserved, so that a truncated or hostile
-//! file is refused with its reason before llama.cpp sees it. [`Writer`] streams a
+//! file is refused with its reason before llama.cpp sees it. [`GgufWriter`] streams a
 //! file out. Format: `docs/gguf.md` of the ggml repository.
 
 mod read;
@@ -11,33 +11,33 @@ mod tensor;
 mod value;
 mod write;
 
-pub use read::{Header, Limits};
+pub use read::{Header, ReadLimits};
 pub use tensor::{TensorInfo, TensorType};
-pub use value::{Array, Kind, Value};
-pub use write::{TensorSpec, Writer};
+pub use value::{Array, Value, ValueKind};
+pub use write::{GgufWriter, TensorSpec};
 
 /// The first four bytes of every GGUF file.
 pub const MAGIC: [u8; 4] = *b"GGUF";
 
-/// Alignment of tensor data where `general.alignment` does not say otherwise, in bytes.
+/// Alignment of tensor data in files without `general.alignment`, in bytes.
 pub const DEFAULT_ALIGNMENT: u32 = 32;
 
 /// Why bytes are not a usable GGUF file.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum GgufError {
     /// The file does not begin with [`MAGIC`].
     #[error("not a GGUF file: it begins with {found:02x?}")]
     Magic {
         /// The first four bytes.
         found: [u8; 4],
     },
-    /// A version that neither this reader nor llama.cpp knows.
-    #[error("GGUF version {0} is not supported (2 and 3 are)")]
+    /// A version that neither this reader nor llama.cpp supports.
+    #[error("GGUF version {0} is not supported; use a file of version 2 or 3")]
     Version(u32),
     /// The file ends before what its header announces.
-    #[error("truncated: {needed_bytes} bytes needed, {actual_bytes} present")]
+    #[error("the file is truncated: it has {actual_bytes} of {needed_bytes} bytes")]
     Truncated {
-        /// Least size the header asks for.
+        /// Least size by the header.
         needed_bytes: u64,
         /// Size of the file.
         actual_bytes: u64,
@@ -50,7 +50,7 @@ pub enum Error {
     Io(#[from] std::io::Error),
 }
 
-impl Error {
+impl GgufError {
     fn malformed(reason: impl Into<String>) -> Self {
         Self::Malformed(reason.into())
     }

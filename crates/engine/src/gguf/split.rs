@@ -1,5 +1,5 @@
-//! Cutting a model into files for split stages: [`Source::open`] judges a model,
-//! [`Source::balance`] or the user chooses the layers, [`Source::write`] writes the files.
+//! Cutting a model into files for split stages: [`SplittableModel::open`] judges a model,
+//! [`SplittableModel::balance`] or the user chooses the layers, [`SplittableModel::write`] writes the files.
 //!
 //! The *entry* file has the tokenizer and the embeddings; it is a GGUF of one tensor that
 //! llama.cpp opens for its vocabulary only. A *stage* file is a model of some consecutive
@@ -17,7 +17,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Array, Error, Header, Kind, Limits, TensorInfo, TensorSpec, TensorType, Value, Writer,
+    Array, GgufError, GgufWriter, Header, ReadLimits, TensorInfo, TensorSpec, TensorType, Value,
+    ValueKind,
 };
 
 /// Version of the keys `loquent.stage.*`.
@@ -41,7 +42,7 @@ pub enum SplitError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: Error,
+        source: GgufError,
     },
     /// A model that cannot be split; the text says why.
     #[error("this model cannot be split: {0}")]
@@ -55,7 +56,7 @@ pub enum SplitError {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        source: Error,
+        source: GgufError,
     },
 }
 
@@ -100,7 +101,7 @@ impl StageKeys {
     fn metadata(self) -> Vec<(String, Value)> {
         [
             ("version", Value::u32(STAGE_VERSION)),
-            ("fingerprint", Value::Unsigned(Kind::U64, self.fingerprint)),
+            ("fingerprint", Value::Unsigned(ValueKind::U64, self.fingerprint)),
             ("first_layer", Value::u32(self.first_layer)),
             ("layers", Value::u32(self.layers)),
             ("all_layers", Value::u32(self.all_layers)),
@@ -112,7 +113,7 @@ impl StageKeys {
 
 /// A model that can be split.
 #[derive(Debug)]
-pub struct Source {
+pub struct SplittableModel {
     path: PathBuf,
     header: Header,
     layers: u32,
@@ -120,7 +121,7 @@ pub struct Source {
 }
 
 /// A tensor of a file to be written, and where its data comes from.
-struct Part<'a> {
+struct PlannedTensor<'a> {
     spec: TensorSpec,
     /// `None` for a placeholder of zeros.
     from: Option<&'a TensorInfo>,
@@ -154,16 +155,16 @@ fn owner(name: &str) -> Option<Owner<'_>> {
     }
 }
 
-impl Source {
+impl SplittableModel {
     /// Opens the model at `path` and checks that it can be split.
     ///
     /// # Errors
     /// [`SplitError::Model`] or [`SplitError::Unsupported`].
     pub fn open(path: &Path) -> Result<Self, SplitError> {
         let model = |source| SplitError::Model { path: path.to_owned(), source };
-        let header = Header::open(path, Limits::with_arrays()).map_err(model)?;
+        let header = Header::open(path, ReadLimits::with_arrays()).map_err(model)?;
         let layers = check(&header)?;
-        let fingerprint = fingerprint(path, &header).map_err(|e| model(Error::Io(e)))?;
+        let fingerprint = fingerprint(path, &header).map_err(|e| model(GgufError::Io(e)))?;
         Ok(Self { path: path.to_owned(), header, layers, fingerprint })
     }
 
@@ -257,7 +258,7 @@ impl Source {
     }
 
     /// Every tensor of the model was given to someone, and only shared and tied ones to several.
-    fn check_owned<'a>(&self, parts: impl Iterator<Item = &'a Part<'a>>) {
+    fn check_owned<'a>(&self, parts: impl Iterator<Item = &'a PlannedTensor<'a>>) {
         let mut copies: BTreeMap<&str, usize> = BTreeMap::new();
         parts.filter_map(|part| part.from).for_each(|t| *copies.entry(&t.name).or_default() += 1);
         for tensor in &self.header.tensors {
@@ -284,7 +285,7 @@ impl Source {
         }
     }
 
-    fn entry(&self) -> (Vec<(String, Value)>, Vec<Part<'_>>) {
+    fn entry(&self) -> (Vec<(String, Value)>, Vec<PlannedTensor<'_>>) {
         let mut metadata: Vec<_> = self.header.metadata.clone();
         metadata.retain(|(key, _)| !is_of_container(key));
         metadata.extend(self.keys(&(0..0)).metadata());
@@ -292,7 +293,7 @@ impl Source {
         (metadata, vec![copy(embeddings, embeddings.name.clone())])
     }
 
-    fn stage(&self, layers: &Range<u32>) -> (Vec<(String, Value)>, Vec<Part<'_>>) {
+    fn stage(&self, layers: &Range<u32>) -> (Vec<(String, Value)>, Vec<PlannedTensor<'_>>) {
         let (is_first, is_last) = (layers.start == 0, layers.end == self.layers);
         let embeddings = self.find("token_embd.weight").expect("checked when it was opened");
         let mut parts = Vec::new();
@@ -376,9 +377,9 @@ impl Source {
         &self,
         path: &Path,
         metadata: &[(String, Value)],
-        parts: &[Part<'_>],
+        parts: &[PlannedTensor<'_>],
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(), Error> {
+    ) -> Result<(), GgufError> {
         let unfinished = path.with_extension("gguf.part");
         let written = self.write_parts(&unfinished, metadata, parts, progress);
         let published = written.and_then(|()| Ok(std::fs::rename(&unfinished, path)?));
@@ -393,13 +394,13 @@ impl Source {
         &self,
         path: &Path,
         metadata: &[(String, Value)],
-        parts: &[Part<'_>],
+        parts: &[PlannedTensor<'_>],
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(), Error> {
+    ) -> Result<(), GgufError> {
         let mut input = BufReader::with_capacity(1 << 20, File::open(&self.path)?);
         let specs: Vec<TensorSpec> = parts.iter().map(|part| part.spec.clone()).collect();
         let sink = BufWriter::with_capacity(1 << 20, File::create(path)?);
-        let mut writer = Writer::start(sink, metadata, &specs)?;
+        let mut writer = GgufWriter::start(sink, metadata, &specs)?;
         for part in parts {
             let bytes = match part.from {
                 Some(tensor) => {
@@ -414,19 +415,19 @@ impl Source {
         Ok(())
     }
 
-    /// Bytes that [`Source::write`] will write as tensor data.
+    /// Bytes that [`SplittableModel::write`] will write as tensor data.
     pub fn total_bytes(&self) -> u64 {
         self.bytes_of(|_| true) + self.head_bytes()
     }
 }
 
-fn copy(tensor: &TensorInfo, name: String) -> Part<'_> {
+fn copy(tensor: &TensorInfo, name: String) -> PlannedTensor<'_> {
     let spec = TensorSpec { name, dims: tensor.dims.clone(), kind: tensor.kind };
-    Part { spec, from: Some(tensor) }
+    PlannedTensor { spec, from: Some(tensor) }
 }
 
-fn zeros<'a>(name: &str, dims: &[u64]) -> Part<'a> {
-    Part { spec: TensorSpec::f32(name, dims), from: None }
+fn zeros<'a>(name: &str, dims: &[u64]) -> PlannedTensor<'a> {
+    PlannedTensor { spec: TensorSpec::f32(name, dims), from: None }
 }
 
 /// Keys that describe the file rather than the model.

@@ -1,8 +1,8 @@
 //! Tensor descriptions and the sizes of ggml's element types.
 
-use super::Error;
+use super::GgufError;
 
-/// An element type by ggml's number; unknown numbers are kept as they are.
+/// An element type by ggml's number; numbers unknown here are kept, not refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorType(pub u32);
 
@@ -59,7 +59,7 @@ pub struct TensorInfo {
     pub dims: Vec<u64>,
     /// Its element type.
     pub kind: TensorType,
-    /// Where its data begins, counted from the data section.
+    /// Offset of its data in bytes, from the beginning of the data section.
     pub offset: u64,
 }
 
@@ -67,31 +67,32 @@ impl TensorInfo {
     /// Number of elements.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when the product does not fit 63 bits.
-    pub fn elements(&self) -> Result<u64, Error> {
+    /// [`GgufError::Malformed`] when the product does not fit 63 bits.
+    pub fn elements(&self) -> Result<u64, GgufError> {
         let product = self.dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
         product
             .filter(|&n| i64::try_from(n).is_ok())
-            .ok_or_else(|| Error::malformed(format!("tensor {:?} is too large", self.name)))
+            .ok_or_else(|| GgufError::malformed(format!("tensor {:?} is too large", self.name)))
     }
 
     /// Bytes of its data; `None` for an element type unknown here.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when rows are no whole number of blocks, or on overflow.
-    pub fn bytes(&self) -> Result<Option<u64>, Error> {
+    /// [`GgufError::Malformed`] when a row is not a whole number of blocks, or on overflow.
+    pub fn bytes(&self) -> Result<Option<u64>, GgufError> {
         let Some((block_elements, block_bytes)) = self.kind.block() else {
             return Ok(None);
         };
         let row = self.dims.first().copied().unwrap_or(1);
         if row % block_elements != 0 {
-            let reason = format!("tensor {:?}: rows of {row} are no whole blocks", self.name);
-            return Err(Error::malformed(reason));
+            let reason =
+                format!("tensor {:?}: rows of {row} elements are not whole blocks", self.name);
+            return Err(GgufError::malformed(reason));
         }
         let blocks = self.elements()? / block_elements;
         let bytes = blocks.checked_mul(block_bytes);
         bytes
             .map(Some)
-            .ok_or_else(|| Error::malformed(format!("tensor {:?} is too large", self.name)))
+            .ok_or_else(|| GgufError::malformed(format!("tensor {:?} is too large", self.name)))
     }
 }

@@ -11,7 +11,7 @@ fn metadata() -> Vec<(String, Value)> {
     vec![
         entry("general.architecture", Value::string("llama")),
         entry("llama.block_count", Value::u32(2)),
-        entry("a.signed", Value::Signed(Kind::I16, -7)),
+        entry("a.signed", Value::Signed(ValueKind::I16, -7)),
         entry("a.float", Value::F32(0.5)),
         entry("a.double", Value::F64(-1.25)),
         entry("a.bool", Value::Bool(true)),
@@ -23,17 +23,17 @@ fn metadata() -> Vec<(String, Value)> {
 
 fn file() -> Vec<u8> {
     let tensors = [TensorSpec::f32("a", &[3, 2]), TensorSpec::f32("b", &[5])];
-    let mut writer = Writer::start(Vec::new(), &metadata(), &tensors).unwrap();
+    let mut writer = GgufWriter::start(Vec::new(), &metadata(), &tensors).unwrap();
     writer.data_f32(&[1.0; 6]).unwrap();
     writer.data_f32(&[2.0; 5]).unwrap();
     writer.finish().unwrap()
 }
 
-fn read(bytes: &[u8], limits: Limits) -> Result<Header, Error> {
+fn read(bytes: &[u8], limits: ReadLimits) -> Result<Header, GgufError> {
     let header = Header::read(Cursor::new(bytes), bytes.len() as u64, limits)?;
     let (needed_bytes, actual_bytes) = (header.file_bytes()?, bytes.len() as u64);
     match needed_bytes > actual_bytes {
-        true => Err(Error::Truncated { needed_bytes, actual_bytes }),
+        true => Err(GgufError::Truncated { needed_bytes, actual_bytes }),
         false => Ok(header),
     }
 }
@@ -41,7 +41,7 @@ fn read(bytes: &[u8], limits: Limits) -> Result<Header, Error> {
 #[test]
 fn reads_back_what_was_written() {
     let bytes = file();
-    let header = read(&bytes, Limits::with_arrays()).unwrap();
+    let header = read(&bytes, ReadLimits::with_arrays()).unwrap();
     assert_eq!(header.metadata, metadata());
     assert_eq!(header.architecture(), Some("llama"));
     assert_eq!(header.model_number("block_count"), Some(2));
@@ -53,10 +53,10 @@ fn reads_back_what_was_written() {
 
 #[test]
 fn skips_arrays_unless_asked() {
-    let header = read(&file(), Limits::default()).unwrap();
-    let skipped = Array { item: Kind::String, len: 3, bytes: None };
+    let header = read(&file(), ReadLimits::default()).unwrap();
+    let skipped = Array { item: ValueKind::String, len: 3, bytes: None };
     assert_eq!(header.get("tokens"), Some(&Value::Array(skipped)));
-    let header = read(&file(), Limits::with_arrays()).unwrap();
+    let header = read(&file(), ReadLimits::with_arrays()).unwrap();
     let Some(Value::Array(tokens)) = header.get("tokens") else { panic!("no tokens") };
     assert_eq!(tokens.strings(), [&b"a"[..], b"", b"ccc"]);
 }
@@ -64,10 +64,10 @@ fn skips_arrays_unless_asked() {
 #[test]
 fn every_cut_is_truncated() {
     let bytes = file();
-    let needed = read(&bytes, Limits::default()).unwrap().file_bytes().unwrap() as usize;
+    let needed = read(&bytes, ReadLimits::default()).unwrap().file_bytes().unwrap() as usize;
     for len in 0..needed {
-        let error = read(&bytes[..len], Limits::default()).unwrap_err();
-        assert!(matches!(error, Error::Truncated { .. }), "{len}: {error}");
+        let error = read(&bytes[..len], ReadLimits::default()).unwrap_err();
+        assert!(matches!(error, GgufError::Truncated { .. }), "{len}: {error}");
     }
 }
 
@@ -75,10 +75,10 @@ fn every_cut_is_truncated() {
 fn names_what_is_wrong() {
     let mut bytes = file();
     bytes[0] = b'X';
-    assert!(matches!(read(&bytes, Limits::default()), Err(Error::Magic { .. })));
+    assert!(matches!(read(&bytes, ReadLimits::default()), Err(GgufError::Magic { .. })));
     let mut bytes = file();
     bytes[4] = 9;
-    assert!(matches!(read(&bytes, Limits::default()), Err(Error::Version(9))));
+    assert!(matches!(read(&bytes, ReadLimits::default()), Err(GgufError::Version(9))));
 }
 
 #[test]
@@ -87,26 +87,26 @@ fn announced_lengths_reserve_nothing() {
     for at in [8, 16, 24, 56] {
         let mut bytes = file();
         bytes[at..at + 8].copy_from_slice(&(1u64 << 60).to_le_bytes());
-        assert!(read(&bytes, Limits::with_arrays()).is_err(), "length at {at}");
+        assert!(read(&bytes, ReadLimits::with_arrays()).is_err(), "length at {at}");
     }
 }
 
 #[test]
 fn writer_refuses_wrong_sizes() {
     let tensors = [TensorSpec::f32("a", &[3])];
-    let mut writer = Writer::start(Vec::new(), &[], &tensors).unwrap();
+    let mut writer = GgufWriter::start(Vec::new(), &[], &tensors).unwrap();
     assert!(writer.data_f32(&[0.0; 2]).is_err());
-    let writer = Writer::start(Vec::new(), &[], &tensors).unwrap();
+    let writer = GgufWriter::start(Vec::new(), &[], &tensors).unwrap();
     assert!(writer.finish().is_err());
 }
 
 proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let _ = read(&bytes, Limits::with_arrays());
+        let _ = read(&bytes, ReadLimits::with_arrays());
         let mut gguf = b"GGUF\x03\0\0\0".to_vec();
         gguf.extend_from_slice(&bytes);
-        let _ = read(&gguf, Limits::with_arrays());
+        let _ = read(&gguf, ReadLimits::with_arrays());
     }
 
     #[test]
@@ -114,6 +114,6 @@ proptest! {
         let mut bytes = file();
         let end = (at + len).min(bytes.len());
         bytes[at.min(end)..end].fill(value);
-        let _ = read(&bytes, Limits::with_arrays());
+        let _ = read(&bytes, ReadLimits::with_arrays());
     }
 }

@@ -1,11 +1,11 @@
-//! Metadata values.
+//! Metadata values of a GGUF file, and their types.
 
-use super::Error;
+use super::GgufError;
 
 /// The type of a metadata value or array element, with GGUF's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
-pub enum Kind {
+pub enum ValueKind {
     /// Unsigned, 8 bits.
     U8 = 0,
     /// Signed, 8 bits.
@@ -34,35 +34,35 @@ pub enum Kind {
     F64 = 12,
 }
 
-impl Kind {
+impl ValueKind {
     /// The type with GGUF's number `n`.
-    pub(super) fn from_number(n: u32) -> Result<Self, Error> {
-        const ALL: [Kind; 13] = [
-            Kind::U8,
-            Kind::I8,
-            Kind::U16,
-            Kind::I16,
-            Kind::U32,
-            Kind::I32,
-            Kind::F32,
-            Kind::Bool,
-            Kind::String,
-            Kind::Array,
-            Kind::U64,
-            Kind::I64,
-            Kind::F64,
+    pub(super) fn from_number(n: u32) -> Result<Self, GgufError> {
+        const ALL: [ValueKind; 13] = [
+            ValueKind::U8,
+            ValueKind::I8,
+            ValueKind::U16,
+            ValueKind::I16,
+            ValueKind::U32,
+            ValueKind::I32,
+            ValueKind::F32,
+            ValueKind::Bool,
+            ValueKind::String,
+            ValueKind::Array,
+            ValueKind::U64,
+            ValueKind::I64,
+            ValueKind::F64,
         ];
-        ALL.get(n as usize).copied().ok_or_else(|| Error::malformed(format!("value type {n}")))
+        ALL.get(n as usize).copied().ok_or_else(|| GgufError::malformed(format!("value type {n}")))
     }
 
-    /// Bytes of one value; `None` where values differ in length.
+    /// Bytes of one value; `None` for types whose values differ in length.
     pub fn fixed_bytes(self) -> Option<u64> {
         match self {
-            Kind::U8 | Kind::I8 | Kind::Bool => Some(1),
-            Kind::U16 | Kind::I16 => Some(2),
-            Kind::U32 | Kind::I32 | Kind::F32 => Some(4),
-            Kind::U64 | Kind::I64 | Kind::F64 => Some(8),
-            Kind::String | Kind::Array => None,
+            ValueKind::U8 | ValueKind::I8 | ValueKind::Bool => Some(1),
+            ValueKind::U16 | ValueKind::I16 => Some(2),
+            ValueKind::U32 | ValueKind::I32 | ValueKind::F32 => Some(4),
+            ValueKind::U64 | ValueKind::I64 | ValueKind::F64 => Some(8),
+            ValueKind::String | ValueKind::Array => None,
         }
     }
 }
@@ -71,16 +71,16 @@ impl Kind {
 /// copied into another file as it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array {
-    /// Type of its elements (never [`Kind::Array`]).
-    pub item: Kind,
+    /// Type of its elements (never [`ValueKind::Array`]).
+    pub item: ValueKind,
     /// Number of elements.
     pub len: u64,
-    /// The elements, little-endian; `None` where [`super::Limits::keep_arrays`] was off.
+    /// The elements, little-endian; `None` if [`super::ReadLimits::keep_arrays`] was off.
     pub bytes: Option<Vec<u8>>,
 }
 
 impl Array {
-    /// An array of strings.
+    /// An array of strings, each with its length before it.
     pub fn of_strings<S: AsRef<[u8]>>(items: impl IntoIterator<Item = S>) -> Self {
         let (mut len, mut bytes) = (0, Vec::new());
         for item in items {
@@ -89,25 +89,25 @@ impl Array {
             bytes.extend_from_slice(item);
             len += 1;
         }
-        Self { item: Kind::String, len, bytes: Some(bytes) }
+        Self { item: ValueKind::String, len, bytes: Some(bytes) }
     }
 
     /// An array of 32-bit signed integers.
     pub fn of_i32(items: impl IntoIterator<Item = i32>) -> Self {
         let bytes: Vec<u8> = items.into_iter().flat_map(i32::to_le_bytes).collect();
-        Self { item: Kind::I32, len: bytes.len() as u64 / 4, bytes: Some(bytes) }
+        Self { item: ValueKind::I32, len: bytes.len() as u64 / 4, bytes: Some(bytes) }
     }
 
     /// An array of 32-bit floats.
     pub fn of_f32(items: impl IntoIterator<Item = f32>) -> Self {
         let bytes: Vec<u8> = items.into_iter().flat_map(f32::to_le_bytes).collect();
-        Self { item: Kind::F32, len: bytes.len() as u64 / 4, bytes: Some(bytes) }
+        Self { item: ValueKind::F32, len: bytes.len() as u64 / 4, bytes: Some(bytes) }
     }
 
     /// The elements of an array of strings; empty for other arrays and skipped ones.
     pub fn strings(&self) -> Vec<&[u8]> {
         let mut rest = match (&self.bytes, self.item) {
-            (Some(bytes), Kind::String) => bytes.as_slice(),
+            (Some(bytes), ValueKind::String) => bytes.as_slice(),
             _ => &[],
         };
         let mut items = Vec::new();
@@ -127,35 +127,35 @@ impl Array {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// Unsigned integers of all widths.
-    Unsigned(Kind, u64),
+    Unsigned(ValueKind, u64),
     /// Signed integers of all widths.
-    Signed(Kind, i64),
+    Signed(ValueKind, i64),
     /// A 32-bit float.
     F32(f32),
     /// A 64-bit float.
     F64(f64),
-    /// A truth value.
+    /// One byte, true or false.
     Bool(bool),
-    /// A string; GGUF asks for UTF-8, but files with other bytes exist.
+    /// A string; GGUF requires UTF-8, but files with other bytes exist.
     String(Vec<u8>),
-    /// A string longer than [`super::Limits::string_bytes`], skipped; its length.
+    /// A string longer than [`super::ReadLimits::string_bytes`], skipped; its length.
     LongString(u64),
-    /// An array.
+    /// Several values of one type.
     Array(Array),
 }
 
 impl Value {
     /// A 32-bit unsigned integer.
     pub fn u32(n: u32) -> Self {
-        Self::Unsigned(Kind::U32, n.into())
+        Self::Unsigned(ValueKind::U32, n.into())
     }
 
-    /// A string.
+    /// A string value from text.
     pub fn string(text: impl Into<String>) -> Self {
         Self::String(text.into().into_bytes())
     }
 
-    /// The value as an unsigned number, where it is a non-negative integer.
+    /// The value as an unsigned number; `None` unless it is a non-negative integer.
     pub fn as_u64(&self) -> Option<u64> {
         match *self {
             Self::Unsigned(_, n) => Some(n),
@@ -164,7 +164,7 @@ impl Value {
         }
     }
 
-    /// The value as text, where it is a string of UTF-8.
+    /// The value as text; `None` unless it is a string in UTF-8.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Self::String(bytes) => std::str::from_utf8(bytes).ok(),

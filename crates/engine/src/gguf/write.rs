@@ -2,13 +2,13 @@
 
 use std::io::{self, Read, Write};
 
-use super::value::{Kind, Value};
-use super::{DEFAULT_ALIGNMENT, Error, MAGIC, TensorInfo, TensorType};
+use super::value::{Value, ValueKind};
+use super::{DEFAULT_ALIGNMENT, GgufError, MAGIC, TensorInfo, TensorType};
 
 /// A tensor to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Its name.
+    /// Its name, for example `blk.0.attn_q.weight`.
     pub name: String,
     /// Sizes, fastest-varying first.
     pub dims: Vec<u64>,
@@ -23,26 +23,26 @@ impl TensorSpec {
     }
 }
 
-/// Writes one GGUF version 3 file: [`Writer::start`], then the data of every tensor in
-/// order by [`Writer::data`], then [`Writer::finish`].
+/// Writes one GGUF version 3 file: [`GgufWriter::start`], then the data of every tensor in
+/// order by [`GgufWriter::data`], then [`GgufWriter::finish`].
 #[derive(Debug)]
-pub struct Writer<W> {
+pub struct GgufWriter<W> {
     sink: W,
-    /// Bytes each tensor still to come occupies, last first.
+    /// Data sizes in bytes of the tensors still to come, last first.
     sizes: Vec<u64>,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> GgufWriter<W> {
     /// Writes everything before the tensor data.
     ///
     /// # Errors
-    /// [`Error::Io`] of the sink; [`Error::Malformed`] for a tensor or value that the
+    /// [`GgufError::Io`] of the sink; [`GgufError::Malformed`] for a tensor or value that the
     /// format cannot hold (a skipped string or array, an unknown element type).
     pub fn start(
         mut sink: W,
         metadata: &[(String, Value)],
         tensors: &[TensorSpec],
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, GgufError> {
         let mut head = Vec::new();
         head.extend_from_slice(&MAGIC);
         head.extend_from_slice(&3u32.to_le_bytes());
@@ -51,7 +51,7 @@ impl<W: Write> Writer<W> {
         for (key, value) in metadata {
             put_bytes(&mut head, key.as_bytes());
             put_value(&mut head, value).map_err(|reason| {
-                Error::malformed(format!("metadata {key:?} cannot be written: {reason}"))
+                GgufError::malformed(format!("metadata {key:?} cannot be written: {reason}"))
             })?;
         }
         let mut sizes = put_tensors(&mut head, tensors)?;
@@ -64,12 +64,13 @@ impl<W: Write> Writer<W> {
     /// Writes the next tensor's data, and the padding after it.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when `bytes` has not the described length or no tensor is left.
-    pub fn data(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let size = self.sizes.pop().ok_or_else(|| Error::malformed("no tensor is left"))?;
+    /// [`GgufError::Malformed`] when `bytes` does not have the described length, or no tensor is
+    /// left; [`GgufError::Io`] of the sink.
+    pub fn data(&mut self, bytes: &[u8]) -> Result<(), GgufError> {
+        let size = self.sizes.pop().ok_or_else(|| GgufError::malformed("no tensor is left"))?;
         if bytes.len() as u64 != size {
-            let reason = format!("a tensor of {size} bytes was given {}", bytes.len());
-            return Err(Error::malformed(reason));
+            let reason = format!("a tensor of {size} bytes got {}", bytes.len());
+            return Err(GgufError::malformed(reason));
         }
         self.sink.write_all(bytes)?;
         Ok(self.pad_after(size)?)
@@ -78,12 +79,12 @@ impl<W: Write> Writer<W> {
     /// Writes the next tensor's data from `source`, and the padding after it. Returns its length.
     ///
     /// # Errors
-    /// As [`Writer::data`]; [`Error::Io`] also when `source` ends too early.
-    pub fn data_from(&mut self, source: impl Read) -> Result<u64, Error> {
-        let size = self.sizes.pop().ok_or_else(|| Error::malformed("no tensor is left"))?;
+    /// As [`GgufWriter::data`]; [`GgufError::Io`] also when `source` ends too early.
+    pub fn data_from(&mut self, source: impl Read) -> Result<u64, GgufError> {
+        let size = self.sizes.pop().ok_or_else(|| GgufError::malformed("no tensor is left"))?;
         let copied = io::copy(&mut source.take(size), &mut self.sink)?;
         if copied < size {
-            return Err(Error::Truncated { needed_bytes: size, actual_bytes: copied });
+            return Err(GgufError::Truncated { needed_bytes: size, actual_bytes: copied });
         }
         self.pad_after(size)?;
         Ok(size)
@@ -97,19 +98,19 @@ impl<W: Write> Writer<W> {
     /// Writes the next tensor's data from 32-bit floats.
     ///
     /// # Errors
-    /// As [`Writer::data`].
-    pub fn data_f32(&mut self, values: &[f32]) -> Result<(), Error> {
+    /// As [`GgufWriter::data`].
+    pub fn data_f32(&mut self, values: &[f32]) -> Result<(), GgufError> {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.data(&bytes)
     }
 
-    /// Ends the file and gives the sink back.
+    /// Flushes the file and returns the sink.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when tensors are missing.
-    pub fn finish(mut self) -> Result<W, Error> {
+    /// [`GgufError::Malformed`] when tensors have no data yet; [`GgufError::Io`] of the sink.
+    pub fn finish(mut self) -> Result<W, GgufError> {
         if !self.sizes.is_empty() {
-            return Err(Error::malformed(format!("{} tensors have no data", self.sizes.len())));
+            return Err(GgufError::malformed(format!("{} tensors have no data", self.sizes.len())));
         }
         self.sink.flush()?;
         Ok(self.sink)
@@ -125,7 +126,7 @@ fn pad(head: &mut Vec<u8>) {
     head.resize(head.len().next_multiple_of(DEFAULT_ALIGNMENT as usize), 0);
 }
 
-fn put_kind(head: &mut Vec<u8>, kind: Kind) {
+fn put_kind(head: &mut Vec<u8>, kind: ValueKind) {
     head.extend_from_slice(&(kind as u32).to_le_bytes());
 }
 
@@ -133,18 +134,18 @@ fn put_value(head: &mut Vec<u8>, value: &Value) -> Result<(), &'static str> {
     match value {
         Value::Unsigned(kind, n) => put_number(head, *kind, *n),
         Value::Signed(kind, n) => put_number(head, *kind, *n as u64),
-        Value::F32(x) => put_number(head, Kind::F32, x.to_bits().into()),
-        Value::F64(x) => put_number(head, Kind::F64, x.to_bits()),
-        Value::Bool(b) => put_number(head, Kind::Bool, (*b).into()),
+        Value::F32(x) => put_number(head, ValueKind::F32, x.to_bits().into()),
+        Value::F64(x) => put_number(head, ValueKind::F64, x.to_bits()),
+        Value::Bool(b) => put_number(head, ValueKind::Bool, (*b).into()),
         Value::String(bytes) => {
-            put_kind(head, Kind::String);
+            put_kind(head, ValueKind::String);
             put_bytes(head, bytes);
             Ok(())
         }
         Value::LongString(_) => Err("its text was skipped"),
         Value::Array(array) => {
             let bytes = array.bytes.as_ref().ok_or("its elements were skipped")?;
-            put_kind(head, Kind::Array);
+            put_kind(head, ValueKind::Array);
             put_kind(head, array.item);
             head.extend_from_slice(&array.len.to_le_bytes());
             head.extend_from_slice(bytes);
@@ -154,21 +155,21 @@ fn put_value(head: &mut Vec<u8>, value: &Value) -> Result<(), &'static str> {
 }
 
 /// Writes the low bytes of `bits`, as many as `kind` has (two's complement keeps signs).
-fn put_number(head: &mut Vec<u8>, kind: Kind, bits: u64) -> Result<(), &'static str> {
+fn put_number(head: &mut Vec<u8>, kind: ValueKind, bits: u64) -> Result<(), &'static str> {
     let bytes = kind.fixed_bytes().ok_or("a number cannot have this type")?;
     put_kind(head, kind);
     head.extend_from_slice(&bits.to_le_bytes()[..bytes as usize]);
     Ok(())
 }
 
-fn put_tensors(head: &mut Vec<u8>, tensors: &[TensorSpec]) -> Result<Vec<u64>, Error> {
+fn put_tensors(head: &mut Vec<u8>, tensors: &[TensorSpec]) -> Result<Vec<u64>, GgufError> {
     let mut offset = 0u64;
     let mut sizes = Vec::with_capacity(tensors.len());
     for spec in tensors {
         let TensorSpec { name, dims, kind } = spec.clone();
         let info = TensorInfo { name, dims, kind, offset };
         let size = info.bytes()?.ok_or_else(|| {
-            Error::malformed(format!("tensor {:?} has an unknown element type", info.name))
+            GgufError::malformed(format!("tensor {:?} has an unknown element type", info.name))
         })?;
         put_bytes(head, info.name.as_bytes());
         head.extend_from_slice(&(info.dims.len() as u32).to_le_bytes());

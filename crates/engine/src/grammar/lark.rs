@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::{CallSyntax, Shape, Thinking, ToolShape};
+use super::{AnswerShape, CallSyntax, Thinking, ToolShape};
 
 /// Most calls in one answer.
 const MAX_CALLS: usize = 16;
@@ -14,7 +14,7 @@ const MAX_CALLS: usize = 16;
 /// otherwise go on with blanks until its tokens are used up.
 const SPACE: &str = r" |\n {0,24}";
 
-pub(super) fn write(shape: &Shape) -> String {
+pub(super) fn write(shape: &AnswerShape) -> String {
     let mut text = String::new();
     let body = match (shape.json.is_some(), shape.tools.is_empty()) {
         (true, true) => "json",
@@ -40,7 +40,7 @@ pub(super) fn write(shape: &Shape) -> String {
     text
 }
 
-fn write_calls(text: &mut String, shape: &Shape) {
+fn write_calls(text: &mut String, shape: &AnswerShape) {
     let syntax = shape.syntax.unwrap_or(CallSyntax::Tagged);
     let more = match (shape.parallel, syntax) {
         (true, CallSyntax::Tagged) => format!(" (\"\\n\" call){{0,{}}}", MAX_CALLS - 1),

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use loquent_infer::runner::TokenId;
 use loquent_infer::sampling::{Constraint, Grammar, SharedGrammar};
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use serde_json::Value;
 
@@ -58,7 +58,7 @@ pub struct ToolShape {
 
 /// What an answer must look like.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Shape {
+pub struct AnswerShape {
     /// JSON that fits this schema. With tools: this or calls.
     pub json: Option<Value>,
     /// Calls of these tools; empty for none.
@@ -116,7 +116,7 @@ impl Compiler {
     ///
     /// # Errors
     /// [`GrammarError::Schema`] or [`GrammarError::TooLarge`].
-    pub fn compile(&self, shape: &Shape) -> Result<SharedGrammar, GrammarError> {
+    pub fn compile(&self, shape: &AnswerShape) -> Result<SharedGrammar, GrammarError> {
         let text = lark::write(shape);
         if text.len() > MAX_GRAMMAR_BYTES {
             return Err(GrammarError::TooLarge);

@@ -1,8 +1,8 @@
 //! Grammars against random choices among what they allow: whatever is chosen, what comes
 //! out fits the schema.
 
-use loquent_infer::runner::RowError;
 use loquent_infer::sampling::{Sampler, Sampling, Scratch};
+use loquent_infer::token::RowError;
 use serde_json::json;
 
 use super::*;
@@ -61,7 +61,7 @@ fn person() -> Value {
 
 #[test]
 fn random_choices_fit_the_schema() {
-    let shape = Shape { json: Some(person()), ..Shape::default() };
+    let shape = AnswerShape { json: Some(person()), ..AnswerShape::default() };
     let grammar = compiler().compile(&shape).unwrap();
     for seed in 0..30 {
         let text = speak(&grammar, seed).unwrap();
@@ -84,12 +84,12 @@ fn calls_are_written_as_the_model_writes_them() {
     let tools = ["weather", "time_of-day"]
         .map(|name| ToolShape { name: name.into(), parameters: parameters.clone() })
         .to_vec();
-    let shape = |syntax, thinking| Shape {
+    let shape = |syntax, thinking| AnswerShape {
         tools: tools.clone(),
         syntax: Some(syntax),
         parallel: true,
         thinking,
-        ..Shape::default()
+        ..AnswerShape::default()
     };
     let compiler = compiler();
     let tagged = compiler.compile(&shape(CallSyntax::Tagged, Thinking::Never)).unwrap();
@@ -109,7 +109,8 @@ fn calls_are_written_as_the_model_writes_them() {
 
 #[test]
 fn a_sampler_built_anew_goes_on_where_it_was() {
-    let shape = Shape { json: Some(json!({"const": {"answer": 42}})), ..Shape::default() };
+    let shape =
+        AnswerShape { json: Some(json!({"const": {"answer": 42}})), ..AnswerShape::default() };
     let grammar = compiler().compile(&shape).unwrap();
     let whole = speak(&grammar, 1).unwrap();
     let mut constraint = grammar.0.start(b"{\"answer\"".map(TokenId::from).as_slice());
@@ -129,11 +130,11 @@ fn what_cannot_be_upheld_is_refused() {
         json!({"not": {"type": "string"}}),
         json!(false),
     ] {
-        let shape = Shape { json: Some(schema.clone()), ..Shape::default() };
+        let shape = AnswerShape { json: Some(schema.clone()), ..AnswerShape::default() };
         let outcome = compiler.compile(&shape).err();
         assert!(matches!(outcome, Some(GrammarError::Schema(_))), "{schema}: {outcome:?}");
     }
     let large = json!({"enum": ["x".repeat(MAX_GRAMMAR_BYTES)]});
-    let shape = Shape { json: Some(large), ..Shape::default() };
+    let shape = AnswerShape { json: Some(large), ..AnswerShape::default() };
     assert_eq!(compiler.compile(&shape).err(), Some(GrammarError::TooLarge));
 }

@@ -10,8 +10,8 @@ use std::thread;
 
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
-use loquent_infer::runner::{RowError, TokenId};
 use loquent_infer::sampling::Constraint;
+use loquent_infer::token::{RowError, TokenId};
 
 /// Most threads that compute masks.
 const MAX_WORKERS: usize = 4;
@@ -79,7 +79,7 @@ fn work(queue: &Mutex<Receiver<Job>>) {
     }
 }
 
-enum State {
+enum MaskState {
     /// With a worker.
     Computing(Receiver<Position>),
     /// Its mask is here.
@@ -91,7 +91,7 @@ enum State {
 /// A completion's constraint, computed elsewhere.
 pub(super) struct Pending {
     workers: Workers,
-    state: State,
+    state: MaskState,
 }
 
 impl Pending {
@@ -109,17 +109,17 @@ impl Pending {
             let position = Position { matcher, mask: Err(String::new()) };
             position.advance(&generated)
         });
-        Self { workers, state: State::Computing(outcome) }
+        Self { workers, state: MaskState::Computing(outcome) }
     }
 }
 
 impl Constraint for Pending {
     fn allowed(&mut self) -> Result<&[u32], RowError> {
-        if let State::Computing(outcome) = &self.state {
+        if let MaskState::Computing(outcome) = &self.state {
             let lost = |_| RowError::Constraint("its thread was lost".into());
-            self.state = State::Ready(Box::new(outcome.recv().map_err(lost)?));
+            self.state = MaskState::Ready(Box::new(outcome.recv().map_err(lost)?));
         }
-        let State::Ready(position) = &self.state else {
+        let MaskState::Ready(position) = &self.state else {
             unreachable!("a mask was computed or is being computed");
         };
         match &position.mask {
@@ -129,10 +129,10 @@ impl Constraint for Pending {
     }
 
     fn accept(&mut self, token: TokenId) {
-        match std::mem::replace(&mut self.state, State::Moving) {
-            State::Ready(position) => {
+        match std::mem::replace(&mut self.state, MaskState::Moving) {
+            MaskState::Ready(position) => {
                 let next = self.workers.run(move || position.advance(&[token]));
-                self.state = State::Computing(next);
+                self.state = MaskState::Computing(next);
             }
             _ => unreachable!("a token is chosen from a mask"),
         }

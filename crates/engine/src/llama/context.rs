@@ -8,7 +8,7 @@ use loquent_infer::runner::{Batch, RunError, Span};
 use super::threads::ThreadPool;
 use super::{Model, log, sys};
 
-/// The arrays that llama.cpp reads a batch from, reused from step to step.
+/// The arrays from which llama.cpp reads a batch; their memory is reused from step to step.
 #[derive(Debug, Default)]
 struct NativeBatch {
     tokens: Vec<sys::llama_token>,
@@ -23,12 +23,12 @@ impl NativeBatch {
     fn fill(&mut self, batch: &Batch) {
         self.tokens.clear();
         self.tokens.extend(batch.tokens.iter().map(|&token| token as sys::llama_token));
-        // Of spans that do not sample too: their logits show whether the past is sound.
-        // Of guesses too, to check them.
-        self.place(&batch.spans, |span, i| i + 1 + span.guessed >= span.tokens.len());
+        // Logits of the last token of every span, of those that do not sample too: NaN in them
+        // shows that the past is broken. And of draft tokens, to verify them.
+        self.place(&batch.spans, |span, i| i + 1 + span.draft >= span.tokens.len());
     }
 
-    /// Sets positions, slots and outputs; `has_output` judges a span's token by its number.
+    /// Sets positions, slots and outputs; `has_output` decides for a span's token by its number.
     fn place(&mut self, spans: &[Span], has_output: impl Fn(&Span, usize) -> bool) {
         self.positions.clear();
         self.slots.clear();
@@ -42,6 +42,7 @@ impl NativeBatch {
         }
         self.slot_counts.resize(self.positions.len(), 1);
         self.slot_pointers.clear();
+        // Taken last: filling `slots` may have moved it.
         self.slot_pointers.extend(self.slots.iter_mut().map(|slot| &raw mut *slot));
     }
 
@@ -71,7 +72,8 @@ impl NativeBatch {
     }
 }
 
-/// One context. Fields are dropped in order: the context before its threads and model.
+/// A llama.cpp context with what it needs. Fields are dropped in order: the context before its
+/// threads and model.
 pub(super) struct Context {
     handle: ContextHandle,
     batch: NativeBatch,
@@ -97,7 +99,7 @@ impl Context {
     /// A context of `model` that computes in `pool`.
     ///
     /// # Errors
-    /// llama.cpp's reason, for example that memory is missing.
+    /// llama.cpp's reason, for example too little memory.
     pub(super) fn new(
         model: Arc<Model>,
         params: sys::llama_context_params,
@@ -178,7 +180,7 @@ impl Context {
     }
 
     /// The logits after the batch's token `index`, if it is the last of its span
-    /// or beside a guess. The caller's to change: the next decode overwrites them.
+    /// or belongs to a draft. The caller may change them: the next decode overwrites them.
     pub(super) fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
         let index = i32::try_from(index).ok()?;
         // SAFETY: the context is alive; null for tokens without logits.
@@ -203,7 +205,7 @@ impl Context {
         unsafe { sys::llama_memory_seq_pos_max(self.memory(), slot.into()) < 0 }
     }
 
-    /// Forgets everything and overwrites what the cells held.
+    /// Forgets everything and overwrites the cells, so that no NaN is left in them.
     pub(super) fn wipe(&mut self) {
         // SAFETY: as in `copy`.
         unsafe { sys::llama_memory_clear(self.memory(), true) }

@@ -1,14 +1,14 @@
-//! The rows of a model's embeddings, read from the file when they are wanted.
+//! The rows of a model's embeddings, read from the file when they are needed.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use loquent_infer::runner::TokenId;
+use loquent_infer::token::TokenId;
 
 use super::{LoadError, start, sys};
-use crate::gguf::{Header, Limits, TensorType};
+use crate::gguf::{Header, ReadLimits, TensorType};
 use crate::staged::Embed;
 
 /// The first step of a split model: tokens to hidden states. The file stays on disk; the
@@ -22,7 +22,7 @@ pub struct Embeddings {
     row_bytes: usize,
     width: usize,
     rows: u64,
-    /// What the architecture multiplies embeddings with.
+    /// The factor by which the architecture multiplies embeddings, if it has one.
     scale: Option<f32>,
     buffer: Vec<u8>,
 }
@@ -35,16 +35,18 @@ impl Embeddings {
     pub fn open(path: &Path) -> Result<Self, LoadError> {
         start();
         let malformed = |reason: String| LoadError::Malformed { path: path.to_owned(), reason };
-        let header = Header::open(path, Limits::default()).map_err(|e| malformed(e.to_string()))?;
+        let header =
+            Header::open(path, ReadLimits::default()).map_err(|e| malformed(e.to_string()))?;
         let tensor = header.tensors.iter().find(|tensor| tensor.name == "token_embd.weight");
         let tensor = tensor.ok_or_else(|| malformed("it has no token_embd.weight".into()))?;
         let &[width, rows] = tensor.dims.as_slice() else {
-            return Err(malformed("token_embd.weight is no matrix".into()));
+            return Err(malformed("token_embd.weight is not a matrix".into()));
         };
         let bytes = tensor.bytes().ok().flatten().filter(|_| rows > 0 && width > 0);
         let bytes = bytes.ok_or_else(|| malformed("token_embd.weight has no size".into()))?;
         if dequantise(tensor.kind).is_none() && tensor.kind != TensorType::F32 {
-            return Err(malformed(format!("element type {} of its embeddings", tensor.kind.0)));
+            let kind = tensor.kind.0;
+            return Err(malformed(format!("its embeddings have the unknown element type {kind}")));
         }
         let source = |source| LoadError::Unreadable { path: path.to_owned(), source };
         Ok(Self {
@@ -54,12 +56,13 @@ impl Embeddings {
             row_bytes: (bytes / rows) as usize,
             width: width as usize,
             rows,
+            // llama.cpp scales the embeddings of tokens itself, but not rows that it is given.
             scale: (header.architecture() == Some("gemma3")).then(|| (width as f32).sqrt()),
             buffer: Vec::new(),
         })
     }
 
-    /// Floats of a row.
+    /// Number of floats in a row.
     pub fn width(&self) -> usize {
         self.width
     }

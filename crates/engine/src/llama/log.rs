@@ -1,4 +1,5 @@
-//! llama.cpp's log: to `tracing` at level debug, and the last errors kept for messages.
+//! llama.cpp's log: passed on to `tracing` at level debug; the last errors are kept, because its
+//! functions return no reason when they fail.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,23 +15,23 @@ thread_local! {
     static ERRORS: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// Replaces llama.cpp's log to stderr.
+/// Routes llama.cpp's log here instead of to stderr.
 pub(super) fn install() {
     // SAFETY: the callback is a plain function that lives as long as the process.
     unsafe { sys::llama_log_set(Some(handle_line), std::ptr::null_mut()) }
 }
 
-/// Forgets the errors logged by this thread so far.
+/// Drops the errors that this thread has logged so far.
 pub(super) fn clear_errors() {
     ERRORS.with_borrow_mut(VecDeque::clear);
 }
 
-/// The errors logged by this thread since [`clear_errors`], oldest first.
+/// The errors that this thread has logged since [`clear_errors`], oldest first.
 pub(super) fn take_errors() -> Vec<String> {
     ERRORS.with_borrow_mut(|lines| lines.drain(..).collect())
 }
 
-/// The first error as the reason, or a sentence that says that none was given.
+/// The first error, which is the cause of those after it, or a text that none was given.
 pub(super) fn take_reason() -> String {
     let first = take_errors().into_iter().next();
     first.unwrap_or_else(|| "llama.cpp gave no reason".to_owned())
@@ -43,6 +44,7 @@ unsafe extern "C" fn handle_line(level: sys::ggml_log_level, text: *const c_char
     // SAFETY: llama.cpp passes a NUL-terminated string that lives through the call.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     let line = text.trim();
+    // Progress is logged as single dots.
     if line.is_empty() || line == "." {
         return;
     }

@@ -1,52 +1,31 @@
-//! How much memory a model needs, and how much there is.
+//! How much memory a model needs, and how much is available.
 
 use std::fs;
 
 use super::sys;
+use crate::KvType;
 use crate::gguf::Header;
 
-/// Element type of the KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KvType {
-    /// 32-bit floats: exact, twice the memory.
-    F32,
-    /// 16-bit floats.
-    #[default]
-    F16,
-    /// 8-bit blocks: about half of `F16`; needs flash attention.
-    Q8_0,
-}
-
-impl KvType {
-    pub(super) fn ggml(self) -> sys::ggml_type {
-        match self {
-            KvType::F32 => sys::GGML_TYPE_F32,
-            KvType::F16 => sys::GGML_TYPE_F16,
-            KvType::Q8_0 => sys::GGML_TYPE_Q8_0,
-        }
-    }
-
-    /// Bytes that `elements` elements take.
-    pub fn bytes(self, elements: u64) -> u64 {
-        match self {
-            KvType::F32 => elements.saturating_mul(4),
-            KvType::F16 => elements.saturating_mul(2),
-            KvType::Q8_0 => (elements / 32 + 1).saturating_mul(34),
-        }
+/// ggml's number of a KV cache's element type.
+pub(super) fn ggml_type(kind: KvType) -> sys::ggml_type {
+    match kind {
+        KvType::F32 => sys::GGML_TYPE_F32,
+        KvType::F16 => sys::GGML_TYPE_F16,
+        KvType::Q8_0 => sys::GGML_TYPE_Q8_0,
     }
 }
 
-/// An estimate of the KV cache's size for `cells` tokens: exact for plain
-/// transformers, too high for models with windows or recurrent layers; 0 where the
-/// header does not say enough.
+/// An estimate of the KV cache's size in bytes for `cells` tokens: exact for plain transformers,
+/// too high for models with windows or recurrent layers; 0 if the header lacks sizes.
 pub(super) fn kv_bytes(header: &Header, cells: u32, kv: KvType) -> u64 {
     kv.bytes(header.kv_elements().saturating_mul(cells.into()))
 }
 
-/// Memory that can still be had without swapping, in bytes; `None` where the system
-/// does not say (only Linux does).
+/// Memory that is available without swapping, in bytes; `None` on systems other than Linux.
 pub(super) fn available_bytes() -> Option<u64> {
     let free = meminfo_available(&fs::read_to_string("/proc/meminfo").ok()?)?;
+    // A container's limit may be lower than the machine's memory. What the container uses already
+    // is not subtracted, so that this is an upper bound.
     let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
     let limit = limit.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
     Some(free.min(limit))
@@ -60,7 +39,7 @@ fn meminfo_available(meminfo: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    //! Parsing what Linux says of its memory.
+    //! Parsing Linux's report of its memory.
     use super::*;
 
     #[test]

@@ -1,39 +1,38 @@
 //! llama.cpp behind a small safe interface, over its C API (`llama-cpp-sys-2`).
 //!
-//! The only unsafe code of Loquent. Three objects: a [`Model`] (weights and
+//! The only unsafe code of Loquent. Three main types: a [`Model`] (weights and
 //! vocabulary, shared), its [`LlamaVocab`] (tokenizing, on any thread) and a
 //! [`LlamaRunner`] (one context with its KV cache, on the engine thread).
 //!
-//! llama.cpp aborts the process when its preconditions are broken, so they are
-//! checked here first: file by [`crate::gguf`], batch by the runner.
+//! llama.cpp aborts the process when its preconditions are broken, so they are checked here
+//! first: files by [`crate::gguf`], batches by the runner.
 #![allow(unsafe_code)]
 
-mod awake;
+mod compute_lock;
 mod context;
+mod cpu_keepalive;
 mod embeddings;
+#[cfg(own_kernels)]
+mod kernels;
+mod layers;
+#[cfg(target_os = "linux")]
+mod lazy_zero;
 mod log;
 mod memory;
 mod model;
-#[cfg(own_products)]
-mod products;
 mod quantize;
 pub mod rpc;
 mod runner;
-mod stage;
 mod threads;
-mod turns;
 mod vocab;
-#[cfg(target_os = "linux")]
-mod zeroing;
 
+pub use compute_lock::ComputeLock;
 pub use embeddings::Embeddings;
-pub use memory::KvType;
+pub use layers::{CpuSharing, LlamaLayers};
 pub use model::{LoadError, LoadOptions, Model, ModelInfo};
 pub use quantize::{Quant, QuantizeError, quantize};
 pub use runner::{FlashAttention, LlamaRunner, RunnerOptions, SMALL_MODEL_BYTES};
-pub use stage::{LlamaLayers, Processors};
 pub use threads::physical_cores;
-pub use turns::Turns;
 pub use vocab::LlamaVocab;
 
 use std::ffi::CStr;
@@ -54,12 +53,12 @@ fn start() {
         // SAFETY: as above.
         #[cfg(target_os = "linux")]
         unsafe {
-            zeroing::install()
+            lazy_zero::install()
         }
     });
 }
 
-/// What the library was built with and for, on one line: instruction sets, back ends.
+/// The instruction sets and back ends that the library was built with, on one line.
 pub fn system_info() -> String {
     start();
     // SAFETY: returns a pointer to a static NUL-terminated string.
@@ -67,7 +66,7 @@ pub fn system_info() -> String {
     text.to_string_lossy().trim_end_matches([' ', '|']).to_owned()
 }
 
-/// The build of llama.cpp.
+/// The version of llama.cpp, with its commit.
 pub fn version() -> String {
     // SAFETY: returns a pointer to a static NUL-terminated string.
     unsafe { CStr::from_ptr(sys::llama_version()) }.to_string_lossy().into_owned()

@@ -7,32 +7,33 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::{fs, io};
 
-use super::memory::{KvType, available_bytes, kv_bytes};
+use super::memory::{available_bytes, kv_bytes};
 use super::{log, rpc, start, sys};
-use crate::gguf::{self, Header, Limits};
+use crate::KvType;
+use crate::gguf::{self, Header, ReadLimits};
 
-/// How a model is loaded.
+/// What to load of a model, and into which memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Layers on the graphics processor; `None` for all that fit. Without a back end for
-    /// one, or without a device, everything runs on the processor.
+    /// Layers on the GPU; `None` for all that fit. Builds without a GPU back end and machines
+    /// without a GPU compute everything on the CPU.
     pub gpu_layers: Option<u32>,
-    /// Map the file instead of reading it: faster to start, shared between processes.
+    /// Map the file into memory instead of reading it: faster to start, shared between processes.
     pub mmap: bool,
-    /// Compute products of K-quants with Loquent's kernels where the processor and the model
-    /// suit them, from the weights as the file holds them; otherwise llama.cpp's, which keeps
-    /// a second copy of some weights in another order.
-    pub own_products: bool,
-    /// Only the vocabulary, for tokenizing: such a model has no weights.
+    /// Compute products of quantised weights with Loquent's kernels if processor and model suit
+    /// them, from the weights as the file holds them. Otherwise llama.cpp's kernels are used,
+    /// which keep a second, reordered copy of some weights.
+    pub own_kernels: bool,
+    /// Load only the vocabulary, for tokenizing: such a model has no weights.
     pub vocab_only: bool,
-    /// KV cells that will be wanted; only for the memory check.
+    /// KV cells that the runner will have; only for the memory check.
     pub kv_cells: u32,
-    /// Their type; only for the memory check.
+    /// Type of the KV cells; only for the memory check.
     pub kv_type: KvType,
-    /// Memory the model may take in bytes; `None` asks the system what is available.
+    /// Memory the model may take in bytes; `None` for what the system reports as available.
     pub memory_bytes: Option<u64>,
-    /// Servers of llama.cpp's RPC back end, `host:port`, among which the layers are shared
-    /// out: see [`super::rpc`]. They stay known to this process for every later model.
+    /// Servers of llama.cpp's RPC back end, `host:port`, over which the layers are distributed:
+    /// see [`super::rpc`]. The process keeps them for every later model.
     pub rpc: Vec<String>,
 }
 
@@ -41,7 +42,7 @@ impl Default for LoadOptions {
         Self {
             gpu_layers: None,
             mmap: true,
-            own_products: true,
+            own_kernels: true,
             vocab_only: false,
             kv_cells: 0,
             kv_type: KvType::default(),
@@ -60,12 +61,12 @@ pub enum LoadError {
     /// The file cannot be read.
     #[error("cannot read model file {}: {source}", .path.display())]
     Unreadable {
-        /// The file.
+        /// The model's file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Something else than a GGUF file.
+    /// The file does not begin like a GGUF file.
     #[error("{} is not a GGUF file (a GGUF file begins with the bytes \"GGUF\")", .0.display())]
     NotGguf(PathBuf),
     /// The file ends too early.
@@ -74,23 +75,23 @@ pub enum LoadError {
         .path.display()
     )]
     Truncated {
-        /// The file.
+        /// The model's file.
         path: PathBuf,
         /// Least size by its header.
         needed_bytes: u64,
-        /// Its size.
+        /// Size of the file.
         actual_bytes: u64,
     },
     /// A GGUF file whose header contradicts itself.
-    #[error("{} is damaged: {reason}", .path.display())]
+    #[error("{} is damaged: {reason}; download it again", .path.display())]
     Malformed {
-        /// The file.
+        /// The model's file.
         path: PathBuf,
-        /// The contradiction.
+        /// Where the header contradicts itself.
         reason: String,
     },
-    /// A model kind that this build of llama.cpp does not know.
-    #[error("model architecture {0:?} is not supported by this build of llama.cpp")]
+    /// A model architecture that this build of llama.cpp does not have.
+    #[error("this build of llama.cpp does not support the model architecture {0:?}")]
     UnsupportedArchitecture(String),
     /// Weights and KV cache do not fit.
     #[error(
@@ -103,13 +104,13 @@ pub enum LoadError {
         weights_bytes: u64,
         /// Estimated size of the KV cache.
         kv_bytes: u64,
-        /// Memory there is.
+        /// Memory that is available.
         available_bytes: u64,
     },
     /// Servers of the RPC back end cannot be used.
     #[error("{0}")]
     Rpc(String),
-    /// The progress callback asked to stop.
+    /// The progress callback returned false.
     #[error("loading was cancelled")]
     Cancelled,
     /// llama.cpp refused for another reason.
@@ -117,10 +118,10 @@ pub enum LoadError {
     Backend(String),
 }
 
-/// What a model says of itself.
+/// Facts about a model, from its metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// `general.name`.
+    /// The name in its metadata (`general.name`).
     pub name: Option<String>,
     /// `general.architecture`, for example `llama`.
     pub architecture: String,
@@ -165,10 +166,10 @@ impl Drop for Model {
 }
 
 impl Model {
-    /// Loads the GGUF file at `path`. `progress` hears of the share done (0 to 1) and
+    /// Loads the GGUF file at `path`. `progress` is called with the share done (0 to 1) and
     /// returns whether to go on.
     ///
-    /// A file named `…-00001-of-00003.gguf` brings its siblings.
+    /// With a file named `…-00001-of-00003.gguf` its siblings are loaded too.
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -188,8 +189,9 @@ impl Model {
             cancelled |= !go_on;
             go_on
         };
-        let own_products = options.own_products && options.rpc.is_empty() && products_suit(&header);
-        match load_native(path, options, own_products, &mut report) {
+        let own_kernels =
+            options.own_kernels && options.rpc.is_empty() && own_kernels_suit(&header);
+        match load_native(path, options, own_kernels, &mut report) {
             Some(handle) => {
                 let (info, has_weights) = (describe(handle), !options.vocab_only);
                 Ok(Arc::new(Self { handle, info, header, has_weights }))
@@ -199,7 +201,7 @@ impl Model {
         }
     }
 
-    /// What the model says of itself.
+    /// Facts from its metadata.
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
@@ -219,7 +221,7 @@ impl Model {
     }
 }
 
-/// Checks the file and its siblings; gives the first header and the size of all.
+/// Checks the file and its siblings; returns the first header and the size of all.
 fn check_files(path: &Path) -> Result<(Header, u64), LoadError> {
     let (first, mut total_bytes) = check_file(path)?;
     let parts = first.get("split.count").and_then(gguf::Value::as_u64).unwrap_or(1);
@@ -250,11 +252,11 @@ fn check_file(path: &Path) -> Result<(Header, u64), LoadError> {
         let source = io::Error::other("not a regular file");
         return Err(LoadError::Unreadable { path: owned(), source });
     }
-    let header = Header::open(path, Limits::default()).map_err(|error| match error {
-        gguf::Error::Io(source) => unreadable(source),
-        gguf::Error::Magic { .. } => LoadError::NotGguf(owned()),
-        gguf::Error::Truncated { actual_bytes: 0..4, .. } => LoadError::NotGguf(owned()),
-        gguf::Error::Truncated { needed_bytes, actual_bytes } => {
+    let header = Header::open(path, ReadLimits::default()).map_err(|error| match error {
+        gguf::GgufError::Io(source) => unreadable(source),
+        gguf::GgufError::Magic { .. } => LoadError::NotGguf(owned()),
+        gguf::GgufError::Truncated { actual_bytes: 0..4, .. } => LoadError::NotGguf(owned()),
+        gguf::GgufError::Truncated { needed_bytes, actual_bytes } => {
             LoadError::Truncated { path: owned(), needed_bytes, actual_bytes }
         }
         other => LoadError::Malformed { path: owned(), reason: other.to_string() },
@@ -269,7 +271,8 @@ fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Resul
     };
     let kv_bytes = kv_bytes(header, how.kv_cells, how.kv_type);
     let needed_bytes = weights_bytes.saturating_add(kv_bytes);
-    // With a graphics processor the weights may live in its memory: llama.cpp judges.
+    // With a GPU the weights may go to its memory, whose size is not known here: llama.cpp
+    // decides.
     let elsewhere = on_gpu || !how.rpc.is_empty();
     if needed_bytes <= available_bytes || (elsewhere && how.gpu_layers != Some(0)) {
         return Ok(());
@@ -277,13 +280,13 @@ fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Resul
     Err(LoadError::TooLarge { weights_bytes, kv_bytes, available_bytes })
 }
 
-/// Whether our kernels are there and made for this model's weights.
-fn products_suit(header: &Header) -> bool {
-    #[cfg(own_products)]
+/// Whether this build has kernels of its own, and they suit this model's weights.
+fn own_kernels_suit(header: &Header) -> bool {
+    #[cfg(own_kernels)]
     {
         let on_gpu = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
-        if !on_gpu && super::products::covers(header) {
-            super::products::register();
+        if !on_gpu && super::kernels::covers(header) {
+            super::kernels::register();
             return true;
         }
     }
@@ -294,7 +297,7 @@ fn products_suit(header: &Header) -> bool {
 fn load_native(
     path: &Path,
     options: &LoadOptions,
-    own_products: bool,
+    own_kernels: bool,
     report: &mut dyn FnMut(f32) -> bool,
 ) -> Option<NonNull<sys::llama_model>> {
     // A path with a NUL byte cannot exist, so it failed the checks before.
@@ -313,7 +316,8 @@ fn load_native(
     params.progress_callback = Some(handle_progress);
     params.progress_callback_user_data = (&raw mut report).cast::<c_void>();
     params.vocab_only = options.vocab_only;
-    params.use_extra_bufts = !own_products;
+    // "Extra buffer types" hold llama.cpp's reordered copies of weights.
+    params.use_extra_bufts = !own_kernels;
     log::clear_errors();
     // SAFETY: `path` is NUL-terminated; `params` and `report`, to which it points,
     // live through the call, and the callback is used during it only.

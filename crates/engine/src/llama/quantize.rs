@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use super::{log, start, sys};
 
-/// How a quantised file stores its matrices (llama.cpp's "file type"); those that need no
+/// The format of a quantised file's matrices (llama.cpp's "file type"). Only formats that need no
 /// importance matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quant {
@@ -15,23 +15,23 @@ pub enum Quant {
     F16,
     /// 8.5 bits a weight.
     Q8_0,
-    /// 6.6 bits.
+    /// 6.6 bits a weight.
     Q6K,
-    /// About 5.7 bits.
+    /// About 5.7 bits a weight.
     Q5KM,
-    /// About 4.8 bits, the usual choice.
+    /// About 4.8 bits a weight; the usual choice.
     Q4KM,
-    /// About 4.6 bits.
+    /// About 4.6 bits a weight.
     Q4KS,
-    /// 4.5 bits, the simplest kernel.
+    /// 4.5 bits a weight; the simplest kernel.
     Q4_0,
-    /// About 3.9 bits.
+    /// About 3.9 bits a weight.
     Q3KM,
-    /// About 3.0 bits.
+    /// About 3.0 bits a weight.
     Q2K,
 }
 
-/// Each with its usual name and llama.cpp's number.
+/// Every format with its usual name and llama.cpp's number.
 const QUANTS: [(Quant, &str, sys::llama_ftype); 9] = [
     (Quant::F16, "F16", sys::LLAMA_FTYPE_MOSTLY_F16),
     (Quant::Q8_0, "Q8_0", sys::LLAMA_FTYPE_MOSTLY_Q8_0),
@@ -49,14 +49,14 @@ const QUANTS: [(Quant, &str, sys::llama_ftype); 9] = [
 pub enum QuantizeError {
     /// No [`Quant`] has this name.
     #[error(
-        "no quantisation is called {0}; there are F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, Q3_K_M and Q2_K"
+        "unknown quantisation {0:?}; use F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, Q3_K_M or Q2_K"
     )]
     Unknown(String),
     /// A path that C cannot express: it is not UTF-8 or holds a zero byte.
-    #[error("the path {} cannot be passed to llama.cpp", .0.display())]
+    #[error("llama.cpp cannot open the path {}; use one in UTF-8", .0.display())]
     Path(PathBuf),
-    /// llama.cpp failed.
-    #[error("llama.cpp could not quantise the file: {0}")]
+    /// llama.cpp refused the file.
+    #[error("llama.cpp cannot quantise the file: {0}")]
     Backend(String),
 }
 
@@ -85,7 +85,7 @@ impl FromStr for Quant {
 
 /// Writes to `to` the model at `from`, whose matrices are floats, stored as `quant` with
 /// `threads` threads (0 for one per core). An existing file at `to` is replaced; after an error
-/// it is of no use. Matrices whose rows do not fit the type's blocks get a near type.
+/// it is unusable. Matrices whose rows do not fit the format's blocks get a similar format.
 ///
 /// # Errors
 /// See [`QuantizeError`].
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_model_is_an_error() {
+    fn a_file_that_is_not_a_model_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("a.gguf"), folder.path().join("b.gguf"));
         let quantised = || quantize(&from, &to, Quant::Q8_0, 1);

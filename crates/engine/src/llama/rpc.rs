@@ -1,9 +1,9 @@
-//! llama.cpp's own RPC back end: layers on other machines, one tensor operation after the
-//! other sent to them.
+//! llama.cpp's own RPC back end: layers on other machines, to which it sends one tensor operation
+//! after the other.
 //!
-//! Only in builds of llama.cpp with `GGML_RPC=ON` (cargo feature `rpc`); what is missing is
-//! found when it is asked for. The protocol has neither keys nor encryption, and llama.cpp
-//! aborts the process when a server that it uses goes away.
+//! Needs a build of llama.cpp with `GGML_RPC=ON` (cargo feature `rpc`); whether it is one is found
+//! out at run time. The protocol has neither keys nor encryption, and llama.cpp aborts the process
+//! when a server that it uses goes away.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -23,7 +23,10 @@ type AddServer = unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t;
 type StartServer =
     unsafe extern "C" fn(*const c_char, *const c_char, usize, usize, *mut sys::ggml_backend_dev_t);
 
-/// A function of the back end, or why there is none.
+/// The function `name` of the back end.
+///
+/// # Errors
+/// In builds without the back end.
 fn function(name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: the library has been started; the name is NUL-terminated.
     let back_end = unsafe { sys::ggml_backend_reg_by_name(c"RPC".as_ptr()) };
@@ -40,7 +43,7 @@ fn function(name: &CStr) -> Result<*mut c_void, String> {
     }
 }
 
-/// llama.cpp aborts when it cannot connect, so that is tried first.
+/// Tries to connect, because llama.cpp aborts the process if it cannot.
 fn try_connect(endpoint: &str) -> Result<(), String> {
     let named = |error: std::io::Error| format!("--rpc {endpoint}: {error}");
     let mut addresses = endpoint.to_socket_addrs().map_err(named)?;
@@ -48,11 +51,11 @@ fn try_connect(endpoint: &str) -> Result<(), String> {
     TcpStream::connect_timeout(&address, CONNECT_LIMIT).map(drop).map_err(named)
 }
 
-/// Makes the servers' devices known to llama.cpp, each once: models that are loaded from now
-/// on are shared out among them.
+/// Registers the servers' devices with llama.cpp, each once: models that are loaded from now on
+/// are distributed over them.
 ///
 /// # Errors
-/// When this build has no RPC back end, or a server is not there.
+/// If this build has no RPC back end, or a server cannot be reached.
 pub(super) fn add_servers(endpoints: &[String]) -> Result<(), String> {
     static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if endpoints.is_empty() {
@@ -80,11 +83,11 @@ pub(super) fn add_servers(endpoints: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Computes for whoever connects to `endpoint` (`host:port`), on this machine's processor;
-/// returns only when that is impossible.
+/// Serves this machine's CPU at `endpoint` (`host:port`) to any client; returns only on errors.
 ///
 /// # Errors
-/// When this build has no RPC back end; for all else llama.cpp tells the reason on stderr.
+/// If this build has no RPC back end, or the endpoint cannot be listened on; llama.cpp writes the
+/// reason for the latter to stderr.
 pub fn serve(endpoint: &str, threads: NonZeroU16) -> Result<(), String> {
     start();
     let serve = function(c"ggml_backend_rpc_start_server")?;
@@ -103,7 +106,7 @@ pub fn serve(endpoint: &str, threads: NonZeroU16) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    //! What can be told without servers.
+    //! Errors that need no servers.
     use super::*;
 
     #[test]

@@ -3,23 +3,22 @@
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use loquent_infer::runner::{
-    Batch, Capacity, RowError, RunError, Runner, Sampled, Slot, Span, TokenId,
-};
+use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot, Span};
 use loquent_infer::sampling::{Sampler, Scratch};
+use loquent_infer::token::{RowError, TokenId};
 
 use super::context::Context;
-use super::memory::{KvType, available_bytes, kv_bytes};
+use super::memory::{available_bytes, ggml_type, kv_bytes};
 use super::threads::{ThreadPool, physical_cores};
 use super::{LoadError, MAX_SLOTS, Model, sys};
-use crate::isolate;
+use crate::{KvType, isolate};
 
-/// When the fused attention kernel is used.
+/// When to use the fused attention kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlashAttention {
-    /// Where the back end has it for this model, except for [`KvType::F32`]: it would
-    /// round such a cache to 16 bits, and its kernels for few and for many tokens differ
-    /// by some 1e-3 in the logits, so that greedy text may depend on the company.
+    /// If the back end has it for this model, except with [`KvType::F32`]: it would round such a
+    /// cache to 16 bits, and its kernels for few and for many tokens differ by about 1e-3 in the
+    /// logits, so that greedy text may depend on what else is in the batch.
     #[default]
     Auto,
     /// Always.
@@ -28,13 +27,14 @@ pub enum FlashAttention {
     Off,
 }
 
-/// Models smaller than this compute with one thread unless told otherwise: their layers
-/// are done before other threads have met at a barrier. A model of 2 MiB decodes two to
+/// Models smaller than this compute with one thread by default: their layers are done before
+/// other threads have met at a barrier. A model of 2 MiB decodes two to
 /// three times faster with one thread than with two on a busy machine of two cores
 /// (`--example decode_speed`), and leaves a core for the server.
 pub const SMALL_MODEL_BYTES: u64 = 32 << 20;
 
-/// Rows of logits of a context with fewer slots, so that guesses can be checked.
+/// Rows of logits of a context with fewer slots, so that drafts can be verified: one stream with
+/// [`loquent_infer::speculation::MAX_DRAFT_TOKENS`] less one.
 const LEAST_OUTPUTS: u16 = 16;
 
 /// Sizes and threads of a [`LlamaRunner`].
@@ -46,7 +46,7 @@ pub struct RunnerOptions {
     pub kv_cells: u32,
     /// Longest sequence in tokens; 0 for what the model was trained with.
     pub context_tokens: u32,
-    /// Most tokens in one call.
+    /// Most tokens in one call of the runner.
     pub batch_tokens: u32,
     /// Most tokens in one pass through the layers; a larger batch takes several passes.
     pub pass_tokens: u32,
@@ -89,15 +89,15 @@ pub struct LlamaRunner {
     scratch: Scratch,
     /// Rows of logits that a batch may ask for.
     output_rows: u32,
-    /// Whether the past of a sequence can be cut.
+    /// Whether positions can be cut off a sequence's end.
     can_cut: bool,
-    /// Whether cells may hold NaN: see `isolate`. Until all slots have been freed.
+    /// Whether cells may hold NaN (see `isolate`); true until all slots have been freed.
     tainted: bool,
 }
 
 impl LlamaRunner {
-    /// A context of `model` with memory for everything that `options` allows: nothing is
-    /// reserved later.
+    /// A context of `model` with memory for everything that `options` allows; nothing is
+    /// allocated later.
     ///
     /// # Errors
     /// [`LoadError::TooLarge`] when the KV cache does not fit, [`LoadError::Backend`]
@@ -140,7 +140,7 @@ impl LlamaRunner {
     /// does not wait for buffers.
     ///
     /// # Errors
-    /// Whatever the computation meets.
+    /// [`RunError`] of that computation.
     pub fn warm_up(&mut self) -> Result<(), RunError> {
         let mut batch = Batch::default();
         batch.push(Slot(0), 0, &[0], false);
@@ -149,6 +149,7 @@ impl LlamaRunner {
         outcome
     }
 
+    /// llama.cpp aborts the process on an invalid batch; this makes it an error.
     fn check_batch(&self, batch: &Batch) -> Result<(), RunError> {
         let broken = |what: &str| Err(RunError::Backend(format!("invalid batch: {what}")));
         if batch.tokens.is_empty() || batch.tokens.len() > self.capacity.batch_tokens as usize {
@@ -157,7 +158,7 @@ impl LlamaRunner {
         if batch.tokens.iter().any(|&token| token >= self.vocab_size) {
             return broken("a token outside the vocabulary");
         }
-        let rows: usize = batch.spans.iter().map(|span| 1 + span.guessed).sum();
+        let rows: usize = batch.spans.iter().map(|span| 1 + span.draft).sum();
         if rows > self.output_rows as usize {
             return broken("more rows of logits than there is room for");
         }
@@ -167,7 +168,7 @@ impl LlamaRunner {
             if span.slot.0 >= self.capacity.slots || end > self.capacity.context_tokens as usize {
                 return broken("a slot or position outside the capacity");
             }
-            if span.tokens.start != covered || span.tokens.len() <= span.guessed {
+            if span.tokens.start != covered || span.tokens.len() <= span.draft {
                 return broken("spans that do not cover its tokens");
             }
             covered = span.tokens.end;
@@ -200,23 +201,23 @@ impl LlamaRunner {
         Ok(broken)
     }
 
-    /// Samples after the span's last known token and after each guess that was right; false
-    /// if there are no usable logits to begin with.
+    /// Samples after the span's last known token and after each accepted draft token; false if
+    /// the first of these rows has no usable logits.
     fn sample_span(&mut self, batch: &Batch, span: &Span, sampled: &mut Vec<Sampled>) -> bool {
         let sampler = self.samplers[span.slot.index()].as_mut();
         let sampler = sampler.expect("a sampler was assigned before sampling");
-        let first = span.tokens.end - 1 - span.guessed;
+        let first = span.tokens.end - 1 - span.draft;
         for row in first..span.tokens.end {
             let logits = self.context.logits(row).expect("a sampled token has logits");
             let outcome = sampler.sample(logits, &mut self.scratch);
             if outcome == Err(RowError::NonFiniteLogits) {
-                // After a guess: the next step meets it again, as a row of its own.
+                // After a draft token: the next step meets it again, as a row of its own.
                 return row > first;
             }
-            let guess = batch.tokens[..span.tokens.end].get(row + 1);
-            let agreed = outcome.as_ref().is_ok_and(|choice| Some(&choice.token) == guess);
+            let drafted = batch.tokens[..span.tokens.end].get(row + 1);
+            let accepted = outcome.as_ref().is_ok_and(|one| Some(&one.token) == drafted);
             sampled.push(Sampled { slot: span.slot, outcome });
-            if !agreed {
+            if !accepted {
                 break;
             }
         }
@@ -265,8 +266,8 @@ impl Runner for LlamaRunner {
         self.samplers[slot.index()] = Some(sampler);
     }
 
-    fn checked_rows(&self) -> Option<u32> {
-        // Where NaN is about, batches are cut into parts, which leaves guesses out.
+    fn verify_rows(&self) -> Option<u32> {
+        // Where cells may hold NaN, batches are cut into parts, which leaves drafts out.
         (self.can_cut && !self.tainted).then_some(self.output_rows)
     }
 
@@ -281,7 +282,8 @@ impl Runner for LlamaRunner {
             if suspects.is_empty() {
                 return Ok(());
             }
-            // One of them is broken and may have broken the others: all once more, apart.
+            // One of them is broken and may have broken the others: all are computed again, in
+            // parts. Those that already sampled are not among them, so no token is drawn twice.
             self.tainted = true;
             for span in suspects.iter().map(|&i| &batch.spans[i]) {
                 self.context.remove(span.slot.0, span.start);
@@ -313,7 +315,7 @@ impl Runner for LlamaRunner {
     }
 }
 
-/// As many as `options` say, or as suit the model.
+/// The number of threads in `options`, or the one that suits the model.
 pub(super) fn threads(model: &Model, options: &RunnerOptions) -> NonZeroU16 {
     options.threads.unwrap_or_else(|| match model.info().size_bytes {
         0..SMALL_MODEL_BYTES => NonZeroU16::MIN,
@@ -327,7 +329,7 @@ pub(super) fn check(model: &Model, options: &RunnerOptions) -> Result<(), LoadEr
         return refuse("the model was loaded without weights");
     }
     if options.slots == 0 || options.slots > MAX_SLOTS {
-        return refuse(&format!("{} slots: 1 to {MAX_SLOTS} are possible", options.slots));
+        return refuse(&format!("{} slots; use 1 to {MAX_SLOTS}", options.slots));
     }
     if options.kv_cells == 0 || options.batch_tokens == 0 || options.pass_tokens == 0 {
         return refuse("context, batch and pass need at least one token");
@@ -358,8 +360,8 @@ pub(super) fn params(options: &RunnerOptions, threads: NonZeroU16) -> sys::llama
     params.n_outputs_max = u32::from(options.slots.max(LEAST_OUTPUTS)).min(params.n_batch);
     params.n_threads = threads.get().into();
     params.n_threads_batch = threads.get().into();
-    params.type_k = options.kv_type.ggml();
-    params.type_v = options.kv_type.ggml();
+    params.type_k = ggml_type(options.kv_type);
+    params.type_v = ggml_type(options.kv_type);
     params.kv_unified = options.kv_unified;
     params.no_perf = true;
     params.flash_attn_type = match options.flash_attention {

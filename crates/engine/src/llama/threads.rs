@@ -1,4 +1,4 @@
-//! How many threads compute, and the pool that llama.cpp keeps them in.
+//! The number of compute threads, and the pool that keeps them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 
 use super::sys;
 
-/// Physical cores this process may use: two hardware threads of one core gain nothing
-/// in matrix products and lose at barriers.
+/// Physical cores that this process may use: a second hardware thread per core gains nothing
+/// in matrix products and makes barriers slower.
 pub fn physical_cores() -> NonZeroU16 {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
     let cores = fs::read_to_string("/proc/cpuinfo").map_or(0, |text| distinct_cores(&text));
@@ -16,7 +16,8 @@ pub fn physical_cores() -> NonZeroU16 {
     u16::try_from(cores).ok().and_then(NonZeroU16::new).unwrap_or(NonZeroU16::MIN)
 }
 
-/// Distinct pairs of package and core in the text of `/proc/cpuinfo`; 0 if it names none.
+/// Distinct pairs of package and core in the text of `/proc/cpuinfo`; 0 if it has no such fields,
+/// as in some virtual machines and on ARM.
 fn distinct_cores(cpuinfo: &str) -> usize {
     let (mut package, mut cores) = ("", BTreeSet::new());
     for line in cpuinfo.lines() {
@@ -40,8 +41,8 @@ pub(super) struct ThreadPool(NonNull<sys::ggml_threadpool>);
 unsafe impl Send for ThreadPool {}
 
 impl ThreadPool {
-    /// A pool of `threads` threads, the caller's own included. `poll` from 0 to 100 says
-    /// how long idle threads spin before they sleep.
+    /// A pool of `threads` threads, the calling one included. `poll` is how long idle threads spin
+    /// before they sleep, from 0 (not at all) to 100.
     pub(super) fn new(threads: NonZeroU16, poll: u32) -> Option<Self> {
         // SAFETY: plain values in, plain struct out.
         let mut params = unsafe { sys::ggml_threadpool_params_default(threads.get().into()) };
@@ -65,7 +66,7 @@ impl Drop for ThreadPool {
 
 #[cfg(test)]
 mod tests {
-    //! Counting cores.
+    //! Cores are counted once, whatever their hardware threads.
     use super::*;
 
     #[test]

@@ -1,21 +1,24 @@
 //! A model's vocabulary: text to tokens through llama.cpp, tokens to bytes from a table.
+//!
+//! Tokens become bytes once per token of every stream, so that is a look-up without a call.
 
 use std::ffi::c_char;
 use std::sync::Arc;
 
-use loquent_infer::runner::TokenId;
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
 use super::{Model, sys};
 
-/// Byte strings one after the other, with the end of each.
+/// Byte strings by token, stored one after the other with the end of each: one allocation
+/// instead of 150,000.
 #[derive(Debug, Default)]
-struct Table {
+struct TokenTable {
     bytes: Vec<u8>,
     ends: Vec<u32>,
 }
 
-impl Table {
+impl TokenTable {
     fn push(&mut self, item: &[u8]) {
         self.bytes.extend_from_slice(item);
         self.ends.push(self.bytes.len() as u32);
@@ -34,8 +37,8 @@ impl Table {
 #[derive(Debug)]
 pub struct LlamaVocab {
     model: Arc<Model>,
-    pieces: Table,
-    names: Table,
+    pieces: TokenTable,
+    names: TokenTable,
     ends: Vec<bool>,
     bos: Option<TokenId>,
     eos: Option<TokenId>,
@@ -58,7 +61,7 @@ impl LlamaVocab {
             )
         };
         let has_tokenizer = kind != sys::LLAMA_VOCAB_TYPE_NONE;
-        let (mut pieces, mut names) = (Table::default(), Table::default());
+        let (mut pieces, mut names) = (TokenTable::default(), TokenTable::default());
         let mut ends = Vec::new();
         for token in 0..if has_tokenizer { size } else { 0 } {
             pieces.push(&piece(vocab, token, false));
@@ -70,12 +73,12 @@ impl LlamaVocab {
         Self { model, pieces, names, ends, bos, eos, add_bos, has_tokenizer }
     }
 
-    /// The begin-of-sequence token.
+    /// The begin-of-sequence token, if the vocabulary has one.
     pub fn bos(&self) -> Option<TokenId> {
         self.bos
     }
 
-    /// The end-of-sequence token.
+    /// The end-of-sequence token, if the vocabulary has one.
     pub fn eos(&self) -> Option<TokenId> {
         self.eos
     }
@@ -87,8 +90,10 @@ impl LlamaVocab {
     }
 
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<TokenId>, EncodeError> {
-        let len = i32::try_from(text.len()).map_err(|_| EncodeError("it is too long".into()))?;
-        // A token is seldom shorter than a byte; the second round is for the rest.
+        let len =
+            i32::try_from(text.len()).map_err(|_| EncodeError("it is longer than 2 GiB".into()))?;
+        // Tokens are seldom more than bytes. If they are, llama.cpp returns the number it needs,
+        // negated, and the second round has room for all.
         let mut tokens: Vec<sys::llama_token> = vec![0; text.len() + 8];
         for _ in 0..2 {
             let room = i32::try_from(tokens.len()).unwrap_or(i32::MAX);
@@ -109,12 +114,13 @@ impl LlamaVocab {
                 tokens.truncate(count);
                 return Ok(tokens.into_iter().map(|token| token as TokenId).collect());
             }
+            // The number of tokens overflows.
             if count == i32::MIN {
                 break;
             }
             tokens.resize(count.unsigned_abs() as usize, 0);
         }
-        Err(EncodeError("it is too long".into()))
+        Err(EncodeError("it has too many tokens".into()))
     }
 }
 
@@ -125,7 +131,7 @@ impl Vocab for LlamaVocab {
 
     fn encode(&self, text: &str, how: Encode) -> Result<Vec<TokenId>, EncodeError> {
         if !self.has_tokenizer {
-            return Err(EncodeError("the model has no tokenizer".into()));
+            return Err(EncodeError("the model's file has no tokenizer".into()));
         }
         let mut tokens = self.tokenize(text, how.parse_special)?;
         // Not left to llama.cpp: its flag would append an end token too, where the model has one.

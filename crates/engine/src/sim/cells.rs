@@ -1,13 +1,13 @@
 //! KV cells, each held by the slots that share it.
 
-use loquent_infer::runner::TokenId;
+use loquent_infer::token::TokenId;
 
 /// Index of a cell.
 type Cell = u32;
 
 /// What a slot holds: a token and its cell per position.
 #[derive(Debug, Clone, Default)]
-struct Held {
+struct SlotContents {
     tokens: Vec<TokenId>,
     cells: Vec<Cell>,
 }
@@ -18,7 +18,7 @@ pub(super) struct Cells {
     free: Vec<Cell>,
     /// Holders of each cell.
     holders: Vec<u16>,
-    slots: Vec<Held>,
+    slots: Vec<SlotContents>,
 }
 
 impl Cells {
@@ -26,7 +26,7 @@ impl Cells {
         Self {
             free: (0..cells).rev().collect(),
             holders: vec![0; cells as usize],
-            slots: vec![Held::default(); slots.into()],
+            slots: vec![SlotContents::default(); slots.into()],
         }
     }
 
@@ -58,7 +58,7 @@ impl Cells {
         let tokens = self.slots[from].tokens[..len].to_vec();
         let cells = self.slots[from].cells[..len].to_vec();
         cells.iter().for_each(|&cell| self.holders[cell as usize] += 1);
-        self.slots[to] = Held { tokens, cells };
+        self.slots[to] = SlotContents { tokens, cells };
     }
 
     /// Drops the positions of `slot` from `len` on.

@@ -19,7 +19,7 @@ mod runner;
 mod text;
 mod vocab;
 
-pub use pace::Pace;
+pub use pace::StepPace;
 pub use runner::{Fault, SimOptions, SimRunner};
 pub use vocab::SimVocab;
 

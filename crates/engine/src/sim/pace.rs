@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// The pace of a [`super::SimRunner`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pace {
+pub enum StepPace {
     /// As fast as the processor can.
     None,
     /// Every step takes the same time.
@@ -13,17 +13,17 @@ pub enum Pace {
         /// The time.
         step: Duration,
     },
-    /// Steps take the recorded times, over and over; none recorded is [`Pace::None`].
+    /// Steps take the recorded times, over and over; none recorded is [`StepPace::None`].
     Recorded(Vec<Duration>),
 }
 
-impl Pace {
+impl StepPace {
     fn step(&self, index: u64) -> Option<Duration> {
         match self {
-            Pace::None => None,
-            Pace::Fixed { step } => Some(*step),
-            Pace::Recorded(steps) if steps.is_empty() => None,
-            Pace::Recorded(steps) => Some(steps[(index % steps.len() as u64) as usize]),
+            StepPace::None => None,
+            StepPace::Fixed { step } => Some(*step),
+            StepPace::Recorded(steps) if steps.is_empty() => None,
+            StepPace::Recorded(steps) => Some(steps[(index % steps.len() as u64) as usize]),
         }
     }
 }
@@ -31,13 +31,13 @@ impl Pace {
 /// Sleeps at the end of each step until its deadline. Deadlines follow each other, so
 /// that a late wake-up or the scheduler's own work does not lower the rate.
 #[derive(Debug)]
-pub(super) struct Pacer {
-    pace: Pace,
+pub(super) struct StepPacer {
+    pace: StepPace,
     deadline: Option<Instant>,
 }
 
-impl Pacer {
-    pub(super) fn new(pace: Pace) -> Self {
+impl StepPacer {
+    pub(super) fn new(pace: StepPace) -> Self {
         Self { pace, deadline: None }
     }
 
@@ -78,9 +78,9 @@ mod tests {
 
     #[test]
     fn recorded_steps_repeat() {
-        let pace = Pace::Recorded(vec![Duration::from_millis(1), Duration::from_millis(2)]);
+        let pace = StepPace::Recorded(vec![Duration::from_millis(1), Duration::from_millis(2)]);
         assert_eq!(pace.step(3), Some(Duration::from_millis(2)));
-        assert_eq!(Pace::Recorded(Vec::new()).step(3), None);
-        assert_eq!(Pace::None.step(0), None);
+        assert_eq!(StepPace::Recorded(Vec::new()).step(3), None);
+        assert_eq!(StepPace::None.step(0), None);
     }
 }

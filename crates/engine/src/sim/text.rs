@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loquent_infer::runner::TokenId;
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 
 use super::DEFAULT_LENGTH;
@@ -19,7 +19,7 @@ const EMOJI: [[u8; 4]; 4] =
 
 /// What the answer to one prompt is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct SimText {
     seed: u64,
     /// What the prompt asks it to say, if anything.
     script: Option<Arc<[TokenId]>>,
@@ -27,7 +27,7 @@ pub(super) struct Answer {
     pub(super) length: u64,
 }
 
-impl Answer {
+impl SimText {
     /// The answer to `prompt`.
     pub(super) fn to(prompt: &[TokenId]) -> Self {
         // FNV-1a, then mixed by every use.
@@ -99,19 +99,19 @@ mod tests {
 
     #[test]
     fn answers_are_utf8_with_split_characters() {
-        let answer = Answer::to(&prompt("hello"));
+        let answer = SimText::to(&prompt("hello"));
         let tokens: Vec<TokenId> = (0..3200).map(|i| answer.token(i)).collect();
         let text: Vec<u8> = tokens.iter().flat_map(|&t| SimVocab.piece(t)).copied().collect();
         let text = String::from_utf8(text).expect("whole sentences are UTF-8");
         assert!(text.chars().any(|c| c.len_utf8() == 4), "no emoji in {text}");
-        assert_ne!(answer, Answer::to(&prompt("hallo")));
+        assert_ne!(answer, SimText::to(&prompt("hallo")));
     }
 
     #[test]
     fn a_script_is_said_word_for_word() {
         let how = Encode { add_bos: false, parse_special: true };
         let asked = "say=no<|im_end|>Please say={\"a\": \"é the\"}<|im_end|>\n<|im_start|>";
-        let answer = Answer::to(&SimVocab.encode(asked, how).unwrap());
+        let answer = SimText::to(&SimVocab.encode(asked, how).unwrap());
         let said: Vec<u8> =
             (0..answer.length).flat_map(|i| SimVocab.piece(answer.token(i)).to_vec()).collect();
         assert_eq!(String::from_utf8(said).unwrap(), "{\"a\": \"é the\"}");
@@ -125,7 +125,7 @@ mod tests {
             ("tokens=", 10_000),
             ("", 10_000),
         ] {
-            assert_eq!(Answer::to(&prompt(text)).length, length, "{text}");
+            assert_eq!(SimText::to(&prompt(text)).length, length, "{text}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The simulated vocabulary: every byte, three special tokens, some words.
 
-use loquent_infer::runner::TokenId;
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
 /// Ends a generation.

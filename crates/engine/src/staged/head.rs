@@ -17,6 +17,7 @@ use super::link::{Closer, Connection, Incoming, Outgoing, Shape, dial};
 use super::stays::History;
 use super::wire::{Done, Dtype, Format, Lap, Message, Open, Role, Totals};
 use super::{BUSY, Key, StageError, StageSizes, Trust};
+use crate::KvType;
 
 /// How often stages are asked.
 const PING_EVERY: Duration = Duration::from_millis(500);
@@ -46,8 +47,8 @@ pub struct HeadOptions {
     pub context_tokens: u32,
     /// Most rows in one batch.
     pub batch_tokens: u32,
-    /// Element type of the KV caches: 0 f32, 1 f16, 2 q8_0.
-    pub kv_type: u8,
+    /// Element type of the KV caches.
+    pub kv_type: KvType,
     /// Artificial links.
     pub shape: Shape,
     /// A stage that does not answer for so long is lost.

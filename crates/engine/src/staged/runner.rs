@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loquent_infer::remote::RemoteStages;
-use loquent_infer::runner::{
-    Batch, Capacity, Pipeline, RowError, RunError, Runner, Sampled, Slot, Span, TokenId,
-};
+use loquent_infer::runner::{Batch, Capacity, Pipeline, RunError, Runner, Sampled, Slot, Span};
 use loquent_infer::sampling::{Constraint, Sampler};
+use loquent_infer::token::{RowError, TokenId};
 
 use super::groups::{Groups, Observation, Policy};
 use super::head::{Cluster, Session};
@@ -321,7 +320,7 @@ fn in_order(batch: &Batch, mut sampled: Vec<Sampled>) -> Vec<Sampled> {
 }
 
 impl Pipeline for StagedRunner {
-    fn groups(&self) -> usize {
+    fn depth(&self) -> usize {
         self.policy.groups()
     }
 

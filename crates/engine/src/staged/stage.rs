@@ -3,8 +3,9 @@
 
 use std::time::Instant;
 
-use loquent_infer::runner::{RowError, RunError, Sampled, Slot, Span, TokenId};
+use loquent_infer::runner::{RunError, Sampled, Slot, Span};
 use loquent_infer::sampling::{Constraint, Sampler, Scratch};
+use loquent_infer::token::{RowError, TokenId};
 
 use super::wire::{Done, Lap, Message, Rows, Totals};
 use super::{Layers, StageSizes};

@@ -6,11 +6,13 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use loquent_infer::runner::{RowError, RunError, Sampled, Slot, Span, TokenId};
-use loquent_infer::sampling::{Choice, Logprobs, Sampler, Sampling};
+use loquent_infer::runner::{RunError, Sampled, Slot, Span};
+use loquent_infer::sampling::{Logprobs, SampledToken, Sampler, Sampling};
+use loquent_infer::token::{RowError, TokenId};
 
 use super::StageSizes;
 use super::auth::PROOF_BYTES;
+use crate::KvType;
 use crate::gguf::split::StageKeys;
 
 /// First bytes of every connection, from both ends.
@@ -161,8 +163,8 @@ pub struct Open {
     pub context_tokens: u32,
     /// Most rows in one batch.
     pub batch_tokens: u32,
-    /// Element type of the KV cache: 0 f32, 1 f16, 2 q8_0.
-    pub kv_type: u8,
+    /// Element type of the KV cache.
+    pub kv_type: KvType,
     /// Artificial delay of everything sent, in µs.
     pub delay_us: u32,
     /// Artificial rate of everything sent, in bytes/s; 0 for no limit.
@@ -495,6 +497,11 @@ impl Writer<'_> {
         self.0.push(n);
     }
 
+    fn kv_type(&mut self, kv_type: KvType) {
+        let number = KvType::ALL.iter().position(|kind| *kind == kv_type);
+        self.u8(number.expect("`ALL` has every type") as u8);
+    }
+
     fn u16(&mut self, n: u16) {
         self.bytes(&n.to_le_bytes());
     }
@@ -533,7 +540,7 @@ impl Writer<'_> {
         self.u32(open.kv_cells);
         self.u32(open.context_tokens);
         self.u32(open.batch_tokens);
-        self.u8(open.kv_type);
+        self.kv_type(open.kv_type);
         self.u32(open.delay_us);
         self.u64(open.bytes_per_s);
     }
@@ -651,11 +658,11 @@ impl Writer<'_> {
                 self.u8(0);
                 self.u8(row_error_number(error));
             }
-            Ok(Choice { token, logprobs: None }) => {
+            Ok(SampledToken { token, logprobs: None }) => {
                 self.u8(1);
                 self.u32(*token);
             }
-            Ok(Choice { token, logprobs: Some(logprobs) }) => {
+            Ok(SampledToken { token, logprobs: Some(logprobs) }) => {
                 self.u8(2);
                 self.u32(*token);
                 self.f32(logprobs.chosen);
@@ -774,6 +781,11 @@ impl<'a> Reader<'a> {
         self.array()
     }
 
+    fn kv_type(&mut self) -> Result<KvType, Malformed> {
+        let kind = KvType::ALL.get(usize::from(self.u8()?));
+        kind.copied().ok_or(Malformed("an unknown type of KV cache"))
+    }
+
     fn open(&mut self) -> Result<Open, Malformed> {
         Ok(Open {
             index: self.u16()?,
@@ -785,7 +797,7 @@ impl<'a> Reader<'a> {
             kv_cells: self.u32()?,
             context_tokens: self.u32()?,
             batch_tokens: self.u32()?,
-            kv_type: self.u8()?,
+            kv_type: self.kv_type()?,
             delay_us: self.u32()?,
             bytes_per_s: self.u64()?,
         })
@@ -819,7 +831,7 @@ impl<'a> Reader<'a> {
             end = end.saturating_add(input.u32()? as usize);
             let sample = input.bool()?;
             match from < end && end <= format.batch_tokens {
-                true => Ok(Span { slot, start, tokens: from..end, guessed: 0, sample }),
+                true => Ok(Span { slot, start, tokens: from..end, draft: 0, sample }),
                 false => Err(Malformed("a span outside the batch")),
             }
         })?;
@@ -889,11 +901,11 @@ impl<'a> Reader<'a> {
         let slot = self.slot()?;
         let outcome = match self.u8()? {
             0 => Err(self.row_error()?),
-            1 => Ok(Choice { token: self.u32()?, logprobs: None }),
+            1 => Ok(SampledToken { token: self.u32()?, logprobs: None }),
             2 => {
                 let (token, chosen) = (self.u32()?, self.f32()?);
                 let top = self.list(8, |input| Ok((input.u32()?, input.f32()?)))?;
-                Ok(Choice { token, logprobs: Some(Box::new(Logprobs { chosen, top })) })
+                Ok(SampledToken { token, logprobs: Some(Box::new(Logprobs { chosen, top })) })
             }
             _ => return Err(Malformed("an unknown outcome of a row")),
         };

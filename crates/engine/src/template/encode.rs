@@ -1,9 +1,9 @@
 //! Segments of a prompt to tokens.
 
-use loquent_infer::runner::TokenId;
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
-use super::{ChatTemplate, Conversation, Segment, TemplateError};
+use super::{ChatTemplate, Conversation, PromptSegment, TemplateError};
 
 /// Whether tokenizing `text` with special tokens parsed gives a control token.
 pub fn has_special(vocab: &dyn Vocab, text: &str) -> bool {
@@ -27,7 +27,7 @@ fn is_control(vocab: &dyn Vocab, token: TokenId) -> bool {
 /// [`EncodeError`].
 pub fn encode_segments(
     vocab: &dyn Vocab,
-    segments: &[Segment],
+    segments: &[PromptSegment],
 ) -> Result<Vec<TokenId>, EncodeError> {
     let mut tokens = vocab.encode("", Encode { add_bos: true, parse_special: false })?;
     let begin = tokens.clone();
@@ -62,7 +62,7 @@ pub fn encode_chat(
 ) -> Result<ChatPrompt, TemplateError> {
     let segments = template.render(conversation, &|text| has_special(vocab, text))?;
     let ends_with_think =
-        |last: &Segment| last.special && last.text.trim_end().ends_with("<think>");
+        |last: &PromptSegment| last.special && last.text.trim_end().ends_with("<think>");
     let thinking = segments.last().is_some_and(ends_with_think);
     Ok(ChatPrompt { tokens: encode_segments(vocab, &segments)?, thinking })
 }

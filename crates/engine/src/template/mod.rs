@@ -9,7 +9,7 @@
 //! tokens as text (`<|im_end|>`), so its output must be tokenized with special tokens
 //! parsed, and a user who writes the same text would end their turn. Therefore strings
 //! that contain special tokens ([`ChatTemplate::render`]'s `is_special` says so, exactly)
-//! are replaced by markers before rendering and put back afterwards, as [`Segment`]s that
+//! are replaced by markers before rendering and put back afterwards, as [`PromptSegment`]s that
 //! are tokenized as plain text. Strings without special tokens, nearly all, are
 //! rendered as they are: tokens may then merge across their borders, as in training.
 //! Where a template changes a marked string beyond trimming or JSON quoting, so that it
@@ -65,7 +65,7 @@ pub enum TemplateError {
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Message {
+pub struct ChatMessage {
     /// `system`, `user`, `assistant`, `tool` or what else the template knows.
     pub role: String,
     /// Its text; `None` is null, as beside tool calls.
@@ -81,7 +81,7 @@ pub struct Message {
     pub reasoning_content: Option<String>,
 }
 
-impl Message {
+impl ChatMessage {
     /// A message of `role` that says `content`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         let (role, content) = (role.into(), Some(content.into()));
@@ -133,7 +133,7 @@ fn with_parsed_arguments(mut call: Value) -> Value {
 #[derive(Debug, Clone, Copy)]
 pub struct Conversation<'a> {
     /// The messages, oldest first.
-    pub messages: &'a [Message],
+    pub messages: &'a [ChatMessage],
     /// Tool definitions in OpenAI's shape.
     pub tools: &'a [Value],
     /// End with the beginning of the assistant's turn.
@@ -152,7 +152,7 @@ pub struct Conversation<'a> {
 
 /// A part of a prompt's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Segment {
+pub struct PromptSegment {
     /// The text.
     pub text: String,
     /// Whether special tokens written in it are meant as such.
@@ -191,7 +191,7 @@ impl ChatTemplate {
         &self,
         conversation: &Conversation<'_>,
         is_special: &dyn Fn(&str) -> bool,
-    ) -> Result<Vec<Segment>, TemplateError> {
+    ) -> Result<Vec<PromptSegment>, TemplateError> {
         let messages = match self.abilities.tools {
             true => Cow::Borrowed(conversation.messages),
             false => Cow::Owned(tools::as_text(conversation.messages, conversation.tools)),
@@ -200,7 +200,7 @@ impl ChatTemplate {
         let text = self.render_text(conversation, &plain)?;
         let (marked, strings) = splice::mark(&plain, conversation.nonce, is_special);
         if strings.is_empty() {
-            return Ok(vec![Segment { text, special: true }]);
+            return Ok(vec![PromptSegment { text, special: true }]);
         }
         let marked_text = self.render_text(conversation, &marked)?;
         splice::segments(&text, &marked_text, &strings, conversation.nonce)
@@ -216,9 +216,9 @@ impl ChatTemplate {
     }
 }
 
-fn variables(conversation: &Conversation<'_>, messages: &[Message]) -> Map<String, Value> {
+fn variables(conversation: &Conversation<'_>, messages: &[ChatMessage]) -> Map<String, Value> {
     let mut variables: Map<String, Value> = conversation.extra.iter().cloned().collect();
-    let messages: Vec<Value> = messages.iter().map(Message::to_json).collect();
+    let messages: Vec<Value> = messages.iter().map(ChatMessage::to_json).collect();
     variables.insert("messages".into(), messages.into());
     // Templates test `tools is not none` as often as `if tools`.
     let tools = (!conversation.tools.is_empty()).then(|| conversation.tools.to_vec());

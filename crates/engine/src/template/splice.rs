@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::Segment;
+use super::PromptSegment;
 
 /// The variables that hold what users wrote.
 const USER_VARIABLES: [&str; 2] = ["messages", "tools"];
@@ -69,7 +69,7 @@ pub(super) fn segments(
     marked_text: &str,
     strings: &[String],
     nonce: u128,
-) -> Option<Vec<Segment>> {
+) -> Option<Vec<PromptSegment>> {
     let prefix = prefix(nonce);
     let mut pieces = marked_text.split(prefix.as_str());
     let mut segments = Vec::new();
@@ -86,9 +86,9 @@ pub(super) fn segments(
     rest.is_empty().then_some(segments)
 }
 
-fn push(segments: &mut Vec<Segment>, text: &str, special: bool) {
+fn push(segments: &mut Vec<PromptSegment>, text: &str, special: bool) {
     if !text.is_empty() {
-        segments.push(Segment { text: text.to_owned(), special });
+        segments.push(PromptSegment { text: text.to_owned(), special });
     }
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Message, with_parsed_arguments};
+use super::{ChatMessage, with_parsed_arguments};
 
 /// What a template's source says about the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,10 +32,10 @@ const HOW_TO_CALL: &str = "You can call the functions below. To call one, answer
 
 /// `messages` for a template without tools: `tools` stand in the system message, calls and
 /// their results become text.
-pub(super) fn as_text(messages: &[Message], tools: &[Value]) -> Vec<Message> {
-    let mut told: Vec<Message> = Vec::with_capacity(messages.len() + 1);
+pub(super) fn as_text(messages: &[ChatMessage], tools: &[Value]) -> Vec<ChatMessage> {
+    let mut told: Vec<ChatMessage> = Vec::with_capacity(messages.len() + 1);
     if !tools.is_empty() {
-        told.push(Message::new("system", describe(tools)));
+        told.push(ChatMessage::new("system", describe(tools)));
     }
     for (i, message) in messages.iter().enumerate() {
         match (message.role.as_str(), told.last_mut()) {
@@ -50,7 +50,7 @@ pub(super) fn as_text(messages: &[Message], tools: &[Value]) -> Vec<Message> {
                 text.push('\n');
                 text.push_str(&response(message));
             }
-            ("tool", _) => told.push(Message::new("user", response(message))),
+            ("tool", _) => told.push(ChatMessage::new("user", response(message))),
             _ if !message.tool_calls.is_empty() => told.push(with_calls_as_text(message)),
             _ => told.push(message.clone()),
         }
@@ -70,16 +70,16 @@ fn describe(tools: &[Value]) -> String {
 
 const RESPONSE: &str = "<tool_response>";
 
-fn is_response(message: &Message) -> bool {
+fn is_response(message: &ChatMessage) -> bool {
     message.role == "user"
         && message.content.as_deref().is_some_and(|text| text.starts_with(RESPONSE))
 }
 
-fn response(message: &Message) -> String {
+fn response(message: &ChatMessage) -> String {
     format!("{RESPONSE}\n{}\n</tool_response>", message.content.as_deref().unwrap_or_default())
 }
 
-fn with_calls_as_text(message: &Message) -> Message {
+fn with_calls_as_text(message: &ChatMessage) -> ChatMessage {
     let mut lines: Vec<String> =
         message.content.iter().filter(|text| !text.is_empty()).cloned().collect();
     for call in message.tool_calls.iter().cloned().map(with_parsed_arguments) {
@@ -87,5 +87,5 @@ fn with_calls_as_text(message: &Message) -> Message {
         let call = json!({"name": function["name"], "arguments": function["arguments"]});
         lines.push(format!("<tool_call>\n{call}\n</tool_call>"));
     }
-    Message { content: Some(lines.join("\n")), tool_calls: Vec::new(), ..message.clone() }
+    ChatMessage { content: Some(lines.join("\n")), tool_calls: Vec::new(), ..message.clone() }
 }

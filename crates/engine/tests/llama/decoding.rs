@@ -6,9 +6,11 @@
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use loquent_engine::llama::{KvType, LlamaRunner, LlamaVocab, Model, RunnerOptions};
-use loquent_infer::runner::{Batch, RowError, RunError, Runner, Sampled, Slot, TokenId};
+use loquent_engine::KvType;
+use loquent_engine::llama::{LlamaRunner, LlamaVocab, Model, RunnerOptions};
+use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
+use loquent_infer::token::{RowError, TokenId};
 use loquent_infer::vocab::{Encode, Vocab};
 
 use crate::random_model::Defect;

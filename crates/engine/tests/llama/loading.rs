@@ -5,7 +5,8 @@ use std::fs;
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
-use loquent_engine::llama::{KvType, LlamaRunner, LoadError, LoadOptions, Model, RunnerOptions};
+use loquent_engine::KvType;
+use loquent_engine::llama::{LlamaRunner, LoadError, LoadOptions, Model, RunnerOptions};
 use tempfile::TempDir;
 
 use crate::random_model::{self, Defect, Width};

@@ -4,10 +4,10 @@
 #![cfg(feature = "llama")]
 
 mod decoding;
-mod guessing;
+mod kernels;
 mod loading;
-mod products;
 mod random_model;
+mod speculation;
 mod staged;
 mod tokenizing;
 

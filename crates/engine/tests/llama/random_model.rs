@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
-use loquent_engine::gguf::{Array, TensorSpec, Value, Writer};
+use loquent_engine::gguf::{Array, GgufWriter, TensorSpec, Value};
 
 const LAYERS: u32 = 2;
 /// Query heads; there is a key head for every two.
@@ -57,7 +57,7 @@ pub fn write(path: &Path, width: Width, defect: Defect) {
     let vocab = vocabulary().len() as u64;
     let tensors = tensors(width, vocab);
     let file = BufWriter::new(File::create(path).expect("a temporary file"));
-    let mut writer = Writer::start(file, &metadata(width, defect), &tensors).expect("a header");
+    let mut writer = GgufWriter::start(file, &metadata(width, defect), &tensors).expect("a header");
     let mut random = Random(1);
     for tensor in &tensors {
         let mut values = values(tensor, &mut random);

@@ -10,17 +10,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use loquent_engine::gguf::split::{Source, SplitError};
-use loquent_engine::gguf::{Error, Header, Limits, TensorSpec, Value, Writer};
+use loquent_engine::KvType;
+use loquent_engine::gguf::split::{SplitError, SplittableModel};
+use loquent_engine::gguf::{GgufError, GgufWriter, Header, ReadLimits, TensorSpec, Value};
 use loquent_engine::llama::{
-    Embeddings, KvType, LlamaLayers, LlamaRunner, LoadOptions, Model, Processors, RunnerOptions,
+    CpuSharing, Embeddings, LlamaLayers, LlamaRunner, LoadOptions, Model, RunnerOptions,
 };
 use loquent_engine::staged::wire::Open;
 use loquent_engine::staged::{
     Cluster, Dtype, Groups, HeadOptions, Key, Layers, Shape, StageServer, StagedRunner, Trust,
 };
-use loquent_infer::runner::{Batch, Runner, Sampled, Slot, TokenId};
-use loquent_infer::sampling::{Choice, Sampler, Sampling};
+use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
+use loquent_infer::sampling::{SampledToken, Sampler, Sampling};
+use loquent_infer::token::TokenId;
 
 use crate::random_model::{self, Random};
 
@@ -46,7 +48,7 @@ fn load(path: &Path) -> Arc<Model> {
 
 /// Splits `model` in `stages` and serves each from a thread of this process.
 fn serve_stages(model: &Path, stages: u32, folder: &Path, dtype: Dtype) -> StagedRunner {
-    let source = Source::open(model).expect("it can be split");
+    let source = SplittableModel::open(model).expect("it can be split");
     let layers = source.balance(stages).unwrap();
     let files = source.write(&layers, &folder.join("part"), &mut |_| ()).unwrap();
     let trust = Trust::of_key(Key::new("a key for tests"));
@@ -62,7 +64,7 @@ fn serve_stages(model: &Path, stages: u32, folder: &Path, dtype: Dtype) -> Stage
         kv_cells: wanted.kv_cells,
         context_tokens: wanted.context_tokens,
         batch_tokens: wanted.batch_tokens,
-        kv_type: 1,
+        kv_type: KvType::F16,
         shape: Shape::default(),
         stall_limit: Duration::from_secs(60),
         batch_limit: Duration::from_secs(60),
@@ -77,11 +79,10 @@ fn serve(file: &Path, trust: Trust) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let make = Box::new(move |open: &Open, _: Option<Box<dyn Layers>>| {
-        let kv_type = [KvType::F32, KvType::F16, KvType::Q8_0][usize::from(open.kv_type)];
         let layers = LlamaLayers::new(
             model.clone(),
-            &RunnerOptions { kv_type, ..options() },
-            &Processors { stay_awake: Duration::from_millis(50), turns: None },
+            &RunnerOptions { kv_type: open.kv_type, ..options() },
+            &CpuSharing { keep_awake: Duration::from_millis(50), compute_lock: None },
         );
         layers.map(|layers| Box::new(layers) as Box<dyn Layers>).map_err(|e| e.to_string())
     });
@@ -90,7 +91,7 @@ fn serve(file: &Path, trust: Trust) -> String {
 }
 
 /// What three sequences generate side by side, with log-probabilities.
-fn generate(runner: &mut dyn Runner, vocab: u32) -> Vec<Vec<Choice>> {
+fn generate(runner: &mut dyn Runner, vocab: u32) -> Vec<Vec<SampledToken>> {
     let prompt = |seed: u32, len: u32| -> Vec<TokenId> {
         (0..len).map(|i| (seed + i * 7919) % vocab).collect()
     };
@@ -117,7 +118,7 @@ fn generate(runner: &mut dyn Runner, vocab: u32) -> Vec<Vec<Choice>> {
     choices
 }
 
-fn whole(path: &Path) -> (Vec<Vec<Choice>>, u32) {
+fn whole(path: &Path) -> (Vec<Vec<SampledToken>>, u32) {
     let model = load(path);
     let vocab = model.info().vocab_size;
     let mut runner = LlamaRunner::new(model, &options()).expect("a context");
@@ -166,7 +167,7 @@ fn rounded_hidden_states_change_little() {
         let mut runner = serve_stages(&model, 2, folder.path(), dtype);
         let choices = generate(&mut runner, vocab);
         // Of the first step only: later ones see other pasts once a token differs.
-        let logprob = |choices: &[Vec<Choice>], i: usize| {
+        let logprob = |choices: &[Vec<SampledToken>], i: usize| {
             choices[i][0].logprobs.as_ref().expect("they were asked for").top[0].1
         };
         let difference = (0..3).map(|i| (logprob(&choices, i) - logprob(&expected, i)).abs());
@@ -208,7 +209,7 @@ fn bad_input_is_refused_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
     let sound = folder.path().join("sound.gguf");
     write(&sound, "qwen3", 4);
-    let source = Source::open(&sound).unwrap();
+    let source = SplittableModel::open(&sound).unwrap();
     let short = std::iter::once(0..2).collect();
     for layers in [short, vec![0..2, 3..4], vec![0..2, 2..2, 2..4], vec![0..3, 2..4], vec![]] {
         let outcome = source.write(&layers, &folder.path().join("x"), &mut |_| ());
@@ -218,22 +219,25 @@ fn bad_input_is_refused_with_its_reason() {
     assert!(matches!(source.balance(0), Err(SplitError::Layers(_))));
     let nowhere = folder.path().join("no/such/folder/x");
     let outcome = source.write(&[0..2, 2..4], &nowhere, &mut |_| ());
-    assert!(matches!(outcome, Err(SplitError::Write { source: Error::Io(_), .. })));
+    assert!(matches!(outcome, Err(SplitError::Write { source: GgufError::Io(_), .. })));
 
     let bytes = std::fs::read(&sound).unwrap();
     let other = folder.path().join("other.gguf");
     std::fs::write(&other, &bytes[..bytes.len() / 2]).unwrap();
-    let truncated = Source::open(&other);
-    assert!(matches!(truncated, Err(SplitError::Model { source: Error::Truncated { .. }, .. })));
+    let truncated = SplittableModel::open(&other);
+    assert!(matches!(
+        truncated,
+        Err(SplitError::Model { source: GgufError::Truncated { .. }, .. })
+    ));
     std::fs::write(&other, b"not a model at all").unwrap();
-    let foreign = Source::open(&other);
-    assert!(matches!(foreign, Err(SplitError::Model { source: Error::Magic { .. }, .. })));
+    let foreign = SplittableModel::open(&other);
+    assert!(matches!(foreign, Err(SplitError::Model { source: GgufError::Magic { .. }, .. })));
     write(&other, "gemma", 4);
-    let unknown = Source::open(&other).unwrap_err().to_string();
+    let unknown = SplittableModel::open(&other).unwrap_err().to_string();
     assert!(unknown.contains("\"gemma\"") && unknown.contains("qwen3"), "{unknown}");
 
     let files = source.write(&source.balance(2).unwrap(), &folder.path().join("p"), &mut |_| ());
-    let part = Source::open(&files.unwrap()[1]).unwrap_err().to_string();
+    let part = SplittableModel::open(&files.unwrap()[1]).unwrap_err().to_string();
     assert!(part.contains("already"), "{part}");
 }
 
@@ -242,9 +246,11 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
     // Writing to /dev/full fails as a full disk does; where there is none, nothing is tested.
     let Ok(full) = File::options().write(true).open("/dev/full") else { return };
     let tensors = [TensorSpec::f32("a", &[1 << 12])];
-    let written = Writer::start(full, &[], &tensors)
+    let written = GgufWriter::start(full, &[], &tensors)
         .and_then(|mut writer| writer.data_from(io::repeat(0)).map(drop));
-    assert!(matches!(written, Err(Error::Io(error)) if error.kind() == io::ErrorKind::StorageFull));
+    assert!(
+        matches!(written, Err(GgufError::Io(error)) if error.kind() == io::ErrorKind::StorageFull)
+    );
 }
 
 #[test]
@@ -252,9 +258,9 @@ fn each_tensor_has_one_owner() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("m.gguf");
     write(&model, "llama", 4);
-    let source = Source::open(&model).unwrap();
+    let source = SplittableModel::open(&model).unwrap();
     let files = source.write(&[0..1, 1..4], &folder.path().join("m"), &mut |_| ()).unwrap();
-    let parts = files.iter().map(|file| Header::open(file, Limits::default()).unwrap());
+    let parts = files.iter().map(|file| Header::open(file, ReadLimits::default()).unwrap());
     let layers: Vec<u64> = parts.map(|part| part.model_number("block_count").unwrap()).collect();
     assert_eq!(layers, [4, 1, 3], "the entry file keeps what the model says");
     let bytes = |path: &Path| std::fs::metadata(path).unwrap().len();
@@ -289,7 +295,7 @@ fn write(path: &Path, architecture: &str, layers: u32) {
     }
     let metadata = metadata(architecture, layers);
     let file = BufWriter::new(File::create(path).unwrap());
-    let mut writer = Writer::start(file, &metadata, &tensors).unwrap();
+    let mut writer = GgufWriter::start(file, &metadata, &tensors).unwrap();
     let mut random = Random(7);
     for tensor in &tensors {
         let mut values = random_model::values(tensor, &mut random);

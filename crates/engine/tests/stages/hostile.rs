@@ -112,7 +112,7 @@ fn orders() -> impl Strategy<Value = Message> {
             .map(|(slot, start, len, sample)| {
                 let tokens = end..end + len;
                 end += len;
-                Span { slot, start, tokens, guessed: 0, sample }
+                Span { slot, start, tokens, draft: 0, sample }
             })
             .collect();
         let rows = (0..end * WIDTH).map(|i| (i % 59) as f32).collect();

@@ -13,10 +13,11 @@ use loquent_engine::staged::{Cluster, Groups, Key, Shape, StageError, StagedRunn
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::{Finish, Step, Tag, Work};
-use loquent_infer::runner::{Batch, RowError, RunError, Runner, Slot, TokenId};
+use loquent_infer::runner::{Batch, RunError, Runner, Slot};
 use loquent_infer::sampling::{Constraint, Grammar, Sampler, Sampling, SharedGrammar};
 use loquent_infer::scheduler::{Limits, Scheduler};
 use loquent_infer::speculation::Speculation;
+use loquent_infer::token::{RowError, TokenId};
 use toy::{BACKEND_FAILS, CACHE_IS_FULL, NAN, Site, options};
 
 /// Longest wait for what happens in other threads.
@@ -72,7 +73,7 @@ fn limits() -> Limits {
 /// The engine's loop without a clock: generates everything and returns it by tag.
 fn generate(runner: &mut StagedRunner, works: &[Work], groups: usize) -> Vec<Vec<TokenId>> {
     let mut scheduler = Scheduler::new(runner.capacity(), limits(), vec![]);
-    scheduler.set_groups(groups);
+    scheduler.set_pipeline_depth(groups);
     works.iter().for_each(|work| scheduler.submit(Duration::ZERO, work.clone()));
     let mut generated = vec![Vec::new(); works.len()];
     let mut flights: VecDeque<Batch> = VecDeque::new();

@@ -8,13 +8,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use loquent_engine::KvType;
 use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::staged::wire::Open;
 use loquent_engine::staged::{
     Cluster, Dtype, Embed, Groups, HeadOptions, Key, Layers, Shape, StageError, StageServer,
     StageSizes, StagedRunner, StopHandle, Trust,
 };
-use loquent_infer::runner::{RunError, Slot, Span, TokenId};
+use loquent_infer::runner::{RunError, Slot, Span};
+use loquent_infer::token::TokenId;
 
 /// Floats of a hidden state.
 pub const WIDTH: usize = 4;
@@ -219,7 +221,7 @@ pub fn options() -> HeadOptions {
         kv_cells: 2048,
         context_tokens: 512,
         batch_tokens: 128,
-        kv_type: 1,
+        kv_type: KvType::F16,
         shape: Shape::default(),
         stall_limit: Duration::from_secs(10),
         batch_limit: Duration::from_secs(10),

@@ -1,21 +1,21 @@
 //! Grammars that say which tokens may come next.
 //!
-//! What a grammar is stands outside of this crate: here it is a mask over the vocabulary,
-//! applied to the logits, and told what was chosen. Rows without one pay nothing.
+//! This crate knows no grammar's language: a grammar is a mask over the vocabulary that is
+//! applied to the logits and advanced by the chosen token. Rows without one pay nothing.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::runner::{RowError, TokenId};
+use crate::token::{RowError, TokenId};
 
 /// A compiled grammar, shared by all completions that follow it.
 pub trait Grammar: Send + Sync {
     /// The constraint on a completion that has generated `generated` so far. Does not block:
-    /// what takes time may go on elsewhere until [`Constraint::allowed`] is asked.
+    /// slow work may go on in another thread until [`Constraint::allowed`] is called.
     fn start(&self, generated: &[TokenId]) -> Box<dyn Constraint>;
 }
 
-/// Where one completion stands in its grammar.
+/// The state of one completion in its grammar.
 pub trait Constraint: Send {
     /// The tokens that may come next: bit `i % 32` of word `i / 32` stands for token `i`,
     /// and tokens beyond the last word may not. At the grammar's end only end tokens may.
@@ -24,7 +24,7 @@ pub trait Constraint: Send {
     /// [`RowError::Constraint`] when the grammar exceeds its limits.
     fn allowed(&mut self) -> Result<&[u32], RowError>;
 
-    /// `token` was chosen, out of those that [`Self::allowed`] gave last.
+    /// Advances by `token`, one of those that [`Self::allowed`] returned last.
     fn accept(&mut self, token: TokenId);
 }
 
@@ -50,11 +50,13 @@ impl fmt::Debug for SharedGrammar {
 /// [`RowError::NonFiniteLogits`] when one is NaN, which a mask would hide.
 pub(super) fn apply(allowed: &[u32], logits: &mut [f32]) -> Result<bool, RowError> {
     let (mut has_nan, mut has_finite) = (false, false);
+    // A short mask forbids the tokens beyond its end: vocabularies are padded with unused rows.
     let words = allowed.iter().copied().chain(std::iter::repeat(0));
     for (group, word) in logits.chunks_mut(u32::BITS as usize).zip(words) {
         for (bit, logit) in group.iter_mut().enumerate() {
             has_nan |= logit.is_nan();
             has_finite |= logit.is_finite();
+            // Without a branch, so that the loop becomes vector code.
             *logit = if word >> bit & 1 == 1 { *logit } else { f32::NEG_INFINITY };
         }
     }

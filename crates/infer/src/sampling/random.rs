@@ -17,6 +17,7 @@ fn mix(mut x: u64) -> u64 {
 pub(super) fn uniform(seed: u64, index: u64) -> f64 {
     let start = mix(seed.wrapping_add(GOLDEN));
     let bits = mix(start.wrapping_add(index.wrapping_mul(GOLDEN)));
+    // 53 bits fill a 64-bit float's mantissa exactly, so 1.0 is never returned.
     (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
 }
 

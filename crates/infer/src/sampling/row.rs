@@ -1,7 +1,8 @@
 //! Passes over a row of logits, written so that the compiler makes them vector code:
-//! fixed lanes, no early exit inside a lane group, no calls.
+//! fixed lanes, no early exit inside a lane group, no calls. Sampling happens on the engine
+//! thread between two decodes, so its time adds to every inter-token latency.
 
-use crate::runner::RowError;
+use crate::token::RowError;
 
 /// Logits per chunk: small enough that a pass over a chosen few costs nothing, large
 /// enough that a row of 150,000 has only some hundred.
@@ -11,6 +12,9 @@ const LANES: usize = 16;
 
 /// Writes the maximum of every chunk into `maxima` and returns the row's, which is
 /// negative infinity if every logit is.
+///
+/// # Errors
+/// [`RowError::NonFiniteLogits`] when a logit is NaN or positive infinity.
 pub(super) fn scan(logits: &[f32], maxima: &mut Vec<f32>) -> Result<f32, RowError> {
     maxima.clear();
     let (mut max, mut broken) = (f32::NEG_INFINITY, false);
@@ -26,6 +30,7 @@ pub(super) fn scan(logits: &[f32], maxima: &mut Vec<f32>) -> Result<f32, RowErro
 /// The maximum of a chunk, and whether it holds a NaN (which no maximum shows).
 fn chunk_max(chunk: &[f32]) -> (f32, bool) {
     let (groups, rest) = chunk.as_chunks::<LANES>();
+    // A comparison, not `f32::max`: it maps to one instruction, and NaN is counted beside it.
     let mut max = [f32::NEG_INFINITY; LANES];
     let mut nans = [0u32; LANES];
     for group in groups {
@@ -63,6 +68,7 @@ pub(super) fn exp(x: f32) -> f32 {
     {
         power = power * fraction + coefficient;
     }
+    // The low bits hold the integer part; biased by 127 it is the exponent of a float.
     let exponent = rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
     if x < -87.0 { 0.0 } else { power * f32::from_bits(exponent) }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::row::{CHUNK, exp, sum_exp};
-use crate::runner::TokenId;
+use crate::token::TokenId;
 
 /// A token that may be chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,19 +21,19 @@ impl Candidate {
     }
 }
 
-/// A row that has been scanned.
+/// A row of logits with the maxima that [`super::row::scan`] found.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'a> {
+pub(super) struct LogitRow<'a> {
     pub(super) logits: &'a [f32],
-    /// Maximum per chunk.
+    /// Maximum of each chunk of [`CHUNK`] logits.
     pub(super) maxima: &'a [f32],
-    /// Maximum of all, finite.
+    /// Maximum of the row; finite.
     pub(super) max: f32,
     /// 1 / temperature.
     pub(super) scale: f32,
 }
 
-impl Row<'_> {
+impl LogitRow<'_> {
     /// Chunks that have a logit of at least `floor`: first token and logits.
     fn chunks(&self, floor: f32) -> impl Iterator<Item = (usize, &[f32])> {
         let chunks = self.logits.chunks(CHUNK).enumerate();
@@ -73,6 +73,7 @@ impl Row<'_> {
         into: &mut Vec<Candidate>,
         order: &mut Vec<f32>,
     ) {
+        // Of a peaked row, few chunks reach the floor, so that few logits are looked at twice.
         self.collect(floor.max(self.floor_of_best(k, order)), into);
         if into.len() > k && k > 0 {
             into.select_nth_unstable_by(k - 1, Candidate::rank);
@@ -81,7 +82,7 @@ impl Row<'_> {
         into.sort_unstable_by(Candidate::rank);
     }
 
-    /// Sum of the weights of all tokens.
+    /// Sum of the weights of all tokens, in 64 bits: at 150,000 addends, 32 would lose the tail.
     pub(super) fn mass(&self) -> f64 {
         self.logits.chunks(CHUNK).map(|chunk| sum_exp(chunk, self.max, self.scale)).sum()
     }
@@ -101,6 +102,8 @@ impl Row<'_> {
 pub(super) fn keep_mass(candidates: &mut Vec<Candidate>, enough: f64, order: &mut Vec<Candidate>) {
     order.clear();
     order.extend_from_slice(candidates);
+    // Quickselect by mass instead of by rank: each round decides for the upper or the lower
+    // half, and `rest` ends as the last candidate that is needed.
     let mut missing = enough;
     let mut rest = order.as_mut_slice();
     while rest.len() > 1 {
@@ -116,6 +119,7 @@ pub(super) fn keep_mass(candidates: &mut Vec<Candidate>, enough: f64, order: &mu
         };
     }
     if let Some(&last) = rest.first() {
+        // `candidates` keeps its token order, in which the draw goes through it.
         candidates.retain(|candidate| candidate.rank(&last).is_le());
     }
 }

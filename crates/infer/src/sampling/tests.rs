@@ -63,7 +63,7 @@ fn sample(
     logits: &[f32],
     prompt: &[u32],
     generated: &[u32],
-) -> Result<Choice, RowError> {
+) -> Result<SampledToken, RowError> {
     let mut sampler = Sampler::new(how.clone(), prompt, generated);
     sampler.sample(&mut logits.to_vec(), &mut Scratch::default())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use loquent_engine::sim::{Pace, SimOptions, SimRunner, SimVocab};
+use loquent_engine::sim::{SimOptions, SimRunner, SimVocab, StepPace};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::runner::Capacity;
 use loquent_server::clock::unix_time_s;
@@ -46,7 +46,7 @@ fn simulated(
         shares_prefix: true,
     };
     let step = Duration::try_from_secs_f64(1.0 / tokens_per_s);
-    let pace = step.map_or(Pace::None, |step| Pace::Fixed { step });
+    let pace = step.map_or(StepPace::None, |step| StepPace::Fixed { step });
     let runner = SimRunner::new(SimOptions { capacity, pace, faults: Vec::new() });
     let model = Model {
         name: name.unwrap_or_else(|| "loquent-simulated".into()),
@@ -94,20 +94,22 @@ mod llama {
 
     use anyhow::{Context, bail};
     use indicatif::{ProgressBar, ProgressStyle};
+    use loquent_engine::KvType;
     use loquent_engine::gguf::Value;
     use loquent_engine::gguf::split::StageKeys;
     use loquent_engine::llama::{
-        Embeddings, FlashAttention, KvType, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS,
+        Embeddings, FlashAttention, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS,
         Model as Weights, RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
     };
     use loquent_engine::staged::{Cluster, HeadOptions, Key, StagedRunner};
     use loquent_infer::remote::RemoteStages;
-    use loquent_infer::runner::{Runner, TokenId};
+    use loquent_infer::runner::Runner;
+    use loquent_infer::token::TokenId;
     use loquent_infer::vocab::Vocab;
 
     use super::super::args::{Kernels, KvLayout, Switch};
     use super::*;
-    use crate::{bundled, stage};
+    use crate::bundled;
 
     /// Most tokens of a sequence unless `--context` says otherwise: a model trained for more
     /// would reserve memory that few chats use.
@@ -120,11 +122,11 @@ mod llama {
         name: Option<String>,
     ) -> anyhow::Result<Loaded> {
         let path = source.file.fetch()?;
-        let kv_type = parse_kv_type(&engine.kv_type)?;
+        let kv_type = engine.kv_type;
         let options = LoadOptions {
             gpu_layers: engine.gpu_layers,
             kv_type,
-            own_products: engine.tuning.kernels != Some(Kernels::LlamaCpp),
+            own_kernels: engine.tuning.kernels != Some(Kernels::LlamaCpp),
             rpc: engine.staged.rpc(),
             ..LoadOptions::default()
         };
@@ -189,7 +191,7 @@ mod llama {
             kv_cells,
             context_tokens,
             batch_tokens: engine.batch_tokens(kv_cells).max(batch.saturating_mul(2).into()),
-            kv_type: stage::kv_number(parse_kv_type(&engine.kv_type)?),
+            kv_type: engine.kv_type,
             shape: args.shape(),
             stall_limit: Duration::from_secs_f64(args.stage_timeout_s),
             batch_limit: Duration::from_secs_f64(args.stage_timeout_s * 12.0),
@@ -284,15 +286,6 @@ mod llama {
             top_k: value("top_k").and_then(Value::as_u64).map_or(openai.top_k, |k| k as u32),
             top_p: number("top_p", openai.top_p),
             min_p: number("min_p", openai.min_p),
-        }
-    }
-
-    fn parse_kv_type(text: &str) -> anyhow::Result<KvType> {
-        match text {
-            "f16" => Ok(KvType::F16),
-            "f32" => Ok(KvType::F32),
-            "q8_0" => Ok(KvType::Q8_0),
-            other => bail!("--kv-type must be f16, f32 or q8_0, not {other}"),
         }
     }
 

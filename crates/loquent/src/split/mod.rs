@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use loquent_engine::gguf::split::Source;
+use loquent_engine::gguf::split::SplittableModel;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,7 +49,7 @@ impl SplitArgs {
     /// When the model cannot be split, a file not be written, or the stages compute
     /// something else than the model.
     pub fn run(self) -> anyhow::Result<()> {
-        let source = Source::open(&self.model)?;
+        let source = SplittableModel::open(&self.model)?;
         let layers = match self.stages {
             Some(stages) => source.balance(stages)?,
             None => self.layers,

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use loquent_engine::llama::{
-    Embeddings, LlamaLayers, LlamaRunner, LoadOptions, Model, Processors, RunnerOptions,
+    CpuSharing, Embeddings, LlamaLayers, LlamaRunner, LoadOptions, Model, RunnerOptions,
 };
 use loquent_engine::staged::{Embed, Layers};
-use loquent_infer::runner::{Batch, Runner, Sampled, Slot, TokenId};
-use loquent_infer::sampling::{Choice, Sampler, Sampling, Scratch};
+use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
+use loquent_infer::sampling::{SampledToken, Sampler, Sampling, Scratch};
+use loquent_infer::token::TokenId;
 
 /// Tokens of the prompt; computed at once.
 const PROMPT_TOKENS: u32 = 24;
@@ -50,7 +51,7 @@ fn prompt(vocab: u32) -> Vec<TokenId> {
     (1..=PROMPT_TOKENS).map(|i| (u64::from(i) * 7919 % u64::from(vocab)) as TokenId).collect()
 }
 
-fn whole_choices(path: &Path) -> anyhow::Result<Vec<Choice>> {
+fn whole_choices(path: &Path) -> anyhow::Result<Vec<SampledToken>> {
     let model = load(path)?;
     let mut tokens = prompt(model.info().vocab_size);
     let mut runner = LlamaRunner::new(model, &options())?;
@@ -68,11 +69,11 @@ fn whole_choices(path: &Path) -> anyhow::Result<Vec<Choice>> {
     Ok(choices)
 }
 
-fn staged_choices(entry: &Path, stages: &[PathBuf]) -> anyhow::Result<Vec<Choice>> {
+fn staged_choices(entry: &Path, stages: &[PathBuf]) -> anyhow::Result<Vec<SampledToken>> {
     let mut embeddings = Embeddings::open(entry)?;
     let stages = stages
         .iter()
-        .map(|path| Ok(LlamaLayers::new(load(path)?, &options(), &Processors::default())?));
+        .map(|path| Ok(LlamaLayers::new(load(path)?, &options(), &CpuSharing::default())?));
     let mut stages = stages.collect::<anyhow::Result<Vec<LlamaLayers>>>()?;
     let (mut sampler, mut scratch) = (sampler(), Scratch::default());
     let mut tokens = prompt(stages.last().context("a split has stages")?.sizes().vocab);

@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::llama::{
-    KvType, LlamaLayers, LoadOptions, MAX_SLOTS, Model as Weights, Processors, RunnerOptions, Turns,
+    ComputeLock, CpuSharing, LlamaLayers, LoadOptions, MAX_SLOTS, Model as Weights, RunnerOptions,
 };
 use loquent_engine::staged::wire::Open;
 use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, Trust};
@@ -149,22 +149,22 @@ fn load(path: &Path, compute: &Compute) -> anyhow::Result<(Arc<Weights>, StageKe
 /// same.
 ///
 /// # Errors
-/// When the file for turns cannot be opened.
+/// When the lock file cannot be opened.
 fn make(weights: Arc<Weights>, compute: Compute) -> anyhow::Result<MakeLayers> {
-    let stay_awake = Duration::from_millis(compute.processors.keep_cores_awake_ms);
-    let turns = compute.processors.compute_lock.as_ref().map(|path| {
-        let turns = Turns::open(path).map(Arc::new);
-        turns.with_context(|| format!("--compute-lock {}", path.display()))
+    let keep_awake = Duration::from_millis(compute.processors.keep_cores_awake_ms);
+    let compute_lock = compute.processors.compute_lock.as_ref().map(|path| {
+        let lock = ComputeLock::open(path).map(Arc::new);
+        lock.with_context(|| format!("--compute-lock {}", path.display()))
     });
-    let processors = Processors { stay_awake, turns: turns.transpose()? };
+    let cpu = CpuSharing { keep_awake, compute_lock: compute_lock.transpose()? };
     let mut made_for = None;
     Ok(Box::new(move |open: &Open, before: Option<Box<dyn Layers>>| {
         let options = options(open, &compute)?;
         if let (Some(layers), true) = (before, made_for.as_ref() == Some(&options)) {
             return Ok(layers);
         }
-        let layers = LlamaLayers::new(weights.clone(), &options, &processors)
-            .map_err(|error| error.to_string())?;
+        let layers =
+            LlamaLayers::new(weights.clone(), &options, &cpu).map_err(|error| error.to_string())?;
         made_for = Some(options);
         Ok(Box::new(layers))
     }))
@@ -181,19 +181,7 @@ fn options(open: &Open, compute: &Compute) -> Result<RunnerOptions, String> {
         batch_tokens: open.batch_tokens,
         pass_tokens: open.batch_tokens.min(512),
         threads: compute.threads,
-        kv_type: kv_type(open.kv_type).ok_or("an unknown type of KV cache")?,
+        kv_type: open.kv_type,
         ..RunnerOptions::default()
     })
-}
-
-const KV_TYPES: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Q8_0];
-
-fn kv_type(number: u8) -> Option<KvType> {
-    KV_TYPES.get(usize::from(number)).copied()
-}
-
-/// A KV type's number on the wire.
-pub fn kv_number(kv_type: KvType) -> u8 {
-    let at = KV_TYPES.iter().position(|known| *known == kv_type);
-    at.expect("the table has every type") as u8
 }

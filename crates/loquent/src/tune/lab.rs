@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use loquent_engine::llama::{
-    FlashAttention, KvType, LlamaRunner, LoadOptions, Model, RunnerOptions,
-};
+use loquent_engine::KvType;
+use loquent_engine::llama::{FlashAttention, LlamaRunner, LoadOptions, Model, RunnerOptions};
 
 use super::measure::{Effort, Unmeasured, decode_ms, prefill_rate};
 use super::profile::{StepTime, TunedSettings};
@@ -43,7 +42,7 @@ impl LlamaLab {
             // Freed before the next load: two copies of the weights may not fit into memory.
             _ => self.loaded = None,
         }
-        let options = LoadOptions { own_products: loquent_kernels, ..LoadOptions::default() };
+        let options = LoadOptions { own_kernels: loquent_kernels, ..LoadOptions::default() };
         let model = Model::load(&self.path, &options, |_| true)?;
         self.loaded = Some((loquent_kernels, model.clone()));
         Ok(model)
@@ -108,7 +107,7 @@ impl LlamaLab {
         if self.over() {
             return None;
         }
-        self.bar.set_message(format!("KV type {kv_type:?}"));
+        self.bar.set_message(format!("KV type {kv_type}"));
         self.speed(settings, kv_type).ok()
     }
 

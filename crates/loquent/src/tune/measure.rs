@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Slot, TokenId};
+use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
+use loquent_infer::token::TokenId;
 
 /// Tokens in each sequence when decoding is measured: a short chat.
 pub const PROMPT_TOKENS: u32 = 64;
@@ -167,7 +168,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     //! A runner of known pace is measured at that pace, and left empty.
-    use loquent_engine::sim::{Pace, SimOptions, SimRunner};
+    use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
     use loquent_infer::runner::Capacity;
 
     use super::*;
@@ -182,7 +183,8 @@ mod tests {
             batch_tokens: 48, // less than the prompt, so that it comes in parts
             shares_prefix: true,
         };
-        let options = SimOptions { capacity, pace: Pace::Fixed { step }, ..SimOptions::default() };
+        let options =
+            SimOptions { capacity, pace: StepPace::Fixed { step }, ..SimOptions::default() };
         let mut runner = SimRunner::new(options);
         let effort = Effort { least_steps: 3, most_steps: 5, time: Duration::ZERO };
         // Twice: the first must have freed its slots. A busy machine may only be slower.

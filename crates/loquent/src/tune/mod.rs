@@ -67,7 +67,8 @@ mod with_engine {
 
     use anyhow::Context;
     use indicatif::{ProgressBar, ProgressStyle};
-    use loquent_engine::llama::{KvType, physical_cores};
+    use loquent_engine::KvType;
+    use loquent_engine::llama::physical_cores;
 
     use super::lab::{LlamaLab, effort};
     use super::profile::{Profile, TunedSettings, folder, machine};
@@ -181,7 +182,7 @@ mod with_engine {
         for kv_type in [KvType::Q8_0, KvType::F32] {
             if let Some(speed) = lab.with_kv(&profile.settings, kv_type) {
                 println!(
-                    "KV type {kv_type:?}: full batch x{:.2} of f16 (not saved, because it changes answers; see --kv-type)",
+                    "KV type {kv_type}: full batch x{:.2} of f16 (not saved, because it changes answers; see --kv-type)",
                     speed.full / found.best.speed.full
                 );
             }

@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use loquent_infer::runner::TokenId;
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! The messages of a chat request.
 
-use loquent_engine::template::Message;
+use loquent_engine::template::ChatMessage;
 use serde_json::Value;
 
 use super::fields::{Fields, kind_of};
@@ -13,7 +13,7 @@ const MAX_MESSAGES: usize = 4096;
 ///
 /// # Errors
 /// 400 with the place of the message that is wrong.
-pub fn parse_messages(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
+pub fn parse_messages(fields: &mut Fields) -> Result<Vec<ChatMessage>, ApiError> {
     let items =
         fields.array("messages")?.ok_or_else(|| fields.error("messages", "is required."))?;
     if items.is_empty() {
@@ -29,14 +29,14 @@ pub fn parse_messages(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     items.into_iter().enumerate().map(parse).collect()
 }
 
-fn parse_message(fields: &mut Fields) -> Result<Message, ApiError> {
+fn parse_message(fields: &mut Fields) -> Result<ChatMessage, ApiError> {
     let role = parse_role(fields)?;
     let content = match fields.take("content") {
         Some(content) => Some(parse_content(fields, content)?),
         None if role == "assistant" => None,
         None => return Err(fields.error("content", "is required.")),
     };
-    Ok(Message {
+    Ok(ChatMessage {
         role: role.into(),
         content,
         name: fields.string("name")?,

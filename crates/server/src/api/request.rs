@@ -1,8 +1,8 @@
 //! `/v1/chat/completions` and `/v1/completions`: from JSON to a request that cannot be wrong.
 
 use http::HeaderValue;
-use loquent_engine::template::Message;
-use loquent_infer::runner::TokenId;
+use loquent_engine::template::ChatMessage;
+use loquent_infer::token::TokenId;
 use loquent_proto::coalesce::StreamInterval;
 use serde_json::{Map, Value};
 
@@ -68,7 +68,7 @@ pub struct Forward {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Chat {
     /// The messages, oldest first.
-    pub messages: Vec<Message>,
+    pub messages: Vec<ChatMessage>,
     /// Tools that the answer may or must call.
     pub tools: Option<ToolUse>,
     /// Further variables of the template (`chat_template_kwargs`).

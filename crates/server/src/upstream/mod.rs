@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use http::{HeaderValue, Method, Request as HttpRequest, Uri};
 use http_body_util::{BodyExt, Limited};
-use loquent_infer::runner::TokenId;
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
 use loquent_proto::headers::HOP_BY_HOP;

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use loquent_engine::sim::{Pace, SimOptions, SimRunner, SimVocab};
+use loquent_engine::sim::{SimOptions, SimRunner, SimVocab, StepPace};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
@@ -87,7 +87,7 @@ pub async fn start(setup: Setup) -> Server {
         kv_cells: 4096 * u32::from(setup.batch),
         ..SimOptions::default().capacity
     };
-    let pace = Pace::Fixed { step: setup.token_every };
+    let pace = StepPace::Fixed { step: setup.token_every };
     let runner = SimRunner::new(SimOptions { capacity, pace, faults: Vec::new() });
     let load = move || {
         let description = "simulated".to_owned();

@@ -1,7 +1,7 @@
 //! The simulated engine: same text alone and in company, honest cells, faults, panics.
 
-use loquent_infer::runner::TokenId;
 use loquent_infer::sampling::Sampling;
+use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, Vocab};
 
 use super::super::SimVocab;

@@ -19,13 +19,7 @@ fn spans(lens: &[usize]) -> Vec<Span> {
     let mut span = |(i, &len): (usize, &usize)| {
         let tokens = end..end + len;
         end += len;
-        Span {
-            slot: Slot(i as u16 * 3),
-            start: i as u32 * 7,
-            tokens,
-            guessed: 0,
-            sample: i % 2 == 0,
-        }
+        Span { slot: Slot(i as u16 * 3), start: i as u32 * 7, tokens, draft: 0, sample: i % 2 == 0 }
     };
     lens.iter().enumerate().map(&mut span).collect()
 }
@@ -48,7 +42,7 @@ fn messages() -> impl Strategy<Value = Message> {
     let sampled =
         (any::<u16>(), any::<u32>(), prop::option::of(top)).prop_map(|(slot, token, top)| {
             let logprobs = top.map(|top| Box::new(Logprobs { chosen: -1.5, top }));
-            Sampled { slot: Slot(slot), outcome: Ok(Choice { token, logprobs }) }
+            Sampled { slot: Slot(slot), outcome: Ok(SampledToken { token, logprobs }) }
         });
     let done = (any::<u64>(), prop::collection::vec(sampled, 0..6), laps.clone())
         .prop_map(|(id, rows, trace)| Message::Done(Done { id, trace, outcome: Ok(rows) }));
@@ -72,7 +66,7 @@ fn messages() -> impl Strategy<Value = Message> {
                 kv_cells: 4096,
                 context_tokens: 512,
                 batch_tokens: 64,
-                kv_type: 1,
+                kv_type: KvType::F16,
                 delay_us: 10_000,
                 bytes_per_s: 1 << 40,
             }))
@@ -149,7 +143,7 @@ fn broken_numbers_stay_broken_and_large_ones_finite() {
 fn spans_beyond_the_batch_and_huge_counts_are_refused() {
     let rows =
         |spans| Message::Rows(Rows { id: 1, spans, failed: vec![], trace: vec![], rows: vec![] });
-    let long = Span { slot: Slot(0), start: 0, tokens: 0..65, guessed: 0, sample: true };
+    let long = Span { slot: Slot(0), start: 0, tokens: 0..65, draft: 0, sample: true };
     assert!(Message::decode(&frame(&rows(vec![long]), &FORMAT), &FORMAT).is_err());
     let mut bytes = frame(&rows(vec![]), &FORMAT);
     // The count of laps stands after kind and number.

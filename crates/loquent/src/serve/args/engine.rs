@@ -4,6 +4,8 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use loquent_engine::KvType;
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
@@ -32,9 +34,10 @@ pub(crate) struct EngineArgs {
     /// the context, at least 512 per sequence of the batch]
     #[arg(long, env = "LOQUENT_KV_CELLS", value_name = "N")]
     pub(crate) kv_cells: Option<u32>,
-    /// Element type of the KV cache: f16, f32 or q8_0
-    #[arg(long, env = "LOQUENT_KV_TYPE", default_value = "f16", value_name = "TYPE")]
-    pub(crate) kv_type: String,
+    /// Element type of the KV cache
+    #[arg(long, env = "LOQUENT_KV_TYPE", default_value_t = KvType::F16, value_name = "TYPE",
+          value_parser = kv_types())]
+    pub(crate) kv_type: KvType,
     /// Maximum number of prompt tokens computed per step [default: the profile's, else 512]
     #[arg(long, env = "LOQUENT_PREFILL_MAX_TOKENS", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -163,7 +166,7 @@ impl EngineArgs {
         self.tuning.kernels = self.tuning.kernels.or(Some(kernels));
         // The profile was measured with f16. f32 is chosen for exactness, and flash attention
         // would cast an F32 cache to F16.
-        if self.kv_type != "f32" {
+        if self.kv_type != KvType::F32 {
             self.tuning.flash_attention = self.tuning.flash_attention.or(Some(flash));
         }
     }
@@ -194,6 +197,11 @@ impl EngineArgs {
             processors: self.staged.processors.clone(),
         }
     }
+}
+
+/// A parser that lists the types in the help.
+fn kv_types() -> impl TypedValueParser<Value = KvType> {
+    PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| name.parse::<KvType>())
 }
 
 fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {

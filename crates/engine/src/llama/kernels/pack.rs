@@ -21,6 +21,7 @@ pub(super) fn pack(values: &[f32; BLOCK], into: &mut ActivationBlock) {
     });
     let most = f32::from_bits(_mm512_reduce_max_epu32(bits));
     let finite = most.is_finite();
+    // 127 on both sides, as in llama.cpp's Q8_K: -128 would have no counterpart.
     let scale = most / 127.0;
     // Below the smallest normal number the inverse would overflow: such a block is zero.
     let inverse = if finite && scale >= f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 };

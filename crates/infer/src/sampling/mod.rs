@@ -16,9 +16,9 @@ mod select;
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::runner::{RowError, TokenId};
+use crate::token::{RowError, TokenId};
 pub use constraint::{Constraint, Grammar, SharedGrammar};
-use select::{Candidate, Row};
+use select::{Candidate, LogitRow};
 
 /// Temperatures below this are greedy: their weights would overflow.
 const GREEDY_BELOW: f32 = 1e-5;
@@ -27,7 +27,7 @@ const SURE_LEAD: f32 = 32.0;
 /// A bias of this or less forbids the token.
 const FORBIDDING_BIAS: f32 = -100.0;
 
-/// How a request samples. Validated by whoever builds it: see the field bounds.
+/// How a request samples. The caller validates it: see the bounds of the fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
     /// 0 is greedy (as is all below 1e-5); finite, `0.0..=100.0`.
@@ -52,7 +52,7 @@ pub struct Sampling {
     pub logprobs: Option<u8>,
     /// Tokens never chosen (end tokens under `ignore_eos`).
     pub forbidden: Vec<TokenId>,
-    /// What the completion must look like.
+    /// Which token sequences the completion may consist of.
     pub grammar: Option<SharedGrammar>,
 }
 
@@ -87,18 +87,18 @@ impl Sampling {
 /// Log-probabilities of one generated token, from the unmodified logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
-    /// Of the chosen token.
+    /// Log-probability of the chosen token.
     pub chosen: f32,
     /// The most probable tokens, best first.
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// A chosen token.
+/// A token that sampling chose.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
-    /// The token.
+pub struct SampledToken {
+    /// Its index in the vocabulary.
     pub token: TokenId,
-    /// Its log-probabilities, where asked for.
+    /// Its log-probabilities, if the request wants them.
     pub logprobs: Option<Box<Logprobs>>,
 }
 
@@ -148,9 +148,9 @@ impl Sampler {
         sampler
     }
 
-    /// A sampler from what [`Sampler::sampling`], [`Sampler::generated`] and
-    /// [`Sampler::seen`] gave, on another machine for example. Without a grammar: its state
-    /// does not travel; see [`Sampler::constrain`].
+    /// A sampler from the values of [`Sampler::sampling`], [`Sampler::generated`] and
+    /// [`Sampler::seen`] of another, for example on another machine. Without a grammar, whose
+    /// state does not travel; see [`Sampler::constrain`].
     pub fn restore(
         sampling: Sampling,
         generated: u64,
@@ -160,8 +160,8 @@ impl Sampler {
         Self { sampling, constraint: None, generated, seen: seen.into_iter().collect() }
     }
 
-    /// Replaces the constraint, and gives the one before: so that a grammar can be followed in
-    /// another place than where tokens are chosen.
+    /// Replaces the constraint and returns the one before, so that a grammar can be followed on
+    /// another machine than the one that chooses tokens.
     pub fn constrain(
         &mut self,
         constraint: Option<Box<dyn Constraint>>,
@@ -169,7 +169,7 @@ impl Sampler {
         std::mem::replace(&mut self.constraint, constraint)
     }
 
-    /// How it samples.
+    /// The parameters it was made with.
     pub fn sampling(&self) -> &Sampling {
         &self.sampling
     }
@@ -192,12 +192,14 @@ impl Sampler {
         &mut self,
         logits: &mut [f32],
         scratch: &mut Scratch,
-    ) -> Result<Choice, RowError> {
+    ) -> Result<SampledToken, RowError> {
+        // Log-probabilities are those of the model: taken before anything is changed.
         let summary = match self.sampling.logprobs {
-            Some(top) => Some(Summary::of(logits, top, scratch)?),
+            Some(top) => Some(LogprobSummary::of(logits, top, scratch)?),
             None => None,
         };
         self.modify(logits, scratch);
+        // One scan after all changes finds the maximum, the chunks' maxima and NaN at once.
         let masked = match &mut self.constraint {
             Some(constraint) => constraint::apply(constraint.allowed()?, logits)?,
             None => false,
@@ -206,6 +208,7 @@ impl Sampler {
         check_touched(max, &scratch.touched, masked)?;
         let token = self.choose(logits, max, scratch);
         let logprobs = summary.map(|summary| {
+            // The first entry has the unmodified logit; later ones were modified already.
             let touched = scratch.touched.iter().find(|(t, _)| *t == token);
             let logit = touched.map_or(logits[token as usize], |(_, logit)| *logit);
             Box::new(Logprobs { chosen: logit - summary.log_mass, top: summary.top })
@@ -214,15 +217,15 @@ impl Sampler {
             constraint.accept(token);
         }
         self.remember(token);
-        Ok(Choice { token, logprobs })
+        Ok(SampledToken { token, logprobs })
     }
 
     /// Chooses `token`, whose logit stands `lead` above all others, without their row.
     ///
-    /// `None`, and nothing is remembered, where the row could matter: the request wants
+    /// `None`, and nothing is remembered, if the row could matter: the request wants
     /// log-probabilities, changes logits or has a grammar, or its temperature leaves the
     /// others more than e^-32 of the probability each.
-    pub fn choose_leader(&mut self, token: TokenId, lead: f32) -> Option<Choice> {
+    pub fn choose_leader(&mut self, token: TokenId, lead: f32) -> Option<SampledToken> {
         let Sampling { temperature, logprobs, logit_bias, forbidden, .. } = &self.sampling;
         let plain = logprobs.is_none() && logit_bias.is_empty() && self.constraint.is_none();
         let unchanged = !self.sampling.has_penalties() && !forbidden.contains(&token);
@@ -230,7 +233,7 @@ impl Sampler {
             return None;
         }
         self.remember(token);
-        Some(Choice { token, logprobs: None })
+        Some(SampledToken { token, logprobs: None })
     }
 
     fn remember(&mut self, token: TokenId) {
@@ -276,12 +279,16 @@ impl Sampler {
         if temperature < GREEDY_BELOW {
             return row::first_at(logits, maxima, max) as TokenId;
         }
-        let row = Row { logits, maxima, max, scale: 1.0 / temperature };
+        let row = LogitRow { logits, maxima, max, scale: 1.0 / temperature };
         let u = random::uniform(seed, self.generated);
         // ln 0 is negative infinity: no floor.
         let floor = max + temperature * min_p.ln();
+        // Four ways to the candidates, cheapest first. Only those that may be drawn are gathered;
+        // without any filter none are, since sums per chunk are enough to draw from the row.
         let mass = if top_k > 0 && (top_k as usize) < logits.len() {
             row.best(top_k as usize, floor, candidates, order);
+            // The draw goes through tokens in their order on every path, so that it does not
+            // depend on which filter gathered them.
             candidates.sort_unstable_by_key(|candidate| candidate.token);
             select::mass(candidates)
         } else if min_p > 0.0 {
@@ -315,8 +322,8 @@ fn change(
     }
 }
 
-/// Tells broken logits from forbidden ones: both may leave no finite maximum. `masked`: a
-/// mask was laid over logits of which some were finite.
+/// Distinguishes broken logits from forbidden ones, since both may leave no finite maximum.
+/// `masked`: a mask was applied to logits of which some were finite.
 fn check_touched(max: f32, touched: &[(TokenId, f32)], masked: bool) -> Result<(), RowError> {
     if touched.iter().any(|(_, logit)| logit.is_nan() || *logit == f32::INFINITY) {
         return Err(RowError::NonFiniteLogits);
@@ -331,7 +338,7 @@ fn check_touched(max: f32, touched: &[(TokenId, f32)], masked: bool) -> Result<(
 }
 
 /// Draws from all tokens: sums per chunk first, then inside the chunk that was hit.
-fn draw_from_row(row: &Row<'_>, u: f64, sums: &mut Vec<f64>) -> TokenId {
+fn draw_from_row(row: &LogitRow<'_>, u: f64, sums: &mut Vec<f64>) -> TokenId {
     let chunks = || row.logits.chunks(row::CHUNK);
     sums.clear();
     sums.extend(chunks().map(|chunk| row::sum_exp(chunk, row.max, row.scale)));
@@ -359,20 +366,20 @@ fn draw(items: impl Iterator<Item = (TokenId, f64)>, target: f64) -> TokenId {
     last
 }
 
-/// What log-probabilities need of a row before it is modified.
-struct Summary {
+/// What log-probabilities need from a row before it is modified.
+struct LogprobSummary {
     /// Logarithm of the sum of all `exp(logit)`.
     log_mass: f32,
     top: Vec<(TokenId, f32)>,
 }
 
-impl Summary {
+impl LogprobSummary {
     fn of(logits: &[f32], top: u8, scratch: &mut Scratch) -> Result<Self, RowError> {
         let max = row::scan(logits, &mut scratch.maxima)?;
         if max == f32::NEG_INFINITY {
             return Err(RowError::NonFiniteLogits);
         }
-        let row = Row { logits, maxima: &scratch.maxima, max, scale: 1.0 };
+        let row = LogitRow { logits, maxima: &scratch.maxima, max, scale: 1.0 };
         let log_mass = (f64::from(max) + row.mass().ln()) as f32;
         let best = &mut scratch.candidates;
         row.best(top.into(), f32::NEG_INFINITY, best, &mut scratch.order);

@@ -8,8 +8,9 @@ use std::arch::x86_64::*;
 
 /// Most rows of one pass.
 pub(super) const MOST_ROWS: usize = 8;
-/// Cells ahead whose keys or values are called from memory: they lie a whole row of the cache
-/// apart, which the processor's own prefetch does not follow.
+/// How many cells ahead keys or values are prefetched: they lie a whole row of the cache apart,
+/// which the processor's own prefetch does not follow. Further ahead brought nothing
+/// (`bench/RESULTS.md`, "What the profile asked for").
 const PREFETCH_CELLS: usize = 16;
 
 /// The keys or the values of one group of heads.
@@ -42,9 +43,12 @@ pub(super) unsafe fn score<const N: usize, const R: usize, const C: usize>(
     scores: &mut [f32],
     pitch: usize,
 ) {
+    // Sixteen sums: enough independent chains to hide the latency of a multiply-add, and one
+    // register of results after `sum_each`.
     const { assert!(R * C == 16) }
     let scale = _mm512_set1_ps(scale);
     for first in (0..cells.len()).step_by(C) {
+        // Beyond the end the last cell is computed again; its scores are overwritten later.
         let cell = |i: usize| cells[(first + i).min(cells.len() - 1)];
         for i in 0..C {
             prefetch::<N>(keys.at(cell(PREFETCH_CELLS + i)));
@@ -90,6 +94,7 @@ pub(super) unsafe fn weigh<const R: usize, const J: usize>(
     cells: &[u32],
     column: usize,
 ) -> [[__m512; J]; R] {
+    // `R * J` sums stay in registers while all cells pass once per column group.
     let mut totals = [[_mm512_setzero_ps(); J]; R];
     let weights: [&[f32]; R] = std::array::from_fn(|r| &weights[r * pitch..][..cells.len()]);
     for (i, &cell) in cells.iter().enumerate() {
@@ -215,7 +220,7 @@ fn exponential(x: __m512) -> __m512 {
 mod tests {
     //! The exponential against the library's.
     use super::*;
-    use crate::llama::products::supported;
+    use crate::llama::kernels::supported;
 
     #[test]
     fn exponentials_sum_to_one_and_show_nan() {

@@ -1,10 +1,10 @@
 //! Some consecutive layers of a model in a llama.cpp context: hidden states in, hidden
 //! states or logits out.
 //!
-//! Layers that are not the last ones end the computation after their own last layer: an
-//! evaluation callback asks for the tensor `l_out-N`, copies it and stops the graph before
-//! its head. The KV cache is written all the same. Rows come back for output positions
-//! only, so every position is marked as one.
+//! Layers before the last ones end the computation after their own last layer: an evaluation
+//! callback requests the tensor `l_out-N`, copies it and stops the graph before its head. The KV
+//! cache is written all the same. llama.cpp returns rows for output positions only, so every
+//! position is marked as one.
 
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,32 +13,33 @@ use std::time::Duration;
 
 use loquent_infer::runner::{RunError, Slot, Span};
 
-use super::awake::Awake;
+use super::compute_lock::ComputeLock;
 use super::context::Context;
+use super::cpu_keepalive::CpuKeepalive;
 use super::runner::{check, params, threads};
 use super::threads::ThreadPool;
-use super::turns::Turns;
 use super::{LoadError, Model, RunnerOptions, sys};
 use crate::gguf::split::StageKeys;
 use crate::staged::{Layers, StageSizes};
 
-/// Where the callback puts hidden states. Boxed: llama.cpp keeps its address.
-struct Capture {
+/// The buffer into which the callback copies hidden states. Boxed, because llama.cpp keeps its
+/// address.
+struct HiddenCapture {
     /// The tensor's name.
     name: String,
     width: usize,
     rows: Vec<f32>,
-    /// Something other than rows of `width` floats had that name.
+    /// A tensor of that name was something other than rows of `width` floats.
     is_foreign: bool,
 }
 
-/// How a stage uses processors that others may want too.
+/// How a stage uses processors that other processes may need too.
 #[derive(Debug, Clone, Default)]
-pub struct Processors {
-    /// How long they are kept awake for the next batch; zero is never.
-    pub stay_awake: Duration,
-    /// The queue of those that compute one after the other.
-    pub turns: Option<Arc<Turns>>,
+pub struct CpuSharing {
+    /// How long to keep the processors awake while waiting for the next batch; zero turns it off.
+    pub keep_awake: Duration,
+    /// Held while a batch is computed, so that stages of one machine compute one at a time.
+    pub compute_lock: Option<Arc<ComputeLock>>,
 }
 
 /// The layers of a stage file.
@@ -46,11 +47,11 @@ pub struct LlamaLayers {
     // Before `capture`, into which it points: fields are dropped in order.
     context: Context,
     /// `None` when the head is here.
-    capture: Option<Box<Capture>>,
+    capture: Option<Box<HiddenCapture>>,
     sizes: StageSizes,
     input: Vec<f32>,
-    awake: Awake,
-    turns: Option<Arc<Turns>>,
+    keepalive: CpuKeepalive,
+    compute_lock: Option<Arc<ComputeLock>>,
 }
 
 // SAFETY: `capture` is reached by the context only while `decode` runs, which needs
@@ -61,17 +62,17 @@ impl LlamaLayers {
     /// A context of the stage file `model` with memory for everything that `options` allows.
     ///
     /// # Errors
-    /// [`LoadError::Backend`] when `model` is no stage file, or when its architecture does
-    /// not end its layers as is known here; otherwise as for a whole model.
+    /// [`LoadError::Backend`] when `model` is not a stage file, or when its architecture does
+    /// not end its layers in `l_out-N`; otherwise as for a whole model.
     pub fn new(
         model: Arc<Model>,
         options: &RunnerOptions,
-        processors: &Processors,
+        cpu: &CpuSharing,
     ) -> Result<Self, LoadError> {
         let refuse = |why: String| Err(LoadError::Backend(why));
         check(&model, options)?;
         let Some(keys) = StageKeys::of(model.header()).filter(|keys| !keys.is_entry()) else {
-            return refuse("this is no stage file; loquent split writes them".into());
+            return refuse("this is not a stage file; create one with loquent split".into());
         };
         let width = model.header().model_number("embedding_length").unwrap_or(0) as usize;
         let info = model.info();
@@ -90,6 +91,7 @@ impl LlamaLayers {
         let mut params = params(options, threads);
         let mut capture = (!keys.is_last()).then(|| capture(&keys, width));
         if let Some(capture) = &mut capture {
+            // Every row is passed on, so every row is an output.
             params.n_outputs_max = params.n_batch;
             params.cb_eval = Some(handle_tensor);
             params.cb_eval_user_data = (&raw mut **capture).cast::<c_void>();
@@ -99,18 +101,19 @@ impl LlamaLayers {
         sizes.kv_cells = kv_cells;
         sizes.context_tokens = sizes.context_tokens.min(context_cells);
         sizes.batch_tokens = sizes.batch_tokens.min(batch_tokens);
-        let awake = Awake::new(threads, processors.stay_awake);
-        let turns = processors.turns.clone();
-        let mut layers = Self { context, capture, sizes, input: Vec::new(), awake, turns };
+        let keepalive = CpuKeepalive::new(threads, cpu.keep_awake);
+        let compute_lock = cpu.compute_lock.clone();
+        let mut layers =
+            Self { context, capture, sizes, input: Vec::new(), keepalive, compute_lock };
         layers.warm_up()?;
         Ok(layers)
     }
 
     /// Computes one row, so that the first request does not wait for pages and buffers, and
-    /// sees whether the architecture is as expected.
+    /// checks that the architecture is as expected.
     fn warm_up(&mut self) -> Result<(), LoadError> {
         let row = vec![0.0; self.sizes.width];
-        let span = Span { slot: Slot(0), start: 0, tokens: 0..1, guessed: 0, sample: true };
+        let span = Span { slot: Slot(0), start: 0, tokens: 0..1, draft: 0, sample: true };
         let outcome = self.compute(&row, &[span]);
         self.context.wipe();
         outcome.map_err(|error| LoadError::Backend(error.to_string()))
@@ -123,17 +126,17 @@ impl Layers for LlamaLayers {
     }
 
     fn begin(&mut self) {
-        self.awake.rest();
-        if let Some(turns) = &self.turns {
-            turns.take();
+        self.keepalive.rest();
+        if let Some(lock) = &self.compute_lock {
+            lock.lock();
         }
     }
 
     fn end(&mut self) {
-        if let Some(turns) = &self.turns {
-            turns.give();
+        if let Some(lock) = &self.compute_lock {
+            lock.unlock();
         }
-        self.awake.wait();
+        self.keepalive.wait();
     }
 
     fn compute(&mut self, rows: &[f32], spans: &[Span]) -> Result<(), RunError> {
@@ -175,13 +178,13 @@ impl Layers for LlamaLayers {
     }
 }
 
-fn capture(keys: &StageKeys, width: usize) -> Box<Capture> {
+fn capture(keys: &StageKeys, width: usize) -> Box<HiddenCapture> {
     let name = format!("l_out-{}", keys.layers - 1);
-    Box::new(Capture { name, width, rows: Vec::new(), is_foreign: false })
+    Box::new(HiddenCapture { name, width, rows: Vec::new(), is_foreign: false })
 }
 
-/// llama.cpp asks (`ask`) whether a tensor is wanted, computes up to it, and calls again;
-/// false then ends the computation.
+/// llama.cpp's evaluation callback. It is called with `ask` to learn whether a tensor is wanted,
+/// and again when that tensor is computed; false then ends the computation.
 unsafe extern "C" fn handle_tensor(
     tensor: *mut sys::ggml_tensor,
     ask: bool,
@@ -189,12 +192,12 @@ unsafe extern "C" fn handle_tensor(
 ) -> bool {
     // SAFETY: `LlamaLayers::new` passes a pointer to its boxed capture, which outlives the
     // context and is not used while the context computes.
-    let capture = unsafe { &mut *capture.cast::<Capture>() };
+    let capture = unsafe { &mut *capture.cast::<HiddenCapture>() };
     // SAFETY: llama.cpp passes a live tensor whose name ends in NUL.
     let name = unsafe { CStr::from_ptr((*tensor).name.as_ptr()) };
     let is_wanted = name.to_bytes() == capture.name.as_bytes();
     if ask || !is_wanted {
-        // A tensor that was not asked for: go on.
+        // A tensor that was computed but not wanted: the computation goes on.
         return if ask { is_wanted } else { true };
     }
     // A panic (out of memory) must not unwind into C.
@@ -210,7 +213,7 @@ unsafe extern "C" fn handle_tensor(
 ///
 /// # Safety
 /// `tensor` must be live and computed.
-unsafe fn copy_rows(tensor: *const sys::ggml_tensor, capture: &mut Capture) {
+unsafe fn copy_rows(tensor: *const sys::ggml_tensor, capture: &mut HiddenCapture) {
     // SAFETY: by the caller; plain numbers out.
     let (kind, width, bytes) =
         unsafe { ((*tensor).type_, (*tensor).ne[0], sys::ggml_nbytes(tensor)) };

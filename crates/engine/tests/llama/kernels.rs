@@ -1,15 +1,15 @@
-//! Our products and attention against llama.cpp's, through a whole model.
+//! Our kernels (matrix products and attention) against llama.cpp's, through a whole model.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
 
-use loquent_engine::llama::{
-    KvType, LlamaRunner, LoadOptions, Model, Quant, RunnerOptions, quantize,
-};
-use loquent_infer::runner::{Batch, Runner, Slot, TokenId};
+use loquent_engine::KvType;
+use loquent_engine::llama::{LlamaRunner, LoadOptions, Model, Quant, RunnerOptions, quantize};
+use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Logprobs, Sampler, Sampling};
+use loquent_infer::token::TokenId;
 
 use crate::random_model::{self, Defect, Width};
 
@@ -31,8 +31,8 @@ pub(crate) fn models(folder: &Path, width: Width) -> [Arc<Model>; 2] {
     let (plain, quantised) = (folder.join("f32.gguf"), folder.join("q4.gguf"));
     random_model::write(&plain, width, Defect::None);
     quantize(&plain, &quantised, Quant::Q4KM, 1).expect("quantised");
-    [true, false].map(|own_products| {
-        let options = LoadOptions { mmap: false, own_products, ..LoadOptions::default() };
+    [true, false].map(|own_kernels| {
+        let options = LoadOptions { mmap: false, own_kernels, ..LoadOptions::default() };
         Model::load(&quantised, &options, |_| true).expect("the model loads")
     })
 }
@@ -79,7 +79,7 @@ fn run(model: &Arc<Model>, sequences: &[u16], chunk: usize) -> Vec<Vec<Logprobs>
 }
 
 #[test]
-fn products_are_used_and_close_to_llama_cpps() {
+fn own_kernels_are_used_and_close_to_llama_cpps() {
     if !can_run() {
         return;
     }

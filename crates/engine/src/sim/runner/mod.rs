@@ -1,11 +1,12 @@
 //! The [`Runner`] that computes nothing.
 
-use loquent_infer::runner::{Batch, Capacity, RowError, RunError, Runner, Sampled, Slot, Span};
+use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot, Span};
 use loquent_infer::sampling::{Sampler, Scratch};
+use loquent_infer::token::RowError;
 
 use super::cells::Cells;
-use super::pace::{Pace, Pacer};
-use super::text::Answer;
+use super::pace::{StepPace, StepPacer};
+use super::text::SimText;
 use super::vocab::{SIZE, TURN_END};
 
 /// Logit of the token that the text wants. The others' is 0: even at temperature 1 the
@@ -41,7 +42,7 @@ pub struct SimOptions {
     /// Its sizes; `shares_prefix` false makes [`Runner::fork`] panic.
     pub capacity: Capacity,
     /// Its pace.
-    pub pace: Pace,
+    pub pace: StepPace,
     /// Its faults.
     pub faults: Vec<Fault>,
 }
@@ -56,7 +57,7 @@ impl Default for SimOptions {
             batch_tokens: 2_048,
             shares_prefix: true,
         };
-        Self { capacity, pace: Pace::None, faults: Vec::new() }
+        Self { capacity, pace: StepPace::None, faults: Vec::new() }
     }
 }
 
@@ -70,11 +71,11 @@ impl Default for SimOptions {
 pub struct SimRunner {
     capacity: Capacity,
     faults: Vec<Fault>,
-    pacer: Pacer,
+    pacer: StepPacer,
     cells: Cells,
     samplers: Vec<Option<Sampler>>,
     /// The answer being given in each slot, once it is known.
-    answers: Vec<Option<Answer>>,
+    answers: Vec<Option<SimText>>,
     logits: Vec<f32>,
     scratch: Scratch,
     steps: u64,
@@ -87,7 +88,7 @@ impl SimRunner {
         Self {
             capacity,
             faults,
-            pacer: Pacer::new(pace),
+            pacer: StepPacer::new(pace),
             cells: Cells::new(capacity.kv_cells, capacity.slots),
             samplers: (0..capacity.slots).map(|_| None).collect(),
             answers: vec![None; capacity.slots.into()],
@@ -148,7 +149,7 @@ impl SimRunner {
         let tokens = self.cells.tokens(slot.index());
         let i = sampler.generated();
         let prompt = &tokens[..tokens.len() - i as usize];
-        let answer = self.answers[slot.index()].get_or_insert_with(|| Answer::to(prompt));
+        let answer = self.answers[slot.index()].get_or_insert_with(|| SimText::to(prompt));
         let over = i >= answer.length;
         let (leader, lead) =
             if over { (TURN_END, OVER - WANTED) } else { (answer.token(i), WANTED) };

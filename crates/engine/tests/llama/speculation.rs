@@ -1,16 +1,18 @@
-//! Guessed tokens: whatever is guessed, the text is the one that comes without guesses.
+//! Speculative decoding: whatever is drafted, the text is the one that comes without drafts.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use loquent_engine::llama::{KvType, LlamaRunner, LlamaVocab, Model, RunnerOptions};
+use loquent_engine::KvType;
+use loquent_engine::llama::{LlamaRunner, LlamaVocab, Model, RunnerOptions};
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::request::{Tag, Work};
-use loquent_infer::runner::{Batch, RowError, RunError, Runner, Sampled, Slot, TokenId};
-use loquent_infer::sampling::{Choice, Sampler, Sampling};
+use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Slot};
+use loquent_infer::sampling::{SampledToken, Sampler, Sampling};
 use loquent_infer::scheduler::{Limits, Load, Scheduler};
 use loquent_infer::speculation::Speculation;
+use loquent_infer::token::{RowError, TokenId};
 use loquent_infer::vocab::{Encode, Vocab};
 
 use crate::random_model::{Defect, Width};
@@ -32,7 +34,7 @@ fn generate(
     mut runner: LlamaRunner,
     works: &[Work],
     speculation: Speculation,
-) -> (Vec<Vec<Choice>>, Load) {
+) -> (Vec<Vec<SampledToken>>, Load) {
     let limits = Limits {
         max_batch_size: works.len(),
         prefill_max_tokens: 64,
@@ -75,12 +77,12 @@ fn samplings() -> [Sampling; 3] {
     [greedy, drawn, penalised]
 }
 
-fn tokens(choices: &[Vec<Choice>]) -> Vec<Vec<TokenId>> {
+fn tokens(choices: &[Vec<SampledToken>]) -> Vec<Vec<TokenId>> {
     choices.iter().map(|one| one.iter().map(|choice| choice.token).collect()).collect()
 }
 
 #[test]
-fn guesses_change_no_text() {
+fn drafts_change_no_text() {
     for model in [Some(crate::random()), crate::bundled()].into_iter().flatten() {
         for works in [1, 3].map(|n| -> Vec<Work> {
             let samplings = samplings().into_iter().take(n).enumerate();
@@ -90,54 +92,54 @@ fn guesses_change_no_text() {
             let (plain, _) = run(Speculation::Off);
             assert!(plain.iter().all(|choices| choices.len() == 60));
             for how in [Speculation::Fixed(1), Speculation::Fixed(9), Speculation::Auto] {
-                let (guessed, load) = run(how);
-                assert_eq!(tokens(&guessed), tokens(&plain), "{how:?}");
-                assert!(load.agreed_tokens <= load.guessed_tokens);
+                let (drafted, load) = run(how);
+                assert_eq!(tokens(&drafted), tokens(&plain), "{how:?}");
+                assert!(load.accepted_tokens <= load.draft_tokens);
                 if how == Speculation::Fixed(9) {
-                    assert!(load.guessed_tokens > 0, "the prompt repeats itself");
+                    assert!(load.draft_tokens > 0, "the prompt repeats itself");
                 }
             }
         }
     }
 }
 
-/// With our kernels a row is computed alike in any batch: alone, not one bit differs. (In
-/// company cells that wrong guesses had are taken by others, and sums over cells are in
-/// another order.)
+/// With our kernels a row is computed alike in any batch: alone, not one bit differs. (With
+/// other sequences, cells of rejected draft tokens are taken by these, so that sums over cells
+/// are in another order.)
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[test]
 fn with_our_kernels_not_a_bit_changes() {
-    if !crate::products::can_run() {
+    if !crate::kernels::can_run() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let [model, _] = crate::products::models(folder.path(), Width::BLOCKS);
+    let [model, _] = crate::kernels::models(folder.path(), Width::BLOCKS);
     let greedy = Sampling { logprobs: Some(3), ..Sampling::default() };
     let works = [work(&model, 0, greedy)];
     let run = |how| generate(runner(model.clone(), KvType::F16, 8), &works, how);
     let (plain, _) = run(Speculation::Off);
-    let (guessed, load) = run(Speculation::Fixed(5));
-    assert_eq!(guessed, plain);
-    assert!(load.guessed_tokens > 0, "the prompt repeats itself");
+    let (drafted, load) = run(Speculation::Fixed(5));
+    assert_eq!(drafted, plain);
+    assert!(load.draft_tokens > 0, "the prompt repeats itself");
 }
 
-/// One decode row of `slot` with guesses after `known`.
-fn guess(
+/// One decode row of `slot` with a draft after `known`.
+fn verify(
     runner: &mut LlamaRunner,
     slot: Slot,
     at: u32,
     known: TokenId,
-    guesses: &[TokenId],
+    draft: &[TokenId],
 ) -> Vec<Sampled> {
     let (mut batch, mut sampled) = (Batch::default(), Vec::new());
     batch.push(slot, at, &[known], true);
-    batch.guess(guesses);
+    batch.push_draft(draft);
     runner.run(&batch, &mut sampled).expect("the batch runs");
     sampled
 }
 
 #[test]
-fn a_guess_that_breaks_the_numbers_is_only_wrong() {
+fn a_draft_that_breaks_the_numbers_is_only_rejected() {
     let broken = TokenId::from(b'Z');
     let model = crate::load_random(Defect::NanToken(broken));
     let Work { prompt, .. } = work(&model, 0, Sampling::default());
@@ -147,28 +149,28 @@ fn a_guess_that_breaks_the_numbers_is_only_wrong() {
     let mut batch = Batch::default();
     batch.push(Slot(0), 0, &prompt[..at as usize], false);
     runner.run(&batch, &mut Vec::new()).expect("the prompt runs");
-    let sampled = guess(&mut runner, Slot(0), at, prompt[at as usize], &[broken, broken]);
+    let sampled = verify(&mut runner, Slot(0), at, prompt[at as usize], &[broken, broken]);
     assert_eq!(sampled.len(), 1);
     let next = sampled[0].outcome.as_ref().expect("the known token's logits are sound").token;
     runner.truncate(Slot(0), at + 1);
-    let sampled = guess(&mut runner, Slot(0), at + 1, next, &[]);
+    let sampled = verify(&mut runner, Slot(0), at + 1, next, &[]);
     assert!(sampled[0].outcome.is_ok(), "what was cut off is gone");
-    // The known token itself broken: the row fails, whatever is guessed after it.
+    // The known token itself broken: the row fails, whatever is drafted after it.
     runner.truncate(Slot(0), at + 1);
-    let sampled = guess(&mut runner, Slot(0), at + 1, broken, &[next]);
+    let sampled = verify(&mut runner, Slot(0), at + 1, broken, &[next]);
     let outcomes: Vec<_> = sampled.into_iter().map(|row| row.outcome).collect();
     assert_eq!(outcomes, [Err(RowError::NonFiniteLogits)]);
-    assert_eq!(runner.checked_rows(), None, "until all is freed");
+    assert_eq!(runner.verify_rows(), None, "until all is freed");
 }
 
 #[test]
-fn more_guesses_than_rows_of_logits_are_refused() {
+fn more_draft_tokens_than_rows_of_logits_are_refused() {
     let mut runner = runner(crate::random(), KvType::F32, 2);
-    let rows = runner.checked_rows().expect("a transformer's past can be cut") as usize;
+    let rows = runner.verify_rows().expect("a transformer's past can be cut") as usize;
     assert!(rows >= 16);
     let mut batch = Batch::default();
     batch.push(Slot(0), 0, &[65], true);
-    batch.guess(&vec![65; rows]);
+    batch.push_draft(&vec![65; rows]);
     let outcome = runner.run(&batch, &mut Vec::new());
     assert!(matches!(outcome, Err(RunError::Backend(_))), "{outcome:?}");
 }

@@ -1,7 +1,7 @@
 //! The kernels against ggml's own dequantisation, format by format.
-use super::kernel::{products, write_columns};
+use super::micro_kernel::{dot_products, write_columns};
 use super::pack::pack;
-use super::unpack::Format;
+use super::unpack::WeightFormat;
 use super::*;
 
 const ROW: usize = 3 * BLOCK;
@@ -48,11 +48,11 @@ fn packed(rows: &[Vec<f32>]) -> Vec<[ActivationBlock; LANES]> {
     lanes
 }
 
-const FORMATS: [(Format, sys::ggml_type); 4] = [
-    (Format::Q4K, sys::GGML_TYPE_Q4_K),
-    (Format::Q5K, sys::GGML_TYPE_Q5_K),
-    (Format::Q6K, sys::GGML_TYPE_Q6_K),
-    (Format::Q8_0, sys::GGML_TYPE_Q8_0),
+const FORMATS: [(WeightFormat, sys::ggml_type); 4] = [
+    (WeightFormat::Q4K, sys::GGML_TYPE_Q4_K),
+    (WeightFormat::Q5K, sys::GGML_TYPE_Q5_K),
+    (WeightFormat::Q6K, sys::GGML_TYPE_Q6_K),
+    (WeightFormat::Q8_0, sys::GGML_TYPE_Q8_0),
 ];
 
 #[test]
@@ -68,7 +68,7 @@ fn single_weights_are_ggmls() {
             let rows: Vec<Vec<f32>> = (0..LANES).map(one).collect();
             let mut found = [0.0; LANES];
             // SAFETY: the processor has been asked.
-            unsafe { products(format, &bytes, &packed(&rows), LANES, &mut found) };
+            unsafe { dot_products(format, &bytes, &packed(&rows), LANES, &mut found) };
             for (lane, (found, weight)) in found.iter().zip(&back[at..]).enumerate() {
                 let at = at + lane;
                 assert!((found - weight).abs() < 1e-5, "{format:?} {at}: {found} for {weight}");
@@ -88,7 +88,7 @@ fn products_are_sums_of_products() {
         let (bytes, weights) = quantised(kind, &noise(2, ROW));
         let mut all = [0.0; LANES];
         // SAFETY: the processor has been asked.
-        unsafe { products(format, &bytes, &lanes, LANES, &mut all) };
+        unsafe { dot_products(format, &bytes, &lanes, LANES, &mut all) };
         for (activations, found) in rows.iter().zip(all) {
             let exact: f32 = weights.iter().zip(activations).map(|(w, a)| w * a).sum();
             // The rounding of 768 activations to 8 bits.
@@ -97,7 +97,7 @@ fn products_are_sums_of_products() {
         for count in 1..LANES {
             let mut some = [0.0; LANES];
             // SAFETY: the processor has been asked.
-            unsafe { products(format, &bytes, &lanes, count, &mut some) };
+            unsafe { dot_products(format, &bytes, &lanes, count, &mut some) };
             assert_eq!(some[..count], all[..count], "a row's result depends on its company");
         }
     }

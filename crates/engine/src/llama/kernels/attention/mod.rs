@@ -1,23 +1,23 @@
 //! Attention of queries over a cache that many sequences share.
 //!
-//! llama.cpp's kernel looks, for each query and head, at every cell of a unified cache, those of
-//! other sequences and of kept prefixes included, and asks the mask whether it counts. Here the
-//! mask is read once per query and group of heads, many cells at a time, and the cells that count
+//! llama.cpp's kernel visits, for each query and head, every cell of a unified cache, those of
+//! other sequences and of kept prefixes included, and looks up in the mask whether it counts.
+//! Here the mask is read once per query and group of heads, many cells at a time, and the cells that count
 //! are read once for all heads that share them, and for up to eight rows of a prompt. What a step
 //! costs depends on its own sequences, not on what else the cache keeps; and a masked cell's
 //! numbers, NaN included, reach no other sequence.
 
 mod cells;
-mod kernel;
+mod micro_kernel;
 
 use std::arch::x86_64::*;
 
-use self::cells::{Cells, MASK_LANES, MOST_RUN, Run, run_of};
-use self::kernel::{MOST_ROWS, Matrix, exponentials, score, weigh};
-use super::hook::Turns;
+use self::cells::{MASK_LANES, MOST_RUN, QueryRun, VisibleCells, run_of};
+use self::micro_kernel::{MOST_ROWS, Matrix, exponentials, score, weigh};
 use super::sys;
+use super::work_queue::WorkQueue;
 
-/// A fused attention of the graph, checked: f32 queries, f16 keys and values.
+/// A fused attention of the graph that the kernel can compute: f32 queries, f16 keys and values.
 pub(super) struct Attention<'a> {
     queries: &'a sys::ggml_tensor,
     keys: &'a sys::ggml_tensor,
@@ -29,7 +29,7 @@ pub(super) struct Attention<'a> {
 }
 
 impl<'a> Attention<'a> {
-    /// The attention that `op` is, if the kernel computes it.
+    /// `op` as attention, if it is one that the kernel can compute.
     pub(super) fn of(op: &'a sys::ggml_tensor) -> Option<Self> {
         if op.op != sys::GGML_OP_FLASH_ATTN_EXT || !op.src[4].is_null() {
             return None;
@@ -41,6 +41,7 @@ impl<'a> Attention<'a> {
         let parameter = |i: usize| f32::from_bits(op.op_params[i] as u32);
         let (scale, max_bias, softcap) = (parameter(0), parameter(1), parameter(2));
         let head_size = queries.ne[0];
+        // Attention sinks, ALiBi, soft caps and other head sizes are left to ggml.
         let fits = queries.type_ == sys::GGML_TYPE_F32
             && [keys, values, mask].iter().all(|t| t.type_ == sys::GGML_TYPE_F16 && t.nb[0] == 2)
             && queries.nb[0] == 4
@@ -74,36 +75,39 @@ impl<'a> Attention<'a> {
         threads * self.thread_bytes() + 64
     }
 
-    /// One thread's part.
+    /// Computes one thread's share: runs of queries, one group of heads at a time.
     ///
     /// # Safety
-    /// The processor is [`super::supported`]; all threads of `turns` call this with the same
+    /// The processor is [`super::supported`]; all threads of `queue` call this with the same
     /// `memory` of [`Attention::memory_bytes`]; the tensors have their data.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
-    pub(super) unsafe fn compute(&self, turns: &Turns, memory: *mut u8) {
+    pub(super) unsafe fn compute(&self, queue: &WorkQueue, memory: *mut u8) {
         // SAFETY: a part of the memory for each thread, aligned; plain numbers, which any bytes
         // are.
         let (mut cells, scores) = unsafe {
-            let own = memory.add(memory.align_offset(64) + turns.thread * self.thread_bytes());
+            let own = memory.add(memory.align_offset(64) + queue.thread * self.thread_bytes());
             let floats = own.cast::<f32>();
             let part = |i: usize, parts| {
                 std::slice::from_raw_parts_mut(floats.add(i * self.cells), parts * self.cells)
             };
             let indices = own.add((1 + MOST_ROWS) * self.cells * size_of::<f32>());
             let indices = std::slice::from_raw_parts_mut(indices.cast::<u32>(), self.cells);
-            (Cells { indices, biases: part(0, 1) }, part(1, MOST_ROWS))
+            (VisibleCells { indices, biases: part(0, 1) }, part(1, MOST_ROWS))
         };
-        turns.begin();
+        queue.begin();
         let [_, queries, heads, streams] = self.queries.ne.map(|n| n as usize);
         let groups = self.keys.ne[2] as usize;
         let together = heads / groups;
+        // Queries per chunk: as many as fill a pass with the heads that share keys and values
+        // (grouped-query attention), so that each cell is read once for all of them.
         let tile = (MOST_ROWS / together).clamp(1, MOST_RUN);
         let tiles = queries.div_ceil(tile);
-        while let Some(turn) = turns.next(streams * groups * tiles) {
-            let (stream, rest) = (turn / (groups * tiles), turn % (groups * tiles));
+        while let Some(chunk) = queue.next(streams * groups * tiles) {
+            let (stream, rest) = (chunk / (groups * tiles), chunk % (groups * tiles));
             let (group, first) = (rest / tiles, rest % tiles * tile);
             let end = queries.min(first + tile);
             let mut at = first;
+            // Queries of different sequences see different cells, so a tile may be several runs.
             while at < end {
                 // SAFETY: the queries and the stream exist.
                 let masks: [&[u16]; MOST_RUN] = std::array::from_fn(|i| unsafe {
@@ -136,12 +140,20 @@ impl<'a> Attention<'a> {
     /// # Safety
     /// `heads` and the cells are within the tensors; `scores` has room for [`MOST_ROWS`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
-    unsafe fn attend(&self, heads: &Heads, run: &Run, cells: &Cells<'_>, scores: &mut [f32]) {
+    unsafe fn attend(
+        &self,
+        heads: &Heads,
+        run: &QueryRun,
+        cells: &VisibleCells<'_>,
+        scores: &mut [f32],
+    ) {
         let rows = run.queries * heads.together;
         let mut first = 0;
         while first < rows {
             let left = rows - first;
             // SAFETY: passed on; these rows exist.
+            // Fewer rows leave registers for more cells or columns at a time: 16 sums in any case
+            // while scoring, up to 16 while weighing.
             first += unsafe {
                 match (self.queries.ne[0], left) {
                     (64, 8..) => self.pass::<4, 8, 2, 2>(heads, first, run, cells, scores),
@@ -167,8 +179,8 @@ impl<'a> Attention<'a> {
         &self,
         heads: &Heads,
         first: usize,
-        run: &Run,
-        cells: &Cells<'_>,
+        run: &QueryRun,
+        cells: &VisibleCells<'_>,
         scores: &mut [f32],
     ) -> usize {
         const { assert!(R <= MOST_ROWS && N.is_multiple_of(J)) }
@@ -180,10 +192,13 @@ impl<'a> Attention<'a> {
         });
         // SAFETY: passed on.
         unsafe { score::<N, R, C>(rows, keys, indices, self.scale, scores, pitch) }
+        // Scores become weights in place. They are divided by their sum only at the end, at the
+        // output's few numbers instead of every cell's weight.
         let mut shares = [_mm512_setzero_ps(); R];
         for (r, share) in shares.iter_mut().enumerate() {
             let scores = &mut scores[r * pitch..][..padded];
             scores[run.cells..].fill(f32::NEG_INFINITY);
+            // A run is computed over the cells of its last query; earlier ones do not see all.
             for at in run.hidden_from((first + r) / heads.together) {
                 scores[at] = f32::NEG_INFINITY;
             }
@@ -219,8 +234,8 @@ struct Heads {
 }
 
 impl Heads {
-    /// Where row `row` begins in `tensor`: the queries, or the output, in which heads and queries
-    /// have changed places.
+    /// The beginning of row `row` in `tensor`: the queries, or the output, in which heads and
+    /// queries have changed places.
     fn row(&self, tensor: &sys::ggml_tensor, row: usize, output: bool) -> *mut u8 {
         let (query, head) = (self.query + row / self.together, self.head + row % self.together);
         let (b, c) = if output { (head, query) } else { (query, head) };

@@ -1,27 +1,28 @@
-//! Which cells of the cache a query sees, read from the mask; and which queries see the same.
+//! Lists of the cells that a query sees, read from the mask, and runs of queries that see nearly
+//! the same cells.
 
 use std::arch::x86_64::*;
 
-/// Cells whose mask is read at once.
+/// Cells whose mask is read at once: one register of 16-bit floats.
 pub(super) const MASK_LANES: usize = 32;
 /// Negative infinity as a 16-bit float: a cell that does not count.
 const MASKED: i16 = 0xfc00u16 as i16;
-/// Most queries of a [`Run`].
+/// Most queries of a [`QueryRun`].
 pub(super) const MOST_RUN: usize = 8;
 
 /// The cells that count, in the order of the cache.
-pub(super) struct Cells<'a> {
+pub(super) struct VisibleCells<'a> {
     pub(super) indices: &'a mut [u32],
     /// Added to their scores; 0 after the last up to a multiple of [`MASK_LANES`].
     pub(super) biases: &'a mut [f32],
 }
 
-/// Successive queries of one sequence: each sees what the one before it sees and, as it comes
-/// later, a few cells more. They are computed together, over the cells of the last.
-pub(super) struct Run {
+/// Successive queries of one sequence: each sees what the one before it sees and, being later, at
+/// most one cell more. They are computed together, over the cells of the last.
+pub(super) struct QueryRun {
     pub(super) queries: usize,
     pub(super) cells: usize,
-    /// Query and place of what it does not see.
+    /// Pairs of a query and the place, in the list of cells, of one that it does not see.
     hidden: [(u8, u32); NONE_HIDDEN.len()],
     hidden_count: usize,
 }
@@ -30,7 +31,7 @@ pub(super) struct Run {
 const NONE_HIDDEN: [(u8, u32); MOST_RUN * (MOST_RUN - 1) / 2] =
     [(0, 0); MOST_RUN * (MOST_RUN - 1) / 2];
 
-impl Run {
+impl QueryRun {
     /// The places in the list of cells that the run's query number `query` does not see.
     pub(super) fn hidden_from(&self, query: usize) -> impl Iterator<Item = usize> {
         let hidden = &self.hidden[..self.hidden_count];
@@ -40,25 +41,27 @@ impl Run {
 
 /// The run at the beginning of `rows`, the masks of successive queries; lists its cells.
 #[target_feature(enable = "avx512f,avx512bw,f16c")]
-pub(super) fn run_of(rows: &[&[u16]], cells: &mut Cells<'_>) -> Run {
+pub(super) fn run_of(rows: &[&[u16]], cells: &mut VisibleCells<'_>) -> QueryRun {
     let most = rows.len().min(MOST_RUN);
     let mut queries = 1;
     while queries < most && follows(rows[queries - 1], rows[queries]) {
         queries += 1;
     }
-    let mut run = Run { queries, cells: 0, hidden: NONE_HIDDEN, hidden_count: 0 };
+    let mut run = QueryRun { queries, cells: 0, hidden: NONE_HIDDEN, hidden_count: 0 };
     let last = rows[queries - 1];
     for (i, lanes) in last.as_chunks::<MASK_LANES>().0.iter().enumerate() {
         let mut seen = seen(lanes);
         for (query, row) in rows[..queries - 1].iter().enumerate() {
             let mut hidden = seen & !self::seen(&row.as_chunks::<MASK_LANES>().0[i]);
             while hidden != 0 {
+                // Its place in the list: the cells listed so far and those before it in this word.
                 let before = (seen & ((hidden & hidden.wrapping_neg()) - 1)).count_ones();
                 run.hidden[run.hidden_count] = (query as u8, run.cells as u32 + before);
                 run.hidden_count += 1;
                 hidden &= hidden - 1;
             }
         }
+        // One set bit at a time: masks are sparse where a cache holds many sequences.
         while seen != 0 {
             let lane = seen.trailing_zeros();
             seen &= seen - 1;
@@ -68,6 +71,7 @@ pub(super) fn run_of(rows: &[&[u16]], cells: &mut Cells<'_>) -> Run {
             run.cells += 1;
         }
     }
+    // Whole registers are read later: what follows the last cell must be numbers.
     let padded = run.cells.next_multiple_of(MASK_LANES);
     cells.biases[run.cells..padded].fill(0.0);
     run
@@ -106,7 +110,7 @@ fn seen(lanes: &[u16; MASK_LANES]) -> u32 {
 mod tests {
     //! Runs of queries, by masks written out.
     use super::*;
-    use crate::llama::products::supported;
+    use crate::llama::kernels::supported;
 
     /// A mask in which the cells of `seen` count.
     fn mask(seen: &[usize]) -> Vec<u16> {
@@ -117,7 +121,7 @@ mod tests {
     fn run(masks: &[Vec<u16>]) -> (usize, Vec<u32>, Vec<Vec<usize>>) {
         let rows: Vec<&[u16]> = masks.iter().map(Vec::as_slice).collect();
         let (mut indices, mut biases) = ([0; 64], [0.0; 64]);
-        let mut cells = Cells { indices: &mut indices, biases: &mut biases };
+        let mut cells = VisibleCells { indices: &mut indices, biases: &mut biases };
         // SAFETY: the tests ask `supported` first.
         let run = unsafe { run_of(&rows, &mut cells) };
         let hidden = (0..run.queries).map(|query| run.hidden_from(query).collect()).collect();

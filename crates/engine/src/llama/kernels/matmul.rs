@@ -1,27 +1,33 @@
 //! A matrix product of the graph, computed by all threads together.
 
-use super::hook::Turns;
-use super::kernel::{FEW_LANES, padded, products, write_columns};
+use super::micro_kernel::{FEW_LANES, dot_products, padded, write_columns};
 use super::pack::pack;
-use super::unpack::Format;
+use super::unpack::WeightFormat;
+use super::work_queue::WorkQueue;
 use super::{ActivationBlock, BLOCK, LANES, sys};
 
-/// Weight rows multiplied with one part of the activations before the next part's turn.
+/// Weight rows multiplied with one part of the activations before the next part. With sixteen, a
+/// column of results is one whole cache line: written one by one, values of different rows hit
+/// lines that displace each other.
 const ROWS_AT_ONCE: usize = 16;
-/// Blocks of a part, at most: with all lanes 36 KiB, which stay in the first-level cache. The sum over a
-/// row is the sum of its parts' sums, however many activation rows there are.
+/// Most blocks of a part: with all lanes 36 KiB, which stay in a first-level cache of 48 KiB while
+/// sixteen weight rows pass. Rows of 3,072 (12 blocks) did not fit; in parts, steps of 16 rows of
+/// the 0.6B shape take 38.4 ms instead of 44.8 and of 32 rows 74.4 instead of 88.9
+/// (`bench/RESULTS.md`, "What the profile asked for"). The sum over a row is the sum of its parts'
+/// sums for any number of activation rows, so that results do not depend on the batch.
 const BLOCKS_AT_ONCE: usize = 6;
-/// Weight rows that a thread takes at a time, at least and at most: few enough that a thread
-/// held up by other work leaves the rest to the others.
-const ROWS_PER_TURN: (usize, usize) = (16, 256);
+/// Fewest and most weight rows that a thread takes at a time: few enough that a thread displaced
+/// by other work leaves the rest to the others, and enough that taking them costs nothing next to
+/// computing them. Chosen by hand.
+const ROWS_PER_CHUNK: (usize, usize) = (16, 256);
 
-/// A product as the graph describes it, checked.
-pub(super) struct Product<'a> {
-    format: Format,
+/// A matrix product of the graph whose operands the kernels can read.
+pub(super) struct MatMul<'a> {
+    format: WeightFormat,
     weights: &'a sys::ggml_tensor,
     activations: &'a sys::ggml_tensor,
     output: &'a sys::ggml_tensor,
-    /// Blocks of a row of weights or activations.
+    /// Blocks in a row of weights or of activations.
     blocks: usize,
     /// Rows of weights: values per row of output.
     weight_rows: usize,
@@ -29,17 +35,18 @@ pub(super) struct Product<'a> {
     rows: usize,
 }
 
-impl<'a> Product<'a> {
-    /// The product that `op` is, if the kernels compute it.
+impl<'a> MatMul<'a> {
+    /// `op` as a product, if it is one that the kernels can compute.
     pub(super) fn of(op: &'a sys::ggml_tensor) -> Option<Self> {
         if op.op != sys::GGML_OP_MUL_MAT {
             return None;
         }
         // SAFETY: a matrix product has two operands that live as long as it does.
         let (weights, activations) = unsafe { (op.src[0].as_ref()?, op.src[1].as_ref()?) };
-        let format = Format::of(weights.type_)?;
+        let format = WeightFormat::of(weights.type_)?;
         let is_matrix = |t: &sys::ggml_tensor| t.ne[2] == 1 && t.ne[3] == 1;
         let blocks = usize::try_from(weights.ne[0]).ok()? / BLOCK;
+        // Anything else (batched products, views with gaps, other types) is left to ggml.
         let fits = weights.extra.is_null() // otherwise in another back end's own layout
             && weights.ne[0] % BLOCK as i64 == 0
             && weights.nb[0] == format.unit_bytes()
@@ -70,39 +77,40 @@ impl<'a> Product<'a> {
         self.packed_blocks() * size_of::<ActivationBlock>() + align_of::<ActivationBlock>()
     }
 
-    /// One thread's part.
+    /// Computes one thread's share: packs activations, waits for the others, multiplies.
     ///
     /// # Safety
-    /// The processor is [`super::supported`]; all threads of `turns` call this with the same
-    /// `memory` of [`Product::memory_bytes`]; the tensors have their data.
+    /// The processor is [`super::supported`]; all threads of `queue` call this with the same
+    /// `memory` of [`MatMul::memory_bytes`]; the tensors have their data.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-    pub(super) unsafe fn compute(&self, turns: &Turns, memory: *mut u8) {
+    pub(super) unsafe fn compute(&self, queue: &WorkQueue, memory: *mut u8) {
         // SAFETY: within the memory, and aligned; threads write different blocks.
         let packed = unsafe {
             let packed = memory.add(memory.align_offset(align_of::<ActivationBlock>()));
-            self.pack(packed.cast(), turns.thread, turns.threads);
+            self.pack(packed.cast(), queue.thread, queue.threads);
             packed
         };
-        turns.begin();
+        queue.begin();
         // SAFETY: all threads are past packing, and all lanes that are read were written; so
         // were the others, as memory of C's allocator that any bytes are valid in.
         let packed = unsafe {
             let groups = packed.cast::<[ActivationBlock; LANES]>();
             std::slice::from_raw_parts(groups, self.packed_blocks() / LANES)
         };
-        let (least, most) = ROWS_PER_TURN;
-        let per_turn = (self.weight_rows / (16 * turns.threads)).clamp(least, most);
-        while let Some(turn) = turns.next(self.weight_rows.div_ceil(per_turn)) {
-            let end = ((turn + 1) * per_turn).min(self.weight_rows);
-            for first in (turn * per_turn..end).step_by(ROWS_AT_ONCE) {
-                // SAFETY: the rows exist, and are this thread's turn.
+        let (least, most) = ROWS_PER_CHUNK;
+        // Sixteen chunks per thread: at the end at most a sixteenth of its work is waited for.
+        let per_chunk = (self.weight_rows / (16 * queue.threads)).clamp(least, most);
+        while let Some(chunk) = queue.next(self.weight_rows.div_ceil(per_chunk)) {
+            let end = ((chunk + 1) * per_chunk).min(self.weight_rows);
+            for first in (chunk * per_chunk..end).step_by(ROWS_AT_ONCE) {
+                // SAFETY: the rows exist, and are in this thread's chunk.
                 unsafe { self.multiply(packed, first..end.min(first + ROWS_AT_ONCE)) }
             }
         }
     }
 
-    /// Packs this thread's share of the activations, and zeros for the lanes of the last group
-    /// that are computed without need.
+    /// Packs this thread's share of the activations, and zeros for lanes of the last group that
+    /// are computed but not used.
     ///
     /// # Safety
     /// `packed` has room for all; no other thread writes this thread's share.
@@ -112,6 +120,7 @@ impl<'a> Product<'a> {
         let rows = full + padded(self.rows - full);
         for index in (thread..rows * self.blocks).step_by(threads) {
             let (row, block) = (index / self.blocks, index % self.blocks);
+            // The same block of sixteen rows side by side: the order in which it is read.
             let place = (row / LANES * self.blocks + block) * LANES + row % LANES;
             // SAFETY: the row and block are within the tensor, the place within `packed`.
             unsafe {
@@ -137,18 +146,20 @@ impl<'a> Product<'a> {
         for (group, lanes) in packed.chunks_exact(self.blocks).enumerate() {
             let count = LANES.min(self.rows - group * LANES);
             let mut values = [[0.0; LANES]; ROWS_AT_ONCE];
+            // If all activations fit the cache, a weight row is read from begin to end, as the
+            // processor's prefetch likes it; else each part of them serves all rows in turn.
             let row_by_row = self.blocks * count <= BLOCKS_AT_ONCE * LANES;
-            for turn in 0..rows.len() * parts {
-                // The sums are the same either way.
+            for i in 0..rows.len() * parts {
+                // Either order adds a row's parts in the same sequence, so the sums are equal.
                 let (row, part) = match row_by_row {
-                    true => (turn / parts, turn % parts),
-                    false => (turn % rows.len(), turn / rows.len()),
+                    true => (i / parts, i % parts),
+                    false => (i % rows.len(), i / rows.len()),
                 };
                 let first = part * part_blocks;
                 let lanes = &lanes[first..self.blocks.min(first + part_blocks)];
                 // SAFETY: the row exists.
                 let bytes = unsafe { self.weights(rows.start + row, first, lanes.len()) };
-                products(self.format, bytes, lanes, count, &mut values[row]);
+                dot_products(self.format, bytes, lanes, count, &mut values[row]);
             }
             if count <= FEW_LANES {
                 for (row, values) in rows.clone().zip(&values) {
@@ -167,7 +178,7 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// Where the value of a row of weights and a row of activations goes.
+    /// The place in the output of a row of weights times a row of activations.
     ///
     /// # Safety
     /// Both rows exist.

@@ -2,17 +2,21 @@
 
 use std::arch::x86_64::*;
 
-use super::unpack::{Format, Weights, q4_k, q5_k, q6_k, q8_0};
+use super::unpack::{WeightFormat, Weights, q4_k, q5_k, q6_k, q8_0};
 use super::{ActivationBlock, LANES};
 
-/// How far ahead of the block in work the weights are called from memory: some pages are not
-/// contiguous, and the processor's own prefetch ends at each.
+/// How far ahead of the current block weights are prefetched: the processor's own prefetch ends
+/// at every page, and the next one may lie elsewhere. Further ahead brought nothing
+/// (`bench/RESULTS.md`, "What the profile asked for").
 const PREFETCH_BYTES: usize = 2048;
 
-/// Up to so many sums are added up and written one by one.
+/// Up to this many sums are added up and written one by one; above, sixteen are reduced by one
+/// tree, which takes a third of sixteen single reductions.
 pub(super) const FEW_LANES: usize = 4;
 
-/// The number of rows that are computed for `count`; lanes up to it must hold something.
+/// The number of rows that are computed for `count`; lanes up to it must be initialised. Not
+/// every number has a function of its own: up to a third more work for a few sizes instead of
+/// sixteen copies of the code per format.
 pub(super) fn padded(count: usize) -> usize {
     match count {
         0..=4 => count,
@@ -23,12 +27,12 @@ pub(super) fn padded(count: usize) -> usize {
     }
 }
 
-/// Adds to `into` the products of the weights in `bytes`, blocks of one row, with the same blocks of
-/// the first `count` activation rows in `lanes`, which holds the blocks of all [`LANES`] rows
-/// side by side. Values beyond `count` become anything.
+/// Adds to `into` the dot products of one row's weights in `bytes` with the same blocks of the
+/// first `count` activation rows. `lanes` holds the blocks of all [`LANES`] rows side by side.
+/// Values of `into` beyond `count` are undefined afterwards.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-pub(super) fn products(
-    format: Format,
+pub(super) fn dot_products(
+    format: WeightFormat,
     bytes: &[u8],
     lanes: &[[ActivationBlock; LANES]],
     count: usize,
@@ -36,10 +40,10 @@ pub(super) fn products(
 ) {
     assert_eq!(bytes.len(), lanes.len() * format.block_bytes(), "as many blocks of both");
     match format {
-        Format::Q4K => q4_k_rows::products(bytes.as_chunks().0, lanes, count, into),
-        Format::Q5K => q5_k_rows::products(bytes.as_chunks().0, lanes, count, into),
-        Format::Q6K => q6_k_rows::products(bytes.as_chunks().0, lanes, count, into),
-        Format::Q8_0 => q8_0_rows::products(bytes.as_chunks().0, lanes, count, into),
+        WeightFormat::Q4K => q4_k_rows::dot_products(bytes.as_chunks().0, lanes, count, into),
+        WeightFormat::Q5K => q5_k_rows::dot_products(bytes.as_chunks().0, lanes, count, into),
+        WeightFormat::Q6K => q6_k_rows::dot_products(bytes.as_chunks().0, lanes, count, into),
+        WeightFormat::Q8_0 => q8_0_rows::dot_products(bytes.as_chunks().0, lanes, count, into),
     }
 }
 
@@ -48,6 +52,8 @@ pub(super) fn products(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn add_block(sum: __m512, weights: &Weights, activations: &ActivationBlock) -> __m512 {
     let quants = activations.quants.as_ptr().cast::<__m512i>();
+    // Four times four products of bytes per lane, all of one sixteen: integers, hence exact, so
+    // one multiplication with the scale serves them all.
     let mut products = _mm512_setzero_si512();
     for (j, weights) in weights.quants.iter().enumerate() {
         // SAFETY: 256 quants, aligned as the block is.
@@ -56,6 +62,7 @@ fn add_block(sum: __m512, weights: &Weights, activations: &ActivationBlock) -> _
     }
     // SAFETY: sixteen sums, aligned as the block is.
     let sums = unsafe { _mm512_load_ps(activations.sums.as_ptr()) };
+    // sum += weights' scale * activations' scale * products - min * (sum of activations).
     let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(products), weights.scales);
     let sum = _mm512_fmadd_ps(scaled, _mm512_set1_ps(activations.scale), sum);
     _mm512_fnmadd_ps(weights.mins, sums, sum)
@@ -68,7 +75,8 @@ fn add_block(sum: __m512, weights: &Weights, activations: &ActivationBlock) -> _
 #[target_feature(enable = "avx512f")]
 fn sums_of(vectors: &[__m512; LANES]) -> __m512 {
     const { assert!(LANES == 16) };
-    // Halves, then quarters: each 128 bits of `quarters[i]` belong to vector i, i + 4, i + 8 or i + 12.
+    // Halves, then quarters: each 128 bits of `quarters[i]` belong to vector i, i + 4, i + 8 or
+    // i + 12.
     let halves = |i: usize| {
         let (one, other) = (vectors[i], vectors[i + 4]);
         let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(one, other);
@@ -85,7 +93,7 @@ fn sums_of(vectors: &[__m512; LANES]) -> __m512 {
     pairs(pairs(quarters(0), quarters(2)), pairs(quarters(1), quarters(3)))
 }
 
-/// Rows become columns.
+/// The transposed square: register `j` has column `j` of the rows.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn transposed(rows: &[[f32; LANES]; LANES]) -> [__m512; LANES] {
@@ -136,7 +144,8 @@ pub(super) unsafe fn write_columns(
     }
 }
 
-/// A function for a number of rows: known, it lets the sums stay in registers.
+/// A function for a fixed number of rows: with a number known at compile time, the loop over
+/// lanes is unrolled and every sum stays in its register for the whole row.
 macro_rules! rows {
     ($name:ident, $load:ident, $bytes:literal, $count:literal, $($lane:literal)+) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
@@ -148,7 +157,7 @@ macro_rules! rows {
             let mut sums = [_mm512_setzero_ps(); LANES];
             for (block, activations) in row.iter().zip(lanes) {
                 for line in 0..$bytes / 64 + 1 {
-                    // Beyond the end of all weights too: a prefetch of nothing does nothing.
+                    // May point beyond the weights: a prefetch of unmapped memory does nothing.
                     let ahead = block.as_ptr().wrapping_add(PREFETCH_BYTES + 64 * line);
                     _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
                 }
@@ -174,7 +183,7 @@ macro_rules! format_rows {
             use super::*;
 
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-            pub(super) fn products(
+            pub(super) fn dot_products(
                 row: &[[u8; $bytes]],
                 lanes: &[[ActivationBlock; LANES]],
                 count: usize,

@@ -1,9 +1,10 @@
 //! Keeps processors awake between the batches of a stage.
 //!
-//! A stage computes for some milliseconds and then waits for links and other stages. A processor with nothing
-//! to do sleeps meanwhile, lowers its clock and, in a virtual machine, is handed to others; the next batch
-//! takes up to twice as long for it. Here threads of the lowest scheduling class spin until that batch comes.
-//! Whatever else wants to run displaces them at once, so they cost energy, not time.
+//! A stage computes for some milliseconds and then waits for links and other stages. An idle
+//! processor sleeps meanwhile, lowers its clock and, in a virtual machine, is given to others; the
+//! next batch takes up to twice as long for it (`bench/RESULTS.md`, "Split stages"). Here threads
+//! of the lowest scheduling class spin until that batch comes. Any other thread displaces them at
+//! once, so they cost energy, not time.
 
 use std::hint;
 use std::num::NonZeroU16;
@@ -12,19 +13,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Turns between two looks at the clock: about 10 µs.
-const TURNS: usize = 256;
-/// A thread that was displaced for so long has no one to keep awake: somebody else computes
-/// there, such as another stage.
+/// Spin-loop hints between two looks at the clock: about 10 µs.
+const SPINS: usize = 256;
+/// A thread that was displaced for this long is not needed: something else computes on that
+/// processor, such as another stage. Chosen by hand, well above a timer interrupt.
 const DISPLACED: Duration = Duration::from_millis(1);
-/// Spinning for less than this keeps nobody awake: the batch came at once, or others computed meanwhile.
+/// Spinning for less than this is useless: the batch came at once, or others computed meanwhile.
 const USEFUL: Duration = Duration::from_millis(1);
-/// After so many waits in a row that were of no use come so many without spinning.
+/// Useless waits in a row after which spinning stops for [`WAITS_OFF`] waits.
 const USELESS_WAITS: u32 = 8;
+/// Waits without spinning before it is tried again: at most a ninth of the waits is useless.
 const WAITS_OFF: u32 = 64;
 
-/// When the threads spin, for all of them to see.
-struct Watch {
+/// The time until which threads spin, shared by all of them.
+struct SpinControl {
     epoch: Instant,
     /// Microseconds after `epoch` at which spinning ends; [`STOPPED`] ends the threads.
     until_us: AtomicU64,
@@ -34,7 +36,7 @@ struct Watch {
 
 const STOPPED: u64 = u64::MAX;
 
-impl Watch {
+impl SpinControl {
     fn new() -> Arc<Self> {
         let (until_us, spun_us) = Default::default();
         Arc::new(Self { epoch: Instant::now(), until_us, spun_us })
@@ -45,94 +47,97 @@ impl Watch {
     }
 }
 
-/// Threads that keep as many processors awake. Nothing where the system has no class of
-/// threads that disturb nobody.
-pub(super) struct Awake {
-    watch: Arc<Watch>,
+/// Threads that keep as many processors awake. Does nothing on systems without a scheduling class
+/// that yields to every other thread.
+pub(super) struct CpuKeepalive {
+    control: Arc<SpinControl>,
     longest: Duration,
     threads: Vec<JoinHandle<()>>,
     useless: u32,
     off: u32,
 }
 
-impl Awake {
-    /// For `threads` processors, each time for at most `longest`; zero is never.
+impl CpuKeepalive {
+    /// Keeps `threads` processors awake, for at most `longest` after each batch; zero turns it off.
     pub(super) fn new(threads: NonZeroU16, longest: Duration) -> Self {
-        let watch = Watch::new();
+        let control = SpinControl::new();
         let count = if longest.is_zero() { 0 } else { threads.get() };
         let spawn = |_| {
-            let watch = watch.clone();
-            let named = thread::Builder::new().name("awake".into());
-            named.spawn(move || keep_awake(&watch)).ok()
+            let control = control.clone();
+            let named = thread::Builder::new().name("cpu-keepalive".into());
+            named.spawn(move || keep_awake(&control)).ok()
         };
         let threads = (0..count).filter_map(spawn).collect();
-        Self { watch, longest, threads, useless: 0, off: 0 }
+        Self { control, longest, threads, useless: 0, off: 0 }
     }
 
-    /// Another batch may come: threads spin from now on, unless that was of no use lately.
+    /// Starts spinning, because another batch may come; skipped if it was useless lately.
     pub(super) fn wait(&mut self) {
         if self.off > 0 {
             self.off -= 1;
             return;
         }
-        let spun_us = self.watch.spun_us.swap(0, Ordering::Relaxed);
+        // How long threads spun in the wait before shows whether they had a processor at all.
+        let spun_us = self.control.spun_us.swap(0, Ordering::Relaxed);
         let was_useful = spun_us >= USEFUL.as_micros() as u64;
         self.useless = if was_useful { 0 } else { self.useless + 1 };
         if self.useless == USELESS_WAITS {
             (self.useless, self.off) = (0, WAITS_OFF);
         }
-        let until = self.watch.now_us() + self.longest.as_micros() as u64;
-        self.watch.until_us.store(until, Ordering::Relaxed);
+        let until = self.control.now_us() + self.longest.as_micros() as u64;
+        self.control.until_us.store(until, Ordering::Relaxed);
         self.threads.iter().for_each(|thread| thread.thread().unpark());
     }
 
-    /// The batch has come: the processors have enough to do.
+    /// Stops spinning: the batch has come, and needs the processors.
     pub(super) fn rest(&self) {
-        self.watch.until_us.store(0, Ordering::Relaxed);
+        self.control.until_us.store(0, Ordering::Relaxed);
     }
 }
 
-impl Drop for Awake {
+impl Drop for CpuKeepalive {
     fn drop(&mut self) {
-        self.watch.until_us.store(STOPPED, Ordering::Relaxed);
+        self.control.until_us.store(STOPPED, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
-            // A panic there has said why already.
+            // A panic in the thread was reported when it happened.
             let _ = thread.join();
         }
     }
 }
 
-fn keep_awake(watch: &Watch) {
+fn keep_awake(control: &SpinControl) {
     if !yield_to_all() {
-        return tracing::debug!("threads cannot be made idle here: processors may sleep");
+        return tracing::debug!("no idle scheduling class here: processors may sleep");
     }
     loop {
-        match watch.until_us.load(Ordering::Relaxed) {
+        match control.until_us.load(Ordering::Relaxed) {
             STOPPED => return,
-            until => spin(watch, until),
+            until => spin(control, until),
         }
         thread::park();
     }
 }
 
-/// Spins until `until_us`, or until there is no reason to any more.
-fn spin(watch: &Watch, until_us: u64) {
-    let start_us = watch.now_us();
+/// Spins until `until_us`, until the end is moved, or until something else needs the processor.
+fn spin(control: &SpinControl, until_us: u64) {
+    let start_us = control.now_us();
     let mut now_us = start_us;
-    while now_us < until_us && watch.until_us.load(Ordering::Relaxed) == until_us {
-        for _ in 0..TURNS {
+    while now_us < until_us && control.until_us.load(Ordering::Relaxed) == until_us {
+        // The clock is read once per round only; a jump in it shows that the thread was displaced.
+        for _ in 0..SPINS {
             hint::spin_loop();
         }
-        let before_us = std::mem::replace(&mut now_us, watch.now_us());
+        let before_us = std::mem::replace(&mut now_us, control.now_us());
         if now_us - before_us > DISPLACED.as_micros() as u64 {
             return;
         }
-        watch.spun_us.fetch_max(now_us - start_us, Ordering::Relaxed);
+        control.spun_us.fetch_max(now_us - start_us, Ordering::Relaxed);
     }
 }
 
-/// Puts this thread into the class that runs only where nothing else wants to; whether that worked.
+/// Puts this thread into the class that runs only on processors with nothing else to do; returns
+/// whether that worked.
 #[cfg(target_os = "linux")]
 fn yield_to_all() -> bool {
     // SAFETY: a plain structure of numbers.
@@ -170,7 +175,8 @@ mod tests {
     fn awake_threads() -> Vec<String> {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap());
         let is_awake = |task: &std::fs::DirEntry| {
-            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "awake\n")
+            std::fs::read_to_string(task.path().join("comm"))
+                .is_ok_and(|name| name == "cpu-keepalive\n")
         };
         tasks.filter(is_awake).map(|task| task.file_name().into_string().unwrap()).collect()
     }
@@ -185,16 +191,16 @@ mod tests {
     }
 
     #[test]
-    fn waits_that_were_of_no_use_are_not_spun_through_for_a_while() {
-        let (watch, longest) = (Watch::new(), Duration::from_secs(1));
-        let mut awake = Awake { watch, longest, threads: Vec::new(), useless: 0, off: 0 };
+    fn after_useless_waits_spinning_stops_for_a_while() {
+        let (control, longest) = (SpinControl::new(), Duration::from_secs(1));
+        let mut awake = CpuKeepalive { control, longest, threads: Vec::new(), useless: 0, off: 0 };
         // How many of the next waits would be spun through.
         let mut spun = |waits: u32, spun_us: u64| {
-            let is_spun = |awake: &mut Awake| {
-                awake.watch.spun_us.store(spun_us, Ordering::Relaxed);
+            let is_spun = |awake: &mut CpuKeepalive| {
+                awake.control.spun_us.store(spun_us, Ordering::Relaxed);
                 awake.rest();
                 awake.wait();
-                awake.watch.until_us.load(Ordering::Relaxed) > 0
+                awake.control.until_us.load(Ordering::Relaxed) > 0
             };
             (0..waits).filter(|_| is_spun(&mut awake)).count() as u32
         };
@@ -206,12 +212,15 @@ mod tests {
     #[test]
     fn threads_spin_while_a_batch_may_come_and_end_when_dropped() {
         let one = NonZeroU16::MIN;
-        assert!(Awake::new(one, Duration::ZERO).threads.is_empty(), "never means no threads");
-        let mut awake = Awake::new(one, Duration::from_secs(3600));
+        assert!(
+            CpuKeepalive::new(one, Duration::ZERO).threads.is_empty(),
+            "never means no threads"
+        );
+        let mut awake = CpuKeepalive::new(one, Duration::from_secs(3600));
         until(|| awake_threads().len() == 1);
         let id = awake_threads().remove(0);
         until(|| {
-            awake.wait(); // anew: it gives up where others compute
+            awake.wait(); // again, since it stops where others compute
             ran_us(&id) > 2_000
         });
         assert_eq!(field(&id, POLICY), libc::SCHED_IDLE.to_string());

@@ -1,14 +1,14 @@
 //! Zeroing large buffers without touching them.
 //!
-//! llama.cpp fills a new KV cache with zeros, which makes all of it resident: for a model of 0.4 GB the cache of
-//! sixteen chats is 0.9 GB, of which a chat uses a few per cent. Here the pages of a processor buffer are given back to
-//! the system instead, which hands out zeros when they are used: the same content, and memory that
-//! grows with use.
+//! llama.cpp fills a new KV cache with zeros, which makes all of it resident: for a model of 0.4 GB
+//! the cache of sixteen chats is 0.9 GB, of which a chat uses a few per cent. Here the pages of a
+//! CPU buffer are returned to the system instead, which provides zeroed pages when they are used:
+//! the same content, and memory that grows with use.
 //!
-//! ggml has no call for this. Its processor buffers share one description with a function that allocates; it is
-//! replaced by one that allocates the same buffer and gives it another function for
-//! clearing. The declarations below restate those of `ggml-backend-impl.h`; the pinned version of the bindings keeps
-//! them true, and the test `a_cache_takes_memory_as_it_is_used` fails when they no longer fit.
+//! ggml has no call for this. All its CPU buffers share one description, which holds a function
+//! that allocates. It is replaced by one that allocates the same buffer and gives it another
+//! function for clearing. The declarations below restate those of `ggml-backend-impl.h`; the
+//! pinned version of the bindings keeps them valid, and the test `a_cache_takes_memory_as_it_is_used` fails when they no longer fit.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
@@ -35,13 +35,13 @@ struct BufferHead {
     clear: Option<Clear>,
 }
 
-/// Smaller buffers are cleared as ever: a call of the system costs more.
+/// Smaller buffers are cleared by writing zeros: a system call costs more.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// ggml's own function.
+/// ggml's own allocating function.
 static ALLOCATE: OnceLock<Allocate> = OnceLock::new();
 
-/// From now on large processor buffers are zeroed lazily.
+/// Zeroes large CPU buffers lazily from now on.
 ///
 /// # Safety
 /// No other thread may use ggml yet.
@@ -82,7 +82,7 @@ unsafe extern "C" fn clear(buffer: Buffer, value: u8) {
     }
 }
 
-/// Makes `bytes` bytes from `start` on read as zeros; whole pages are given back.
+/// Makes `bytes` bytes from `start` on read as zeros; whole pages are returned to the system.
 ///
 /// # Safety
 /// The memory is the caller's to overwrite, and came from C's allocator (private, not from a file).
@@ -96,9 +96,10 @@ unsafe fn zero(start: *mut u8, bytes: usize) {
         let given_back =
             whole > 0 && libc::madvise(first.cast::<c_void>(), whole, libc::MADV_DONTNEED) == 0;
         if !given_back {
-            // Locked in memory, for example.
+            // Pages that are locked in memory, for example, cannot be returned.
             return start.write_bytes(0, bytes);
         }
+        // The ends share their pages with other data.
         start.write_bytes(0, before);
         first.add(whole).write_bytes(0, bytes - before - whole);
     }

@@ -8,41 +8,41 @@ use std::arch::x86_64::*;
 
 use super::sys;
 
-/// A block format these kernels read.
+/// A block format of weights that these kernels read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum WeightFormat {
     Q4K,
     Q5K,
     Q6K,
     Q8_0,
 }
 
-impl Format {
+impl WeightFormat {
     /// The format of ggml's type `kind`, if the kernels read it.
     pub(super) fn of(kind: sys::ggml_type) -> Option<Self> {
         match kind {
-            sys::GGML_TYPE_Q4_K => Some(Format::Q4K),
-            sys::GGML_TYPE_Q5_K => Some(Format::Q5K),
-            sys::GGML_TYPE_Q6_K => Some(Format::Q6K),
-            sys::GGML_TYPE_Q8_0 => Some(Format::Q8_0),
+            sys::GGML_TYPE_Q4_K => Some(WeightFormat::Q4K),
+            sys::GGML_TYPE_Q5_K => Some(WeightFormat::Q5K),
+            sys::GGML_TYPE_Q6_K => Some(WeightFormat::Q6K),
+            sys::GGML_TYPE_Q8_0 => Some(WeightFormat::Q8_0),
             _ => None,
         }
     }
 
-    /// Bytes of 256 weights.
+    /// Bytes of [`super::BLOCK`] weights.
     pub(super) fn block_bytes(self) -> usize {
         match self {
-            Format::Q4K => 144,
-            Format::Q5K => 176,
-            Format::Q6K => 210,
-            Format::Q8_0 => 8 * self.unit_bytes(),
+            WeightFormat::Q4K => 144,
+            WeightFormat::Q5K => 176,
+            WeightFormat::Q6K => 210,
+            WeightFormat::Q8_0 => 8 * self.unit_bytes(),
         }
     }
 
     /// Bytes of one block as ggml counts them.
     pub(super) fn unit_bytes(self) -> usize {
         match self {
-            Format::Q8_0 => 34,
+            WeightFormat::Q8_0 => 34,
             kind => kind.block_bytes(),
         }
     }
@@ -52,7 +52,7 @@ impl Format {
 pub(super) struct Weights {
     /// 256 quants, unsigned bytes, in the order of [`turned`].
     pub(super) quants: [__m512i; 4],
-    /// A scale for every sixteen: lane by lane that of the quants in the same lane.
+    /// A scale for every sixteen weights; each lane has that of the quants in the same lane.
     pub(super) scales: __m512,
     /// A minimum for every sixteen, in their natural order.
     pub(super) mins: __m512,
@@ -167,7 +167,7 @@ pub(super) fn q5_k(block: &[u8; 176]) -> Weights {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
 pub(super) fn q6_k(block: &[u8; 210]) -> Weights {
-    // 128 bytes of low nibbles, 64 of upper bit pairs, 16 scales, the unit.
+    // The block: 128 bytes of low nibbles, 64 of upper bit pairs, 16 scales, the unit.
     let (nibble, pair) = (_mm256_set1_epi8(0x0f), _mm256_set1_epi8(0x30));
     let low = |v: __m256i| _mm256_and_si256(v, nibble);
     let high = |v: __m256i| _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble);

@@ -1,0 +1,217 @@
+//! What the next batch computes: decode rows with their drafts first, then chunks of prompts.
+
+use std::time::Duration;
+
+use super::Scheduler;
+use crate::kv::common_prefix;
+use crate::prompt_lookup;
+use crate::runner::{Batch, Runner, Slot};
+use crate::token::TokenId;
+
+/// A prompt waits for another that is computing the same prefix only if that saves at least
+/// this many tokens: for fewer, waiting a step costs more than computing them again. Chosen by
+/// hand.
+const WORTH_WAITING_TOKENS: u32 = 8;
+
+impl Scheduler {
+    /// Fills `batch` with the next step's work; it stays empty when nothing can be computed
+    /// until something is submitted, resumed or dropped, or a batch in flight is committed.
+    pub fn plan(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
+        batch.clear();
+        // After a whole batch failed, its sequences are computed alone until one fails again:
+        // that one is at fault. Nothing else runs meanwhile, since the culprit could fail it too.
+        if !self.suspects.is_empty() {
+            self.make_room_for_decode(runner);
+        }
+        match self.suspects.front() {
+            Some(&slot) if self.sequence(slot).in_flight > 0 => {}
+            Some(&slot) => {
+                let most = self.limits.prefill_max_tokens.min(self.free_cells());
+                self.plan_chunk(batch, slot, most);
+            }
+            None => self.plan_step(now, runner, batch),
+        }
+        for span in &batch.spans {
+            let sequence = self.active[span.slot.index()].as_mut().expect("planned slots run");
+            sequence.in_flight = span.tokens.len() as u32;
+        }
+        self.in_flight += batch.tokens.len() as u32;
+    }
+
+    /// Fills `batch` in the order that latency asks for: decode rows cannot wait, new sequences
+    /// come next because a fully cached prompt decodes at once, and prompts share the rest.
+    fn plan_step(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
+        self.make_room_for_decode(runner);
+        let decoding = self.runnable().filter(|&slot| self.pending(slot) == 1);
+        let decoding: Vec<Slot> = decoding.take(self.rows_per_batch()).collect();
+        let drafts = self.drafts(runner, &decoding);
+        for (i, &slot) in decoding.iter().enumerate() {
+            self.plan_chunk(batch, slot, 1);
+            if let Some(draft) = drafts.get(i) {
+                batch.push_draft(draft);
+            }
+        }
+        self.admit(now, runner, batch);
+        // The budget counts rows of decode, drafts excluded: that is how it was measured.
+        let room = self.capacity.batch_tokens - batch.tokens.len() as u32;
+        self.plan_prefill(batch, self.budget.tokens(batch.spans.len()).min(room));
+    }
+
+    /// A draft for each of `decoding`, or no drafts at all: prompts that are in progress or
+    /// wait have the first call on the time, and a full cache leaves no room.
+    fn drafts(&mut self, runner: &dyn Runner, decoding: &[Slot]) -> Vec<Vec<TokenId>> {
+        let most = self.speculator.max_draft_tokens();
+        let Some(rows) = runner.verify_rows().filter(|_| most > 0 && !decoding.is_empty()) else {
+            return Vec::new();
+        };
+        let prompts = self.order.iter().any(|&slot| self.pending(slot) > 1);
+        if prompts || !self.waiting.is_empty() {
+            return Vec::new();
+        }
+        let room = rows.min(self.capacity.batch_tokens).min(self.free_cells());
+        // One row of each sequence is taken already; the rest in equal parts.
+        let share = (room as usize).saturating_sub(decoding.len()) / decoding.len();
+        let mut drafts: Vec<Vec<TokenId>> =
+            decoding.iter().map(|&slot| self.look_up_draft(slot, most.min(share))).collect();
+        let stats = decoding.iter().map(|&slot| self.sequence(slot).acceptance);
+        let found = drafts.iter().map(Vec::len).zip(stats).filter(|(len, _)| *len > 0);
+        let most = self.speculator.limit(decoding.len(), &found.collect::<Vec<_>>());
+        for (draft, &slot) in drafts.iter_mut().zip(decoding) {
+            let sequence = self.active[slot.index()].as_mut().expect("decoding slots run");
+            // Not computed, but compared with the next token: otherwise a sequence whose drafts
+            // were once rejected would never get another chance.
+            sequence.unverified = draft.first().copied().filter(|_| most == 0);
+            draft.truncate(most);
+        }
+        drafts
+    }
+
+    /// At most `most` draft tokens for `slot`, none of which could end it: tokens after the end
+    /// are of no use.
+    fn look_up_draft(&self, slot: Slot, most: usize) -> Vec<TokenId> {
+        let sequence = self.sequence(slot);
+        // A grammar's mask follows from the token before it, so there is none a step ahead.
+        if sequence.sampling.grammar.is_some() {
+            return Vec::new();
+        }
+        let answer_room = (sequence.max_tokens as usize).saturating_sub(sequence.generated().len());
+        let context_room = self.capacity.context_tokens as usize - sequence.tokens.len();
+        // The step samples one token beyond the draft.
+        let useful = answer_room.min(context_room).saturating_sub(1);
+        let mut draft = prompt_lookup::draft(&sequence.tokens, most.min(useful));
+        let ends = draft.iter().position(|token| self.end_tokens.contains(token));
+        draft.truncate(ends.unwrap_or(draft.len()));
+        draft
+    }
+
+    /// Decode rows of one batch: an equal part of all decoding sequences.
+    fn rows_per_batch(&self) -> usize {
+        let decoding = |&&slot: &&Slot| self.pending(slot) == 1 && !self.sequence(slot).paused;
+        self.order.iter().filter(decoding).count().div_ceil(self.pipeline_depth)
+    }
+
+    /// Adds the next `most` uncomputed tokens of `slot`; the span samples if it reaches the last
+    /// known token.
+    fn plan_chunk(&self, batch: &mut Batch, slot: Slot, most: u32) {
+        let sequence = self.sequence(slot);
+        let start = self.kv.len(slot);
+        let end = (start + most.min(self.capacity.batch_tokens)).min(sequence.tokens.len() as u32);
+        let sample = end as usize == sequence.tokens.len();
+        batch.push(slot, start, &sequence.tokens[start as usize..end as usize], sample);
+    }
+
+    /// Spends `budget` on prompts in progress: half on the oldest, which keeps first come
+    /// first served, the other half in equal parts, which lets short prompts pass a long one.
+    fn plan_prefill(&self, batch: &mut Batch, budget: u32) {
+        let can_run = |slot: &Slot| self.sequence(*slot).in_flight == 0;
+        let prompts: Vec<Slot> = self
+            .order
+            .iter()
+            .copied()
+            .filter(|slot| self.pending(*slot) > 1 && can_run(slot))
+            .collect();
+        let free = self.free_cells().saturating_sub(batch.tokens.len() as u32);
+        let pending = prompts.iter().map(|&slot| self.pending(slot)).collect::<Vec<_>>();
+        for (slot, chunk) in prompts.into_iter().zip(share(budget.min(free), &pending)) {
+            if chunk > 0 {
+                self.plan_chunk(batch, slot, chunk);
+            }
+        }
+    }
+
+    /// Moves waiting sequences into the batch while there is room for them.
+    fn admit(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
+        let mut next = 0;
+        // Prompts that wait for another's prefix are passed over, but at most a batch of them:
+        // each costs a search of all slots, in every step.
+        while next < self.waiting.len().min(self.limits.max_batch_size)
+            && self.order.len() < self.limits.max_batch_size
+        {
+            if self.worth_waiting(&self.waiting[next].tokens) {
+                next += 1;
+                continue;
+            }
+            // Without room for the first, none behind it is admitted: it would starve otherwise.
+            let Some((slot, prefix)) = self.find_place(runner, next) else {
+                break;
+            };
+            self.enter(now, runner, next, slot, prefix);
+            if self.pending(slot) == 1 && !self.sequence(slot).paused {
+                self.plan_chunk(batch, slot, 1);
+            }
+        }
+    }
+
+    /// Whether a running prompt is about to compute a prefix of `tokens` that is not computed yet.
+    fn worth_waiting(&self, tokens: &[TokenId]) -> bool {
+        if !self.limits.prefix_cache {
+            return false;
+        }
+        // The last token is always computed: its logits give the first token of the answer.
+        let useful = tokens.len() as u32 - 1;
+        let computed = self.kv.longest_prefix(tokens).map_or(0, |prefix| prefix.len).min(useful);
+        let coming = self.order.iter().filter(|&&slot| self.pending(slot) > 1);
+        let best =
+            coming.map(|&slot| common_prefix(&self.sequence(slot).tokens, tokens).min(useful));
+        best.max().unwrap_or(0) >= computed + WORTH_WAITING_TOKENS
+    }
+}
+
+/// Parts of `budget` for prompts with `pending` tokens, oldest first; never more than pending.
+fn share(budget: u32, pending: &[u32]) -> Vec<u32> {
+    let Some((&oldest, others)) = pending.split_first() else {
+        return Vec::new();
+    };
+    // Half to the oldest keeps first come first served: it finishes at no less than half of
+    // full speed, whatever comes after it.
+    let mut parts = vec![oldest.min(budget.div_ceil(2))];
+    let part = ((budget - parts[0]) / others.len().max(1) as u32).max(1);
+    let mut left = budget - parts[0];
+    for &tokens in others {
+        let chunk = tokens.min(part).min(left);
+        left -= chunk;
+        parts.push(chunk);
+    }
+    // What short prompts left over goes to the oldest that can use it.
+    for (part, &tokens) in parts.iter_mut().zip(pending) {
+        let more = (tokens - *part).min(left);
+        left -= more;
+        *part += more;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn half_the_budget_goes_to_the_oldest_and_nothing_is_wasted() {
+        assert_eq!(share(512, &[4000, 50, 50]), [412, 50, 50]);
+        assert_eq!(share(512, &[4000, 4000, 4000]), [256, 128, 128]);
+        assert_eq!(share(512, &[10, 4000]), [10, 502]);
+        assert_eq!(share(3, &[9, 9, 9, 9]), [2, 1, 0, 0]);
+        assert_eq!(share(0, &[9]), [0]);
+        assert_eq!(share(512, &[]), [0u32; 0]);
+    }
+}
