@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use loquent_engine::KvType;
-use loquent_engine::llama::{self, LlamaRunner, LoadOptions, Model, RunnerOptions};
+use loquent_engine::llama::{self, LlamaModel, LlamaRunner, LoadOptions, RunnerOptions};
 use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Sampler, Sampling, Scratch};
 
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sampling = Sampling { temperature, top_p: 0.95, ..Sampling::default() };
 
     let started = Instant::now();
-    let model = Model::load(Path::new(&path), &LoadOptions::default(), |_| true)?;
+    let model = LlamaModel::load(Path::new(&path), &LoadOptions::default(), |_| true)?;
     println!("{} in {:?}", model.info().description, started.elapsed());
     println!("llama.cpp: {}", llama::system_info());
     let options = RunnerOptions { slots: 32, threads, poll, kv_type, ..RunnerOptions::default() };

@@ -8,7 +8,7 @@ use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::Instant;
 
-use loquent_engine::llama::{LlamaRunner, LoadOptions, Model, RunnerOptions};
+use loquent_engine::llama::{LlamaModel, LlamaRunner, LoadOptions, RunnerOptions};
 use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
 use loquent_infer::token::TokenId;
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let own_kernels = arguments.next().is_none_or(|kernels| kernels != "llama");
     let threads = arguments.next().map(|n| n.parse()).transpose()?.and_then(NonZeroU16::new);
     let load = LoadOptions { own_kernels, ..LoadOptions::default() };
-    let model = Model::load(Path::new(&path), &load, |_| true)?;
+    let model = LlamaModel::load(Path::new(&path), &load, |_| true)?;
     let kv_cells = 2 * PLACES[3] + u32::from(rows) * 2 * PAST_TOKENS;
     let options = RunnerOptions { slots: rows + 1, kv_cells, threads, ..RunnerOptions::default() };
     let mut runner = LlamaRunner::new(model, &options)?;

@@ -8,15 +8,15 @@ use loquent_engine::gguf::{GgufWriter, TensorSpec};
 use loquent_engine::llama::{Quant, quantize};
 use tempfile::NamedTempFile;
 
-use crate::shape::{Shape, Tensor};
+use crate::shape::{ModelShape, Tensor};
 use crate::vocab::Vocabulary;
-use crate::weights::Weights;
+use crate::weights::RandomWeights;
 
 /// What to write and where.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct BuildOrder {
     /// Sizes; the vocabulary's length must be that of `vocabulary`.
-    pub shape: Shape,
+    pub shape: ModelShape,
     /// Tokenizer.
     pub vocabulary: Vocabulary,
     /// Seed of the weights.
@@ -31,7 +31,7 @@ pub struct Order {
 
 /// How far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum BuildProgress {
     /// Weights drawn so far, of how many.
     Drawing {
         /// Drawn.
@@ -48,13 +48,13 @@ pub enum Stage {
 ///
 /// # Errors
 /// A file that cannot be written, or a shape that llama.cpp's quantiser refuses.
-pub fn build(order: &Order, progress: &mut dyn FnMut(Stage)) -> anyhow::Result<()> {
+pub fn build(order: &BuildOrder, progress: &mut dyn FnMut(BuildProgress)) -> anyhow::Result<()> {
     let drawn = beside(&order.out)?;
     draw(order, drawn.as_file(), progress).with_context(|| drawn.path().display().to_string())?;
     let whole = if order.quant == Quant::F16 {
         drawn
     } else {
-        progress(Stage::Quantising);
+        progress(BuildProgress::Quantising);
         let quantised = beside(&order.out)?;
         quantize(drawn.path(), quantised.path(), order.quant, order.threads)?;
         quantised
@@ -76,31 +76,31 @@ fn beside(out: &Path) -> anyhow::Result<NamedTempFile> {
 }
 
 fn draw(
-    order: &Order,
+    order: &BuildOrder,
     file: &std::fs::File,
-    progress: &mut dyn FnMut(Stage),
+    progress: &mut dyn FnMut(BuildProgress),
 ) -> anyhow::Result<()> {
     assert_eq!(order.shape.vocab, order.vocabulary.len, "the embeddings have one row per token");
     let tensors = order.shape.tensors();
     let specs: Vec<TensorSpec> = tensors.iter().map(|tensor| tensor.spec.clone()).collect();
     let metadata = [order.shape.metadata(), order.vocabulary.metadata.clone()].concat();
-    let weights = Weights::new(order.seed);
+    let weights = RandomWeights::new(order.seed);
     let mut writer = GgufWriter::start(BufWriter::new(file), &metadata, &specs)?;
     let (mut done, all) = (0, order.shape.parameters());
     let mut bytes = Vec::new();
     for tensor in &tensors {
-        progress(Stage::Drawing { done, all });
+        progress(BuildProgress::Drawing { done, all });
         done += tensor.spec.dims.iter().product::<u64>();
         bytes.clear();
         numbers(&weights, tensor, &mut bytes)?;
         writer.data(&bytes)?;
     }
     writer.finish()?.flush()?;
-    progress(Stage::Drawing { done, all });
+    progress(BuildProgress::Drawing { done, all });
     Ok(())
 }
 
-fn numbers(weights: &Weights, tensor: &Tensor, bytes: &mut Vec<u8>) -> io::Result<()> {
+fn numbers(weights: &RandomWeights, tensor: &Tensor, bytes: &mut Vec<u8>) -> io::Result<()> {
     let TensorSpec { name, dims, kind } = &tensor.spec;
     weights.write(name, tensor.fill, *kind, dims.iter().product(), bytes)
 }

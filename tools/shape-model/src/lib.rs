@@ -5,7 +5,7 @@
 //! such a model says is noise, but it says it through the same tensors, kernels and vocabulary
 //! size as the model it stands for.
 //!
-//! [`Shape`] names the tensors, [`vocab`] gives the tokenizer, [`weights`] the numbers, and
+//! [`ModelShape`] names the tensors, [`vocab`] gives the tokenizer, [`weights`] the numbers, and
 //! [`build()`] writes the file and has llama.cpp quantise it; [`trial()`] shows that it works.
 
 mod build;
@@ -14,6 +14,6 @@ mod trial;
 pub mod vocab;
 pub mod weights;
 
-pub use build::{Order, Stage, build};
-pub use shape::{Architecture, SHAPES, Shape};
-pub use trial::{Trial, trial};
+pub use build::{BuildOrder, BuildProgress, build};
+pub use shape::{Architecture, ModelShape, SHAPES};
+pub use trial::{DecodeTrial, trial};

@@ -7,7 +7,9 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use loquent_engine::llama::Quant;
-use shape_model::{Architecture, Order, SHAPES, Shape, Stage, build, trial, vocab};
+use shape_model::{
+    Architecture, BuildOrder, BuildProgress, ModelShape, SHAPES, build, trial, vocab,
+};
 
 /// Tokens that `--check` decodes.
 const CHECKED_TOKENS: usize = 64;
@@ -94,9 +96,9 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// What was typed, resolved.
-fn order(arguments: Arguments) -> anyhow::Result<Order> {
+fn order(arguments: Arguments) -> anyhow::Result<BuildOrder> {
     let name = arguments.shape.context("no shape was named")?;
-    let Some(mut shape) = Shape::named(&name) else {
+    let Some(mut shape) = ModelShape::named(&name) else {
         let names = SHAPES.map(|shape| shape.name).join(", ");
         bail!("there is no shape `{name}`; there are {names}");
     };
@@ -110,7 +112,7 @@ fn order(arguments: Arguments) -> anyhow::Result<Order> {
     };
     shape.vocab = vocabulary.len;
     shape.layers = arguments.layers.unwrap_or(shape.layers);
-    Ok(Order {
+    Ok(BuildOrder {
         shape,
         vocabulary,
         seed: arguments.seed,
@@ -140,9 +142,9 @@ fn list() {
     }
 }
 
-fn show(bar: &ProgressBar, stage: Stage) {
+fn show(bar: &ProgressBar, stage: BuildProgress) {
     match stage {
-        Stage::Drawing { done, all } => {
+        BuildProgress::Drawing { done, all } => {
             if bar.length() != Some(all) {
                 let template = "drawing weights {wide_bar} {human_pos}/{human_len}";
                 bar.set_style(ProgressStyle::with_template(template).expect("well-formed"));
@@ -150,7 +152,7 @@ fn show(bar: &ProgressBar, stage: Stage) {
             }
             bar.set_position(done);
         }
-        Stage::Quantising => {
+        BuildProgress::Quantising => {
             let template = "quantising {spinner} {elapsed}";
             bar.set_style(ProgressStyle::with_template(template).expect("well-formed"));
             bar.enable_steady_tick(std::time::Duration::from_millis(200));

@@ -29,7 +29,7 @@ impl Architecture {
 
 /// The sizes of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct ModelShape {
     /// What it is called on the command line.
     pub name: &'static str,
     /// Family.
@@ -53,8 +53,8 @@ pub struct Shape {
 }
 
 /// The shapes there are.
-pub const SHAPES: [Shape; 3] = [
-    Shape {
+pub const SHAPES: [ModelShape; 3] = [
+    ModelShape {
         name: "qwen3-0.6b",
         architecture: Architecture::Qwen3,
         layers: 28,
@@ -66,7 +66,7 @@ pub const SHAPES: [Shape; 3] = [
         vocab: 151_936,
         context: 40_960,
     },
-    Shape {
+    ModelShape {
         name: "gpt2",
         architecture: Architecture::Gpt2,
         layers: 12,
@@ -78,7 +78,7 @@ pub const SHAPES: [Shape; 3] = [
         vocab: 50_257,
         context: 1024,
     },
-    Shape {
+    ModelShape {
         name: "tiny",
         architecture: Architecture::Qwen3,
         layers: 4,
@@ -132,9 +132,9 @@ impl Tensor {
     }
 }
 
-impl Shape {
+impl ModelShape {
     /// The shape of that name.
-    pub fn named(name: &str) -> Option<Shape> {
+    pub fn named(name: &str) -> Option<ModelShape> {
         SHAPES.into_iter().find(|shape| shape.name == name)
     }
 
@@ -234,9 +234,9 @@ mod tests {
 
     #[test]
     fn the_shapes_have_their_models_numbers_of_weights() {
-        let millions = |name| Shape::named(name).unwrap().parameters() / 1_000_000;
+        let millions = |name| ModelShape::named(name).unwrap().parameters() / 1_000_000;
         // The published counts: Qwen3-0.6B 596 million with tied embeddings, GPT-2 124 million.
         assert_eq!((millions("qwen3-0.6b"), millions("gpt2")), (596, 124));
-        assert!(Shape::named("gpt-5").is_none());
+        assert!(ModelShape::named("gpt-5").is_none());
     }
 }

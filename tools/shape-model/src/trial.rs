@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use loquent_engine::llama::{LlamaRunner, LlamaVocab, LoadOptions, Model, RunnerOptions};
+use loquent_engine::llama::{LlamaModel, LlamaRunner, LlamaVocab, LoadOptions, RunnerOptions};
 use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
 use loquent_infer::token::TokenId;
@@ -18,7 +18,7 @@ const KV_CELLS: u32 = 1024;
 
 /// What a trial showed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Trial {
+pub struct DecodeTrial {
     /// llama.cpp's words for the model's kind, size and quantisation.
     pub description: String,
     /// Tokens that [`TEXT`] makes.
@@ -29,7 +29,7 @@ pub struct Trial {
     pub decoding: Duration,
 }
 
-impl Trial {
+impl DecodeTrial {
     /// Different tokens among those decoded.
     pub fn distinct(&self) -> usize {
         self.tokens.iter().collect::<HashSet<_>>().len()
@@ -42,8 +42,8 @@ impl Trial {
 /// # Errors
 /// A file that does not load, a text that does not come back from its tokens, logits that are no
 /// numbers.
-pub fn trial(path: &Path, count: usize, threads: u32) -> anyhow::Result<Trial> {
-    let model = Model::load(path, &LoadOptions::default(), |_| true)?;
+pub fn trial(path: &Path, count: usize, threads: u32) -> anyhow::Result<DecodeTrial> {
+    let model = LlamaModel::load(path, &LoadOptions::default(), |_| true)?;
     let vocab = LlamaVocab::new(model.clone());
     let prompt = vocab.encode(TEXT, Encode { add_bos: false, parse_special: false })?;
     let back: Vec<u8> = prompt.iter().flat_map(|token| vocab.piece(*token)).copied().collect();
@@ -59,7 +59,12 @@ pub fn trial(path: &Path, count: usize, threads: u32) -> anyhow::Result<Trial> {
         tokens.push(step(&mut runner, at, &tokens[tokens.len() - 1..])?);
     }
     let description = model.info().description.clone();
-    Ok(Trial { description, prompt_tokens: prompt.len(), tokens, decoding: started.elapsed() })
+    Ok(DecodeTrial {
+        description,
+        prompt_tokens: prompt.len(),
+        tokens,
+        decoding: started.elapsed(),
+    })
 }
 
 /// Decodes `tokens` from position `start` and samples the one after them.

@@ -54,21 +54,21 @@ impl SplitMix64 {
 
 /// Draws weights. A weight is one of 65,536 normal deviates, chosen by 16 random bits: four to a
 /// random number, some ten times as fast as computing each.
-pub struct Weights {
+pub struct RandomWeights {
     seed: u64,
     normal: Vec<f32>,
 }
 
-impl Weights {
+impl RandomWeights {
     /// Weights of `seed`.
-    pub fn new(seed: u64) -> Weights {
+    pub fn new(seed: u64) -> RandomWeights {
         let mut random = SplitMix64::of_stream(seed, "table of normal deviates");
         let mut deviate = || {
             // Box and Muller's transform, one of its two results.
             let radius = (-2.0 * random.next_unit().ln()).sqrt();
             (radius * (std::f64::consts::TAU * random.next_unit()).cos()) as f32
         };
-        Weights { seed, normal: (0..TABLE_LEN).map(|_| deviate()).collect() }
+        RandomWeights { seed, normal: (0..TABLE_LEN).map(|_| deviate()).collect() }
     }
 
     /// Writes `len` numbers of the tensor `name` as `kind`, which is `F16` or `F32`.
@@ -126,7 +126,7 @@ mod tests {
     fn draw(seed: u64, name: &str, len: u64) -> Vec<f32> {
         let mut bytes = Vec::new();
         let fill = Fill::Normal { std: 0.02 };
-        Weights::new(seed).write(name, fill, TensorType::F16, len, &mut bytes).unwrap();
+        RandomWeights::new(seed).write(name, fill, TensorType::F16, len, &mut bytes).unwrap();
         bytes.chunks(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
     }
 

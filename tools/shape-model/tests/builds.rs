@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::Command;
 
 use loquent_engine::gguf::{Header, ReadLimits};
-use loquent_engine::llama::{LoadOptions, Model, Quant};
-use shape_model::{Order, Shape, build, trial, vocab};
+use loquent_engine::llama::{LlamaModel, LoadOptions, Quant};
+use shape_model::{BuildOrder, ModelShape, build, trial, vocab};
 
 /// A shape of few and small layers, so that a test takes a second.
-fn shrunken(name: &str) -> Shape {
-    let shape = Shape::named(name).unwrap();
-    Shape {
+fn shrunken(name: &str) -> ModelShape {
+    let shape = ModelShape::named(name).unwrap();
+    ModelShape {
         layers: 2,
         width: 256,
         heads: 4,
@@ -21,9 +21,9 @@ fn shrunken(name: &str) -> Shape {
     }
 }
 
-fn order(shape: Shape, quant: Quant, out: &Path) -> Order {
+fn order(shape: ModelShape, quant: Quant, out: &Path) -> BuildOrder {
     let vocabulary = vocab::synthetic(shape.vocab, "qwen2").unwrap();
-    Order { shape, vocabulary, seed: 7, quant, threads: 1, out: out.to_owned() }
+    BuildOrder { shape, vocabulary, seed: 7, quant, threads: 1, out: out.to_owned() }
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn every_shape_loads_and_decodes() {
         let trial = trial(&file, 24, 1).unwrap_or_else(|error| panic!("{name} {quant}: {error}"));
         assert_eq!(trial.tokens.len(), 24);
         assert!(trial.distinct() > 3, "{name} {quant} repeats itself: {:?}", trial.tokens);
-        let model = Model::load(&file, &LoadOptions::default(), |_| true).unwrap();
+        let model = LlamaModel::load(&file, &LoadOptions::default(), |_| true).unwrap();
         assert_eq!(model.info().parameters, shape.parameters());
         assert_eq!((model.info().vocab_size, model.info().context_train), (3000, shape.context));
     }
@@ -56,7 +56,7 @@ fn the_seed_decides_every_byte() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = |seed: u64, name: &str| {
         let file = folder.path().join(name);
-        let order = Order { seed, ..order(shrunken("tiny"), Quant::Q4_0, &file) };
+        let order = BuildOrder { seed, ..order(shrunken("tiny"), Quant::Q4_0, &file) };
         build(&order, &mut |_| {}).unwrap();
         std::fs::read(file).unwrap()
     };
@@ -72,7 +72,8 @@ fn a_vocabulary_is_copied_from_another_file() {
     build(&order(shrunken("gpt2"), Quant::F16, &from), &mut |_| {}).unwrap();
     let vocabulary = vocab::copied(&from).unwrap();
     assert_eq!(vocabulary.len, 3000);
-    build(&Order { vocabulary, ..order(shrunken("tiny"), Quant::F16, &to) }, &mut |_| {}).unwrap();
+    build(&BuildOrder { vocabulary, ..order(shrunken("tiny"), Quant::F16, &to) }, &mut |_| {})
+        .unwrap();
     let tokens = |file| {
         let header = Header::open(file, ReadLimits::with_arrays()).unwrap();
         header.get("tokenizer.ggml.tokens").unwrap().clone()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loquent_infer::runner::{Batch, RunError, Span};
 
 use super::threads::ThreadPool;
-use super::{Model, log, sys};
+use super::{LlamaModel, log, sys};
 
 /// The arrays from which llama.cpp reads a batch; their memory is reused from step to step.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ pub(super) struct Context {
     batch: NativeBatch,
     vocab_size: usize,
     _pool: Option<ThreadPool>,
-    _model: Arc<Model>,
+    _model: Arc<LlamaModel>,
 }
 
 // SAFETY: the context, its batch (whose pointers point into its own heap buffers) and its
@@ -101,7 +101,7 @@ impl Context {
     /// # Errors
     /// llama.cpp's reason, for example too little memory.
     pub(super) fn new(
-        model: Arc<Model>,
+        model: Arc<LlamaModel>,
         params: sys::llama_context_params,
         pool: Option<ThreadPool>,
     ) -> Result<Self, String> {

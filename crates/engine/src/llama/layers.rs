@@ -18,7 +18,7 @@ use super::context::Context;
 use super::cpu_keepalive::CpuKeepalive;
 use super::runner::{check, params, threads};
 use super::threads::ThreadPool;
-use super::{LoadError, Model, RunnerOptions, sys};
+use super::{LlamaModel, LoadError, RunnerOptions, sys};
 use crate::gguf::split::StageKeys;
 use crate::staged::{Layers, StageSizes};
 
@@ -65,7 +65,7 @@ impl LlamaLayers {
     /// [`LoadError::Backend`] when `model` is not a stage file, or when its architecture does
     /// not end its layers in `l_out-N`; otherwise as for a whole model.
     pub fn new(
-        model: Arc<Model>,
+        model: Arc<LlamaModel>,
         options: &RunnerOptions,
         cpu: &CpuSharing,
     ) -> Result<Self, LoadError> {

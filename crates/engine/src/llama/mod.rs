@@ -1,6 +1,6 @@
 //! llama.cpp behind a small safe interface, over its C API (`llama-cpp-sys-2`).
 //!
-//! The only unsafe code of Loquent. Three main types: a [`Model`] (weights and
+//! The only unsafe code of Loquent. Three main types: a [`LlamaModel`] (weights and
 //! vocabulary, shared), its [`LlamaVocab`] (tokenizing, on any thread) and a
 //! [`LlamaRunner`] (one context with its KV cache, on the engine thread).
 //!
@@ -29,7 +29,7 @@ mod vocab;
 pub use compute_lock::ComputeLock;
 pub use embeddings::Embeddings;
 pub use layers::{CpuSharing, LlamaLayers};
-pub use model::{LoadError, LoadOptions, Model, ModelInfo};
+pub use model::{LlamaModel, LoadError, LoadOptions, ModelInfo};
 pub use quantize::{Quant, QuantizeError, quantize};
 pub use runner::{FlashAttention, LlamaRunner, RunnerOptions, SMALL_MODEL_BYTES};
 pub use threads::physical_cores;

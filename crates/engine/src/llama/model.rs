@@ -144,7 +144,7 @@ pub struct ModelInfo {
 
 /// A loaded model: weights and vocabulary. Cheap to share, never changes.
 #[derive(Debug)]
-pub struct Model {
+pub struct LlamaModel {
     handle: NonNull<sys::llama_model>,
     info: ModelInfo,
     header: Header,
@@ -153,11 +153,11 @@ pub struct Model {
 
 // SAFETY: llama.cpp does not change a model after loading; contexts and the tokenizer
 // read it from any thread.
-unsafe impl Send for Model {}
+unsafe impl Send for LlamaModel {}
 // SAFETY: as above.
-unsafe impl Sync for Model {}
+unsafe impl Sync for LlamaModel {}
 
-impl Drop for Model {
+impl Drop for LlamaModel {
     fn drop(&mut self) {
         // SAFETY: created by llama.cpp, freed once; contexts hold an `Arc` of the model,
         // so none is left.
@@ -165,7 +165,7 @@ impl Drop for Model {
     }
 }
 
-impl Model {
+impl LlamaModel {
     /// Loads the GGUF file at `path`. `progress` is called with the share done (0 to 1) and
     /// returns whether to go on.
     ///

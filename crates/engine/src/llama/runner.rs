@@ -10,7 +10,7 @@ use loquent_infer::token::{RowError, TokenId};
 use super::context::Context;
 use super::memory::{available_bytes, ggml_type, kv_bytes};
 use super::threads::{ThreadPool, physical_cores};
-use super::{LoadError, MAX_SLOTS, Model, sys};
+use super::{LlamaModel, LoadError, MAX_SLOTS, sys};
 use crate::{KvType, isolate};
 
 /// When to use the fused attention kernel.
@@ -102,7 +102,7 @@ impl LlamaRunner {
     /// # Errors
     /// [`LoadError::TooLarge`] when the KV cache does not fit, [`LoadError::Backend`]
     /// otherwise.
-    pub fn new(model: Arc<Model>, options: &RunnerOptions) -> Result<Self, LoadError> {
+    pub fn new(model: Arc<LlamaModel>, options: &RunnerOptions) -> Result<Self, LoadError> {
         check(&model, options)?;
         let threads = threads(&model, options);
         let pool = ThreadPool::new(threads, options.poll);
@@ -316,14 +316,14 @@ impl Runner for LlamaRunner {
 }
 
 /// The number of threads in `options`, or the one that suits the model.
-pub(super) fn threads(model: &Model, options: &RunnerOptions) -> NonZeroU16 {
+pub(super) fn threads(model: &LlamaModel, options: &RunnerOptions) -> NonZeroU16 {
     options.threads.unwrap_or_else(|| match model.info().size_bytes {
         0..SMALL_MODEL_BYTES => NonZeroU16::MIN,
         _ => physical_cores(),
     })
 }
 
-pub(super) fn check(model: &Model, options: &RunnerOptions) -> Result<(), LoadError> {
+pub(super) fn check(model: &LlamaModel, options: &RunnerOptions) -> Result<(), LoadError> {
     let refuse = |what: &str| Err(LoadError::Backend(what.to_owned()));
     if !model.has_weights() {
         return refuse("the model was loaded without weights");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
-use super::{Model, sys};
+use super::{LlamaModel, sys};
 
 /// Byte strings by token, stored one after the other with the end of each: one allocation
 /// instead of 150,000.
@@ -33,10 +33,10 @@ impl TokenTable {
     }
 }
 
-/// The vocabulary of a [`Model`].
+/// The vocabulary of a [`LlamaModel`].
 #[derive(Debug)]
 pub struct LlamaVocab {
-    model: Arc<Model>,
+    model: Arc<LlamaModel>,
     pieces: TokenTable,
     names: TokenTable,
     ends: Vec<bool>,
@@ -48,7 +48,7 @@ pub struct LlamaVocab {
 
 impl LlamaVocab {
     /// Reads the tables of `model`: some milliseconds for 150,000 tokens.
-    pub fn new(model: Arc<Model>) -> Self {
+    pub fn new(model: Arc<LlamaModel>) -> Self {
         let vocab = native(&model);
         // SAFETY: `vocab` belongs to the live `model`; plain values out.
         let (size, bos, eos, add_bos, kind) = unsafe {
@@ -154,7 +154,7 @@ impl Vocab for LlamaVocab {
     }
 }
 
-fn native(model: &Model) -> *const sys::llama_vocab {
+fn native(model: &LlamaModel) -> *const sys::llama_vocab {
     // SAFETY: the model is alive and owns its vocabulary.
     unsafe { sys::llama_model_get_vocab(model.as_ptr()) }
 }

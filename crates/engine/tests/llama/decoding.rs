@@ -7,7 +7,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use loquent_engine::KvType;
-use loquent_engine::llama::{LlamaRunner, LlamaVocab, Model, RunnerOptions};
+use loquent_engine::llama::{LlamaModel, LlamaRunner, LlamaVocab, RunnerOptions};
 use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
 use loquent_infer::token::{RowError, TokenId};
@@ -17,11 +17,11 @@ use crate::random_model::Defect;
 
 const STEPS: usize = 24;
 
-fn runner(model: Arc<Model>, slots: u16, kv_cells: u32) -> LlamaRunner {
+fn runner(model: Arc<LlamaModel>, slots: u16, kv_cells: u32) -> LlamaRunner {
     runner_with(KvType::F32, model, slots, kv_cells)
 }
 
-fn runner_with(kv_type: KvType, model: Arc<Model>, slots: u16, kv_cells: u32) -> LlamaRunner {
+fn runner_with(kv_type: KvType, model: Arc<LlamaModel>, slots: u16, kv_cells: u32) -> LlamaRunner {
     let options = RunnerOptions {
         slots,
         kv_cells,
@@ -35,7 +35,7 @@ fn runner_with(kv_type: KvType, model: Arc<Model>, slots: u16, kv_cells: u32) ->
 }
 
 /// Sixteen prompts of different lengths.
-fn prompts(model: &Arc<Model>) -> Vec<Vec<TokenId>> {
+fn prompts(model: &Arc<LlamaModel>) -> Vec<Vec<TokenId>> {
     let vocab = LlamaVocab::new(model.clone());
     let topics = ["tokens", "a stream", "the server", "losses on the way", "nothing at all"];
     let how = Encode { add_bos: true, parse_special: true };
@@ -91,11 +91,11 @@ impl Session {
     }
 }
 
-fn alone(model: &Arc<Model>, prompt: &[TokenId], steps: usize) -> Vec<TokenId> {
+fn alone(model: &Arc<LlamaModel>, prompt: &[TokenId], steps: usize) -> Vec<TokenId> {
     Session::new(runner(model.clone(), 1, 512), &[prompt.to_vec()]).generate(steps).remove(0)
 }
 
-fn check_batched(model: &Arc<Model>) {
+fn check_batched(model: &Arc<LlamaModel>) {
     let prompts = prompts(model);
     let together = Session::new(runner(model.clone(), 16, 4096), &prompts).generate(STEPS);
     for (i, prompt) in prompts.iter().enumerate() {
@@ -187,7 +187,7 @@ fn a_broken_sequence_fails_alone() {
     let mut prompts = prompts(&model);
     prompts.truncate(4);
     // F16, since without flash attention nothing keeps sequences apart.
-    let f16 = |model: &Arc<Model>, slots| runner_with(KvType::F16, model.clone(), slots, 1024);
+    let f16 = |model: &Arc<LlamaModel>, slots| runner_with(KvType::F16, model.clone(), slots, 1024);
     let alone = |prompt| Session::new(f16(&model, 1), &[prompt]).generate(8).remove(0);
     let expected: Vec<_> = prompts.iter().cloned().map(alone).collect();
     let mut broken = prompts[1].clone();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use loquent_engine::KvType;
-use loquent_engine::llama::{LlamaRunner, LoadOptions, Model, Quant, RunnerOptions, quantize};
+use loquent_engine::llama::{LlamaModel, LlamaRunner, LoadOptions, Quant, RunnerOptions, quantize};
 use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Logprobs, Sampler, Sampling};
 use loquent_infer::token::TokenId;
@@ -27,13 +27,13 @@ pub(crate) fn can_run() -> bool {
 
 /// The random model as Q4_K_M (which mixes in Q6_K), loaded with our kernels and with
 /// llama.cpp's.
-pub(crate) fn models(folder: &Path, width: Width) -> [Arc<Model>; 2] {
+pub(crate) fn models(folder: &Path, width: Width) -> [Arc<LlamaModel>; 2] {
     let (plain, quantised) = (folder.join("f32.gguf"), folder.join("q4.gguf"));
     random_model::write(&plain, width, Defect::None);
     quantize(&plain, &quantised, Quant::Q4KM, 1).expect("quantised");
     [true, false].map(|own_kernels| {
         let options = LoadOptions { mmap: false, own_kernels, ..LoadOptions::default() };
-        Model::load(&quantised, &options, |_| true).expect("the model loads")
+        LlamaModel::load(&quantised, &options, |_| true).expect("the model loads")
     })
 }
 
@@ -44,7 +44,7 @@ fn token(sequence: u16, position: u32) -> TokenId {
 
 /// The log-probabilities of the last steps of `sequences`, computed in one batch per step, after
 /// their prompts in chunks of `chunk` tokens.
-fn run(model: &Arc<Model>, sequences: &[u16], chunk: usize) -> Vec<Vec<Logprobs>> {
+fn run(model: &Arc<LlamaModel>, sequences: &[u16], chunk: usize) -> Vec<Vec<Logprobs>> {
     let options = RunnerOptions {
         slots: SEQUENCES,
         kv_cells: 512,

@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
 use loquent_engine::KvType;
-use loquent_engine::llama::{LlamaRunner, LoadError, LoadOptions, Model, RunnerOptions};
+use loquent_engine::llama::{LlamaModel, LlamaRunner, LoadError, LoadOptions, RunnerOptions};
 use tempfile::TempDir;
 
 use crate::random_model::{self, Defect, Width};
@@ -19,7 +19,7 @@ fn file(defect: Defect) -> (TempDir, PathBuf) {
 }
 
 fn error(path: &Path, options: &LoadOptions) -> LoadError {
-    Model::load(path, options, |_| true).expect_err("must not load")
+    LlamaModel::load(path, options, |_| true).expect_err("must not load")
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn describes_a_model() {
         shares.push(share);
         true
     };
-    let model = Model::load(&path, &LoadOptions::default(), record).unwrap();
+    let model = LlamaModel::load(&path, &LoadOptions::default(), record).unwrap();
     let info = model.info();
     assert_eq!((info.name.as_deref(), info.architecture.as_str()), (Some("random"), "llama"));
     assert_eq!((info.context_train, info.vocab_size), (1024, 260));
@@ -106,9 +106,9 @@ fn a_context_that_cannot_fit() {
 #[test]
 fn cancelled() {
     let (_folder, path) = file(Defect::None);
-    let cancelled = Model::load(&path, &LoadOptions::default(), |_| false);
+    let cancelled = LlamaModel::load(&path, &LoadOptions::default(), |_| false);
     assert!(matches!(cancelled, Err(LoadError::Cancelled)));
-    let panicked = Model::load(&path, &LoadOptions::default(), |_| panic!("on purpose"));
+    let panicked = LlamaModel::load(&path, &LoadOptions::default(), |_| panic!("on purpose"));
     assert!(matches!(panicked, Err(LoadError::Cancelled)));
 }
 

@@ -14,36 +14,39 @@ mod tokenizing;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use loquent_engine::llama::{LoadOptions, Model};
+use loquent_engine::llama::{LlamaModel, LoadOptions};
 use random_model::{Defect, Width};
 
 /// The random model, loaded once.
-fn random() -> Arc<Model> {
-    static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
+fn random() -> Arc<LlamaModel> {
+    static MODEL: OnceLock<Arc<LlamaModel>> = OnceLock::new();
     MODEL.get_or_init(|| load_random(Defect::None)).clone()
 }
 
-fn load_random(defect: Defect) -> Arc<Model> {
+fn load_random(defect: Defect) -> Arc<LlamaModel> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("random.gguf");
     random_model::write(&path, Width::SMALL, defect);
     // Not mapped: the file is gone when this returns.
     let options = LoadOptions { mmap: false, ..LoadOptions::default() };
-    Model::load(&path, &options, |_| true).expect("the random model loads")
+    LlamaModel::load(&path, &options, |_| true).expect("the random model loads")
 }
 
 /// The bundled model; `None`, with the reason printed, where it is not there.
-fn bundled() -> Option<Arc<Model>> {
-    static MODEL: OnceLock<Option<Arc<Model>>> = OnceLock::new();
+fn bundled() -> Option<Arc<LlamaModel>> {
+    static MODEL: OnceLock<Option<Arc<LlamaModel>>> = OnceLock::new();
     MODEL.get_or_init(load_bundled).clone()
 }
 
-fn load_bundled() -> Option<Arc<Model>> {
+fn load_bundled() -> Option<Arc<LlamaModel>> {
     let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/loquent-tiny.gguf");
     let path = std::env::var_os("LOQUENT_TEST_MODEL").map_or(PathBuf::from(default), PathBuf::from);
     if !path.exists() {
         eprintln!("skipped: no model at {}", path.display());
         return None;
     }
-    Some(Model::load(&path, &LoadOptions::default(), |_| true).expect("the bundled model loads"))
+    Some(
+        LlamaModel::load(&path, &LoadOptions::default(), |_| true)
+            .expect("the bundled model loads"),
+    )
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loquent_engine::KvType;
-use loquent_engine::llama::{LlamaRunner, LlamaVocab, Model, RunnerOptions};
+use loquent_engine::llama::{LlamaModel, LlamaRunner, LlamaVocab, RunnerOptions};
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::request::{Tag, Work};
 use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Slot};
@@ -17,7 +17,7 @@ use loquent_infer::vocab::{Encode, Vocab};
 
 use crate::random_model::{Defect, Width};
 
-fn runner(model: Arc<Model>, kv_type: KvType, slots: u16) -> LlamaRunner {
+fn runner(model: Arc<LlamaModel>, kv_type: KvType, slots: u16) -> LlamaRunner {
     let options = RunnerOptions {
         slots,
         kv_cells: 1024,
@@ -63,7 +63,7 @@ fn generate(
 }
 
 /// A request to go on with a text that says everything twice.
-fn work(model: &Arc<Model>, tag: u64, sampling: Sampling) -> Work {
+fn work(model: &Arc<LlamaModel>, tag: u64, sampling: Sampling) -> Work {
     let line = format!("the server streams tokens {tag} to every reader, ");
     let how = Encode { add_bos: true, parse_special: true };
     let prompt = LlamaVocab::new(model.clone()).encode(&line.repeat(2), how).unwrap();

@@ -14,7 +14,7 @@ use loquent_engine::KvType;
 use loquent_engine::gguf::split::{SplitError, SplittableModel};
 use loquent_engine::gguf::{GgufError, GgufWriter, Header, ReadLimits, TensorSpec, Value};
 use loquent_engine::llama::{
-    CpuSharing, Embeddings, LlamaLayers, LlamaRunner, LoadOptions, Model, RunnerOptions,
+    CpuSharing, Embeddings, LlamaLayers, LlamaModel, LlamaRunner, LoadOptions, RunnerOptions,
 };
 use loquent_engine::staged::wire::Open;
 use loquent_engine::staged::{
@@ -42,8 +42,8 @@ fn options() -> RunnerOptions {
     }
 }
 
-fn load(path: &Path) -> Arc<Model> {
-    Model::load(path, &LoadOptions::default(), |_| true).expect("the file loads")
+fn load(path: &Path) -> Arc<LlamaModel> {
+    LlamaModel::load(path, &LoadOptions::default(), |_| true).expect("the file loads")
 }
 
 /// Splits `model` in `stages` and serves each from a thread of this process.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use loquent_engine::llama::{LlamaVocab, LoadOptions, Model};
+use loquent_engine::llama::{LlamaModel, LlamaVocab, LoadOptions};
 use loquent_engine::template::{CHATML, ChatMessage, ChatTemplate, Conversation, encode_chat};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, Vocab};
@@ -78,7 +78,7 @@ fn published_vectors() {
 
 fn check_vectors(path: &Path) {
     let options = LoadOptions { vocab_only: true, ..LoadOptions::default() };
-    let vocab = LlamaVocab::new(Model::load(path, &options, |_| true).unwrap());
+    let vocab = LlamaVocab::new(LlamaModel::load(path, &options, |_| true).unwrap());
     let beside = |end: &str| fs::read_to_string(format!("{}.{end}", path.display())).unwrap();
     let (texts, ids) = (beside("inp"), beside("out"));
     let texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();

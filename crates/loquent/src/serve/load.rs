@@ -98,8 +98,8 @@ mod llama {
     use loquent_engine::gguf::Value;
     use loquent_engine::gguf::split::StageKeys;
     use loquent_engine::llama::{
-        Embeddings, FlashAttention, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS,
-        Model as Weights, RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
+        Embeddings, FlashAttention, LlamaModel, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS,
+        RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
     };
     use loquent_engine::staged::{Cluster, HeadOptions, Key, StagedRunner};
     use loquent_infer::remote::RemoteStages;
@@ -131,7 +131,7 @@ mod llama {
             ..LoadOptions::default()
         };
         let bar = progress_bar();
-        let weights = Weights::load(&path, &options, |share| {
+        let weights = LlamaModel::load(&path, &options, |share| {
             bar.set_position((share * 100.0) as u64);
             true
         })?;
@@ -154,7 +154,7 @@ mod llama {
     ) -> anyhow::Result<Loaded> {
         let path = source.file.model.clone().context("--stages needs --model NAME-entry.gguf")?;
         let options = LoadOptions { vocab_only: true, ..LoadOptions::default() };
-        let entry = Weights::load(&path, &options, |_| true)?;
+        let entry = LlamaModel::load(&path, &options, |_| true)?;
         let Some(keys) = StageKeys::of(entry.header()).filter(|keys| keys.is_entry()) else {
             bail!("{} is no entry file; loquent split writes one", path.display());
         };
@@ -201,14 +201,14 @@ mod llama {
         Ok(connected?)
     }
 
-    fn threads_for(weights: &Weights) -> NonZeroU16 {
+    fn threads_for(weights: &LlamaModel) -> NonZeroU16 {
         let small = weights.info().size_bytes < SMALL_MODEL_BYTES;
         if small { NonZeroU16::MIN } else { physical_cores() }
     }
 
     fn runner(
         engine: &EngineArgs,
-        weights: &Arc<Weights>,
+        weights: &Arc<LlamaModel>,
         kv_type: KvType,
         threads: NonZeroU16,
         (context_tokens, kv_cells): (u32, u32),
@@ -241,7 +241,7 @@ mod llama {
 
     fn describe(
         name: Option<String>,
-        weights: &Arc<Weights>,
+        weights: &Arc<LlamaModel>,
         path: &Path,
         context_tokens: u32,
     ) -> anyhow::Result<Model> {
@@ -271,7 +271,7 @@ mod llama {
     }
 
     /// What the model's author recommends, where the file says so.
-    fn sampling_defaults(weights: &Weights) -> SamplingDefaults {
+    fn sampling_defaults(weights: &LlamaModel) -> SamplingDefaults {
         let value = |key: &str| weights.header().get(&format!("general.sampling.{key}"));
         let number = |key: &str, otherwise: f32| match value(key) {
             Some(Value::F32(number)) => *number,

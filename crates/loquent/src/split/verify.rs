@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use loquent_engine::llama::{
-    CpuSharing, Embeddings, LlamaLayers, LlamaRunner, LoadOptions, Model, RunnerOptions,
+    CpuSharing, Embeddings, LlamaLayers, LlamaModel, LlamaRunner, LoadOptions, RunnerOptions,
 };
 use loquent_engine::staged::{Embed, Layers};
 use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
@@ -38,8 +38,8 @@ fn options() -> RunnerOptions {
     RunnerOptions { slots: 1, kv_cells: 256, batch_tokens: 64, ..RunnerOptions::default() }
 }
 
-fn load(path: &Path) -> anyhow::Result<Arc<Model>> {
-    Ok(Model::load(path, &LoadOptions::default(), |_| true)?)
+fn load(path: &Path) -> anyhow::Result<Arc<LlamaModel>> {
+    Ok(LlamaModel::load(path, &LoadOptions::default(), |_| true)?)
 }
 
 fn sampler() -> Sampler {

@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::llama::{
-    ComputeLock, CpuSharing, LlamaLayers, LoadOptions, MAX_SLOTS, Model as Weights, RunnerOptions,
+    ComputeLock, CpuSharing, LlamaLayers, LlamaModel, LoadOptions, MAX_SLOTS, RunnerOptions,
 };
 use loquent_engine::staged::wire::Open;
 use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, Trust};
@@ -135,9 +135,9 @@ pub fn start_here(
     Ok(address)
 }
 
-fn load(path: &Path, compute: &Compute) -> anyhow::Result<(Arc<Weights>, StageKeys)> {
+fn load(path: &Path, compute: &Compute) -> anyhow::Result<(Arc<LlamaModel>, StageKeys)> {
     let options = LoadOptions { gpu_layers: compute.gpu_layers, ..LoadOptions::default() };
-    let weights = Weights::load(path, &options, |_| true)?;
+    let weights = LlamaModel::load(path, &options, |_| true)?;
     match StageKeys::of(weights.header()) {
         Some(keys) if !keys.is_entry() => Ok((weights, keys)),
         Some(_) => bail!("{} is an entry file: it belongs to loquent serve", path.display()),
@@ -150,7 +150,7 @@ fn load(path: &Path, compute: &Compute) -> anyhow::Result<(Arc<Weights>, StageKe
 ///
 /// # Errors
 /// When the lock file cannot be opened.
-fn make(weights: Arc<Weights>, compute: Compute) -> anyhow::Result<MakeLayers> {
+fn make(weights: Arc<LlamaModel>, compute: Compute) -> anyhow::Result<MakeLayers> {
     let keep_awake = Duration::from_millis(compute.processors.keep_cores_awake_ms);
     let compute_lock = compute.processors.compute_lock.as_ref().map(|path| {
         let lock = ComputeLock::open(path).map(Arc::new);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use loquent_engine::KvType;
-use loquent_engine::llama::{FlashAttention, LlamaRunner, LoadOptions, Model, RunnerOptions};
+use loquent_engine::llama::{FlashAttention, LlamaModel, LlamaRunner, LoadOptions, RunnerOptions};
 
 use super::measure::{Effort, Unmeasured, decode_ms, prefill_rate};
 use super::profile::{StepTime, TunedSettings};
@@ -28,7 +28,7 @@ pub(super) struct LlamaLab {
     pub(super) stopped: Arc<AtomicBool>,
     pub(super) bar: ProgressBar,
     /// The model as last loaded, and whether with Loquent's kernels.
-    pub(super) loaded: Option<(bool, Arc<Model>)>,
+    pub(super) loaded: Option<(bool, Arc<LlamaModel>)>,
 }
 
 impl LlamaLab {
@@ -36,14 +36,14 @@ impl LlamaLab {
     ///
     /// # Errors
     /// When the file cannot be loaded.
-    pub(super) fn model(&mut self, loquent_kernels: bool) -> anyhow::Result<Arc<Model>> {
+    pub(super) fn model(&mut self, loquent_kernels: bool) -> anyhow::Result<Arc<LlamaModel>> {
         match &self.loaded {
             Some((with, model)) if *with == loquent_kernels => return Ok(model.clone()),
             // Freed before the next load: two copies of the weights may not fit into memory.
             _ => self.loaded = None,
         }
         let options = LoadOptions { own_kernels: loquent_kernels, ..LoadOptions::default() };
-        let model = Model::load(&self.path, &options, |_| true)?;
+        let model = LlamaModel::load(&self.path, &options, |_| true)?;
         self.loaded = Some((loquent_kernels, model.clone()));
         Ok(model)
     }

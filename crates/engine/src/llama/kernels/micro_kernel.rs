@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::unpack::{WeightFormat, Weights, q4_k, q5_k, q6_k, q8_0};
+use super::unpack::{UnpackedBlock, WeightFormat, q4_k, q5_k, q6_k, q8_0};
 use super::{ActivationBlock, LANES};
 
 /// How far ahead of the current block weights are prefetched: the processor's own prefetch ends
@@ -50,7 +50,7 @@ pub(super) fn dot_products(
 /// Adds the product of one block of weights with one of activations, in sixteen parts.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn add_block(sum: __m512, weights: &Weights, activations: &ActivationBlock) -> __m512 {
+fn add_block(sum: __m512, weights: &UnpackedBlock, activations: &ActivationBlock) -> __m512 {
     let quants = activations.quants.as_ptr().cast::<__m512i>();
     // Four times four products of bytes per lane, all of one sixteen: integers, hence exact, so
     // one multiplication with the scale serves them all.

@@ -49,7 +49,7 @@ impl WeightFormat {
 }
 
 /// A block of 256 weights in registers: weight = scale * quant - min.
-pub(super) struct Weights {
+pub(super) struct UnpackedBlock {
     /// 256 quants, unsigned bytes, in the order of [`turned`].
     pub(super) quants: [__m512i; 4],
     /// A scale for every sixteen weights; each lane has that of the quants in the same lane.
@@ -58,7 +58,7 @@ pub(super) struct Weights {
     pub(super) mins: __m512,
 }
 
-impl Weights {
+impl UnpackedBlock {
     /// From quants in their natural order and a scale for every sixteen of them.
     #[inline]
     #[target_feature(enable = "avx512f")]
@@ -134,7 +134,7 @@ fn twos() -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
-pub(super) fn q4_k(block: &[u8; 144]) -> Weights {
+pub(super) fn q4_k(block: &[u8; 144]) -> UnpackedBlock {
     let (scales, mins) = scales_and_mins(block);
     let nibble = _mm256_set1_epi8(0x0f);
     let pair = |j: usize| {
@@ -142,12 +142,12 @@ pub(super) fn q4_k(block: &[u8; 144]) -> Weights {
         let high = _mm256_and_si256(_mm256_srli_epi16(packed, 4), nibble);
         both(_mm256_and_si256(packed, nibble), high)
     };
-    Weights::new([pair(0), pair(1), pair(2), pair(3)], scales, mins)
+    UnpackedBlock::new([pair(0), pair(1), pair(2), pair(3)], scales, mins)
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
-pub(super) fn q5_k(block: &[u8; 176]) -> Weights {
+pub(super) fn q5_k(block: &[u8; 176]) -> UnpackedBlock {
     let (scales, mins) = scales_and_mins(block);
     let (nibble, sixteen) = (_mm256_set1_epi8(0x0f), _mm256_set1_epi8(16));
     let fifth = load32(block, 16);
@@ -161,12 +161,12 @@ pub(super) fn q5_k(block: &[u8; 176]) -> Weights {
         let low = _mm256_or_si256(_mm256_and_si256(packed, nibble), bit(2 * j));
         both(low, _mm256_or_si256(high, bit(2 * j + 1)))
     };
-    Weights::new([pair(0), pair(1), pair(2), pair(3)], scales, mins)
+    UnpackedBlock::new([pair(0), pair(1), pair(2), pair(3)], scales, mins)
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
-pub(super) fn q6_k(block: &[u8; 210]) -> Weights {
+pub(super) fn q6_k(block: &[u8; 210]) -> UnpackedBlock {
     // The block: 128 bytes of low nibbles, 64 of upper bit pairs, 16 scales, the unit.
     let (nibble, pair) = (_mm256_set1_epi8(0x0f), _mm256_set1_epi8(0x30));
     let low = |v: __m256i| _mm256_and_si256(v, nibble);
@@ -187,12 +187,12 @@ pub(super) fn q6_k(block: &[u8; 210]) -> Weights {
     let scales = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), unit);
     // The quants stand for -32 to 31.
     let mins = _mm512_mul_ps(scales, _mm512_set1_ps(32.0));
-    Weights::new([a, b, c, d], scales, mins)
+    UnpackedBlock::new([a, b, c, d], scales, mins)
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
-pub(super) fn q8_0(block: &[u8; 272]) -> Weights {
+pub(super) fn q8_0(block: &[u8; 272]) -> UnpackedBlock {
     let sign = _mm512_set1_epi8(-128);
     // Signed bytes become unsigned ones around 128.
     let pair = |j: usize| {
@@ -205,5 +205,5 @@ pub(super) fn q8_0(block: &[u8; 272]) -> Weights {
     let scales = _mm512_castps256_ps512(_mm256_cvtph_ps(units));
     let scales = _mm512_permutexvar_ps(twos(), scales);
     let mins = _mm512_mul_ps(scales, _mm512_set1_ps(128.0));
-    Weights::new([pair(0), pair(1), pair(2), pair(3)], scales, mins)
+    UnpackedBlock::new([pair(0), pair(1), pair(2), pair(3)], scales, mins)
 }
