@@ -9,12 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use loquent_proto::headers::{IGNORED_HEADER, REPEAT_HEADER, TOKEN_HEADER};
-use loquent_proto::{Micros, ReceiverConfig};
+use loquent_proto::{AnswerHandle, Micros, ReceiverConfig};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::answer::{Answer, Asked, Path, SsePath, ask_by_quic, claim_of};
-use crate::claim::Claim;
+use crate::answer::{Answer, Asked, Path, SsePath, ask_by_quic, handle_of};
 use crate::http::{BaseUrl, HttpClient, Transport as HttpTransport};
 use crate::link::Link;
 use crate::memory::{Known, Memory, Transport};
@@ -254,12 +253,12 @@ impl Client {
         // Events are read here, not by whoever can unpack them.
         request.headers.remove("accept-encoding");
         let response = self.send_by_http(&request, body).await?;
-        match claim_of(&response.headers) {
-            Some(claim) if response.status == 200 && resumable => {
+        match handle_of(&response.headers) {
+            Some(handle) if response.status == 200 && resumable => {
                 let ignored = response.headers.get(IGNORED_HEADER);
                 let ignored = ignored.and_then(|names| Some(names.to_str().ok()?.to_owned()));
                 let path = Path::Sse(Box::new(SsePath::new(response)));
-                let answer = Answer::start(self, claim, path, 0);
+                let answer = Answer::start(self, handle, path, 0);
                 Ok(Asked::Answer(answer.with_ignored_parameters(ignored)))
             }
             _ => Ok(Asked::Reply(Reply::by_http(response))),
@@ -270,8 +269,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Gone`], or why the server cannot be reached.
-    pub async fn resume(&self, claim: Claim, from: u64) -> Result<Answer, ClientError> {
-        Answer::resume(self, claim, from).await
+    pub async fn resume(&self, handle: AnswerHandle, from: u64) -> Result<Answer, ClientError> {
+        Answer::resume(self, handle, from).await
     }
 
     /// Any other request: through the QUIC connection if there is one, else by HTTP.
@@ -309,10 +308,10 @@ impl Client {
     }
 
     /// Ends an answer that nobody reads any more (S-5.3), if the server can be told.
-    pub(crate) async fn forget(&self, claim: Claim) {
+    pub(crate) async fn forget(&self, handle: AnswerHandle) {
         let mut request =
-            Request::new(Method::DELETE, format!("/v1/streams/{}", claim.id_hex()), "");
-        let token = HeaderValue::try_from(claim.token_hex()).expect("hex digits");
+            Request::new(Method::DELETE, format!("/v1/streams/{}", handle.id_hex()), "");
+        let token = HeaderValue::try_from(handle.token_hex()).expect("hex digits");
         request.headers.insert(TOKEN_HEADER, token);
         let _ = tokio::time::timeout(FORGET_TIMEOUT, self.request(&request)).await;
     }

@@ -12,7 +12,6 @@ pub mod reply;
 
 mod answer;
 mod backoff;
-mod claim;
 mod client;
 mod congestion;
 mod error;
@@ -24,9 +23,9 @@ mod offer;
 mod tls;
 
 pub use answer::{Answer, Asked, Content, Step, chunk_deltas};
-pub use claim::Claim;
 pub use client::{Client, Config, Request};
 pub use error::ClientError;
+pub use loquent_proto::AnswerHandle;
 pub use loquent_proto::headers::{ID_HEADER, IGNORED_HEADER, REPEAT_HEADER, TOKEN_HEADER};
 pub use memory::{Transport, replace_file};
 pub use reply::Reply;

@@ -2,13 +2,13 @@
 //! pieces of any size within a bound.
 
 use bytes::{Buf, Bytes, BytesMut};
+use loquent_proto::AnswerHandle;
 use loquent_proto::message::{Head, HeadError};
 pub use loquent_proto::message::{Kind, MAX_MESSAGE_BYTES, code, put_message};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::ClientError;
-use crate::claim::Claim;
 
 /// Pieces in which it writes a body, in bytes.
 pub const BODY_PIECE_BYTES: usize = 64 * 1024;
@@ -134,7 +134,7 @@ pub struct ResponseHead {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnswerHead {
     /// What names the answer for a resume.
-    pub claim: Claim,
+    pub handle: AnswerHandle,
     /// The stream's number.
     pub stream: u64,
     /// Log offset that the log begins with here.
@@ -175,10 +175,10 @@ impl AnswerHead {
         }
         let raw: Raw<'_> = serde_json::from_slice(payload)
             .map_err(|error| ClientError::Malformed(format!("head of an answer: {error}")))?;
-        let claim = Claim::parse(raw.id, raw.token)
+        let handle = AnswerHandle::parse(raw.id, raw.token)
             .ok_or_else(|| ClientError::Malformed("an answer's id or token".into()))?;
         let Raw { stream, offset, headers, .. } = raw;
-        Ok(AnswerHead { claim, stream, offset, headers })
+        Ok(AnswerHead { handle, stream, offset, headers })
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
             format!(r#"{{"id":"{id}","token":"{token}","stream":3,"offset":{offset},"more":1}}"#)
         };
         let head = AnswerHead::parse(json(&id, &token, "5").as_bytes()).unwrap();
-        assert_eq!((head.stream, head.offset, head.claim.id_hex()), (3, 5, id.clone()));
+        assert_eq!((head.stream, head.offset, head.handle.id_hex()), (3, 5, id.clone()));
         assert!(head.headers.is_empty());
         let more = json(&id, &token, r#"5,"headers":{"x-a":"b"}"#);
         assert_eq!(AnswerHead::parse(more.as_bytes()).unwrap().headers["x-a"], "b");

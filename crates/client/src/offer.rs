@@ -1,9 +1,9 @@
 //! What a server says about its delivery: `GET /v1/delivery` (S-1.3).
 
+use loquent_proto::hex;
 use serde::{Deserialize, Serialize};
 
 use crate::ClientError;
-use crate::claim::{hex, unhex};
 
 /// The path to ask.
 pub const PATH: &str = "/v1/delivery";
@@ -41,7 +41,7 @@ impl Offer {
             return Err(wrong("port 0".into()));
         }
         let certificate_sha256 = match raw.certificate_sha256 {
-            Some(digits) => Some(unhex(&digits).ok_or_else(|| wrong("no SHA-256".into()))?),
+            Some(digits) => Some(hex::decode(&digits).ok_or_else(|| wrong("no SHA-256".into()))?),
             None => None,
         };
         Ok(Offer { port: raw.port, certificate_sha256 })
@@ -49,7 +49,7 @@ impl Offer {
 
     /// The JSON that [`Offer::parse`] reads.
     pub fn to_json(self) -> serde_json::Value {
-        let certificate_sha256 = self.certificate_sha256.map(|hash| hex(&hash));
+        let certificate_sha256 = self.certificate_sha256.map(|hash| hex::encode(&hash));
         serde_json::json!({ "version": 1, "port": self.port, "certificate_sha256": certificate_sha256 })
     }
 }

@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+pub mod answer_handle;
 pub mod assemble;
 pub mod backlog;
 pub mod bucket;
@@ -16,9 +17,11 @@ pub mod chunk;
 pub mod coalesce;
 pub mod delta;
 pub mod error;
+pub mod fallback;
 pub mod frame;
 pub mod govern;
 pub mod headers;
+pub mod hex;
 pub mod json;
 pub mod log;
 pub mod message;
@@ -30,10 +33,12 @@ pub mod sse;
 pub mod time;
 pub mod wire;
 
+pub use answer_handle::AnswerHandle;
 pub use assemble::{Assembler, AssemblerLimits};
 pub use coalesce::{Coalescer, StreamInterval};
 pub use delta::Delta;
 pub use error::Error;
+pub use fallback::ReliableFallback;
 pub use log::Log;
 pub use pace::Pace;
 pub use receiver::{Receiver, ReceiverConfig, ReceiverEvent};

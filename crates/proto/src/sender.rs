@@ -332,7 +332,7 @@ impl Sender {
     }
 
     /// When an acknowledgement last told of a datagram's arrival on this path. Frames of
-    /// [`Self::transmit_aside`] do not count.
+    /// [`Self::transmit_reliable`] do not count.
     pub const fn last_arrival(&self) -> Option<Micros> {
         self.path.last_arrival()
     }
@@ -346,12 +346,12 @@ impl Sender {
         self.advance(offset)
     }
 
-    /// Appends a DATA frame for a reliable way beside the datagrams: the log's bytes from
+    /// Appends a DATA frame for a reliable stream next to the datagrams: the log's bytes from
     /// `from` on, at most `max_bytes` of them. Returns their range; `None` if there are none.
     ///
-    /// It has a packet number of its own, but says nothing about the path: neither its
-    /// acknowledgement nor the lack of one is held for or against the datagrams.
-    pub fn transmit_aside(
+    /// The frame has a packet number of its own but does not enter the path's estimates: neither
+    /// its acknowledgement nor the lack of one counts for or against the datagrams.
+    pub fn transmit_reliable(
         &mut self,
         from: u64,
         max_bytes: u64,

@@ -334,9 +334,9 @@ fn a_failed_answer_is_not_complete() {
     assert_eq!(pair.sender.state(), SenderState::Finished, "the failure itself was delivered");
 }
 
-/// The datagrams are lost, all of them; a reliable way beside them brings the log.
+/// The datagrams are lost, all of them; a reliable stream brings the log.
 #[test]
-fn a_reliable_way_beside_the_datagrams_delivers_and_says_nothing_about_them() {
+fn a_reliable_stream_delivers_and_leaves_the_path_s_estimates_alone() {
     let dead = LinkConfig { loss: 1.0, ..LinkConfig::clean(20) };
     let mut pair = pair([dead, LinkConfig::clean(20)], 1);
     let generated = generate(&mut pair, 10, ms(50));
@@ -344,14 +344,14 @@ fn a_reliable_way_beside_the_datagrams_delivers_and_says_nothing_about_them() {
     assert_eq!(pair.sender.last_arrival(), None);
     assert_eq!(pair.sender.unacked_since(), Some(Micros::ZERO));
     let (mut from, mut frame) = (0, Vec::new());
-    while let Some(range) = pair.sender.transmit_aside(from, 16, &mut frame) {
+    while let Some(range) = pair.sender.transmit_reliable(from, 16, &mut frame) {
         assert_eq!(range.start, from);
         pair.receiver.handle_datagram(pair.now, &frame).unwrap();
         frame.clear();
         from = range.end;
     }
     pair.run_until(pair.now + ms(5_000));
-    assert_delivered(&mut pair, &generated, "aside");
+    assert_delivered(&mut pair, &generated, "over the stream");
     assert_eq!(pair.sender.last_arrival(), None, "no datagram has arrived");
 }
 

@@ -14,16 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
-use loquent_proto::Receiver;
+use loquent_proto::{AnswerHandle, Receiver};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 pub(crate) use quic::ask as ask_by_quic;
-pub(crate) use sse::{SsePath, claim_of};
+pub(crate) use sse::{SsePath, handle_of};
 pub use step::{Content, Step, chunk_deltas};
 
 use crate::backoff::Backoff;
-use crate::claim::Claim;
 use crate::client::Client;
 use crate::memory::Transport;
 use crate::{ClientError, reply::Reply};
@@ -46,7 +45,7 @@ pub enum Asked {
 pub struct Answer {
     items: mpsc::Receiver<Item>,
     shared: Arc<Shared>,
-    claim: Claim,
+    handle: AnswerHandle,
     ignored_parameters: Option<String>,
     ended: bool,
     /// Resolves when the task has ended.
@@ -90,8 +89,8 @@ impl Answer {
     }
 
     /// What names the answer, for a resume elsewhere.
-    pub fn claim(&self) -> Claim {
-        self.claim
+    pub fn handle(&self) -> AnswerHandle {
+        self.handle
     }
 
     /// Names of the request's parameters that the server ignored, if it said so.
@@ -154,7 +153,7 @@ enum Outcome {
 /// Drives one answer.
 pub(crate) struct Driver {
     client: Client,
-    claim: Claim,
+    handle: AnswerHandle,
     items: mpsc::Sender<Item>,
     shared: Arc<Shared>,
     /// For the reader, in order; nothing is read from the network before it is empty.
@@ -187,12 +186,12 @@ impl Trouble {
 
 impl Answer {
     /// Starts an answer over `path`, from log offset `cursor` on.
-    pub(crate) fn start(client: &Client, claim: Claim, path: Path, cursor: u64) -> Answer {
+    pub(crate) fn start(client: &Client, handle: AnswerHandle, path: Path, cursor: u64) -> Answer {
         let (items, receiver) = mpsc::channel(MAX_STEPS);
         let shared = Arc::new(Shared::default());
         let mut driver = Driver {
             client: client.clone(),
-            claim,
+            handle,
             items,
             shared: Arc::clone(&shared),
             waiting: VecDeque::new(),
@@ -209,35 +208,35 @@ impl Answer {
             drop(task);
         });
         let ignored_parameters = None;
-        Answer { items: receiver, shared, claim, ignored_parameters, ended: false, over }
+        Answer { items: receiver, shared, handle, ignored_parameters, ended: false, over }
     }
 
-    /// Goes on with the answer of `claim` from log offset `cursor`, over whichever
+    /// Goes on with the answer of `handle` from log offset `cursor`, over whichever
     /// transport gets there first.
     ///
     /// # Errors
     /// [`ClientError::Gone`], or why the server cannot be reached.
     pub(crate) async fn resume(
         client: &Client,
-        claim: Claim,
+        handle: AnswerHandle,
         cursor: u64,
     ) -> Result<Answer, ClientError> {
-        let path = reach(client, claim, None, cursor).await?;
-        Ok(Answer::start(client, claim, path, cursor))
+        let path = reach(client, handle, None, cursor).await?;
+        Ok(Answer::start(client, handle, path, cursor))
     }
 }
 
-/// A path to the answer of `claim`: QUIC with its head start, else HTTP. By QUIC it goes
+/// A path to the answer of `handle`: QUIC with its head start, else HTTP. By QUIC it goes
 /// on from `kept`, or from the beginning; by HTTP from `cursor`.
 async fn reach(
     client: &Client,
-    claim: Claim,
+    handle: AnswerHandle,
     kept: Option<u64>,
     cursor: u64,
 ) -> Result<Path, ClientError> {
     if let Some(link) = client.link().await {
         let packets = link.packets_received();
-        let resuming = QuicPath::resume(&link, claim, kept.unwrap_or(0));
+        let resuming = QuicPath::resume(&link, handle, kept.unwrap_or(0));
         match tokio::time::timeout(RESUME_TIMEOUT, resuming).await {
             Ok(Ok(path)) => return Ok(Path::Quic(Box::new(path))),
             // From the beginning it may be gone, and still be there from the cursor.
@@ -250,7 +249,7 @@ async fn reach(
             Err(_) => tracing::debug!("resume by QUIC: no answer within {RESUME_TIMEOUT:?}"),
         }
     }
-    SsePath::resume(client, claim, cursor).await.map(|path| Path::Sse(Box::new(path)))
+    SsePath::resume(client, handle, cursor).await.map(|path| Path::Sse(Box::new(path)))
 }
 
 impl Driver {
@@ -269,7 +268,7 @@ impl Driver {
                 Outcome::Upgrade => ClientError::Broken("moving to QUIC".into()),
                 Outcome::Lost(error) => error,
             };
-            tracing::debug!("answer {}: {lost}", self.claim.id_hex());
+            tracing::debug!("answer {}: {lost}", self.handle.id_hex());
             drop(path);
             path = match self.recover(lost).await {
                 Ok(Some(found)) => found,
@@ -294,7 +293,7 @@ impl Driver {
         while let Some(pause) = self.trouble.as_mut().and_then(Trouble::next_pause) {
             let attempt = async {
                 tokio::time::sleep(pause).await;
-                reach(&self.client, self.claim, kept, self.cursor).await
+                reach(&self.client, self.handle, kept, self.cursor).await
             };
             let reached = tokio::select! {
                 biased;
@@ -356,7 +355,7 @@ impl Driver {
             // A stream that ends without a STOP is no cancellation (S-4.5).
             _ if keep => {}
             (Some(Path::Quic(quic)), Some(receiver)) => quic.stop(&self.client, receiver).await,
-            _ => self.client.forget(self.claim).await,
+            _ => self.client.forget(self.handle).await,
         }
     }
 }

@@ -6,13 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::headers::IGNORED_HEADER;
-use loquent_proto::{Delta, Micros, Receiver, ReceiverEvent};
+use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverEvent};
 use quinn::VarInt;
 use tokio::time::Instant;
 
 use super::{Answer, Asked, Content, Driver, Item, Outcome, Path, Step};
 use crate::ClientError;
-use crate::claim::Claim;
 use crate::client::{Client, Request};
 use crate::link::{Link, MessageStream, Route};
 use crate::message::{
@@ -82,7 +81,7 @@ pub(crate) async fn ask(
                 return Err(ClientError::Malformed("an answer to another request".into()));
             }
             let path = Path::Quic(Box::new(QuicPath::new(link.clone(), stream, route)));
-            let answer = Answer::start(client, head.claim, path, 0);
+            let answer = Answer::start(client, head.handle, path, 0);
             let ignored = head.headers.get(IGNORED_HEADER).cloned();
             Ok(Asked::Answer(answer.with_ignored_parameters(ignored)))
         }
@@ -176,12 +175,12 @@ impl QuicPath {
     /// [`ClientError::Gone`], or what befell the connection.
     pub(crate) async fn resume(
         link: &Link,
-        claim: Claim,
+        handle: AnswerHandle,
         offset: u64,
     ) -> Result<QuicPath, ClientError> {
         let route = link.route();
         let mut stream = link.open().await?;
-        let resume = Resume { stream: route.stream, id: claim.id, token: claim.token, offset };
+        let resume = Resume { stream: route.stream, id: handle.id, token: handle.token, offset };
         let (mut frame, mut out) = (Vec::new(), Vec::new());
         Frame::Resume(resume).encode(false, &mut frame);
         put_message(Kind::Frame, &frame, &mut out);

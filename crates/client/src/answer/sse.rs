@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
+use loquent_proto::AnswerHandle;
+use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
+use loquent_proto::sse::{Event, Parser};
 use tokio::time::Instant;
 
 use super::step::chunk_error;
 use super::{Content, Driver, Item, Outcome, Step};
 use crate::ClientError;
-use crate::claim::Claim;
 use crate::client::Client;
 use crate::http::{Response, Transport};
-use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
-use loquent_proto::sse::{Event, Parser};
 
 /// Longest event, in bytes.
 const MAX_EVENT_BYTES: usize = 4 << 20;
@@ -22,10 +22,10 @@ const SILENCE: Duration = Duration::from_secs(45);
 /// How often the machine's address is looked at.
 const NETWORK_CHECK: Duration = Duration::from_secs(1);
 
-/// The claim in a response's headers (S-5.1).
-pub(crate) fn claim_of(headers: &HeaderMap) -> Option<Claim> {
+/// The handle in a response's headers (S-5.1).
+pub(crate) fn handle_of(headers: &HeaderMap) -> Option<AnswerHandle> {
     let value = |name: &str| headers.get(name)?.to_str().ok();
-    Claim::parse(value(ID_HEADER)?, value(TOKEN_HEADER)?)
+    AnswerHandle::parse(value(ID_HEADER)?, value(TOKEN_HEADER)?)
 }
 
 /// A response whose body is the answer.
@@ -46,14 +46,14 @@ impl SsePath {
     /// [`ClientError::Gone`] for 404; otherwise why the server could not be asked.
     pub(crate) async fn resume(
         client: &Client,
-        claim: Claim,
+        handle: AnswerHandle,
         offset: u64,
     ) -> Result<SsePath, ClientError> {
         let mut headers = HeaderMap::new();
-        let token = HeaderValue::try_from(claim.token_hex()).expect("hex digits");
+        let token = HeaderValue::try_from(handle.token_hex()).expect("hex digits");
         headers.insert(TOKEN_HEADER, token);
         headers.insert("last-event-id", HeaderValue::from(offset));
-        let path = format!("/v1/streams/{}", claim.id_hex());
+        let path = format!("/v1/streams/{}", handle.id_hex());
         let sending = client.http().send_with(
             Method::GET,
             &path,

@@ -394,7 +394,7 @@ async fn an_answer_that_began_by_http_moves_to_quic_when_that_comes_up() {
 }
 
 #[tokio::test]
-async fn resuming_with_the_claim_alone_gives_the_rest() {
+async fn resuming_with_the_handle_alone_gives_the_rest() {
     let expected = pieces(60);
     for quic in [true, false] {
         let server = StandIn::start(&expected, GAP, Fault::None).await;
@@ -410,15 +410,15 @@ async fn resuming_with_the_claim_alone_gives_the_rest() {
                 }
             }
         }
-        let claim = answer.claim();
+        let handle = answer.handle();
         answer.leave();
         let second = Client::new(Config { quic, ..config(&server) }).unwrap();
-        let mut rest = timeout(LIMIT, second.resume(claim, offset)).await.unwrap().unwrap();
+        let mut rest = timeout(LIMIT, second.resume(handle, offset)).await.unwrap().unwrap();
         let rest = read(&mut rest, |_| ()).await;
         assert_eq!((rest.end, rest.dones), (None, 1));
         assert_eq!(seen + &rest.text, expected.concat(), "by QUIC: {quic}");
         assert!(!server.seen().contains(&Seen::Stop));
-        let mut wrong = claim;
+        let mut wrong = handle;
         wrong.token[0] ^= 1;
         let refused = timeout(LIMIT, second.resume(wrong, 0)).await.unwrap();
         assert!(matches!(refused, Err(ClientError::Gone)));
@@ -435,7 +435,7 @@ async fn dropping_an_answer_stops_it_at_the_server() {
     wait_for(&server, |seen| *seen == Seen::Stop).await;
     let by_http = Client::new(Config { quic: false, ..config(&server) }).unwrap();
     let answer = begin(&by_http).await;
-    let path = format!("DELETE /v1/streams/{}", answer.claim().id_hex());
+    let path = format!("DELETE /v1/streams/{}", answer.handle().id_hex());
     timeout(LIMIT, answer.cancel()).await.unwrap();
     assert!(server.seen().contains(&Seen::Http(path, String::new())));
 }

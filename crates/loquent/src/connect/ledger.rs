@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use loquent_client::{Claim, replace_file};
+use loquent_client::{AnswerHandle, replace_file};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -45,7 +45,7 @@ impl Ledger {
         let now_s = seconds(now);
         answers.retain(|id, entry| {
             let young = entry.began_s.saturating_add(MAX_AGE.as_secs()) > now_s;
-            young && Claim::parse(id, &entry.token).is_some()
+            young && AnswerHandle::parse(id, &entry.token).is_some()
         });
         while answers.len() > MAX_ANSWERS {
             answers.pop_first();
@@ -54,8 +54,8 @@ impl Ledger {
     }
 
     /// Notes that an answer has begun.
-    pub fn begin(self: &Arc<Self>, claim: Claim, now: SystemTime) -> Line {
-        let entry = Entry { token: claim.token_hex(), offset: 0, began_s: seconds(now) };
+    pub fn begin(self: &Arc<Self>, handle: AnswerHandle, now: SystemTime) -> Line {
+        let entry = Entry { token: handle.token_hex(), offset: 0, began_s: seconds(now) };
         let mut answers = self.lock();
         if answers.len() >= MAX_ANSWERS {
             let oldest = answers.iter().min_by_key(|(_, entry)| entry.began_s);
@@ -63,15 +63,15 @@ impl Ledger {
                 answers.remove(&oldest);
             }
         }
-        answers.insert(claim.id_hex(), entry);
+        answers.insert(handle.id_hex(), entry);
         drop(answers);
         self.changed.notify_one();
-        Line { ledger: Arc::clone(self), id: claim.id_hex() }
+        Line { ledger: Arc::clone(self), id: handle.id_hex() }
     }
 
-    /// The claim to the answer `id`, if it is noted.
-    pub fn claim(&self, id: &str) -> Option<Claim> {
-        Claim::parse(id, &self.lock().get(id)?.token)
+    /// The handle to the answer `id`, if it is noted.
+    pub fn handle(&self, id: &str) -> Option<AnswerHandle> {
+        AnswerHandle::parse(id, &self.lock().get(id)?.token)
     }
 
     /// The ids of all noted answers, and how far each was passed on.
@@ -142,8 +142,8 @@ fn read_bounded(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn claim(n: u8) -> Claim {
-        Claim { id: [n; 16], token: [n ^ 0xff; 16] }
+    fn handle(n: u8) -> AnswerHandle {
+        AnswerHandle { id: [n; 16], token: [n ^ 0xff; 16] }
     }
 
     #[test]
@@ -152,14 +152,14 @@ mod tests {
         let file = Some(folder.path().join("deep/answers.json"));
         let now = SystemTime::now();
         let ledger = Ledger::open(file.clone(), now);
-        let (one, two) = (ledger.begin(claim(1), now), ledger.begin(claim(2), now));
+        let (one, two) = (ledger.begin(handle(1), now), ledger.begin(handle(2), now));
         one.note(7);
         two.strike();
         ledger.write();
         let later = Ledger::open(file.clone(), now);
-        assert_eq!(later.answers(), [(claim(1).id_hex(), 7)]);
-        assert_eq!(later.claim(&claim(1).id_hex()), Some(claim(1)));
-        assert_eq!(later.claim(&claim(2).id_hex()), None);
+        assert_eq!(later.answers(), [(handle(1).id_hex(), 7)]);
+        assert_eq!(later.handle(&handle(1).id_hex()), Some(handle(1)));
+        assert_eq!(later.handle(&handle(2).id_hex()), None);
         assert!(Ledger::open(file, now + MAX_AGE).answers().is_empty());
     }
 
@@ -168,7 +168,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("answers.json");
         let now = SystemTime::now();
-        let id = claim(1).id_hex();
+        let id = handle(1).id_hex();
         for bad in [
             String::new(),
             "[]".into(),
@@ -181,12 +181,12 @@ mod tests {
         }
         let ledger = Ledger::open(None, now);
         for n in 0..=255 {
-            ledger.begin(claim(n), now);
+            ledger.begin(handle(n), now);
         }
-        let mut another = claim(1);
+        let mut another = handle(1);
         another.id[0] = 2;
         ledger.begin(another, now + Duration::from_secs(1));
         assert_eq!(ledger.answers().len(), MAX_ANSWERS);
-        assert_eq!(ledger.claim(&another.id_hex()), Some(another));
+        assert_eq!(ledger.handle(&another.id_hex()), Some(another));
     }
 }

@@ -12,7 +12,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use loquent_client::reply::end_to_end;
 use loquent_client::{
-    Answer, Asked, Claim, Client, ClientError, ID_HEADER, IGNORED_HEADER, Reply, Request,
+    Answer, AnswerHandle, Asked, Client, ClientError, ID_HEADER, IGNORED_HEADER, Reply, Request,
     TOKEN_HEADER,
 };
 use serde::Deserialize;
@@ -45,8 +45,8 @@ pub async fn handle(State(proxy): State<Arc<Proxy>>, request: LocalRequest) -> R
         Err(refusal) => return refusal,
     };
     let outcome = match proxy.kind(&request) {
-        Kind::Resume(claim, from) => {
-            proxy.client.resume(claim, from).await.map(|answer| proxy.stream(answer, true))
+        Kind::Resume(handle, from) => {
+            proxy.client.resume(handle, from).await.map(|answer| proxy.stream(answer, true))
         }
         Kind::Answer { resumable } => match proxy.client.ask(&request).await {
             Ok(Asked::Answer(answer)) => Ok(proxy.stream(answer, resumable)),
@@ -61,7 +61,7 @@ pub async fn handle(State(proxy): State<Arc<Proxy>>, request: LocalRequest) -> R
 /// What a request wants.
 enum Kind {
     Answer { resumable: bool },
-    Resume(Claim, u64),
+    Resume(AnswerHandle, u64),
     Other,
 }
 
@@ -118,21 +118,21 @@ impl Proxy {
             let mut fields = uri.query()?.split('&').filter_map(|field| field.split_once('='));
             fields.find(|(name, _)| *name == wanted).map(|(_, value)| value)
         };
-        let claim = match header(TOKEN_HEADER).or_else(|| query("token")) {
-            Some(token) => Claim::parse(id, token)?,
-            None => self.ledger.claim(id)?,
+        let handle = match header(TOKEN_HEADER).or_else(|| query("token")) {
+            Some(token) => AnswerHandle::parse(id, token)?,
+            None => self.ledger.handle(id)?,
         };
         let from = match header("last-event-id").or_else(|| query("from")) {
             Some(from) => from.trim().parse().ok()?,
             None => 0,
         };
-        Some(Kind::Resume(claim, from))
+        Some(Kind::Resume(handle, from))
     }
 
     /// The head of an answer's event stream, and the answer as its body.
     fn stream(&self, answer: Answer, resumable: bool) -> Response {
-        let claim = answer.claim();
-        let line = self.ledger.begin(claim, SystemTime::now());
+        let handle = answer.handle();
+        let line = self.ledger.begin(handle, SystemTime::now());
         let ignored = answer.ignored_parameters().and_then(|names| names.parse().ok());
         let mut response = Response::new(Relay::new(answer, line, resumable).into_body());
         let headers = response.headers_mut();
@@ -142,7 +142,7 @@ impl Proxy {
         if let Some(ignored) = ignored {
             headers.insert(IGNORED_HEADER, ignored);
         }
-        for (name, digits) in [(ID_HEADER, claim.id_hex()), (TOKEN_HEADER, claim.token_hex())] {
+        for (name, digits) in [(ID_HEADER, handle.id_hex()), (TOKEN_HEADER, handle.token_hex())] {
             headers.insert(name, HeaderValue::try_from(digits).expect("hex digits"));
         }
         response

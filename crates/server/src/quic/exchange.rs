@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request as HttpRequest, header};
 use http_body_util::BodyExt;
+use loquent_proto::AnswerHandle;
 use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::headers::{IGNORED_HEADER, REPEAT_HEADER};
 use serde_json::{Map, Value, json};
@@ -20,8 +21,8 @@ use super::message::{Broken, Kind, MAX_MESSAGE_BYTES, Message, Messages, code, p
 use super::session::{Routed, Session};
 use crate::api::request::Endpoint;
 use crate::error::ApiError;
-use crate::streams::routes::{Keep, Kept, hex, keep};
-use crate::streams::{Aside, Name, Order, Orders, Path, PathId};
+use crate::streams::routes::{Keep, Kept, keep};
+use crate::streams::{Aside, Order, Orders, Path, PathId};
 
 /// A client must have sent its request by then.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -173,7 +174,7 @@ impl Exchange {
     /// A reader that comes back (S-4.7).
     async fn resume(&mut self, resume: Resume) -> Result<(), Broken> {
         let Resume { stream, id, token, offset } = resume;
-        let name = Name { id, token };
+        let name = AnswerHandle { id, token };
         let path_id = PathId::next();
         let routed =
             self.session.route(stream, path_id).ok_or(Broken::Protocol("a number in use"))?;
@@ -247,8 +248,8 @@ impl Exchange {
 }
 
 /// An ANSWER's head (S-4.2).
-fn answer_head(name: &Name, stream: u64, offset: u64, unknown: &str) -> Value {
-    let (id, token) = (hex(&name.id), hex(&name.token));
+fn answer_head(name: &AnswerHandle, stream: u64, offset: u64, unknown: &str) -> Value {
+    let (id, token) = (name.id_hex(), name.token_hex());
     let mut head = json!({"id": id, "token": token, "stream": stream, "offset": offset});
     if !unknown.is_empty() {
         head["headers"] = json!({IGNORED_HEADER: unknown});

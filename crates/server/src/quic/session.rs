@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use bytes::Bytes;
+use loquent_proto::fallback::LowerLayer;
 use loquent_proto::frame::Frame;
 
 use super::exchange;
@@ -135,6 +136,12 @@ impl Datagrams for Link {
 
     fn rtt(&self) -> Duration {
         self.0.rtt()
+    }
+}
+
+impl LowerLayer for Link {
+    fn takes_datagrams(&self) -> bool {
+        self.max_bytes() > 0
     }
 
     fn acks(&self) -> u64 {

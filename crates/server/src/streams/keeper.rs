@@ -12,13 +12,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::delta::MAX_RECORD_BYTES;
-use loquent_proto::{Delta, Error, Micros, Sender, SenderConfig, SenderEvent, SenderState};
+use loquent_proto::{
+    AnswerHandle, Delta, Error, Micros, ReliableFallback, Sender, SenderConfig, SenderEvent,
+    SenderState,
+};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
 use super::landmarks::Landmarks;
 use super::records::Records;
-use super::{Aside, Name, Order, Path, PathId, Piece, Place, Streams};
+use super::{Aside, Order, Path, PathId, Piece, Place, Streams};
 use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::flush::Flush;
@@ -39,22 +42,6 @@ const EARLY: Micros = Micros::from_ms(1);
 /// Times of appends remembered for the acknowledgement's latency.
 const MAX_APPENDS: usize = 256;
 
-/// Acknowledgements missing for so long, and a round trip, send the log beside the
-/// datagrams (S-4.4): at first, and once one has come.
-const MISSING_FIRST: Micros = Micros::from_ms(500);
-const MISSING: Micros = Micros::from_ms(1_000);
-
-/// Whether the log also travels over the reliable stream (S-4.4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beside {
-    /// Datagrams are acknowledged, or not missed for long.
-    Off,
-    /// They are missed; at `at` the layer below had seen this many acknowledgements.
-    Missed { at: Micros, acks: u64 },
-    /// Since when, and from which offset on.
-    On { since: Micros, next: u64 },
-}
-
 /// The path in use.
 struct Attached {
     id: PathId,
@@ -74,7 +61,7 @@ enum Woken {
 pub struct Keeper {
     streams: Arc<Streams>,
     place: Place,
-    name: Name,
+    name: AnswerHandle,
     /// `None` once the log has its last record.
     answering: Option<Box<Answering>>,
     records: Records,
@@ -83,7 +70,7 @@ pub struct Keeper {
     landmarks: Landmarks,
     sender: Sender,
     path: Option<Attached>,
-    beside: Beside,
+    fallback: ReliableFallback,
     /// Everything below has left by datagram: what leaves again is redundant.
     sent: u64,
     /// The log's last record is an error.
@@ -108,7 +95,7 @@ impl Keeper {
     pub fn new(
         streams: Arc<Streams>,
         place: Place,
-        name: Name,
+        name: AnswerHandle,
         answering: Answering,
         records: Records,
         waiting: VecDeque<Delta>,
@@ -127,7 +114,7 @@ impl Keeper {
             landmarks: Landmarks::default(),
             sender,
             path: None,
-            beside: Beside::Off,
+            fallback: ReliableFallback::default(),
             sent: 0,
             failed: false,
             handed: 0,
@@ -275,7 +262,7 @@ impl Keeper {
         }
         while self.sender.poll_event().is_some() {} // of the older path
         (self.sent, self.handed) = (offset, offset);
-        (self.stuck_since, self.beside) = (None, Beside::Off);
+        (self.stuck_since, self.fallback) = (None, ReliableFallback::default());
         self.appends.clear();
         self.gather_until = Micros::ZERO;
         let _counted = self.streams.metrics.active_path();
@@ -390,7 +377,7 @@ impl Keeper {
     fn drive(&mut self, now: Micros) {
         self.sender.handle_timeout(now);
         self.transmit(now);
-        self.transmit_aside(now);
+        self.transmit_reliable(now);
         while let Some(event) = self.sender.poll_event() {
             match (event, self.path()) {
                 (SenderEvent::Finished, Some(Path::Datagrams { aside, .. })) => {
@@ -437,62 +424,20 @@ impl Keeper {
         }
     }
 
-    /// Sends the log over the reliable stream while datagrams are not acknowledged (S-4.4).
-    fn transmit_aside(&mut self, now: Micros) {
-        self.watch_datagrams(now);
-        let Some(Path::Datagrams { aside, .. }) = way(&self.path) else { return };
-        let Beside::On { since, mut next } = self.beside else { return };
-        next = next.max(self.sender.cum());
-        while aside.capacity() > 1 {
-            let mut frame = Vec::new();
-            let Some(range) = self.sender.transmit_aside(next, PIECE_BYTES, &mut frame) else {
-                break;
-            };
-            next = range.end;
-            let _ = aside.try_send(Aside::Frame(frame));
-        }
-        self.beside = Beside::On { since, next };
-    }
-
-    /// Decides whether datagrams get through.
-    fn watch_datagrams(&mut self, now: Micros) {
-        let Some(Path::Datagrams { link, .. }) = way(&self.path) else { return };
-        let on = Beside::On { since: now, next: self.sender.cum() };
-        self.beside = match (self.beside, self.missed_at()) {
-            (Beside::On { since, .. }, _) if self.sender.last_arrival() > Some(since) => {
-                Beside::Off
-            }
-            (Beside::On { .. }, _) => return,
-            (Beside::Off, Some(_)) if link.max_bytes() == 0 => on,
-            (_, None) => Beside::Off,
-            (_, Some(at)) if now < at => Beside::Off,
-            (Beside::Off, Some(_)) => Beside::Missed { at: now, acks: link.acks() },
-            (Beside::Missed { at, .. }, _) if now < at + self.patience() => return,
-            // The path is down for both, and QUIC would only queue what we give it.
-            (Beside::Missed { acks, .. }, _) if link.acks() == acks => {
-                Beside::Missed { at: now, acks }
-            }
-            (Beside::Missed { .. }, _) => on,
-        };
-        if self.beside == on {
+    /// Sends the log over the reliable stream too while datagrams are not acknowledged (S-4.4).
+    fn transmit_reliable(&mut self, now: Micros) {
+        let Some(Path::Datagrams { link, aside, .. }) = way(&self.path) else { return };
+        if self.fallback.handle_timeout(now, &self.sender, link.as_ref()) {
             self.streams.metrics.on_fallback();
         }
-    }
-
-    /// When acknowledgements of datagrams have been missed for half of S-4.4's time; `None`
-    /// while nothing is to be acknowledged.
-    fn missed_at(&self) -> Option<Micros> {
-        let active = self.sender.state() == SenderState::Active;
-        let oldest = self.sender.unacked_since().filter(|_| active)?;
-        let since = self.sender.last_arrival().map_or(oldest, |arrival| arrival.max(oldest));
-        Some(since + self.patience() + self.sender.rtt().smoothed())
-    }
-
-    /// Half of S-4.4's time.
-    fn patience(&self) -> Micros {
-        let known = self.sender.last_arrival().is_some();
-        let missing = if known { MISSING } else { MISSING_FIRST };
-        Micros(missing.0 / 2)
+        // The last place in the queue is kept for the end of the stream.
+        while aside.capacity() > 1 {
+            let mut frame = Vec::new();
+            if self.fallback.poll_transmit(&mut self.sender, PIECE_BYTES, &mut frame).is_none() {
+                break;
+            }
+            let _ = aside.try_send(Aside::Frame(frame));
+        }
     }
 
     /// Cuts off an event stream that takes nothing.
@@ -534,12 +479,7 @@ impl Keeper {
         let sender = self.sender.poll_timeout().filter(|_| self.is_by_datagram());
         let gather = Some(self.gather_until).filter(|at| *at > now && self.answering.is_some());
         let stuck = self.stuck_since.map(|since| since + micros(self.streams.limits.stall_limit));
-        let watch = match self.beside {
-            _ if !self.is_by_datagram() => None,
-            Beside::Off => self.missed_at(),
-            Beside::Missed { at, .. } => Some(at + self.patience()),
-            Beside::On { .. } => None,
-        };
+        let watch = self.fallback.poll_timeout(&self.sender).filter(|_| self.is_by_datagram());
         [sender, gather, stuck, watch, self.forget_at()].into_iter().flatten().min()
     }
 

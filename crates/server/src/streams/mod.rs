@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
+use loquent_proto::AnswerHandle;
 use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::fallback::LowerLayer;
 use subtle::ConstantTimeEq;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -55,31 +57,19 @@ pub struct StreamLimits {
     pub stall_limit: Duration,
 }
 
-/// What names an answer for a resume, and proves that the reader may have it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Name {
-    /// 128 random bits.
-    pub id: [u8; 16],
-    /// 128 random bits.
-    pub token: [u8; 16],
-}
-
-impl Name {
-    fn random() -> Self {
-        Self { id: rand::random(), token: rand::random() }
-    }
+/// A handle that nobody can guess.
+fn random_handle() -> AnswerHandle {
+    AnswerHandle { id: rand::random(), token: rand::random() }
 }
 
 /// A path that takes datagrams, as an answer's task sees it.
-pub trait Datagrams: Send {
+pub trait Datagrams: LowerLayer + Send {
     /// Largest datagram now, bytes; 0 if none gets through.
     fn max_bytes(&self) -> usize;
     /// Sends one, or loses it.
     fn send(&self, datagram: Bytes);
     /// The path's round trip.
     fn rtt(&self) -> Duration;
-    /// Acknowledgements of the layer below so far: whether it works though ours are missing.
-    fn acks(&self) -> u64;
 }
 
 /// How an answer reaches its reader. Dropping it tells the other end that it is over.
@@ -237,8 +227,8 @@ impl Streams {
         question: Question<'_>,
         path: (PathId, Path),
         request: Option<repeats::First>,
-    ) -> (Name, Orders) {
-        let name = Name::random();
+    ) -> (AnswerHandle, Orders) {
+        let name = random_handle();
         let (orders, inbox) = mpsc::channel(MAX_ORDERS);
         let mut opening = std::collections::VecDeque::new();
         let records =
@@ -256,7 +246,7 @@ impl Streams {
 
     /// The way to an answer, for whoever has its token. Unknown ids and wrong tokens are
     /// alike, in time too (D-6.2).
-    pub fn find(&self, name: &Name) -> Option<Orders> {
+    pub fn find(&self, name: &AnswerHandle) -> Option<Orders> {
         let table = self.table();
         let entry = table.answers.get(&name.id);
         let token = entry.map_or([0; 16], |entry| entry.token);
@@ -269,7 +259,7 @@ impl Streams {
     /// there.
     pub async fn attach(
         &self,
-        name: &Name,
+        name: &AnswerHandle,
         offset: u64,
         id: PathId,
         path: Path,
@@ -301,7 +291,7 @@ impl Streams {
         self.table.lock().expect("nothing panics under this lock")
     }
 
-    fn forget(&self, name: &Name) {
+    fn forget(&self, name: &AnswerHandle) {
         let entry = self.table().answers.remove(&name.id);
         drop(entry); // which takes another lock
     }

@@ -9,11 +9,11 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use http::HeaderValue;
+use loquent_proto::AnswerHandle;
 use loquent_proto::headers::REPEAT_HEADER;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::Name;
 use crate::api::request::Endpoint;
 use crate::error::ApiError;
 
@@ -27,7 +27,7 @@ type Id = (u64, Box<str>);
 struct Known {
     /// Of what was asked: another question under the same key is a mistake.
     digest: u64,
-    name: watch::Receiver<Option<Name>>,
+    name: watch::Receiver<Option<AnswerHandle>>,
 }
 
 /// All requests with a key whose answers are kept or being admitted.
@@ -53,12 +53,12 @@ pub enum Place {
 
 /// The first of its key. Dropped before [`Self::split`] it leaves the place to the next.
 pub struct First {
-    name: watch::Sender<Option<Name>>,
+    name: watch::Sender<Option<AnswerHandle>>,
     entry: Registered,
 }
 
 /// A later one.
-pub struct Again(watch::Receiver<Option<Name>>);
+pub struct Again(watch::Receiver<Option<AnswerHandle>>);
 
 /// An entry of the table, removed when this is dropped.
 pub struct Registered {
@@ -123,14 +123,14 @@ impl Repeats {
 impl First {
     /// Where to tell the answer's name once it can be found by it, and the entry, with which
     /// the place ends.
-    pub fn split(self) -> (watch::Sender<Option<Name>>, Registered) {
+    pub fn split(self) -> (watch::Sender<Option<AnswerHandle>>, Registered) {
         (self.name, self.entry)
     }
 }
 
 impl Again {
     /// The answer's name; `None` if the first was refused, or its answer forgotten.
-    pub async fn name(mut self) -> Option<Name> {
+    pub async fn name(mut self) -> Option<AnswerHandle> {
         self.0.wait_for(Option::is_some).await.ok().and_then(|name| *name)
     }
 }
@@ -178,7 +178,7 @@ mod tests {
         let Ok(Place::First(first)) = repeats.enter(&request) else { panic!("not the first") };
         let same = repeatable(&repeats, b"asker", "key", r#"{"b":[2],"resumable":true,"a":1}"#);
         let Ok(Place::Again(again)) = repeats.enter(&same) else { panic!("the first again") };
-        let name = Name { id: [1; 16], token: [2; 16] };
+        let name = AnswerHandle { id: [1; 16], token: [2; 16] };
         let (named, entry) = first.split();
         named.send_replace(Some(name));
         drop(named);

@@ -10,12 +10,13 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, Uri};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
+use loquent_proto::{AnswerHandle, hex};
 use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::follow::{FollowBody, MAX_PIECES};
 use super::repeats::{First, Place as Asking, Repeatable};
-use super::{Name, Order, Path, PathId, Question};
+use super::{Order, Path, PathId, Question};
 use crate::api::request::Request;
 use crate::app::App;
 use crate::ask::{Asked, ask, with_unknown};
@@ -37,7 +38,7 @@ pub struct Keep<'a> {
 /// A kept answer under way.
 pub struct Kept {
     /// Its name.
-    pub name: Name,
+    pub name: AnswerHandle,
     /// The way to it.
     pub orders: super::Orders,
     /// Names of parameters that have no effect, where that is worth a warning.
@@ -75,7 +76,10 @@ pub async fn keep(app: &App, keep: Keep<'_>, id: PathId, path: Path) -> Result<K
 }
 
 /// The place of the first request, or the name of that one's answer.
-async fn first_or_name(app: &App, request: &Repeatable) -> Result<Result<First, Name>, ApiError> {
+async fn first_or_name(
+    app: &App,
+    request: &Repeatable,
+) -> Result<Result<First, AnswerHandle>, ApiError> {
     loop {
         match app.streams.repeats.enter(request)? {
             Asking::First(first) => return Ok(Ok(first)),
@@ -98,8 +102,9 @@ pub async fn stream(app: &App, request: Keep<'_>) -> Result<Response, ApiError> 
     let kept = keep(app, request, PathId::next(), Path::Events(pieces)).await?;
     let mut response = with_unknown(event_stream(Body::new(body)), &kept.unknown);
     let headers = response.headers_mut();
-    for (header, bytes) in [(ID_HEADER, kept.name.id), (TOKEN_HEADER, kept.name.token)] {
-        let value = HeaderValue::from_str(&hex(&bytes)).expect("hex is a header value");
+    let name = &kept.name;
+    for (header, digits) in [(ID_HEADER, name.id_hex()), (TOKEN_HEADER, name.token_hex())] {
+        let value = HeaderValue::from_str(&digits).expect("hex is a header value");
         headers.insert(header, value);
     }
     Ok(response)
@@ -151,16 +156,16 @@ pub async fn delivery(State(app): State<Arc<App>>) -> Result<Response, ApiError>
     let body = json!({
         "version": 1,
         "port": offer.port,
-        "certificate_sha256": offer.certificate_sha256.map(|hash| hex(&hash)),
+        "certificate_sha256": offer.certificate_sha256.map(|hash| hex::encode(&hash)),
         "path": crate::app::WEB_TRANSPORT_PATH,
     });
     let json = [(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     Ok((json, body.to_string()).into_response())
 }
 
-fn name(id: &str, uri: &Uri, headers: &HeaderMap) -> Option<Name> {
+fn name(id: &str, uri: &Uri, headers: &HeaderMap) -> Option<AnswerHandle> {
     let token = text(headers, TOKEN_HEADER).or_else(|| query(uri, "token"))?;
-    Some(Name { id: unhex(id)?, token: unhex(token)? })
+    AnswerHandle::parse(id, token)
 }
 
 /// A field of the query; what stands there needs no escapes.
@@ -171,29 +176,4 @@ fn query<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
-}
-
-/// Lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; 16]> {
-    let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = u128::from_str_radix(text, 16).ok().filter(|_| digits)?;
-    Some(number.to_be_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_32_digits() {
-        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 255];
-        assert_eq!(unhex(&hex(&bytes)), Some(bytes));
-        for bad in ["", "01", &"+".repeat(32), &format!("+{}", "1".repeat(31)), &"g".repeat(32)] {
-            assert_eq!(unhex(bad), None, "{bad}");
-        }
-    }
 }

@@ -17,7 +17,7 @@ use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::frame::{Frame, Resume};
-use loquent_proto::{Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
+use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::app::HttpOptions;
 use loquent_server::auth::ApiKeys;
 use loquent_server::delivery::StreamBounds;
@@ -25,7 +25,7 @@ use loquent_server::model::{ChatFormat, Model, SamplingDefaults, end_tokens};
 use loquent_server::quic::{ALPN, CertificateSource, Kind, Message, QuicOptions, put_message};
 use loquent_server::server::{self, Loaded, Options, ServiceOptions};
 use loquent_server::service::Policy;
-use loquent_server::streams::{Name, StreamLimits};
+use loquent_server::streams::StreamLimits;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -459,7 +459,7 @@ pub struct Reader {
     pub stream: Stream,
     pub receiver: Receiver,
     pub number: u64,
-    pub name: Option<Name>,
+    pub name: Option<AnswerHandle>,
     pub deltas: Vec<Delta>,
     pub said: Vec<Said>,
     /// Log frames that came by datagram, and by the stream.
@@ -507,13 +507,18 @@ impl Reader {
     }
 
     /// Asks for the answer `name` from `offset` on.
-    pub async fn resume(connection: &Session, number: u64, name: &Name, offset: u64) -> Self {
+    pub async fn resume(
+        connection: &Session,
+        number: u64,
+        name: &AnswerHandle,
+        offset: u64,
+    ) -> Self {
         let mut reader = Self::new(connection, number, offset).await;
         reader.say_resume(name, offset).await;
         reader
     }
 
-    async fn say_resume(&mut self, name: &Name, offset: u64) {
+    async fn say_resume(&mut self, name: &AnswerHandle, offset: u64) {
         let mut frame = Vec::new();
         let resume = Resume { stream: self.number, id: name.id, token: name.token, offset };
         Frame::Resume(resume).encode(false, &mut frame);
@@ -637,17 +642,9 @@ impl Reader {
 }
 
 /// The name in an ANSWER.
-pub fn name(head: &Value) -> Name {
-    let bytes = |field: &str| {
-        let text = head[field].as_str().unwrap();
-        assert_eq!(text.len(), 32);
-        u128::from_str_radix(text, 16).unwrap().to_be_bytes()
-    };
-    Name { id: bytes("id"), token: bytes("token") }
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+pub fn name(head: &Value) -> AnswerHandle {
+    let field = |field: &str| head[field].as_str().unwrap();
+    AnswerHandle::parse(field("id"), field("token")).unwrap()
 }
 
 /// One value of `/metrics`.

@@ -31,7 +31,7 @@ async fn load_server() {
         ..Setup::default()
     };
     let server = start(setup).await;
-    let hash = hex(&server.certificate);
+    let hash = loquent_proto::hex::encode(&server.certificate);
     let line = json!({"http": server.http, "quic": server.quic, "certificate": hash});
     println!("\n{line}");
     std::io::stdout().flush().unwrap();

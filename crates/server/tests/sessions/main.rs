@@ -167,8 +167,8 @@ async fn quic_is_lost_for_good_and_events_finish_the_answer() {
     let name = reader.name.unwrap();
     let path = format!(
         "/v1/streams/{}?token={}&from={}",
-        hex(&name.id),
-        hex(&name.token),
+        name.id_hex(),
+        name.token_hex(),
         reader.receiver.shown()
     );
     let (status, _, mut body) = open(server.http, "GET", &path, &[], "").await;
@@ -225,8 +225,8 @@ async fn a_wrong_token_is_as_good_as_an_unknown_id() {
         let mut thief = Reader::resume(&connection, number, name, 0).await;
         thief.run(usize::MAX).await;
         assert!(thief.failed && thief.deltas.is_empty());
-        let path = format!("/v1/streams/{}", hex(&name.id));
-        let token = hex(&name.token);
+        let path = format!("/v1/streams/{}", name.id_hex());
+        let token = name.token_hex();
         let given = [("x-loquent-stream-token", token.as_str())];
         for method in ["GET", "DELETE"] {
             answers.push(request(server.http, method, &path, &given, "").await);
@@ -271,7 +271,7 @@ async fn a_stop_frees_the_engine_at_once() {
         reader.run(20).await;
         assert_eq!(metric(&server, "num_requests_running").await, 1.0, "{how}");
         let name = reader.name.unwrap();
-        let path = format!("/v1/streams/{}?token={}", hex(&name.id), hex(&name.token));
+        let path = format!("/v1/streams/{}?token={}", name.id_hex(), name.token_hex());
         match *how {
             "stop" => {
                 reader.receiver.stop();

@@ -49,7 +49,7 @@ async fn a_question_asked_by_quic_is_joined_over_http() {
         headers.extend(bearer.as_deref().map(|bearer| ("authorization", bearer)));
         open(server.http, "POST", "/v1/chat/completions", &headers, body).await
     };
-    let id = hex(&reader.name.unwrap().id);
+    let id = reader.name.unwrap().id_hex();
     let resumable = chat(200, json!({"resumable": true}));
     let (status, headers, mut joined_body) = joined(&resumable, "k-1", None).await;
     assert_eq!((status, headers["x-loquent-stream-id"].to_str().unwrap()), (200, id.as_str()));
