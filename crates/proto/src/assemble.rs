@@ -59,7 +59,7 @@ impl Assembler {
     }
 
     /// Offset below which every byte has arrived: the cumulative acknowledgement (D-5.2).
-    pub fn cum(&self) -> u64 {
+    pub fn cumulative(&self) -> u64 {
         self.read_off + (self.ready.len() - self.taken) as u64
     }
 
@@ -83,7 +83,7 @@ impl Assembler {
         self.held_bytes
     }
 
-    /// Takes in `bytes` at `offset`; returns whether [`Self::cum`] moved.
+    /// Takes in `bytes` at `offset`; returns whether [`Self::cumulative`] moved.
     ///
     /// # Errors
     /// [`Error::NoRoom`] if the limits do not allow it (the part that fits contiguously
@@ -94,14 +94,14 @@ impl Assembler {
             return Err(error);
         }
         let end = offset.checked_add(bytes.len() as u64).ok_or(Error::Malformed)?;
-        let cum = self.cum();
-        if end <= cum {
+        let cumulative = self.cumulative();
+        if end <= cumulative {
             return Ok(false);
         }
-        if offset > cum {
+        if offset > cumulative {
             return self.hold(offset, bytes).map(|()| false);
         }
-        let news = &bytes[(cum - offset) as usize..];
+        let news = &bytes[(cumulative - offset) as usize..];
         let room = self.limits.max_bytes.saturating_sub(self.len());
         // Held ranges can always be had again; contiguous bytes cannot wait for them.
         if news.len() > room {
@@ -195,13 +195,13 @@ impl Assembler {
 
     fn join_held(&mut self) {
         while let Some((&start, _)) = self.held.first_key_value() {
-            let cum = self.cum();
-            if start > cum {
+            let cumulative = self.cumulative();
+            if start > cumulative {
                 return;
             }
             let bytes = self.held.remove(&start).unwrap_or_default();
             self.held_bytes -= bytes.len();
-            if let Some(news) = bytes.get((cum - start) as usize..) {
+            if let Some(news) = bytes.get((cumulative - start) as usize..) {
                 self.append(news);
             }
         }

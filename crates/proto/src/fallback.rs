@@ -69,7 +69,7 @@ impl DatagramHealth {
             unacked_since: sender.unacked_since().filter(|_| active),
             last_arrival: sender.last_arrival(),
             rtt: sender.rtt().smoothed(),
-            cumulative: sender.cum(),
+            cumulative: sender.cumulative(),
         }
     }
 
@@ -153,7 +153,7 @@ impl ReliableFallback {
         out: &mut Vec<u8>,
     ) -> Option<Range<u64>> {
         let FallbackState::Active { next, .. } = &mut self.state else { return None };
-        let from = sender.cum().max(*next);
+        let from = sender.cumulative().max(*next);
         let range = sender.transmit_reliable(from, max_bytes, out)?;
         *next = range.end;
         Some(range)

@@ -70,14 +70,14 @@ pub struct Ack {
     /// Counts this stream's ACK frames, from 0: the newest knows the reader's state.
     pub number: u64,
     /// Log offset below which everything has arrived.
-    pub cum: u64,
+    pub cumulative: u64,
     /// Largest packet number that arrived; `None` before the first.
     pub largest: Option<u64>,
     /// Bit i: packet `largest - 1 - i` has not arrived; [`ACK_WINDOW`] bits.
     pub missing: u64,
     /// How long the receiver held this since `largest` arrived, in wire units of 125 µs.
     pub hold: Micros,
-    /// Log bytes that have arrived and are not shown yet (`cum` minus the shown offset).
+    /// Log bytes that have arrived and are not shown yet (`cumulative` minus the shown offset).
     pub unshown: u64,
     /// Log bytes per second at which the reader shows them; 0: at once.
     pub pace: u64,
@@ -85,7 +85,7 @@ pub struct Ack {
     pub hidden: bool,
     /// The receiver asks to be answered, with new bytes or none.
     pub probe: bool,
-    /// Ranges that have arrived beyond `cum`, ascending, apart.
+    /// Ranges that have arrived beyond `cumulative`, ascending, apart.
     pub ranges: Vec<Range<u64>>,
 }
 
@@ -223,14 +223,15 @@ impl Ack {
     fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(self.ranges.len() <= MAX_ACK_RANGES);
         out.push(if self.hidden { HIDDEN } else { 0 } | if self.probe { PROBE } else { 0 });
-        for field in [self.stream, self.number, self.cum, self.largest.map_or(0, |n| n + 1)] {
+        for field in [self.stream, self.number, self.cumulative, self.largest.map_or(0, |n| n + 1)]
+        {
             put_int(out, field);
         }
         put_int(out, self.missing);
         put_int(out, self.hold.0 / Self::HOLD_UNIT_MICROS);
         put_int(out, self.unshown);
         put_int(out, self.pace);
-        let mut from = self.cum;
+        let mut from = self.cumulative;
         for range in &self.ranges {
             put_int(out, range.start - from);
             put_int(out, range.end - range.start);
@@ -243,16 +244,16 @@ impl Ack {
         if flags & !(HIDDEN | PROBE) != 0 {
             return Err(Error::Malformed);
         }
-        let (stream, number, cum, largest) = (r.int()?, r.int()?, r.int()?, r.int()?);
+        let (stream, number, cumulative, largest) = (r.int()?, r.int()?, r.int()?, r.int()?);
         let (missing, hold, unshown, pace) = (r.int()?, r.int()?, r.int()?, r.int()?);
-        if unshown > cum {
+        if unshown > cumulative {
             return Err(Error::Malformed);
         }
-        let ranges = decode_ranges(cum, r)?;
+        let ranges = decode_ranges(cumulative, r)?;
         Ok(Self {
             stream,
             number,
-            cum,
+            cumulative,
             largest: largest.checked_sub(1),
             missing,
             hold: Micros(hold).times(Self::HOLD_UNIT_MICROS),
@@ -265,9 +266,9 @@ impl Ack {
     }
 }
 
-fn decode_ranges(cum: u64, r: &mut Reader<'_>) -> Result<Vec<Range<u64>>, Error> {
+fn decode_ranges(cumulative: u64, r: &mut Reader<'_>) -> Result<Vec<Range<u64>>, Error> {
     let mut ranges = Vec::new();
-    let mut from = cum;
+    let mut from = cumulative;
     while !r.rest().is_empty() {
         let start = from + r.int()?;
         let end = start + r.int()?;

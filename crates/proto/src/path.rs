@@ -89,7 +89,7 @@ struct SentPacket {
 
 /// A path's estimates and its recent packets.
 #[derive(Debug, Clone)]
-pub struct Path {
+pub struct PathEstimate {
     /// Round-trip estimates.
     pub rtt: Rtt,
     sent: VecDeque<SentPacket>,
@@ -99,7 +99,7 @@ pub struct Path {
     arrival_seen: Option<Micros>,
 }
 
-impl Path {
+impl PathEstimate {
     /// A path on which packets from `first_packet` on travel; `initial_rtt` until one is
     /// measured.
     pub fn new(first_packet: u64, initial_rtt: Micros) -> Self {

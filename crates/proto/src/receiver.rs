@@ -13,7 +13,7 @@
 //!         ReceiverEvent::Delta { delta, .. } => println!("{delta:?}"), // show it
 //!         ReceiverEvent::Complete => {}  // the answer is whole
 //!         ReceiverEvent::Failed(_) => {} // it never will be
-//!         ReceiverEvent::Silent => {}    // reconnect, resume from `receiver.cum()`
+//!         ReceiverEvent::Silent => {}    // reconnect, resume from `receiver.cumulative()`
 //!     }
 //! }
 //! let mut datagram = Vec::new();
@@ -30,7 +30,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::frame::{ACK_WINDOW, Ack, Data, Frame, MAX_ACK_RANGES};
-use crate::pace::{Pace, Pacer};
+use crate::playout::{Playout, PlayoutClock};
 use crate::wire::MAX_INT;
 use crate::{Assembler, AssemblerLimits, Delta, Error, Micros};
 
@@ -42,7 +42,7 @@ pub struct ReceiverConfig {
     /// Frames carry a checksum and must (D-2.4). Default off.
     pub checked: bool,
     /// When to show what has arrived. Default at once.
-    pub pace: Pace,
+    pub playout: Playout,
     /// Gap between acknowledgements that carry no news. Default 100 ms: in simulation, four
     /// times as many gain nothing on any channel, and each costs a server as much as a packet
     /// that it sends.
@@ -62,7 +62,7 @@ impl Default for ReceiverConfig {
         Self {
             limits: AssemblerLimits::default(),
             checked: false,
-            pace: Pace::OFF,
+            playout: Playout::IMMEDIATE,
             ack_gap: Micros::from_ms(100),
             probe_after: Micros::from_ms(2_000),
             silent_after: Micros::from_ms(10_000),
@@ -100,7 +100,7 @@ enum State {
     Closed,
 }
 
-/// Deltas read ahead for the pacer; the rest waits as bytes.
+/// Deltas read ahead for the playout clock; the rest waits as bytes.
 const MAX_QUEUE: usize = 512;
 
 /// Events that wait for a driver; the deltas of further ones count as not shown, which bounds
@@ -117,7 +117,7 @@ pub struct Receiver {
     stream: u64,
     state: State,
     assembler: Assembler,
-    pacer: Pacer,
+    playout: PlayoutClock,
     /// Read from the log, not shown yet.
     queue: VecDeque<(u64, Delta)>,
     queued_tokens: u64,
@@ -179,7 +179,7 @@ impl Receiver {
             stream,
             state: State::Open,
             assembler: Assembler::new(offset, config.limits),
-            pacer: Pacer::new(config.pace),
+            playout: PlayoutClock::new(config.playout),
             queue: VecDeque::new(),
             queued_tokens: 0,
             events: VecDeque::new(),
@@ -199,7 +199,7 @@ impl Receiver {
     }
 
     /// Goes on with the same answer on another path, as `stream` of another connection:
-    /// what has arrived stays. Ask the sender to resume from [`Self::cum`].
+    /// what has arrived stays. Ask the sender to resume from [`Self::cumulative`].
     pub fn migrate(&mut self, now: Micros, stream: u64) {
         self.stream = stream;
         self.arrived = Arrived::default();
@@ -209,8 +209,8 @@ impl Receiver {
     }
 
     /// Offset below which every byte has arrived: where a resume in place goes on.
-    pub fn cum(&self) -> u64 {
-        self.assembler.cum()
+    pub fn cumulative(&self) -> u64 {
+        self.assembler.cumulative()
     }
 
     /// Offset after the last delta that was due to be shown: where a receiver that lost
@@ -235,9 +235,9 @@ impl Receiver {
     }
 
     /// The reader's speed has changed.
-    pub fn set_pace(&mut self, now: Micros, pace: Pace) {
+    pub fn set_playout(&mut self, now: Micros, playout: Playout) {
         self.catch_up(now);
-        self.pacer.set_pace(pace);
+        self.playout.set_playout(playout);
         self.ack_at = Some(now);
         self.show_due(now);
     }
@@ -296,7 +296,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Reads records for the pacer, as far as its queue allows.
+    /// Reads records for the playout clock, as far as its queue allows.
     fn read_ahead(&mut self, now: Micros) {
         let mut arrived = 0u32;
         while self.queue.len() < MAX_QUEUE && self.state == State::Open {
@@ -314,14 +314,14 @@ impl Receiver {
             }
         }
         if arrived > 0 {
-            self.pacer.on_arrival(now, arrived);
+            self.playout.on_arrival(now, arrived);
         }
     }
 
     /// Shows what became due since the latest call, each delta at its own time: the pace is
     /// the same however coarse the driver's timers are.
     fn catch_up(&mut self, now: Micros) {
-        while let Some(at) = self.pacer.next_at().filter(|at| *at <= now) {
+        while let Some(at) = self.playout.next_at().filter(|at| *at <= now) {
             let shown = self.shown;
             self.show_due(at.max(self.now));
             if self.shown == shown {
@@ -335,7 +335,7 @@ impl Receiver {
     fn show_due(&mut self, now: Micros) {
         while let Some((_, delta)) = self.queue.front() {
             let held_back = delta.tokens() > 0 && !self.hidden;
-            let early = held_back && self.pacer.next_at().is_some_and(|at| at > now);
+            let early = held_back && self.playout.next_at().is_some_and(|at| at > now);
             if early || self.events.len() >= MAX_EVENTS {
                 return;
             }
@@ -344,7 +344,7 @@ impl Receiver {
             };
             let tokens = delta.tokens();
             self.queued_tokens -= u64::from(tokens);
-            self.pacer.on_shown(now, tokens, self.queued_tokens);
+            self.playout.on_shown(now, tokens, self.queued_tokens);
             self.show(now, offset, delta);
             self.read_ahead(now);
         }
@@ -392,7 +392,7 @@ impl Receiver {
             State::Closed => return None,
         };
         let room = self.events.len() < MAX_EVENTS;
-        let show = self.queue.front().filter(|_| room).and_then(|_| self.pacer.next_at());
+        let show = self.queue.front().filter(|_| room).and_then(|_| self.playout.next_at());
         [linger, show, self.ack_at, self.probe_at(), self.silent_at()].into_iter().flatten().min()
     }
 
@@ -426,15 +426,15 @@ impl Receiver {
     }
 
     fn ack(&self, now: Micros, probe: bool) -> Ack {
-        let cum = self.assembler.cum();
+        let cumulative = self.assembler.cumulative();
         Ack {
             stream: self.stream,
             number: self.next_ack,
-            cum,
+            cumulative,
             largest: self.arrived.largest,
             missing: self.arrived.missing(),
             hold: now.since(self.arrived.largest_at),
-            unshown: cum - self.shown,
+            unshown: cumulative - self.shown,
             pace: self.pace_bytes_per_s(now),
             hidden: self.hidden,
             probe,
@@ -444,7 +444,7 @@ impl Receiver {
 
     /// How fast unshown bytes are being shown; 0 if nothing is held back.
     fn pace_bytes_per_s(&self, now: Micros) -> u64 {
-        let step = self.pacer.step(now, self.queued_tokens);
+        let step = self.playout.step(now, self.queued_tokens);
         let queued = self.queue.back().map_or(0, |(end, _)| end - self.shown);
         if step == Micros::ZERO || self.queued_tokens == 0 || self.hidden {
             return 0;

@@ -10,8 +10,8 @@ fn any_ack() -> impl Strategy<Value = Ack> {
     let ranges = prop::collection::vec((1u64..1000, 1u64..1000), 0..=8);
     let fields = (INT, INT, 0u64..1 << 40, prop::option::of(0u64..1 << 40), INT, 0u64..1 << 40);
     (fields, any::<u64>(), INT, any::<[bool; 2]>(), ranges).prop_map(
-        |((stream, number, cum, largest, missing, hold), unshown, pace, flags, ranges)| {
-            let mut from = cum;
+        |((stream, number, cumulative, largest, missing, hold), unshown, pace, flags, ranges)| {
+            let mut from = cumulative;
             let ranges = ranges.into_iter().map(|(gap, len)| {
                 let start = from + gap;
                 from = start + len;
@@ -20,11 +20,11 @@ fn any_ack() -> impl Strategy<Value = Ack> {
             Ack {
                 stream,
                 number,
-                cum,
+                cumulative,
                 largest,
                 missing,
                 hold: Micros(hold / 125 * 125),
-                unshown: unshown % (cum + 1),
+                unshown: unshown % (cumulative + 1),
                 pace,
                 hidden: flags[0],
                 probe: flags[1],

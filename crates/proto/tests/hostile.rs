@@ -14,8 +14,8 @@ fn any_ack() -> impl Strategy<Value = Ack> {
         any::<[bool; 2]>(),
         ranges,
     )
-        .prop_map(|((number, cum, largest, missing), unshown, pace, flags, ranges)| {
-            let mut from = cum;
+        .prop_map(|((number, cumulative, largest, missing), unshown, pace, flags, ranges)| {
+            let mut from = cumulative;
             let ranges = ranges.into_iter().map(|(gap, len)| {
                 let start = from + gap;
                 from = start + len;
@@ -24,11 +24,11 @@ fn any_ack() -> impl Strategy<Value = Ack> {
             Ack {
                 stream: 1,
                 number,
-                cum,
+                cumulative,
                 largest: largest.filter(|n| *n < (1 << 53) - 1),
                 missing,
                 hold: Micros(missing % 1_000_000),
-                unshown: unshown % (cum + 1),
+                unshown: unshown % (cumulative + 1),
                 pace,
                 hidden: flags[0],
                 probe: flags[1],
@@ -70,7 +70,7 @@ proptest! {
             }
             prop_assert!(drain(&mut sender, now) <= 8);
             prop_assert!(sender.poll_timeout().is_none_or(|at| at > now));
-            prop_assert!(sender.cum() <= sender.log().head());
+            prop_assert!(sender.cumulative() <= sender.log().head());
         }
     }
 

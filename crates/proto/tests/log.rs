@@ -160,10 +160,10 @@ proptest! {
             if polls { while let Ok(Some(_)) = assembler.poll() {} }
             let held: Vec<_> = assembler.held().collect();
             prop_assert!(held.len() <= 4);
-            let waiting = assembler.cum() - assembler.cursor();
+            let waiting = assembler.cumulative() - assembler.cursor();
             prop_assert!(waiting + held.iter().map(|r| r.end - r.start).sum::<u64>() <= 500);
             prop_assert!(held.windows(2).all(|w| w[0].end < w[1].start));
-            prop_assert!(held.iter().all(|r| r.start > assembler.cum()));
+            prop_assert!(held.iter().all(|r| r.start > assembler.cumulative()));
         }
     }
 

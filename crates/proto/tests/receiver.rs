@@ -1,9 +1,9 @@
 //! A receiver by itself, driven as coarse timers and slow readers drive it.
 
 use loquent_proto::frame::{Data, Frame};
-use loquent_proto::{Delta, Log, Micros, Pace, Receiver, ReceiverConfig, ReceiverEvent};
+use loquent_proto::{Delta, Log, Micros, Playout, Receiver, ReceiverConfig, ReceiverEvent};
 
-const PACE: Pace = Pace { buffer: Micros::ZERO, max_tokens_per_s: Some(100) };
+const PLAYOUT: Playout = Playout { buffer: Micros::ZERO, max_tokens_per_s: Some(100) };
 
 fn ms(ms: u64) -> Micros {
     Micros::from_ms(ms)
@@ -27,8 +27,8 @@ fn deliver(receiver: &mut Receiver, now: Micros, packet: u64, offset: u64, bytes
     receiver.handle_datagram(now, &datagram).expect("a frame");
 }
 
-fn paced(pace: Pace) -> Receiver {
-    Receiver::new(ms(0), 7, 0, ReceiverConfig { pace, ..ReceiverConfig::default() })
+fn paced(playout: Playout) -> Receiver {
+    Receiver::new(ms(0), 7, 0, ReceiverConfig { playout, ..ReceiverConfig::default() })
 }
 
 fn poll_all(receiver: &mut Receiver) -> Vec<ReceiverEvent> {
@@ -37,7 +37,7 @@ fn poll_all(receiver: &mut Receiver) -> Vec<ReceiverEvent> {
 
 #[test]
 fn a_coarse_timer_does_not_slow_the_pace() {
-    let mut receiver = paced(PACE);
+    let mut receiver = paced(PLAYOUT);
     deliver(&mut receiver, ms(0), 0, 0, &log(200));
     let mut shown = poll_all(&mut receiver).len();
     // 100 tokens a second take a second for 100, even if the driver comes every 50 ms.
@@ -50,7 +50,7 @@ fn a_coarse_timer_does_not_slow_the_pace() {
 
 #[test]
 fn what_was_missed_while_nothing_was_there_is_not_made_up_for() {
-    let (mut receiver, bytes) = (paced(PACE), log(50));
+    let (mut receiver, bytes) = (paced(PLAYOUT), log(50));
     let half = bytes.len() / 2;
     deliver(&mut receiver, ms(0), 0, 0, &bytes[..half]);
     receiver.handle_timeout(ms(2_000));
@@ -63,7 +63,7 @@ fn what_was_missed_while_nothing_was_there_is_not_made_up_for() {
 
 #[test]
 fn nothing_is_missed_once_everything_has_arrived() {
-    let mut receiver = paced(Pace { max_tokens_per_s: Some(1), ..PACE });
+    let mut receiver = paced(Playout { max_tokens_per_s: Some(1), ..PLAYOUT });
     deliver(&mut receiver, ms(0), 0, 0, &log(30));
     let (mut now, mut events, mut out) = (ms(0), Vec::new(), Vec::new());
     let mut gone = Vec::new();
@@ -81,21 +81,25 @@ fn nothing_is_missed_once_everything_has_arrived() {
 
 #[test]
 fn a_driver_that_stops_polling_stops_the_log() {
-    let mut receiver = paced(Pace::OFF);
+    let mut receiver = paced(Playout::IMMEDIATE);
     let bytes = log(100_000);
     let (mut now, mut packet) = (0, 0);
     // Whatever is sent again and again, at most the bound is taken in.
     for offset in (0..bytes.len()).step_by(1_000) {
         now += 1;
-        let cum = receiver.cum().min(offset as u64) as usize;
-        let end = bytes.len().min(cum + 1_000);
-        deliver(&mut receiver, ms(now), packet, cum as u64, &bytes[cum..end]);
+        let cumulative = receiver.cumulative().min(offset as u64) as usize;
+        let end = bytes.len().min(cumulative + 1_000);
+        deliver(&mut receiver, ms(now), packet, cumulative as u64, &bytes[cumulative..end]);
         packet += 1;
     }
     let most = ReceiverConfig::default().limits.max_bytes as u64;
-    assert!(receiver.cum() <= receiver.shown() + most, "{}", receiver.cum());
+    assert!(receiver.cumulative() <= receiver.shown() + most, "{}", receiver.cumulative());
     assert!(receiver.shown() < 10_000, "{} bytes count as shown", receiver.shown());
     // Once it polls again, all of what arrived comes out without another packet.
-    let (cum, shown) = (receiver.cum(), poll_all(&mut receiver).len());
-    assert!(shown > 512 && receiver.shown() + 16 > cum, "{shown}: {} {cum}", receiver.shown());
+    let (cumulative, shown) = (receiver.cumulative(), poll_all(&mut receiver).len());
+    assert!(
+        shown > 512 && receiver.shown() + 16 > cumulative,
+        "{shown}: {} {cumulative}",
+        receiver.shown()
+    );
 }

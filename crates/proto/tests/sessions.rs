@@ -3,7 +3,7 @@
 mod pair;
 
 use loquent_proto::{
-    AssemblerLimits, Delta, Error, Micros, Pace, ReceiverConfig, SenderConfig, SenderEvent,
+    AssemblerLimits, Delta, Error, Micros, Playout, ReceiverConfig, SenderConfig, SenderEvent,
     SenderState,
 };
 use pair::{LinkConfig, Markov, Pair, Rng, stall_ratio};
@@ -148,11 +148,11 @@ fn harsh_configs(rng: &mut Rng) -> (SenderConfig, ReceiverConfig) {
         ..SenderConfig::default()
     };
     let limit = rng.below(60);
-    let pace = Pace {
+    let playout = Playout {
         buffer: ms(rng.below(2) * rng.below(300)),
         max_tokens_per_s: (limit > 10).then_some(limit as u32),
     };
-    (sender, ReceiverConfig { checked: true, pace, ..ReceiverConfig::default() })
+    (sender, ReceiverConfig { checked: true, playout, ..ReceiverConfig::default() })
 }
 
 /// One session over links that lose, reorder, double, corrupt and are thin, with
@@ -242,8 +242,8 @@ fn a_reader_that_lost_everything_can_have_it_again() {
 #[test]
 fn a_slow_reader_is_served_lazily_and_without_stalls() {
     let links = [LinkConfig::bursty(50), LinkConfig::bursty(50)];
-    let pace = Pace { buffer: Micros::ZERO, max_tokens_per_s: Some(15) };
-    let reader = ReceiverConfig { pace, ..ReceiverConfig::default() };
+    let playout = Playout { buffer: Micros::ZERO, max_tokens_per_s: Some(15) };
+    let reader = ReceiverConfig { playout, ..ReceiverConfig::default() };
     let mut pair = Pair::new(SenderConfig::default(), reader, links, 9);
     let generated = generate(&mut pair, 500, ms(20));
     assert_delivered(&mut pair, &generated, "slow reader");

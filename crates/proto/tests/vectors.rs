@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use loquent_proto::delta::Delta;
 use loquent_proto::frame::{Ack, Data, Frame, Resume};
 use loquent_proto::wire::{Reader, put_int};
-use loquent_proto::{Error, Log, Micros, Pace, Receiver, ReceiverConfig, ReceiverEvent};
+use loquent_proto::{Error, Log, Micros, Playout, Receiver, ReceiverConfig, ReceiverEvent};
 use serde_json::{Value, json};
 
 fn check(name: &str, about: &str, cases: Vec<Value>) {
@@ -69,7 +69,7 @@ fn frame_json(frame: &Frame<'_>) -> Value {
             "bytes": hex(bytes),
         }),
         Frame::Ack(ack) => json!({
-            "kind": "ack", "stream": ack.stream, "number": ack.number, "cum": ack.cum,
+            "kind": "ack", "stream": ack.stream, "number": ack.number, "cumulative": ack.cumulative,
             "largest": ack.largest, "missing": ack.missing, "hold_us": ack.hold.0,
             "unshown": ack.unshown, "pace": ack.pace, "hidden": ack.hidden, "probe": ack.probe,
             "ranges": ack.ranges.iter().map(|r| [r.start, r.end]).collect::<Vec<_>>(),
@@ -188,7 +188,7 @@ fn frames() -> Vec<(Frame<'static>, bool)> {
     let full = Ack {
         stream: 70_000,
         number: 300,
-        cum: 5_000,
+        cumulative: 5_000,
         largest: Some(412),
         missing: 0b1011,
         hold: Micros(12_500),
@@ -204,7 +204,7 @@ fn frames() -> Vec<(Frame<'static>, bool)> {
         (Frame::Data(Data { stream: 1, packet: 300, offset: 20_000, bytes: b"" }), false),
         (Frame::Data(Data { stream: 1, packet: 1, offset: 6, bytes: b"\x85 you." }), true),
         (Frame::Ack(ack.clone()), false),
-        (Frame::Ack(Ack { cum: 6, largest: Some(0), ..ack }), false),
+        (Frame::Ack(Ack { cumulative: 6, largest: Some(0), ..ack }), false),
         (Frame::Ack(full.clone()), false),
         (Frame::Ack(full), true),
         (Frame::Resume(resume), false),
@@ -302,7 +302,7 @@ impl Script {
             datagram.clear();
         }
         step["sent"] = json!(sent);
-        step["cum"] = json!(self.receiver.cum());
+        step["cumulative"] = json!(self.receiver.cumulative());
         step["wake_us"] = json!(self.receiver.poll_timeout().map(|at| at.0));
         if let Some(error) = error {
             step["error"] = json!(error_name(error));
@@ -310,9 +310,9 @@ impl Script {
         self.steps.push(step);
     }
 
-    fn case(self, name: &str, pace: Pace) -> Value {
+    fn case(self, name: &str, playout: Playout) -> Value {
         let pace = json!({
-            "buffer_us": pace.buffer.0, "max_tokens_per_s": pace.max_tokens_per_s,
+            "buffer_us": playout.buffer.0, "max_tokens_per_s": playout.max_tokens_per_s,
         });
         json!({ "name": name, "stream": 1, "from": 0, "pace": pace, "steps": self.steps })
     }
@@ -355,7 +355,7 @@ fn lossy_session() -> Value {
     script.data(260, 0..200, 0);
     script.wait(350);
     script.wait(3_250); // the end of lingering
-    script.case("loss, reordering, repetition, a hidden page, the end", Pace::OFF)
+    script.case("loss, reordering, repetition, a hidden page, the end", Playout::IMMEDIATE)
 }
 
 fn silent_session() -> Value {
@@ -365,7 +365,7 @@ fn silent_session() -> Value {
         script.wait(ms);
     }
     script.data(40_000, 0..200, 0);
-    script.case("silence, probes, and a late answer", Pace::OFF)
+    script.case("silence, probes, and a late answer", Playout::IMMEDIATE)
 }
 
 fn broken_sessions() -> [Value; 3] {
@@ -379,20 +379,21 @@ fn broken_sessions() -> [Value; 3] {
     let mut failed = Script::new(ReceiverConfig::default(), &[Delta::text("a"), error]);
     failed.data(0, 0..100, 0);
     [
-        unreadable.case("a log that cannot be read", Pace::OFF),
-        gone.case("a stream that the sender does not have", Pace::OFF),
-        failed.case("an answer that failed", Pace::OFF),
+        unreadable.case("a log that cannot be read", Playout::IMMEDIATE),
+        gone.case("a stream that the sender does not have", Playout::IMMEDIATE),
+        failed.case("an answer that failed", Playout::IMMEDIATE),
     ]
 }
 
 fn paced_session() -> Value {
-    let pace = Pace { buffer: Micros::ZERO, max_tokens_per_s: Some(10) };
-    let mut script = Script::new(ReceiverConfig { pace, ..ReceiverConfig::default() }, &answer());
+    let playout = Playout { buffer: Micros::ZERO, max_tokens_per_s: Some(10) };
+    let mut script =
+        Script::new(ReceiverConfig { playout, ..ReceiverConfig::default() }, &answer());
     script.data(0, 0..200, 0);
     for ms in [50, 100, 200, 300, 400] {
         script.wait(ms);
     }
-    script.case("a reader of ten tokens per second", pace)
+    script.case("a reader of ten tokens per second", playout)
 }
 
 #[test]
@@ -403,7 +404,7 @@ fn sessions() {
         "receiver.json",
         "Sessions of a receiver with default parameters. After each step at \
         `at_ms` (a datagram arrives, the page is hidden or shown, or only time has passed) it \
-        shows `events` and sends `sent`; then `cum` bytes have arrived and it next wakes at \
+        shows `events` and sends `sent`; then `cumulative` bytes have arrived and it next wakes at \
         `wake_us`. A step with `error` had no effect.",
         cases,
     );

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use loquent_proto::pace::Pacer;
-use loquent_proto::{Micros, Pace};
+use loquent_proto::playout::PlayoutClock;
+use loquent_proto::{Micros, Playout};
 
 /// A reader as written in a plan; by default everything is shown as it comes.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -22,8 +22,8 @@ pub struct Reader {
 
 impl Reader {
     /// Its pace, for the production code.
-    pub fn pace(&self) -> Pace {
-        Pace {
+    pub fn pace(&self) -> Playout {
+        Playout {
             buffer: Micros((self.buffer_ms * 1e3) as u64),
             max_tokens_per_s: self.max_tokens_per_s,
         }
@@ -31,7 +31,7 @@ impl Reader {
 
     /// Whether anything is ever shown later than it could be.
     pub fn holds_back(&self) -> bool {
-        !self.pace().is_off()
+        !self.pace().is_immediate()
     }
 
     /// From when to when the page is hidden, in µs.
@@ -59,7 +59,7 @@ impl Reader {
 /// deliver and not in how it is shown.
 #[derive(Debug)]
 pub struct Shower {
-    pacer: Pacer,
+    pacer: PlayoutClock,
     hidden: bool,
     arrived: u64,
     shown: u64,
@@ -67,8 +67,8 @@ pub struct Shower {
 
 impl Shower {
     /// A client that has shown nothing yet.
-    pub fn new(pace: Pace) -> Self {
-        Self { pacer: Pacer::new(pace), hidden: false, arrived: 0, shown: 0 }
+    pub fn new(pace: Playout) -> Self {
+        Self { pacer: PlayoutClock::new(pace), hidden: false, arrived: 0, shown: 0 }
     }
 
     /// Nobody looks any more, or somebody does again.
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn without_a_pace_everything_is_due_at_once() {
-        let mut shower = Shower::new(Pace::OFF);
+        let mut shower = Shower::new(Playout::IMMEDIATE);
         shower.handle_arrival(5, 3);
         assert_eq!(shower.take_due(5), 3);
         assert_eq!(shower.poll_timeout(), None);

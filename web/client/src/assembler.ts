@@ -55,7 +55,7 @@ export class Assembler {
   }
 
   /** Offset below which every byte has arrived: the cumulative acknowledgement (D-5.2). */
-  get cum(): number {
+  get cumulative(): number {
     return this.#cursor + this.#ready.length - this.#taken;
   }
 
@@ -80,7 +80,7 @@ export class Assembler {
   }
 
   /**
-   * Takes in `bytes` at `offset`, copied; returns whether {@link cum} moved.
+   * Takes in `bytes` at `offset`, copied; returns whether {@link cumulative} moved.
    *
    * @throws {WireError} `NoRoom` if the limits do not allow it (what fits contiguously is
    * taken, the rest counts as lost); `Malformed` for offsets that cannot be; or what
@@ -90,13 +90,13 @@ export class Assembler {
     if (this.#failed) throw this.#failed;
     const end = offset + bytes.length;
     if (end > MAX_INT) throw new WireError("Malformed");
-    const cum = this.cum;
-    if (end <= cum) return false;
-    if (offset > cum) {
+    const cumulative = this.cumulative;
+    if (end <= cumulative) return false;
+    if (offset > cumulative) {
       this.#hold(offset, bytes);
       return false;
     }
-    const news = bytes.subarray(cum - offset);
+    const news = bytes.subarray(cumulative - offset);
     // Held ranges can always be had again; contiguous bytes cannot wait for them.
     if (news.length > this.#room()) {
       this.#held = [];
@@ -191,10 +191,10 @@ export class Assembler {
   #joinHeld(): void {
     for (;;) {
       const first = this.#held[0];
-      if (!first || first.start > this.cum) return;
+      if (!first || first.start > this.cumulative) return;
       this.#held.shift();
       this.#heldBytes -= first.bytes.length;
-      const news = this.cum - first.start;
+      const news = this.cumulative - first.start;
       if (news < first.bytes.length) this.#append(first.bytes.subarray(news));
     }
   }

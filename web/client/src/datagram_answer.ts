@@ -106,7 +106,7 @@ export class DatagramAnswer {
     const path = this.#enter(connection);
     const stream = path.number;
     this.#receiver?.migrate(this.#now(), stream);
-    this.#offset = this.#receiver?.cum ?? offset;
+    this.#offset = this.#receiver?.cumulative ?? offset;
     const frame = { kind: "resume", stream, id: fromHex(id), token: fromHex(token), offset: this.#offset } as const;
     void this.#run(path, [encodeMessage(MessageType.Frame, encodeFrame(frame))]);
   }

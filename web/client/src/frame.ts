@@ -34,14 +34,14 @@ export interface AckFrame {
   /** Counts the stream's ACK frames: the newest knows the reader's state. */
   readonly number: number;
   /** Log offset below which everything has arrived. */
-  readonly cum: number;
+  readonly cumulative: number;
   /** Largest packet number that arrived; `null` before the first. */
   readonly largest: number | null;
   /** Bit i: packet `largest - 1 - i` has not arrived; {@link ACK_WINDOW} bits. */
   readonly missing: number;
   /** How long the receiver held this since `largest` arrived, microseconds. */
   readonly hold_us: number;
-  /** Bytes below `cum` that the reader has not been shown. */
+  /** Bytes below `cumulative` that the reader has not been shown. */
   readonly unshown: number;
   /** Log bytes per second at which they are being shown; 0: nothing is held back. */
   readonly pace: number;
@@ -49,7 +49,7 @@ export interface AckFrame {
   readonly hidden: boolean;
   /** Asks to be answered, with new bytes or none. */
   readonly probe: boolean;
-  /** Ranges `[start, end]` that have arrived beyond `cum`, ascending, apart. */
+  /** Ranges `[start, end]` that have arrived beyond `cumulative`, ascending, apart. */
   readonly ranges: readonly (readonly [number, number])[];
 }
 
@@ -157,10 +157,10 @@ function decodeData(reader: Reader): DataFrame {
 
 function encodeAck(out: Writer, ack: AckFrame): void {
   out.byte((ack.hidden ? HIDDEN : 0) | (ack.probe ? PROBE : 0));
-  out.int(ack.stream).int(ack.number).int(ack.cum);
+  out.int(ack.stream).int(ack.number).int(ack.cumulative);
   out.int(ack.largest === null ? 0 : ack.largest + 1).int(ack.missing);
   out.int(Math.floor(ack.hold_us / HOLD_UNIT_US)).int(ack.unshown).int(ack.pace);
-  let from = ack.cum;
+  let from = ack.cumulative;
   for (const [start, end] of ack.ranges) {
     out.int(start - from).int(end - start);
     from = end;
@@ -170,14 +170,14 @@ function encodeAck(out: Writer, ack: AckFrame): void {
 function decodeAck(reader: Reader): AckFrame {
   const flags = reader.byte();
   if (flags & ~(HIDDEN | PROBE)) throw new WireError("Malformed");
-  const [stream, number, cum, largest] = [reader.int(), reader.int(), reader.int(), reader.int()];
+  const [stream, number, cumulative, largest] = [reader.int(), reader.int(), reader.int(), reader.int()];
   const [missing, hold, unshown, pace] = [reader.int(), reader.int(), reader.int(), reader.int()];
-  if (unshown > cum) throw new WireError("Malformed");
+  if (unshown > cumulative) throw new WireError("Malformed");
   return {
     kind: "ack",
     stream,
     number,
-    cum,
+    cumulative,
     largest: largest === 0 ? null : largest - 1,
     missing,
     hold_us: hold * HOLD_UNIT_US,
@@ -185,13 +185,13 @@ function decodeAck(reader: Reader): AckFrame {
     pace,
     hidden: (flags & HIDDEN) !== 0,
     probe: (flags & PROBE) !== 0,
-    ranges: decodeRanges(cum, reader),
+    ranges: decodeRanges(cumulative, reader),
   };
 }
 
-function decodeRanges(cum: number, reader: Reader): [number, number][] {
+function decodeRanges(cumulative: number, reader: Reader): [number, number][] {
   const ranges: [number, number][] = [];
-  let from = cum;
+  let from = cumulative;
   while (reader.left > 0) {
     const start = from + reader.int();
     const end = start + reader.int();

@@ -143,7 +143,7 @@ export class Receiver {
 
   /**
    * Goes on with the same answer on another path, as `stream` of another connection: what
-   * has arrived stays. Ask the sender to resume from {@link cum} (D-6.4).
+   * has arrived stays. Ask the sender to resume from {@link cumulative} (D-6.4).
    */
   migrate(now: number, stream: number): void {
     this.#stream = stream;
@@ -157,8 +157,8 @@ export class Receiver {
   }
 
   /** Offset below which every byte has arrived: where a resume in place goes on. */
-  get cum(): number {
-    return this.#assembler.cum;
+  get cumulative(): number {
+    return this.#assembler.cumulative;
   }
 
   /** Offset after the last delta that was due to be shown. */
@@ -173,7 +173,7 @@ export class Receiver {
 
   /** Whether everything that has arrived was shown, and more is expected. */
   get starved(): boolean {
-    return this.#state.is === "open" && this.#shown === this.cum;
+    return this.#state.is === "open" && this.#shown === this.cumulative;
   }
 
   /** Whether the stream is over and nothing more will be sent or shown. */
@@ -354,16 +354,16 @@ export class Receiver {
   }
 
   #encodeAck(now: number, probe: boolean): Uint8Array {
-    const cum = this.#assembler.cum;
+    const cumulative = this.#assembler.cumulative;
     const ack = {
       kind: "ack",
       stream: this.#stream,
       number: this.#nextAck,
-      cum,
+      cumulative,
       largest: this.#arrived.largest,
       missing: this.#arrived.missing,
       hold_us: Math.max(0, now - this.#arrived.largestAt),
-      unshown: cum - this.#shown,
+      unshown: cumulative - this.#shown,
       pace: this.#paceBytesPerS(now),
       hidden: this.#hidden,
       probe,

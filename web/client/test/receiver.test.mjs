@@ -30,8 +30,8 @@ function session(seed) {
   let acknowledged = 0;
   for (let now = 0; now < 600_000_000 && !(complete && sender.done); now += 5_000) {
     const head = Math.min(sender.log.length, Math.floor(now / 100));
-    const from = sender.cum + Math.floor(random() * random() * Math.max(0, head - sender.cum));
-    const frame = sender.data(head, 1 + Math.floor(random() * 300), random() < 0.5 ? sender.cum : from);
+    const from = sender.cumulative + Math.floor(random() * random() * Math.max(0, head - sender.cumulative));
+    const frame = sender.data(head, 1 + Math.floor(random() * 300), random() < 0.5 ? sender.cumulative : from);
     for (let copies = random() < 0.1 ? 2 : 1; copies > 0; copies--) {
       if (random() >= loss) flying.push({ at: now + Math.floor(random() * 80_000), frame });
     }
@@ -39,8 +39,8 @@ function session(seed) {
     flying = flying.filter(({ at }) => at > now);
     const { events, acks } = drive(receiver, now);
     for (const ack of acks) {
-      assert.ok(ack.cum >= acknowledged, "acknowledgements never go back");
-      acknowledged = ack.cum;
+      assert.ok(ack.cumulative >= acknowledged, "acknowledgements never go back");
+      acknowledged = ack.cumulative;
       if (random() >= loss) sender.handleAck(ack);
     }
     for (const event of events) {
@@ -73,7 +73,7 @@ test("random bytes, and frames with one bit turned, harm nothing and never throw
       checked[bit >> 3] ^= 1 << (bit & 7);
       assert.equal(receiver.handleDatagram(now, checked), "BadChecksum");
     }
-    assert.equal(receiver.cum, 0);
+    assert.equal(receiver.cumulative, 0);
     assert.equal(receiver.handleDatagram(400, encodeFrame(data)), null);
     const { events } = drive(receiver, 400);
     assert.deepEqual(events.flatMap((event) => event.delta ?? []), deltas);
@@ -97,13 +97,13 @@ test("a reader that stops polling makes the sender wait; nothing is lost when it
   const offer = () => {
     let before;
     do {
-      before = sender.cum;
+      before = sender.cumulative;
       receiver.handleDatagram(0, sender.data(sender.log.length, 1000));
       for (let datagram; (datagram = receiver.pollTransmit(0)); ) sender.handleAck(decodeFrame(datagram));
-    } while (sender.cum > before);
+    } while (sender.cumulative > before);
   };
   offer();
-  assert.ok(sender.cum < 400_000 && sender.log.length > 1_000_000, `${sender.cum} of ${sender.log.length} bytes taken`);
+  assert.ok(sender.cumulative < 400_000 && sender.log.length > 1_000_000, `${sender.cumulative} of ${sender.log.length} bytes taken`);
   const shown = [];
   for (let rounds = 0; shown.length < deltas.length && rounds < 100_000; rounds++) {
     for (let event; (event = receiver.pollEvent()); ) if (event.event === "delta") shown.push(event.delta);
@@ -128,8 +128,8 @@ test("the assembler holds at most its limits, whatever comes, and keeps what cam
         assert.equal(error.fault, "NoRoom");
       }
       assert.ok(assembler.heldBytes <= limits.maxBytes && assembler.held.length <= limits.maxRanges);
-      assert.ok(assembler.cum - assembler.cursor <= limits.maxBytes);
-      let from = assembler.cum;
+      assert.ok(assembler.cumulative - assembler.cursor <= limits.maxBytes);
+      let from = assembler.cumulative;
       for (const [start, end] of assembler.held) {
         assert.ok(start > from && end > start, "ranges are ascending and apart");
         from = end;

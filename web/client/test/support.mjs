@@ -42,7 +42,7 @@ export function logOf(deltas) {
 
 /** Sends what is not acknowledged, oldest first, whenever asked: no clock, no cleverness. */
 export class PlainSender {
-  cum = 0;
+  cumulative = 0;
   #packet = 0;
   constructor(stream, log) {
     this.stream = stream;
@@ -50,17 +50,17 @@ export class PlainSender {
   }
 
   get done() {
-    return this.cum === this.log.length;
+    return this.cumulative === this.log.length;
   }
 
   /** A DATA frame of at most `room` bytes of what had been generated up to `head`. */
-  data(head, room, from = this.cum) {
+  data(head, room, from = this.cumulative) {
     const bytes = this.log.subarray(from, Math.min(head, from + room));
     return encodeFrame({ kind: "data", stream: this.stream, packet: this.#packet++, offset: from, bytes });
   }
 
   handleAck(ack) {
-    this.cum = Math.max(this.cum, ack.cum);
+    this.cumulative = Math.max(this.cumulative, ack.cumulative);
   }
 }
 
@@ -215,7 +215,7 @@ class FakeStream {
   #begin(answer, stream, offset) {
     this.answer = answer;
     this.sender = new PlainSender(stream, this.server.log);
-    this.sender.cum = offset;
+    this.sender.cumulative = offset;
     this.#write(encodeJson(MessageType.Answer, { id: answer.id, token: answer.token, stream, offset, ...this.#headers() }));
     this.#timer = setInterval(() => this.#tick(), this.server.tick_ms);
   }
@@ -253,7 +253,7 @@ class FakeStream {
     }
     const tokens = Math.floor((performance.now() - this.answer.from) / this.server.tick_ms);
     const head = this.server.ends[Math.min(tokens, this.server.ends.length - 1)];
-    if (this.server.ends[this.server.breakAt[0]] <= this.sender.cum) {
+    if (this.server.ends[this.server.breakAt[0]] <= this.sender.cumulative) {
       this.server.breakAt.shift();
       return this.server.breakSessions();
     }

@@ -62,7 +62,7 @@ function play(receiver, { at_ms, do: what, hex: text, hidden }) {
   for (let event; (event = receiver.pollEvent()); ) events.push(event);
   const sent = [];
   for (let datagram; (datagram = receiver.pollTransmit(now)); ) sent.push(hex(datagram));
-  return { events, sent, cum: receiver.cum, wake_us: receiver.pollTimeout(), ...(error && { error }) };
+  return { events, sent, cumulative: receiver.cumulative, wake_us: receiver.pollTimeout(), ...(error && { error }) };
 }
 
 for (const { name, stream, from, pace, steps } of cases("receiver")) {

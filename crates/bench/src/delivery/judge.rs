@@ -1,6 +1,6 @@
 //! From arrivals to figures, by the simulator's own definitions.
 
-use loquent_proto::Pace;
+use loquent_proto::Playout;
 use loquent_sim::metrics::{Smoothness, smoothness};
 use loquent_sim::reader::{Reader, Shower};
 use loquent_sim::world::{self, Setting};
@@ -91,7 +91,7 @@ fn stall_share(generated_us: &[u64], ready_us: &[u64], rtt_us: u64, threshold_us
 }
 
 /// When a client of this pace shows tokens that became ready at these times.
-pub fn displayed_us(ready_us: &[u64], pace: Pace) -> Vec<u64> {
+pub fn displayed_us(ready_us: &[u64], pace: Playout) -> Vec<u64> {
     let mut shower = Shower::new(pace);
     let mut shown_us = Vec::with_capacity(ready_us.len());
     let mut waiting = ready_us;
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn without_a_pace_tokens_are_shown_as_they_come() {
         let ready = [0, 100_000, 100_000, 500_000];
-        assert_eq!(displayed_us(&ready, Pace::OFF), ready);
+        assert_eq!(displayed_us(&ready, Playout::IMMEDIATE), ready);
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
             .map(|at| if (5_000_000..5_300_000).contains(&at) { 5_300_000 } else { at })
             .collect();
         let shown =
-            displayed_us(&ready, Pace { buffer: Micros::from_ms(300), max_tokens_per_s: None });
+            displayed_us(&ready, Playout { buffer: Micros::from_ms(300), max_tokens_per_s: None });
         assert_eq!(shown.len(), ready.len());
         let longest = shown.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         assert!(longest <= 200_000, "{longest}");

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use loquent_proto::{Micros, Pace};
+use loquent_proto::{Micros, Playout};
 use loquent_sim::channel::Channel;
 use loquent_sim::generate::{Generator, token_text};
 use loquent_sim::link::Link;
@@ -143,8 +143,8 @@ impl Plan {
     }
 
     /// The pace of a client that holds text back.
-    pub fn pace(&self) -> Pace {
-        Pace { buffer: Micros::from_ms(self.pace_ms), max_tokens_per_s: None }
+    pub fn pace(&self) -> Playout {
+        Playout { buffer: Micros::from_ms(self.pace_ms), max_tokens_per_s: None }
     }
 
     /// The tokens of a session.

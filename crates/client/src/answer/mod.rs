@@ -283,7 +283,7 @@ impl Driver {
 
     /// A new path after the loss of one; `None` if the reader has gone meanwhile.
     async fn recover(&mut self, lost: ClientError) -> Result<Option<Path>, ClientError> {
-        let kept = self.receiver.as_ref().map(Receiver::cum);
+        let kept = self.receiver.as_ref().map(Receiver::cumulative);
         let reached = kept.unwrap_or(0).max(self.cursor);
         if self.trouble.as_ref().is_none_or(|trouble| trouble.reached < reached) {
             let backoff = Backoff::new(self.client.config().resume_limit);

@@ -18,7 +18,7 @@ fuzz_target!(|input: &[u8]| {
             assert!(offset > cursor);
             cursor = offset;
         }
-        let waiting = (assembler.cum() - assembler.cursor()) as usize;
+        let waiting = (assembler.cumulative() - assembler.cursor()) as usize;
         assert!(waiting + assembler.held_bytes() <= limits.max_bytes);
         assert!(assembler.held().count() <= limits.max_ranges);
     }

@@ -314,7 +314,7 @@ impl Pair {
     pub fn migrate(&mut self) {
         self.path += 1;
         self.receiver.migrate(self.now, self.path);
-        self.sender.resume(self.now, self.path, self.receiver.cum()).expect("in the log");
+        self.sender.resume(self.now, self.path, self.receiver.cumulative()).expect("in the log");
         self.drive();
     }
 

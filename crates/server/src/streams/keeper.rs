@@ -274,8 +274,10 @@ impl Keeper {
         if let Err(error) = self.sender.handle_datagram(now, frame) {
             tracing::trace!(%error, "a frame was ignored");
         }
-        let cum = self.sender.cum();
-        while let Some((_, at)) = self.appends.front().copied().filter(|(end, _)| *end <= cum) {
+        let cumulative = self.sender.cumulative();
+        while let Some((_, at)) =
+            self.appends.front().copied().filter(|(end, _)| *end <= cumulative)
+        {
             self.appends.pop_front();
             self.streams.metrics.on_client_ack(Duration::from_micros(now.since(at).0));
         }
@@ -292,7 +294,7 @@ impl Keeper {
                 _ => None,
             };
         }
-        if self.sender.is_lazy() && self.is_by_datagram() {
+        if self.sender.is_background() && self.is_by_datagram() {
             self.gather_until = now + LAZY_GATHER;
         }
     }
@@ -461,7 +463,7 @@ impl Keeper {
     /// log itself where nobody reads (S-5.5).
     fn takes_flushes(&self, now: Micros) -> bool {
         let log = self.sender.log();
-        let unacked = (log.head() - self.sender.cum()) as usize;
+        let unacked = (log.head() - self.sender.cumulative()) as usize;
         let behind = self.unread_since.is_none() && unacked >= self.streams.limits.unacked_bytes;
         self.answering.is_some() && self.waiting.is_empty() && !behind && now >= self.gather_until
     }

@@ -533,7 +533,7 @@ impl Reader {
         let now = self.now();
         self.receiver.migrate(now, number);
         let name = self.name.expect("an answer was heard");
-        self.say_resume(&name, self.receiver.cum()).await;
+        self.say_resume(&name, self.receiver.cumulative()).await;
     }
 
     async fn new(connection: &Session, number: u64, offset: u64) -> Self {

@@ -28,13 +28,13 @@ pub struct Tuning {
     /// `SenderConfig::fast_text_gap` in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fast_text_gap_ms: Option<u64>,
-    /// `SenderConfig::tick` in ms.
+    /// `SenderConfig::max_gap` in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tick_ms: Option<u64>,
-    /// `SenderConfig::alarm_gap_max` in ms.
+    /// `SenderConfig::retransmit_gap_max` in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alarm_gap_max_ms: Option<u64>,
-    /// `SenderConfig::alarm_queue_max` in ms.
+    /// `SenderConfig::queue_tolerance` in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alarm_queue_max_ms: Option<u64>,
     /// `SenderConfig::copy_gap` and `SenderConfig::first_copy_gap` in ms: copies at a fixed gap.
@@ -65,9 +65,9 @@ impl Tuning {
         };
         ms(self.new_text_gap_ms, &mut config.new_text_gap);
         ms(self.fast_text_gap_ms, &mut config.fast_text_gap);
-        ms(self.tick_ms, &mut config.tick);
-        ms(self.alarm_gap_max_ms, &mut config.alarm_gap_max);
-        ms(self.alarm_queue_max_ms, &mut config.alarm_queue_max);
+        ms(self.tick_ms, &mut config.max_gap);
+        ms(self.alarm_gap_max_ms, &mut config.retransmit_gap_max);
+        ms(self.alarm_queue_max_ms, &mut config.queue_tolerance);
         let [least, most] = &mut config.copy_gap;
         for gap in [least, most, &mut config.first_copy_gap] {
             ms(self.copy_gap_ms, gap);
@@ -99,7 +99,7 @@ pub fn ends(
 ) -> (OursSender, OursReceiver) {
     let config = SenderConfig { initial_rtt: Micros(rtt_us), checked, ..tuning.config() };
     let receiver_config =
-        ReceiverConfig { pace: reader.pace(), checked, ..ReceiverConfig::default() };
+        ReceiverConfig { playout: reader.pace(), checked, ..ReceiverConfig::default() };
     let token_ends = TokenEnds::default();
     let sender = OursSender {
         inner: ProtoSender::new(Micros(0), 0, config),
@@ -195,7 +195,7 @@ impl Sender for OursSender {
 
     fn progress(&self) -> Progress {
         match self.inner.state() {
-            SenderState::Active if self.inner.cum() == self.inner.log().head() => {
+            SenderState::Active if self.inner.cumulative() == self.inner.log().head() => {
                 // Nothing generated is missing; between tokens this is no reason to run.
                 match self.inner.log().is_ended() {
                     true => Progress::Complete,
@@ -287,7 +287,7 @@ impl Receiver for OursReceiver {
                 stream: self.stream,
                 id: [1; 16],
                 token: [2; 16],
-                offset: self.inner.cum(),
+                offset: self.inner.cumulative(),
             };
             Frame::Resume(resume).encode(self.checked, packet);
             return true;
@@ -305,8 +305,8 @@ impl Receiver for OursReceiver {
     }
 
     fn arrived(&self) -> usize {
-        let cum = self.inner.cum();
-        self.token_ends.borrow().partition_point(|&end| end <= cum)
+        let cumulative = self.inner.cumulative();
+        self.token_ends.borrow().partition_point(|&end| end <= cumulative)
     }
 
     fn finished(&self) -> bool {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use loquent_proto::Pace;
+use loquent_proto::Playout;
 
 use super::Receiver;
 use crate::reader::Shower;
@@ -72,7 +72,7 @@ pub struct TokenReceiver {
 
 impl TokenReceiver {
     /// A receiver that shows at this pace.
-    pub fn new(pace: Pace) -> Self {
+    pub fn new(pace: Playout) -> Self {
         Self {
             next: 0,
             held: BTreeMap::new(),

@@ -8,9 +8,9 @@ use alloc::collections::VecDeque;
 
 use crate::Micros;
 
-/// Parameters of a [`Pacer`].
+/// Parameters of a [`PlayoutClock`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
+pub struct Playout {
     /// Text to hold back beyond what a steady flow leaves waiting, as time; zero shows
     /// everything at once. Default 0.
     pub buffer: Micros,
@@ -18,9 +18,9 @@ pub struct Pace {
     pub max_tokens_per_s: Option<u32>,
 }
 
-impl Pace {
+impl Playout {
     /// Everything at once.
-    pub const OFF: Self = Self { buffer: Micros::ZERO, max_tokens_per_s: None };
+    pub const IMMEDIATE: Self = Self { buffer: Micros::ZERO, max_tokens_per_s: None };
     /// Smooth: hold back what hides nearly all stalls of a lossy path of this round trip.
     ///
     /// On the paper's default channel that leaves at most 1 % displayed stalls, at a mean
@@ -32,14 +32,14 @@ impl Pace {
     }
 
     /// Whether anything is ever held back.
-    pub const fn is_off(&self) -> bool {
+    pub const fn is_immediate(&self) -> bool {
         self.buffer.0 == 0 && self.max_tokens_per_s.is_none()
     }
 }
 
-impl Default for Pace {
+impl Default for Playout {
     fn default() -> Self {
-        Self::OFF
+        Self::IMMEDIATE
     }
 }
 
@@ -57,28 +57,28 @@ const MEASURE_GAP: Micros = Micros::from_ms(125);
 
 /// Decides when the next delta is shown.
 #[derive(Debug, Clone)]
-pub struct Pacer {
-    pace: Pace,
+pub struct PlayoutClock {
+    playout: Playout,
     arrived_tokens: u64,
     /// (when, tokens arrived by then), for the generator's speed.
     arrivals: VecDeque<(Micros, u64)>,
     next_at: Option<Micros>,
 }
 
-impl Pacer {
+impl PlayoutClock {
     /// A pacer that has shown nothing yet.
-    pub const fn new(pace: Pace) -> Self {
-        Self { pace, arrived_tokens: 0, arrivals: VecDeque::new(), next_at: None }
+    pub const fn new(playout: Playout) -> Self {
+        Self { playout, arrived_tokens: 0, arrivals: VecDeque::new(), next_at: None }
     }
 
     /// The parameters in use.
-    pub const fn pace(&self) -> Pace {
-        self.pace
+    pub const fn playout(&self) -> Playout {
+        self.playout
     }
 
     /// Other parameters from now on.
-    pub fn set_pace(&mut self, pace: Pace) {
-        self.pace = pace;
+    pub fn set_playout(&mut self, playout: Playout) {
+        self.playout = playout;
         self.next_at = None;
     }
 
@@ -111,7 +111,7 @@ impl Pacer {
 
     /// A delta of `tokens` was shown at `now`, with `waiting` tokens left to show.
     pub fn on_shown(&mut self, now: Micros, tokens: u32, waiting: u64) {
-        if self.pace.is_off() || tokens == 0 {
+        if self.playout.is_immediate() || tokens == 0 {
             return;
         }
         let step = self.step(now, waiting).times(u64::from(tokens));
@@ -121,9 +121,10 @@ impl Pacer {
     /// Time per token shown at `now`, with `waiting` tokens left to show; zero if nothing
     /// is held back.
     pub fn step(&self, now: Micros, waiting: u64) -> Micros {
-        let limit = self.pace.max_tokens_per_s.map_or(0, |rate| 1_000_000 / u64::from(rate.max(1)));
+        let limit =
+            self.playout.max_tokens_per_s.map_or(0, |rate| 1_000_000 / u64::from(rate.max(1)));
         let smooth = match self.token_gap() {
-            Some(gap) if self.pace.buffer > Micros::ZERO => self.smooth_step(now, gap, waiting),
+            Some(gap) if self.playout.buffer > Micros::ZERO => self.smooth_step(now, gap, waiting),
             _ => Micros::ZERO,
         };
         smooth.max(Micros(limit))
@@ -135,7 +136,7 @@ impl Pacer {
         let last_arrival = self.arrivals.back().map_or(now, |(at, _)| *at);
         let due = now.since(last_arrival).min(gap);
         let buffered = gap.times(waiting).since(due);
-        let target = self.pace.buffer.0;
+        let target = self.playout.buffer.0;
         let permille =
             (1_000 + SLOPE_PERMILLE).saturating_sub(SLOPE_PERMILLE * buffered.0 / target);
         let step = Micros(gap.0 * permille.max(FASTEST_PERMILLE) / 1_000);

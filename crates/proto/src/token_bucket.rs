@@ -4,7 +4,7 @@ use crate::Micros;
 
 /// Fills at a fixed rate up to its depth; starts full.
 #[derive(Debug, Clone)]
-pub struct Bucket {
+pub struct TokenBucket {
     bytes_per_s: u64,
     depth_bytes: u64,
     /// Level in millionths of a byte at `at`: exact for any times.
@@ -12,7 +12,7 @@ pub struct Bucket {
     at: Micros,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// A full bucket.
     pub const fn new(bytes_per_s: u64, depth_bytes: u64) -> Self {
         let level_micro = depth_bytes * 1_000_000;

@@ -8,7 +8,7 @@ use crate::Micros;
 
 /// The floor and its bounds.
 #[derive(Debug, Clone)]
-pub struct Governor {
+pub struct SendPacer {
     gap: Micros,
     changed: Micros,
     /// Since when the gap is the longest, and the queue then.
@@ -18,7 +18,7 @@ pub struct Governor {
     queue_max: Micros,
 }
 
-impl Governor {
+impl SendPacer {
     /// Never slower than this: a packet now and then keeps the estimates alive.
     pub const MOST: Micros = Micros::from_ms(400);
     /// Never faster.
@@ -28,7 +28,7 @@ impl Governor {
     /// Before anything is known.
     pub const START: Micros = Micros::from_ms(50);
 
-    /// A governor for a path that begins at `now`. A queue of up to `queue_max` is never
+    /// A pacer for a path that begins at `now`. A queue of up to `queue_max` is never
     /// held against it: jitter looks the same.
     pub const fn new(now: Micros, queue_max: Micros) -> Self {
         Self { gap: Self::START, changed: now, slow_since: None, has_queued: false, queue_max }

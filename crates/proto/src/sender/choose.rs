@@ -1,0 +1,77 @@
+//! Which bytes of the log the next packet carries: the paragraph after the list in section 8 of
+//! `spec/delivery.md`.
+
+use core::ops::Range;
+
+use super::progress::LogProgress;
+use super::schedule::{SPARE_BYTES_MIN, Schedule, SendReason};
+use crate::Micros;
+use crate::frame::Data;
+
+/// Repeated bytes that accompany new text while a queue stands: each of them delays the text. On
+/// `plans/narrow-links.toml`, full packets fed the queue that they waited in.
+const QUEUEING_REPEAT_BYTES: u64 = 64;
+
+impl Schedule<'_> {
+    /// The bytes for the packet that leaves for `reason`: everything unacknowledged if it fits,
+    /// otherwise a part of it.
+    pub fn choose(&self, now: Micros, reason: SendReason) -> Range<u64> {
+        match reason {
+            SendReason::NewText => self.choose_new_text(),
+            SendReason::Repeat | SendReason::ProbeReply => self.choose_repetition(now),
+        }
+    }
+
+    /// New text, with as much before it as fits.
+    fn choose_new_text(&self) -> Range<u64> {
+        let (max_bytes, sent_head) = (self.max_log_bytes(), self.progress.sent_head);
+        let end = self.head.min(sent_head + max_bytes);
+        let before = if self.is_queueing() { QUEUEING_REPEAT_BYTES } else { max_bytes };
+        let start = end.saturating_sub(max_bytes).max(sent_head.saturating_sub(before));
+        self.progress.cumulative.max(start)..end
+    }
+
+    /// What the bucket allows of the unacknowledged bytes.
+    fn choose_repetition(&self, now: Micros) -> Range<u64> {
+        let cumulative = self.progress.cumulative;
+        let max_bytes = self.max_log_bytes();
+        let bytes = max_bytes.min(self.affordable_bytes(now));
+        if self.head - cumulative <= bytes {
+            cumulative..self.head
+        } else if bytes < max_bytes {
+            cumulative..cumulative + bytes // a probe, of what would help first
+        } else {
+            self.next_in_round_robin(bytes)
+        }
+    }
+
+    /// Half of what the bucket has, so that one large repetition does not end all others; while a
+    /// queue stands only what is always worth it.
+    fn affordable_bytes(&self, now: Micros) -> u64 {
+        let level = self.bucket.level(now).saturating_sub(self.cost(Data::OVERHEAD_BYTES));
+        let generous = if self.is_queueing() { 0 } else { level / 2 };
+        SPARE_BYTES_MIN.max(generous)
+    }
+
+    /// The next piece of a round over everything unacknowledged, past what the reader holds.
+    fn next_in_round_robin(&self, bytes: u64) -> Range<u64> {
+        let LogProgress { cumulative, round_robin, .. } = *self.progress;
+        let mut start = if round_robin < self.head { round_robin } else { cumulative };
+        for held in &self.progress.held {
+            if held.start > start {
+                return start..held.start.min(start + bytes);
+            }
+            start = start.max(held.end);
+        }
+        if start >= self.head {
+            cumulative..self.head.min(cumulative + bytes)
+        } else {
+            start..self.head.min(start + bytes)
+        }
+    }
+
+    /// Log bytes that fit a datagram.
+    pub fn max_log_bytes(&self) -> u64 {
+        self.config.max_datagram_bytes.saturating_sub(Data::OVERHEAD_BYTES).max(1) as u64
+    }
+}

@@ -1,0 +1,451 @@
+//! The sending side of one stream: its log, and when which bytes of it leave.
+//!
+//! Each packet carries everything that is not acknowledged, oldest first, so that any
+//! packet that arrives can be shown at once (Eloquent, §3). What is new against the
+//! paper: packets leave also when an acknowledgement is overdue (alarm) and, on paths
+//! that lose in bursts, between tokens (copies); a queue guard and a token bucket keep
+//! that from harming the path; the reader's state makes it lazy.
+//!
+//! # Driving it
+//! ```
+//! # use loquent_proto::{Delta, Micros, Sender, SenderConfig};
+//! let now = Micros(0);
+//! let mut sender = Sender::new(now, 7, SenderConfig::default());
+//! sender.push(now, &Delta::text("Hello"))?;
+//! let mut datagram = Vec::new();
+//! // After every call with `now`, and whenever `poll_timeout` has come:
+//! sender.handle_timeout(now);
+//! while sender.poll_transmit(now, &mut datagram).is_some() {
+//!     // send `datagram`, then
+//!     datagram.clear();
+//! }
+//! let wake_at = sender.poll_timeout();
+//! # assert!(wake_at.is_some());
+//! // `handle_datagram(now, bytes)` for what arrives; `poll_event` for what it means.
+//! # Ok::<(), loquent_proto::Error>(())
+//! ```
+//! `now` never goes back. `poll_timeout` is a time that may be past: then call at once.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use progress::{LogProgress, SendTimes};
+use schedule::{ReaderUrgency, Schedule};
+
+use crate::frame::{Ack, Data, Frame};
+use crate::pacing::SendPacer;
+use crate::path::{PathEstimate, Rtt};
+use crate::token_bucket::TokenBucket;
+use crate::{Delta, Error, Log, Micros};
+
+pub use config::SenderConfig;
+pub use progress::ReaderState;
+
+mod choose;
+mod config;
+mod progress;
+mod schedule;
+
+/// Where a stream's delivery stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SenderState {
+    /// Packets leave as the scheme says.
+    Active,
+    /// Nobody answers, or the driver asked for it: nothing leaves until a resume or an
+    /// acknowledgement.
+    Suspended,
+    /// The whole log, its end included, is acknowledged. Nothing leaves any more.
+    Finished,
+    /// The reader wants no more. Nothing leaves any more.
+    Stopped,
+}
+
+/// What a [`Sender`] tells its driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SenderEvent {
+    /// See [`SenderState::Suspended`]; keep the stream for a grace period.
+    Suspended,
+    /// Active again.
+    Resumed,
+    /// The reader has everything: the stream can be dropped.
+    Finished,
+    /// The reader has stopped the stream: generation can be cancelled.
+    Stopped,
+}
+
+/// What [`Sender::poll_transmit`] has written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transmit {
+    /// The datagram's length, bytes.
+    pub len: usize,
+    /// Log bytes in it.
+    pub range: Range<u64>,
+    /// It carries text that was never sent before.
+    pub new_text: bool,
+}
+
+/// Sends one stream to one reader. See the module's documentation.
+#[derive(Debug, Clone)]
+pub struct Sender {
+    config: SenderConfig,
+    stream: u64,
+    log: Log,
+    state: SenderState,
+    path: PathEstimate,
+    pacer: SendPacer,
+    bucket: TokenBucket,
+    progress: LogProgress,
+    times: SendTimes,
+    next_packet: u64,
+    newest_ack: Option<u64>,
+    reader: ReaderState,
+    events: VecDeque<SenderEvent>,
+}
+
+impl Sender {
+    /// Creates a sender with an empty log, for the stream numbered `stream` in its connection.
+    pub fn new(now: Micros, stream: u64, config: SenderConfig) -> Self {
+        Self {
+            stream,
+            log: Log::new(config.max_log_bytes),
+            state: SenderState::Active,
+            path: PathEstimate::new(0, config.initial_rtt),
+            pacer: SendPacer::new(now, config.queue_tolerance),
+            bucket: TokenBucket::new(config.bucket_bytes_per_s, config.bucket_depth_bytes),
+            progress: LogProgress::default(),
+            times: SendTimes::new(now),
+            next_packet: 0,
+            newest_ack: None,
+            reader: ReaderState::default(),
+            events: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Appends to the log; the bytes leave by [`Self::poll_transmit`]. Returns the offset
+    /// after the delta.
+    ///
+    /// # Errors
+    /// Those of [`Log::push`].
+    pub fn push(&mut self, now: Micros, delta: &Delta) -> Result<u64, Error> {
+        let end = self.log.push(delta)?.end;
+        if delta.tokens() > 0 {
+            self.times.on_token(now);
+            self.progress.first_token.get_or_insert(end);
+        }
+        self.times.unsent_since.get_or_insert(now);
+        Ok(end)
+    }
+
+    /// The log, for other ways of delivery.
+    pub const fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Where delivery stands.
+    pub const fn state(&self) -> SenderState {
+        self.state
+    }
+
+    /// Offset below which this path's reader has everything.
+    pub const fn cumulative(&self) -> u64 {
+        self.progress.cumulative
+    }
+
+    /// The reader's state.
+    pub const fn reader(&self) -> ReaderState {
+        self.reader
+    }
+
+    /// Round-trip estimates of the path in use.
+    pub const fn rtt(&self) -> &Rtt {
+        &self.path.rtt
+    }
+
+    /// Whether delivery has caught up with generation: a [`Coalescer`](crate::Coalescer) on
+    /// `auto` flushes only then. A hidden page and a reader that holds enough count as backlogs.
+    pub fn is_clear(&self) -> bool {
+        let unsent = self.times.unsent_since.is_some();
+        self.state == SenderState::Active && !unsent && !self.is_background()
+    }
+
+    /// Whether the reader can wait: its page is hidden, or it holds more text than it shows within
+    /// a round trip and some margin. New deltas may then be gathered before they are pushed.
+    pub fn is_background(&self) -> bool {
+        let last = self.times.last_new_text;
+        last.is_some_and(|last| self.schedule().urgency(last) != ReaderUrgency::Eager)
+    }
+
+    /// When the oldest byte first left that is not acknowledged on this path.
+    pub fn unacked_since(&self) -> Option<Micros> {
+        self.progress.unacked_since()
+    }
+
+    /// When an acknowledgement last told of a datagram's arrival on this path. Frames of
+    /// [`Self::transmit_reliable`] do not count.
+    pub const fn last_arrival(&self) -> Option<Micros> {
+        self.path.last_arrival()
+    }
+
+    /// Another transport, over which this sender does not deliver, has brought the reader
+    /// everything below `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OffsetUnavailable`] if the log does not reach that far.
+    pub fn acknowledge(&mut self, offset: u64) -> Result<(), Error> {
+        self.advance(offset)
+    }
+
+    /// Appends a DATA frame for a reliable stream next to the datagrams: the log's bytes from
+    /// `from` on, at most `max_bytes` of them. Returns their range; `None` if there are none.
+    ///
+    /// The frame has a packet number of its own but does not enter the path's estimates: neither
+    /// its acknowledgement nor the lack of one counts for or against the datagrams.
+    pub fn transmit_reliable(
+        &mut self,
+        from: u64,
+        max_bytes: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<Range<u64>> {
+        let head = self.log.head();
+        let range = from.max(self.log.base())..head.min(from.saturating_add(max_bytes));
+        if self.state != SenderState::Active || range.is_empty() {
+            return None;
+        }
+        self.write(range.clone(), out);
+        self.next_packet += 1;
+        self.progress.sent_most = self.progress.sent_most.max(range.end);
+        Some(range)
+    }
+
+    /// The round trip to expect of the next path, until one is measured.
+    pub fn set_initial_rtt(&mut self, rtt: Micros) {
+        self.config.initial_rtt = rtt;
+    }
+
+    /// The path takes larger or smaller datagrams from now on.
+    pub fn set_max_datagram_bytes(&mut self, bytes: usize) {
+        self.config.max_datagram_bytes = bytes;
+    }
+
+    /// Stops sending until [`Self::resume`] or an acknowledgement: the connection is gone,
+    /// or another transport delivers.
+    pub fn suspend(&mut self) {
+        if self.state == SenderState::Active {
+            self.state = SenderState::Suspended;
+            self.events.push_back(SenderEvent::Suspended);
+        }
+    }
+
+    /// Goes on from `offset` to a reader at a new path, as `stream` of its connection (D-6).
+    /// The reader may ask for less than it acknowledged, if the log still has it.
+    ///
+    /// # Errors
+    /// [`Error::OffsetUnavailable`] if the log does not have `offset`;
+    /// [`Error::LogEnded`] if the reader stopped the stream.
+    pub fn resume(&mut self, now: Micros, stream: u64, offset: u64) -> Result<(), Error> {
+        if self.state == SenderState::Stopped {
+            return Err(Error::LogEnded);
+        }
+        self.log.rewind(offset)?;
+        self.stream = stream;
+        self.path = PathEstimate::new(self.next_packet, self.config.initial_rtt);
+        self.pacer = SendPacer::new(now, self.config.queue_tolerance);
+        self.progress.restart(offset);
+        self.times = SendTimes {
+            opened: now,
+            last_heard: now,
+            last_send: None,
+            last_new_text: None,
+            unsent_since: (offset < self.log.head()).then_some(now),
+            probed_at: Some(now), // a reader that has everything waits for a sign of life
+            ..self.times
+        };
+        self.newest_ack = None;
+        self.reader = ReaderState { shown: offset, ..ReaderState::default() };
+        self.activate();
+        self.advance(offset)
+    }
+
+    /// A datagram has arrived from the reader.
+    ///
+    /// # Errors
+    /// What was wrong with it; it had no effect.
+    pub fn handle_datagram(&mut self, now: Micros, datagram: &[u8]) -> Result<(), Error> {
+        let frame = Frame::decode(datagram, self.config.checked)?;
+        if frame.stream() != self.stream {
+            return Err(Error::WrongStream);
+        }
+        match frame {
+            Frame::Ack(ack) => self.handle_ack(now, &ack),
+            Frame::Stop { .. } => {
+                self.end(SenderState::Stopped, SenderEvent::Stopped);
+                Ok(())
+            }
+            // Resume needs the stream's token, which its owner checks, not the sender.
+            Frame::Resume(_) | Frame::Data(_) | Frame::Gone { .. } => Err(Error::Malformed),
+        }
+    }
+
+    fn handle_ack(&mut self, now: Micros, ack: &Ack) -> Result<(), Error> {
+        let unsent_packet = ack.largest.is_some_and(|n| n >= self.next_packet);
+        // D-5.2. Ranges past what was ever sent would be swept around, beyond the log's end.
+        let unsent_range = ack.ranges.iter().any(|range| range.end > self.progress.sent_most);
+        if ack.cumulative > self.progress.sent_most || unsent_packet || unsent_range {
+            return Err(Error::Malformed);
+        }
+        let silence = now.since(self.times.last_heard);
+        self.times.last_heard = now;
+        if self.path.on_ack(now, ack, &self.config.burst) {
+            self.adjust_pacer(now);
+        }
+        // Acknowledgements overtake each other: an older one still counts for what has arrived,
+        // but not for the reader's state.
+        if self.newest_ack.is_none_or(|newest| ack.number > newest) {
+            self.newest_ack = Some(ack.number);
+            self.reader = ReaderState::of(now, ack);
+            self.progress.held.clone_from(&ack.ranges);
+            if ack.probe {
+                self.times.probed_at = Some(now);
+            }
+        }
+        if self.state == SenderState::Suspended {
+            self.activate();
+        }
+        self.advance(ack.cumulative)?;
+        let is_long = silence > self.config.path_down_after;
+        if is_long && self.is_piled_up() && !self.schedule().is_queueing() {
+            self.forget_sent(now);
+        }
+        Ok(())
+    }
+
+    fn adjust_pacer(&mut self, now: Micros) {
+        let rtt = &mut self.path.rtt;
+        self.pacer.on_round_trip(now, rtt.smoothed(), rtt.queue());
+        if self.pacer.is_mistaken(now, rtt.smoothed(), rtt.queue()) {
+            rtt.forget_min();
+            self.pacer = SendPacer::new(now, self.config.queue_tolerance);
+        }
+    }
+
+    /// Whether more is unacknowledged or unsent than one packet carries.
+    fn is_piled_up(&self) -> bool {
+        self.log.head() - self.progress.cumulative > self.schedule().max_log_bytes()
+    }
+
+    /// The path is back after an outage: what piled up counts as never sent, so that it leaves at
+    /// the pace of new text instead of the bucket's.
+    fn forget_sent(&mut self, now: Micros) {
+        self.progress.forget_sent();
+        self.times.unsent_since = Some(now);
+    }
+
+    fn advance(&mut self, cumulative: u64) -> Result<(), Error> {
+        self.log.acknowledge(cumulative)?;
+        self.progress.on_acknowledged(cumulative);
+        if self.progress.sent_head == self.log.head() {
+            self.times.unsent_since = None;
+        }
+        if self.log.is_ended() && self.progress.cumulative == self.log.head() {
+            self.end(SenderState::Finished, SenderEvent::Finished);
+        }
+        Ok(())
+    }
+
+    fn activate(&mut self) {
+        if self.state != SenderState::Active {
+            self.state = SenderState::Active;
+            self.events.push_back(SenderEvent::Resumed);
+        }
+    }
+
+    fn end(&mut self, state: SenderState, event: SenderEvent) {
+        if self.state != state {
+            self.state = state;
+            self.events.push_back(event);
+        }
+    }
+
+    /// Time has passed: suspends a stream that nobody answers.
+    pub fn handle_timeout(&mut self, now: Micros) {
+        if self.suspend_at().is_some_and(|at| now >= at) {
+            self.suspend();
+        }
+    }
+
+    /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`] next; `None`:
+    /// only after something else happened.
+    pub fn poll_timeout(&self) -> Option<Micros> {
+        if self.state != SenderState::Active {
+            return None;
+        }
+        let send = self.schedule().when_next().map(|(at, _)| at);
+        [send, self.suspend_at()].into_iter().flatten().min()
+    }
+
+    /// What has happened, once each.
+    pub fn poll_event(&mut self) -> Option<SenderEvent> {
+        self.events.pop_front()
+    }
+
+    /// Appends the datagram that is due at `now` to `out`, if one is.
+    pub fn poll_transmit(&mut self, now: Micros, out: &mut Vec<u8>) -> Option<Transmit> {
+        if self.state != SenderState::Active {
+            return None;
+        }
+        let schedule = self.schedule();
+        let (_, reason) = schedule.when_next().filter(|(at, _)| *at <= now)?;
+        let range = schedule.choose(now, reason);
+        let start = out.len();
+        self.write(range.clone(), out);
+        let len = out.len() - start;
+        let new_text = range.end > self.progress.sent_head;
+        if !new_text {
+            let cost = self.schedule().cost(len);
+            self.bucket.take(now, cost);
+        }
+        self.record(now, &range);
+        Some(Transmit { len, range, new_text })
+    }
+
+    fn schedule(&self) -> Schedule<'_> {
+        Schedule {
+            config: &self.config,
+            path: &self.path,
+            pacer: &self.pacer,
+            bucket: &self.bucket,
+            progress: &self.progress,
+            times: &self.times,
+            reader: &self.reader,
+            head: self.log.head(),
+            is_ended: self.log.is_ended(),
+        }
+    }
+
+    fn write(&self, range: Range<u64>, out: &mut Vec<u8>) {
+        let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+        let offset = range.start;
+        self.log.read(range, &mut bytes).expect("unacknowledged bytes stay in the log");
+        let data = Data { stream: self.stream, packet: self.next_packet, offset, bytes: &bytes };
+        Frame::Data(data).encode(self.config.checked, out);
+    }
+
+    fn record(&mut self, now: Micros, range: &Range<u64>) {
+        self.path.on_sent(self.next_packet, now);
+        self.next_packet += 1;
+        self.times.last_send = Some(now);
+        self.times.probed_at = None;
+        if self.progress.on_sent(now, range) {
+            self.times.last_new_text = Some(now);
+            self.times.unsent_since = (range.end < self.log.head()).then_some(now);
+        }
+    }
+
+    fn suspend_at(&self) -> Option<Micros> {
+        let sent = self.progress.unacked_since()?;
+        let active = self.state == SenderState::Active;
+        active.then(|| self.times.last_heard.max(sent) + self.config.suspend_after)
+    }
+}

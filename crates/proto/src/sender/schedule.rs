@@ -1,0 +1,261 @@
+//! When the next packet leaves: section 8 of `spec/delivery.md`, a function for each of its rules.
+//!
+//! Everything here is a pure function of a [`Schedule`], which borrows what the sender knows.
+
+use super::config::SenderConfig;
+use super::progress::{LogProgress, ReaderState, SendTimes};
+use crate::Micros;
+use crate::frame::Data;
+use crate::pacing::SendPacer;
+use crate::path::PathEstimate;
+use crate::token_bucket::TokenBucket;
+
+/// Log bytes of a repetition that is always worth its headers, however little the bucket has.
+/// Chosen by hand: somewhat more than the headers (up to 89 bytes) cost.
+pub(super) const SPARE_BYTES_MIN: u64 = 128;
+
+/// Tokens that come less than this apart come fast (§8, first rule).
+const FAST_TEXT: Micros = Micros::from_ms(50);
+
+/// Why a packet leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SendReason {
+    /// It carries text that was never sent.
+    NewText,
+    /// It repeats what is unacknowledged.
+    Repeat,
+    /// The reader asked for a sign of life (D-5.7).
+    ProbeReply,
+}
+
+/// How soon the reader needs text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReaderUrgency {
+    /// At once.
+    Eager,
+    /// It needs more text at `needed_at` only: until then it shows what it has.
+    Behind { needed_at: Micros },
+    /// Its page is hidden.
+    Hidden,
+}
+
+/// How the path has lost packets lately.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LossPattern {
+    /// The path is too new to know.
+    Unknown,
+    /// No losses, or single ones.
+    Steady,
+    /// Runs of losses.
+    Bursty,
+}
+
+/// What decides when packets leave.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Schedule<'a> {
+    pub config: &'a SenderConfig,
+    pub path: &'a PathEstimate,
+    pub pacer: &'a SendPacer,
+    pub bucket: &'a TokenBucket,
+    pub progress: &'a LogProgress,
+    pub times: &'a SendTimes,
+    pub reader: &'a ReaderState,
+    /// The log's end, and whether its last record is there.
+    pub head: u64,
+    pub is_ended: bool,
+}
+
+impl Schedule<'_> {
+    /// When the next packet is due and why; `None` if there is nothing to send.
+    pub fn when_next(&self) -> Option<(Micros, SendReason)> {
+        let probe = self.times.probed_at.map(|at| (at, SendReason::ProbeReply));
+        if self.progress.cumulative == self.head {
+            return probe.and_then(|due| self.when_affordable(due, 0));
+        }
+        let text = self.times.unsent_since.and_then(|since| self.when_new_text(since));
+        let text = text.map(|at| (at, SendReason::NewText));
+        let repeat = self.when_repeat().map(|at| (at, SendReason::Repeat));
+        // Only what carries no new text is paid from the bucket (D-7.3).
+        let spare = [repeat, probe].into_iter().flatten().min_by_key(|(at, _)| *at);
+        let spare = spare.and_then(|due| self.when_affordable(due, self.spare_bytes()));
+        [text, spare].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// `due`, or when the bucket has what a packet with `log_bytes` costs.
+    fn when_affordable(
+        &self,
+        due: (Micros, SendReason),
+        log_bytes: u64,
+    ) -> Option<(Micros, SendReason)> {
+        let ready = self.bucket.ready_at(self.cost(log_bytes as usize + Data::OVERHEAD_BYTES));
+        ready.map(|ready| (due.0.max(ready), due.1))
+    }
+
+    /// What a datagram takes from the bucket.
+    pub fn cost(&self, datagram_bytes: usize) -> u64 {
+        datagram_bytes as u64 + self.config.packet_overhead_bytes
+    }
+
+    /// Log bytes for which the bucket must have room before anything is repeated.
+    fn spare_bytes(&self) -> u64 {
+        self.progress.unacked_bytes().min(SPARE_BYTES_MIN)
+    }
+
+    /// When text that is unsent since `since` leaves; `None` while the path is down.
+    fn when_new_text(&self, since: Micros) -> Option<Micros> {
+        // It waits for other new text only, never for a repetition.
+        let Some(last) = self.times.last_new_text else {
+            return Some(since);
+        };
+        if let Some(at) = self.when_in_background(last) {
+            return Some(at.max(since));
+        }
+        // The first token waits for nothing: the answer's head before it fills no link.
+        if self.progress.first_token.is_some_and(|end| self.progress.sent_most < end) {
+            return Some(since);
+        }
+        let at = since.max(last + self.new_text_gap());
+        (!self.is_path_down(at)).then_some(at)
+    }
+
+    fn new_text_gap(&self) -> Micros {
+        let fast = self.times.push_gap < FAST_TEXT;
+        let gap = if fast { self.config.fast_text_gap } else { self.config.new_text_gap };
+        gap.max(self.pacer.gap())
+    }
+
+    /// Whether the path is taken to be down at `at`: an acknowledgement is overdue for long, and
+    /// no queue explains that.
+    fn is_path_down(&self, at: Micros) -> bool {
+        let overdue = self.overdue_at().filter(|_| !self.is_queueing());
+        overdue.is_some_and(|overdue| at > overdue + self.config.path_down_after)
+    }
+
+    /// When sent and unacknowledged bytes are repeated.
+    fn when_repeat(&self) -> Option<Micros> {
+        let last = self.times.last_send?;
+        if self.progress.unacked_bytes() == 0 {
+            return None;
+        }
+        if let Some(at) = self.when_in_background(last) {
+            return Some(at.max(last + self.path.rtt.overdue_after()));
+        }
+        let times =
+            [Some(self.when_gap_is_longest(last)), self.when_copy(last), self.when_overdue(last)];
+        times.into_iter().flatten().min()
+    }
+
+    /// §8, last rule: when nothing else makes a packet leave.
+    fn when_gap_is_longest(&self, last: Micros) -> Micros {
+        last + self.config.max_gap.max(self.pacer.gap())
+    }
+
+    /// When the acknowledgement of the oldest unacknowledged byte becomes overdue.
+    fn overdue_at(&self) -> Option<Micros> {
+        Some(self.progress.unacked_since()? + self.path.rtt.overdue_after())
+    }
+
+    /// §8, second rule: a repetition because an acknowledgement is overdue.
+    fn when_overdue(&self, last: Micros) -> Option<Micros> {
+        // A queue delays acknowledgements, and what is repeated into it makes it longer.
+        if self.is_queueing() {
+            return None;
+        }
+        let overdue = self.overdue_at()?;
+        let [least, most] = self.config.retransmit_gap;
+        let least = Micros(self.path.rtt.smoothed().0 / 10).clamp(least, most);
+        // An outage of a second is not over sooner for a packet every 5 ms: the longer it lasts,
+        // the longer the gap, which loses at most a tenth of the outage once it ends.
+        let growing = least.max(Micros(last.since(overdue).0 / 10));
+        let gap = growing.min(self.config.retransmit_gap_max).max(self.pacer.gap());
+        Some(overdue.max(last + gap))
+    }
+
+    /// §8, third rule: a copy before anybody can know that it is needed.
+    fn when_copy(&self, last: Micros) -> Option<Micros> {
+        let gap = match self.loss_pattern(last) {
+            LossPattern::Bursty => self.burst_copy_gap(last),
+            LossPattern::Unknown => self.config.start_copy_gap,
+            LossPattern::Steady => return None,
+        };
+        let gap = gap.max(self.pacer.gap());
+        // A queue of 40 ms doubles the gap, and one of 60 ms doubles it again. At 80 ms the gap
+        // would be eight times as long, up to 200 ms: a packet leaves after `max_gap` anyway.
+        let exponent = (self.path.rtt.queue().as_ms() / 20).saturating_sub(1);
+        if exponent > 2 {
+            return None;
+        }
+        let at = self.clear_of_new_text(last + gap.times(1 << exponent), gap);
+        let cost = self.cost(self.spare_bytes() as usize + Data::OVERHEAD_BYTES);
+        let ready = self.bucket.ready_at(cost + self.config.copy_reserve_bytes);
+        ready.map(|ready| at.max(ready))
+    }
+
+    /// How the path had lost packets when the packet at `last` left.
+    fn loss_pattern(&self, last: Micros) -> LossPattern {
+        let bursty_until = self.path.last_burst().map(|at| at + self.config.burst_memory);
+        if bursty_until.is_some_and(|until| last < until) {
+            LossPattern::Bursty
+        } else if last < self.times.opened + self.config.start {
+            LossPattern::Unknown
+        } else {
+            LossPattern::Steady
+        }
+    }
+
+    /// The gap after the packet at `last` on a path that loses in bursts.
+    fn burst_copy_gap(&self, last: Micros) -> Micros {
+        let [least, most] = self.config.copy_gap;
+        let gap = Micros(self.path.rtt.smoothed().0 / 6).clamp(least, most);
+        let after_new_text = self.times.last_new_text == Some(last);
+        if after_new_text { gap.max(self.config.first_copy_gap) } else { gap }
+    }
+
+    /// Moves a copy at `at` clear of expected new text, which carries all that the copy does.
+    ///
+    /// The copy leaves afterwards, if the text has not come. The window begins only a quarter of
+    /// the gap before the expected time, because a copy shortly before the text divides the time
+    /// between two texts best; with half a gap, as before, stalls were a tenth higher at a round
+    /// trip of 100 ms for the same bytes. It ends half a gap after that time: until then the text
+    /// is likely to come any moment.
+    fn clear_of_new_text(&self, at: Micros, gap: Micros) -> Micros {
+        let expected = self.times.last_push + self.times.push_gap;
+        let after = Micros(gap.0 / 2);
+        let is_close = at + Micros(gap.0 / 4) > expected && at < expected + after;
+        if is_close { expected + after } else { at }
+    }
+
+    /// Whether packets of this stream wait in a queue on the path.
+    pub fn is_queueing(&self) -> bool {
+        self.pacer.is_standing(self.path.rtt.queue())
+    }
+
+    /// How soon the reader needs text after the packet at `last`.
+    pub fn urgency(&self, last: Micros) -> ReaderUrgency {
+        if self.reader.hidden {
+            return ReaderUrgency::Hidden;
+        }
+        if self.reader.pace_bytes_per_s == 0 {
+            return ReaderUrgency::Eager;
+        }
+        let margin = self.path.rtt.smoothed() + self.config.background_margin;
+        let needed_at = Micros(self.reader.shows_until.0.saturating_sub(margin.0));
+        if needed_at > last { ReaderUrgency::Behind { needed_at } } else { ReaderUrgency::Eager }
+    }
+
+    /// §8, last paragraph: when to send to a reader that needs nothing soon; `None` if it does.
+    pub fn when_in_background(&self, last: Micros) -> Option<Micros> {
+        match self.urgency(last) {
+            ReaderUrgency::Eager => None,
+            ReaderUrgency::Behind { needed_at } => {
+                let [least, most] = self.config.background_gap;
+                Some(needed_at.clamp(last + least, last + most))
+            }
+            // The end leaves at once, so that the stream and its connection can be given up.
+            ReaderUrgency::Hidden if self.is_ended && self.progress.sent_head < self.head => {
+                Some(last)
+            }
+            ReaderUrgency::Hidden => Some(last + self.config.hidden_gap),
+        }
+    }
+}
