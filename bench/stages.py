@@ -9,7 +9,7 @@ TARGETS = {
     ("loopback", "2"): ("batched", "serial lanes", 1.05),
     ("loopback", "4"): ("batched", "serial lanes", 1.6),
     ("loopback", "16"): ("batched", "serial lanes", 3.2),
-    ("pinned", "8"): ("groups-auto", "groups-1", 1.4),
+    ("pinned", "8"): ("depth-auto", "depth-1", 1.4),
     ("four", "16"): ("batched", "lanes", 2.5),
     ("single", "16"): ("batched", "unsplit", 0.9),
     ("rpc", "1"): ("batched", "rpc", 1.3),
@@ -19,8 +19,8 @@ TARGETS = {
     ("rpc-5ms", "4"): ("batched", "rpc", 1.4),
     ("rpc-5ms", "16"): ("batched", "rpc", 1.2),
 }
-# Hops of `one` and the delay of each in ms.
-HOPS, HOP_MS = 2, 10
+# Links of `one` and the delay of each in ms.
+LINKS, LINK_MS = 2, 10
 
 
 def spread(values, form):
@@ -56,8 +56,8 @@ def main(path, part, concurrent):
         print(f"| **{ours} ÷ {best}** | {concurrent} | {ratios} | | |", flush=True)
     if part == "one":
         pairs = zip(values("hop-10ms", "tpot_p50_ms"), values("unsplit", "tpot_p50_ms"))
-        ratios = verdict([a / (b + HOPS * HOP_MS) for a, b in pairs], 1.1, at_least=False)
-        print(f"| **hop-10ms ÷ (unsplit + hops)** | 1 | | | {ratios} |", flush=True)
+        ratios = verdict([a / (b + LINKS * LINK_MS) for a, b in pairs], 1.1, at_least=False)
+        print(f"| **hop-10ms ÷ (unsplit + links)** | 1 | | | {ratios} |", flush=True)
 
 
 main(*sys.argv[1:])

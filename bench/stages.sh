@@ -118,18 +118,18 @@ for part in $parts; do
       compare loopback 16 32 batched lanes,1-thread ;;
     pinned)
       heading "2 stages with a core of their own each, 5 ms each way"
-      for groups in 1 auto 2 3; do
+      for depth in 1 auto 2 3; do
         stages 2 1 0 1
-        split_server "groups-$groups" --max-batch-size 8 --pipeline-depth "$groups" --link-delay-ms 5
+        split_server "depth-$depth" --max-batch-size 8 --pipeline-depth "$depth" --link-delay-ms 5
       done
       compare pinned 8 24 ;;
     four)
       heading "4 stages, 10 ms each way, the first in the server's process: four hops"
       # Two cores for four stages: in turns, each with both.
-      for groups in auto 2; do
-        export LOQUENT_COMPUTE_LOCK=$work/turns-$groups LOQUENT_KEEP_CORES_AWAKE_MS=0
+      for depth in auto 2; do
+        export LOQUENT_COMPUTE_LOCK=$work/lock-$depth LOQUENT_KEEP_CORES_AWAKE_MS=0
         stages 4 2; list=$inside
-        split_server "batched,groups-$groups" --threads 2 --max-batch-size 16 --pipeline-depth "$groups" --link-delay-ms 10
+        split_server "batched,depth-$depth" --threads 2 --max-batch-size 16 --pipeline-depth "$depth" --link-delay-ms 10
         unset LOQUENT_COMPUTE_LOCK LOQUENT_KEEP_CORES_AWAKE_MS
       done
       stages 4 1; list=$inside

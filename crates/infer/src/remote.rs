@@ -52,8 +52,8 @@ pub struct BatchTimes {
     pub batches: usize,
     /// Their times in each stage, in the order of the layers.
     pub stages: Vec<StageTimes>,
-    /// Their time on one network hop, the mean over a batch's hops.
-    pub hop: MeanMax,
+    /// Their time on one link: for each batch the mean of its links.
+    pub link_delay: MeanMax,
 }
 
 /// Figures of all stages.
@@ -61,10 +61,10 @@ pub struct BatchTimes {
 pub struct RemoteFigures {
     /// Whether a session with all stages is open.
     pub connected: bool,
-    /// One-way delay of a hop between stages, smoothed.
-    pub hop: Duration,
-    /// Most batches in flight at once.
-    pub batches_in_flight: usize,
+    /// One-way delay of a link in the last batch, the mean over its links.
+    pub link_delay: Duration,
+    /// Maximum batches in flight now.
+    pub pipeline_depth: usize,
     /// One entry for each stage, in the order of the layers.
     pub stages: Vec<StageFigures>,
 }

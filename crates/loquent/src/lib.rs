@@ -15,4 +15,5 @@ mod shutdown;
 pub mod split;
 #[cfg(feature = "llama")]
 pub mod stage;
+mod stage_args;
 pub mod tune;

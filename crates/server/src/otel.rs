@@ -166,7 +166,8 @@ impl Telemetry {
         };
         for (index, stage) in window.stages.iter().enumerate() {
             let mut all = vec![KeyValue::new("batches", window.batches as i64)];
-            let times = [("wait", stage.wait), ("busy", stage.busy), ("hop", window.hop)];
+            let times =
+                [("wait", stage.wait), ("busy", stage.busy), ("link_delay", window.link_delay)];
             for (name, time) in times {
                 let ms = |time: Duration| time.as_secs_f64() * 1e3;
                 all.push(KeyValue::new(format!("{name}_ms"), ms(time.mean)));

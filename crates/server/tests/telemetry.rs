@@ -63,7 +63,7 @@ impl RemoteStages for TwoStages {
             max: Duration::from_millis(max),
         };
         let stage = |busy| StageTimes { wait: ms(1, 2), busy: ms(busy, 20) };
-        Some(BatchTimes { batches: 7, stages: vec![stage(10), stage(15)], hop: ms(5, 6) })
+        Some(BatchTimes { batches: 7, stages: vec![stage(10), stage(15)], link_delay: ms(5, 6) })
     }
 }
 
@@ -207,7 +207,9 @@ async fn each_stage_of_a_split_model_is_a_span_beside_the_decode() {
         assert_eq!(stage.end_time_unix_nano, decode.end_time_unix_nano);
         assert_eq!(attribute(stage, "batches"), &Value::IntValue(7));
         let numbers = [("busy_ms", busy_ms), ("busy_ms_max", 20.0), ("wait_ms", 1.0)];
-        for (name, expected) in numbers.into_iter().chain([("hop_ms", 5.0), ("hop_ms_max", 6.0)]) {
+        for (name, expected) in
+            numbers.into_iter().chain([("link_delay_ms", 5.0), ("link_delay_ms_max", 6.0)])
+        {
             assert_eq!(attribute(stage, name), &Value::DoubleValue(expected), "{name}");
         }
     }

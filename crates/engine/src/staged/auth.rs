@@ -1,18 +1,18 @@
 //! Proofs that both ends know the shared key, without sending it.
 //!
 //! Each end sends a random challenge and answers the other's with HMAC-SHA256 over it,
-//! its role and the connection's purpose. The answers are compared in constant time. What
-//! travels is enciphered only with [`Tls`].
+//! its role and the connection's purpose. The answers are compared in constant time. This
+//! authenticates and does not encrypt: for that there is [`Tls`].
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::Tls;
 
-/// Bytes of a challenge and of a proof.
+/// Bytes of a challenge and of a proof: the output of SHA-256.
 pub(super) const PROOF_BYTES: usize = 32;
 
-/// The key that all processes of one split model share; empty for none.
+/// The key that all processes of one split model share; an empty one proves nothing.
 #[derive(Clone, Default)]
 pub struct Key(Vec<u8>);
 
@@ -23,20 +23,20 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// A key of any length.
+    /// A key from a secret of any length.
     pub fn new(secret: impl Into<Vec<u8>>) -> Self {
         Self(secret.into())
     }
 
-    /// A key that nobody can guess, for processes that need not be told it.
+    /// A random key, for stages in the process that opens them.
     ///
     /// # Errors
-    /// When the operating system has no random numbers.
+    /// An error of the system if it has no random numbers.
     pub fn random() -> std::io::Result<Self> {
         Ok(Self::new(challenge()?))
     }
 
-    /// Whether there is none.
+    /// Whether the key is empty and proves nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -47,39 +47,39 @@ impl Key {
         mac
     }
 
-    /// The answer to a challenge; `parts` bind it to its purpose.
+    /// Returns the answer to a challenge; `parts` bind it to its purpose.
     pub(super) fn prove(&self, parts: &[&[u8]]) -> [u8; PROOF_BYTES] {
         self.mac(parts).finalize().into_bytes().into()
     }
 
-    /// Whether `proof` is the answer to `parts`, in constant time.
+    /// Whether `proof` is the answer to `parts`; compared in constant time.
     pub(super) fn verifies(&self, proof: &[u8; PROOF_BYTES], parts: &[&[u8]]) -> bool {
         self.mac(parts).verify_slice(proof).is_ok()
     }
 }
 
-/// Whom one end of a connection trusts, and how it proves itself.
+/// How one end of a connection authenticates itself and the other end.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
-    /// What both ends must know; an empty one proves nothing.
+    /// The key that both ends must know.
     pub key: Key,
-    /// Certificates; `None` for connections that others can read.
+    /// Certificates; `None` for connections without encryption.
     pub tls: Option<Tls>,
 }
 
 impl Trust {
-    /// Whoever knows `key`, without encryption.
+    /// Authentication by `key`, without encryption.
     pub fn of_key(key: Key) -> Self {
         Self { key, tls: None }
     }
 
-    /// Whether strangers are kept out.
+    /// Whether a process without key and certificate is kept out.
     pub fn keeps_out(&self) -> bool {
         self.tls.is_some() || !self.key.is_empty()
     }
 }
 
-/// Random bytes of the operating system.
+/// Returns random bytes of the operating system.
 pub(super) fn challenge() -> std::io::Result<[u8; PROOF_BYTES]> {
     let mut bytes = [0; PROOF_BYTES];
     getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;

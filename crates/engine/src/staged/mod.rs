@@ -7,21 +7,20 @@
 //! the stages agree without asking each other. `spec/stages.md` has the wire format.
 
 mod auth;
-pub mod groups;
-mod head;
-mod link;
-pub mod model;
+mod connection;
+mod coordinator;
+pub mod pipeline_depth;
 mod runner;
 mod server;
 mod stage;
-mod stays;
+mod stage_stats;
 mod tls;
 pub mod wire;
 
 pub use auth::{Key, Trust};
-pub use groups::Groups;
-pub use head::{Cluster, HeadOptions};
-pub use link::Shape;
+pub use connection::LinkEmulation;
+pub use coordinator::{Cluster, ClusterOptions};
+pub use pipeline_depth::PipelineDepth;
 pub use runner::{Embed, StagedRunner};
 pub use server::{MakeLayers, StageServer, StopHandle};
 pub use stage::Stage;
@@ -32,20 +31,21 @@ use loquent_infer::runner::{RunError, Slot, Span};
 
 use crate::gguf::split::StageKeys;
 
-/// Most batches in flight through the stages at once.
-pub const MAX_GROUPS: usize = 16;
+/// Maximum batches in flight through the stages at once. Chosen by hand: with 16 or 32 sequences,
+/// greater depths would mean batches of one or two rows, which cost almost as much as larger ones.
+pub const MAX_PIPELINE_DEPTH: usize = 16;
 
 /// Why a stage refuses a second runner; it may be free a moment later.
-const BUSY: &str = "this stage works for another";
+const BUSY: &str = "this stage works for another runner";
 
-/// What a stage holds and what for.
+/// What a stage holds, and the sizes that its memory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StageSizes {
-    /// Its place in the model.
+    /// The stage's place in the model.
     pub keys: StageKeys,
     /// Floats of a hidden state.
     pub width: usize,
-    /// Logits of a row; 0 where the head is elsewhere.
+    /// Logits of a row; 0 if another stage has the output head.
     pub vocab: u32,
     /// Sequences with KV at once.
     pub slots: u16,
@@ -53,45 +53,45 @@ pub struct StageSizes {
     pub kv_cells: u32,
     /// Longest sequence in tokens.
     pub context_tokens: u32,
-    /// Most rows in one call.
+    /// Maximum rows of a native call.
     pub batch_tokens: u32,
-    /// Whether pasts can be shared and cut.
+    /// Whether the past of a sequence can be shared and cut.
     pub shares_prefix: bool,
 }
 
 /// Consecutive layers with their KV cache. All methods are called from one thread, with
 /// arguments that [`Stage`] has checked.
 pub trait Layers: Send {
-    /// What they hold.
+    /// Place in the model, and sizes.
     fn sizes(&self) -> StageSizes;
 
-    /// A batch has come: waits until the processors are free for it.
+    /// Called when a batch has come: waits until the processors are free for it.
     fn begin(&mut self) {}
 
-    /// The batch is computed, and its tokens are chosen.
+    /// Called when the batch is computed and its tokens are chosen.
     fn end(&mut self) {}
 
     /// Computes a row of hidden states for each position of `spans`, in their order.
     ///
     /// # Errors
-    /// [`RunError::CacheFull`] when nothing was computed, [`RunError::Backend`] otherwise.
+    /// [`RunError::CacheFull`] if nothing was computed, [`RunError::Backend`] otherwise.
     fn compute(&mut self, rows: &[f32], spans: &[Span]) -> Result<(), RunError>;
 
-    /// The hidden states after the last computation, a row for each of its rows; only where
-    /// the head is elsewhere.
+    /// The hidden states after the last computation, a row for each of its rows. Called only
+    /// on stages without the output head.
     fn hidden(&self) -> &[f32];
 
-    /// The logits of the last computation's row number `row`, the last of a span; only where
-    /// the head is here.
+    /// The logits of row number `row` of the last computation, the last row of a span. Called
+    /// only on the stage with the output head.
     fn logits(&mut self, row: usize) -> &mut [f32];
 
     /// Makes the empty slot `to` share the first `len` positions of `from`.
     fn fork(&mut self, from: Slot, to: Slot, len: u32);
 
-    /// Forgets all positions of `slot` from `len` on; false when that cannot be.
+    /// Forgets all positions of `slot` from `len` on; returns false if it cannot.
     fn truncate(&mut self, slot: Slot, len: u32) -> bool;
 
-    /// Forgets everything and overwrites what the cells held.
+    /// Forgets everything and overwrites the KV cells.
     fn wipe(&mut self);
 }
 
@@ -101,53 +101,64 @@ pub enum StageError {
     /// The connection broke, or could not be made.
     #[error("{peer}: {source}")]
     Io {
-        /// The other end.
+        /// Address of the other end.
         peer: String,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The other end broke the protocol.
-    #[error("{peer} broke the protocol: {what}")]
+    /// The other end sent something against the protocol.
+    #[error("{peer} broke the stage protocol: {what}")]
     Protocol {
-        /// The other end.
+        /// Address of the other end.
         peer: String,
-        /// How.
+        /// What it sent or did not send.
         what: String,
     },
-    /// The other end does not know the key.
+    /// The other end has another key.
     #[error("{peer} has another key; start both ends with the same --stage-key")]
     Key {
-        /// The other end.
+        /// Address of the other end.
         peer: String,
     },
-    /// The other end could not be made sure of, or does not speak TLS.
+    /// The other end could not be authenticated, or does not speak TLS.
     #[error("{peer}: {what}")]
     Tls {
-        /// The other end.
+        /// Address of the other end.
         peer: String,
-        /// What is wrong.
+        /// What is wrong, and what to do.
         what: String,
     },
-    /// Certificates or keys cannot be used.
+    /// Certificates or keys cannot be used; the text names the file.
     #[error("{0}")]
     Certificates(String),
-    /// The other end said no.
+    /// The other end refused the connection or the session.
     #[error("{peer} refused: {why}")]
     Refused {
-        /// The other end.
+        /// Address of the other end.
         peer: String,
         /// Its reason.
         why: String,
     },
-    /// The stages are no parts of one model in order.
-    #[error("these stages do not make a model: {0}")]
+    /// The stages are not the parts of one model in order.
+    #[error("these stages do not make a model: {0}; check the order and the files of --stages")]
     Mismatch(String),
-    /// A stage stopped answering.
-    #[error("{peer} does not answer since {silent_ms} ms")]
+    /// A stage stopped answering pings.
+    #[error("{peer} has not answered for {silent_ms} ms")]
     Stalled {
-        /// The stage.
+        /// Address of the stage.
         peer: String,
-        /// How long.
+        /// Time since its last answer.
         silent_ms: u64,
     },
+}
+
+impl StageError {
+    /// Whether another attempt may succeed without anybody changing anything.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Io { .. } | Self::Stalled { .. } => true,
+            Self::Refused { why, .. } => why == BUSY,
+            _ => false,
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The [`Runner`] whose layers are elsewhere.
+//! The [`Runner`] whose layers are computed by stages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,9 +11,10 @@ use loquent_infer::runner::{Batch, Capacity, Pipeline, RunError, Runner, Sampled
 use loquent_infer::sampling::{Constraint, Sampler};
 use loquent_infer::token::{RowError, TokenId};
 
-use super::groups::{Groups, Observation, Policy};
-use super::head::{Cluster, Session};
-use super::wire::{Done, Lap, Message, Rows};
+use super::StageSizes;
+use super::coordinator::{Cluster, ClusterSession};
+use super::pipeline_depth::{BatchObservation, DepthPolicy, PipelineDepth};
+use super::wire::{Done, Rows, StageMessage, StageTiming};
 use crate::isolate;
 
 /// Turns tokens into hidden states.
@@ -24,16 +25,16 @@ pub trait Embed: Send {
     /// Appends the row of each token to `out`.
     ///
     /// # Errors
-    /// When the rows cannot be read.
+    /// An error of the system if the rows cannot be read.
     fn append(&mut self, tokens: &[TokenId], out: &mut Vec<f32>) -> io::Result<()>;
 }
 
-/// A batch on its way, or what is left of one.
-struct Flight {
+/// A batch in the stages, and the answers to it so far.
+struct InFlightBatch {
     batch: Batch,
-    /// The numbers of its parts on the wire.
+    /// Numbers of its parts on the wire.
     ids: Range<u64>,
-    /// Parts still out.
+    /// Parts without an answer yet.
     missing: usize,
     submitted: Instant,
     /// Sequences in all batches in flight when it was submitted, its own included.
@@ -41,9 +42,33 @@ struct Flight {
     sampled: Vec<Sampled>,
     error: Option<RunError>,
     /// Time in each stage, summed over the parts.
-    trace: Vec<Lap>,
-    /// Whether it was computed in parts in which sequences cannot break each other.
-    is_apart: bool,
+    timings: Vec<StageTiming>,
+    /// Whether it was sent in parts, in which sequences cannot break each other.
+    is_isolated: bool,
+}
+
+impl InFlightBatch {
+    /// Adds the answer to one part.
+    fn add_answer(&mut self, done: Done) -> Result<(), String> {
+        self.missing -= 1;
+        self.timings.resize(done.timings.len().max(self.timings.len()), StageTiming::default());
+        for (sum, timing) in self.timings.iter_mut().zip(&done.timings) {
+            sum.wait_us = sum.wait_us.saturating_add(timing.wait_us);
+            sum.compute_us = sum.compute_us.saturating_add(timing.compute_us);
+        }
+        match done.outcome {
+            Ok(sampled) => {
+                let is_known =
+                    |row: &Sampled| self.batch.spans.iter().any(|span| span.slot == row.slot);
+                if !sampled.iter().all(is_known) {
+                    return Err("the last stage answered for another sequence".into());
+                }
+                self.sampled.extend(sampled);
+            }
+            Err(error) => self.error = Some(error),
+        }
+        Ok(())
+    }
 }
 
 /// Batched decoding over stages.
@@ -51,25 +76,26 @@ pub struct StagedRunner {
     cluster: Cluster,
     embed: Box<dyn Embed>,
     capacity: Capacity,
-    /// `None` once it is lost, until a batch is submitted.
-    session: Option<Arc<Session>>,
-    flights: VecDeque<Flight>,
+    /// `None` from the loss of a session until the next batch is submitted.
+    session: Option<Arc<ClusterSession>>,
+    /// Oldest first.
+    in_flight: VecDeque<InFlightBatch>,
     next_id: u64,
     /// Positions of each slot in the stages.
     lens: Vec<u32>,
-    /// What each slot's answer must look like: followed here, where the vocabulary is.
+    /// The grammar of each slot. Followed here, because the stages have no vocabulary.
     constraints: Vec<Option<Box<dyn Constraint>>>,
     /// Whether cells may hold NaN: see `isolate`. Until all slots have been freed.
-    tainted: bool,
-    policy: Policy,
+    is_tainted: bool,
+    policy: DepthPolicy,
     epoch: Instant,
 }
 
 impl StagedRunner {
     /// A runner over the connected stages of `cluster`.
-    pub fn new(cluster: Cluster, embed: Box<dyn Embed>, groups: Groups) -> Self {
+    pub fn new(cluster: Cluster, embed: Box<dyn Embed>, depth: PipelineDepth) -> Self {
         let sizes = cluster.sizes();
-        let least = |of: fn(&super::StageSizes) -> u32| sizes.iter().map(of).min().unwrap_or(0);
+        let least = |of: fn(&StageSizes) -> u32| sizes.iter().map(of).min().unwrap_or(0);
         let capacity = Capacity {
             slots: sizes.iter().map(|sizes| sizes.slots).min().unwrap_or(0),
             kv_cells: least(|sizes| sizes.kv_cells),
@@ -81,33 +107,33 @@ impl StagedRunner {
             session: cluster.session(),
             lens: vec![0; capacity.slots.into()],
             constraints: (0..capacity.slots).map(|_| None).collect(),
-            policy: Policy::new(groups, sizes.len()),
+            policy: DepthPolicy::new(depth, sizes.len()),
             cluster,
             embed,
             capacity,
-            flights: VecDeque::new(),
+            in_flight: VecDeque::new(),
             next_id: 0,
-            tainted: false,
+            is_tainted: false,
             epoch: Instant::now(),
         }
     }
 
-    fn send(&self, message: Message) {
+    fn send(&self, message: StageMessage) {
         if let Some(session) = &self.session {
             session.send(message);
         }
     }
 
-    /// Everything is lost, because of `why`.
+    /// Forgets all state of the stages, which is lost because of `why`.
     fn lose(&mut self, why: String) -> RunError {
         self.session = None;
-        self.flights.clear();
+        self.in_flight.clear();
         self.lens.fill(0);
-        self.tainted = false;
+        self.is_tainted = false;
         RunError::Lost(why)
     }
 
-    fn live_session(&mut self) -> Result<Arc<Session>, RunError> {
+    fn live_session(&mut self) -> Result<Arc<ClusterSession>, RunError> {
         if self.session.is_none() {
             self.session = self.cluster.session();
             self.next_id = 0;
@@ -132,13 +158,14 @@ impl StagedRunner {
         Ok(())
     }
 
-    /// Sends `batch`, in one part or in several, as flight number `at` in the queue.
-    fn launch(&mut self, at: usize, batch: Batch, spans: &[usize]) -> Result<(), RunError> {
+    /// Sends `batch`, in one part or in several, and adds it at place `at` of the queue. Of an
+    /// isolated batch only `spans` are sent.
+    fn send_batch(&mut self, at: usize, batch: Batch, spans: &[usize]) -> Result<(), RunError> {
         let session = self.live_session()?;
         let first = self.next_id;
-        let is_apart = self.tainted;
+        let is_isolated = self.is_tainted;
         let mut sampled = Vec::new();
-        if is_apart {
+        if is_isolated {
             for part in isolate::cut(&batch, spans) {
                 self.send_part(&session, &part.batch, &mut sampled)?;
             }
@@ -147,9 +174,9 @@ impl StagedRunner {
         }
         let ids = first..self.next_id;
         let missing = (ids.end - ids.start) as usize;
-        let flying = self.flights.iter().map(|flight| flight.batch.spans.len());
-        let sequences = flying.sum::<usize>() + batch.spans.len();
-        let flight = Flight {
+        let earlier = self.in_flight.iter().map(|earlier| earlier.batch.spans.len());
+        let sequences = earlier.sum::<usize>() + batch.spans.len();
+        let sent = InFlightBatch {
             batch,
             ids,
             missing,
@@ -157,19 +184,19 @@ impl StagedRunner {
             sequences,
             sampled,
             error: None,
-            trace: Vec::new(),
-            is_apart,
+            timings: Vec::new(),
+            is_isolated,
         };
-        self.flights.insert(at, flight);
-        self.note_waiting();
+        self.in_flight.insert(at, sent);
+        self.update_deadline();
         Ok(())
     }
 
-    /// Sends one part; rows that cannot be sampled, because their grammar ends in an error, are
-    /// added to `failed` and computed like those of which no token is wanted.
+    /// Sends one part. A row whose grammar ends in an error cannot be sampled: it is added to
+    /// `failed`, and computed like a row of which no token is wanted.
     fn send_part(
         &mut self,
-        session: &Session,
+        session: &ClusterSession,
         part: &Batch,
         failed: &mut Vec<Sampled>,
     ) -> Result<(), RunError> {
@@ -182,22 +209,23 @@ impl StagedRunner {
         let mut spans: Vec<Span> = part.spans.clone();
         for span in spans.iter_mut().filter(|span| span.sample) {
             let Some(constraint) = &mut self.constraints[span.slot.index()] else { continue };
+            // Before the rows, since the last stage samples as soon as it has them.
             match constraint.allowed().map(<[u32]>::to_vec) {
-                Ok(allowed) => session.send(Message::Allow { slot: span.slot, allowed }),
+                Ok(allowed) => session.send(StageMessage::Allow { slot: span.slot, allowed }),
                 Err(error) => {
                     span.sample = false;
                     failed.push(Sampled { slot: span.slot, outcome: Err(error) });
                 }
             }
         }
-        let (failed, trace) = (Vec::new(), Vec::new());
-        session.send(Message::Rows(Rows { id: self.next_id, spans, failed, trace, rows }));
+        let (failed, timings) = (Vec::new(), Vec::new());
+        session.send(StageMessage::Rows(Rows { id: self.next_id, spans, failed, timings, rows }));
         self.next_id += 1;
         Ok(())
     }
 
-    /// Tells the grammars what was chosen.
-    fn accept(&mut self, sampled: &[Sampled]) {
+    /// Advances the grammars by the chosen tokens.
+    fn advance_constraints(&mut self, sampled: &[Sampled]) {
         for row in sampled {
             let constraint = &mut self.constraints[row.slot.index()];
             if let (Some(constraint), Ok(choice)) = (constraint, &row.outcome) {
@@ -206,112 +234,102 @@ impl StagedRunner {
         }
     }
 
-    fn note_waiting(&self) {
+    /// The deadline counts from the submission of the oldest batch.
+    fn update_deadline(&self) {
         if let Some(session) = &self.session {
-            session.expect(self.flights.front().map(|flight| flight.submitted));
+            session.expect(self.in_flight.front().map(|oldest| oldest.submitted));
         }
     }
 
-    /// Takes one answer in.
-    fn absorb(&mut self, done: Done) -> Result<(), String> {
-        let flight = self.flights.iter_mut().find(|flight| flight.ids.contains(&done.id));
-        let Some(flight) = flight.filter(|flight| flight.missing > 0) else {
-            return Err("the last stage answered what was not asked".into());
-        };
-        flight.missing -= 1;
-        flight.trace.resize(done.trace.len().max(flight.trace.len()), Lap::default());
-        for (sum, lap) in flight.trace.iter_mut().zip(&done.trace) {
-            sum.wait_us = sum.wait_us.saturating_add(lap.wait_us);
-            sum.compute_us = sum.compute_us.saturating_add(lap.compute_us);
+    /// Adds an answer to its batch; the error is what the last stage did wrong.
+    fn take_answer(&mut self, done: Done) -> Result<(), String> {
+        let asked = self.in_flight.iter_mut().find(|batch| batch.ids.contains(&done.id));
+        match asked.filter(|batch| batch.missing > 0) {
+            Some(batch) => batch.add_answer(done),
+            None => Err("the last stage answered a batch that is not in flight".into()),
         }
-        match done.outcome {
-            Ok(sampled) => {
-                let known =
-                    |row: &Sampled| flight.batch.spans.iter().any(|span| span.slot == row.slot);
-                if !sampled.iter().all(known) {
-                    return Err("the last stage answered for another sequence".into());
-                }
-                flight.sampled.extend(sampled);
-            }
-            Err(error) => flight.error = Some(error),
-        }
-        Ok(())
     }
 
-    /// The oldest flight is complete: its outcome, or `None` when a part of it must be computed
-    /// again.
-    fn land(&mut self) -> Option<Result<Vec<Sampled>, RunError>> {
-        let mut flight = self.flights.pop_front().expect("the caller saw it");
-        self.measure(&flight);
-        if let Some(error) = flight.error {
-            return Some(Err(self.give_up(&flight.batch, error, flight.is_apart)));
+    /// Ends the oldest batch, which has all its answers: its outcome, or `None` if a part of it
+    /// must be computed again.
+    fn complete_oldest(&mut self) -> Option<Result<Vec<Sampled>, RunError>> {
+        let mut oldest = self.in_flight.pop_front().expect("the caller has seen it");
+        self.measure(&oldest);
+        if let Some(error) = oldest.error {
+            return Some(Err(self.roll_back(&oldest.batch, error, oldest.is_isolated)));
         }
-        let broken = |row: &Sampled| row.outcome == Err(RowError::NonFiniteLogits);
-        if !flight.is_apart && flight.sampled.iter().any(broken) {
-            // One of them is broken and may have broken the others: all once more, apart.
-            self.tainted = true;
+        let is_broken = |row: &Sampled| row.outcome == Err(RowError::NonFiniteLogits);
+        if !oldest.is_isolated && oldest.sampled.iter().any(is_broken) {
+            // One sequence is broken and may have broken others: llama.cpp's attention lets NaN
+            // spread within a native call. All suspects are computed again, isolated.
+            self.is_tainted = true;
             let suspects: Vec<Slot> =
-                flight.sampled.iter().filter(|row| broken(row)).map(|row| row.slot).collect();
-            flight.sampled.retain(|row| !broken(row));
-            if let Err(error) = self.compute_again(&flight, &suspects) {
+                oldest.sampled.iter().filter(|row| is_broken(row)).map(|row| row.slot).collect();
+            oldest.sampled.retain(|row| !is_broken(row));
+            if let Err(error) = self.compute_again(&oldest, &suspects) {
                 return Some(Err(error));
             }
-            let again = self.flights.front_mut().expect("it was just launched");
-            again.sampled.extend(flight.sampled);
+            // It took the place of the old one, so that batches are collected in order.
+            let again = self.in_flight.front_mut().expect("it was just sent");
+            again.sampled.extend(oldest.sampled);
             return None;
         }
-        let sampled = in_order(&flight.batch, flight.sampled);
-        self.accept(&sampled);
+        let sampled = in_order(&oldest.batch, oldest.sampled);
+        self.advance_constraints(&sampled);
         Some(Ok(sampled))
     }
 
-    fn compute_again(&mut self, flight: &Flight, suspects: &[Slot]) -> Result<(), RunError> {
-        let spans = flight.batch.spans.iter().enumerate();
+    fn compute_again(&mut self, old: &InFlightBatch, suspects: &[Slot]) -> Result<(), RunError> {
+        let spans = old.batch.spans.iter().enumerate();
         let spans: Vec<usize> = spans
             .filter(|(_, span)| suspects.contains(&span.slot))
             .map(|(index, _)| index)
             .collect();
         for &index in &spans {
-            let Span { slot, start, .. } = flight.batch.spans[index];
-            tracing::warn!(slot = slot.0, "a sequence has no usable logits: computed apart");
-            self.send(Message::Truncate { slot, len: start });
+            let Span { slot, start, .. } = old.batch.spans[index];
+            tracing::warn!(slot = slot.0, "a sequence has no usable logits: computing it alone");
+            self.send(StageMessage::Truncate { slot, len: start });
         }
-        self.launch(0, flight.batch.clone(), &spans)
+        self.send_batch(0, old.batch.clone(), &spans)
     }
 
-    /// Puts the stages back to before `batch`, which failed in one of them.
-    fn give_up(&mut self, batch: &Batch, error: RunError, is_apart: bool) -> RunError {
+    /// Returns the stages to their state before `batch`, which failed in one of them.
+    fn roll_back(&mut self, batch: &Batch, error: RunError, is_isolated: bool) -> RunError {
         for &Span { slot, start, .. } in &batch.spans {
             self.truncate(slot, start);
         }
         match error {
-            // Some parts may be done and their tokens drawn: it cannot be tried again.
-            RunError::CacheFull if is_apart => RunError::Backend(error.to_string()),
+            // The scheduler tries a batch again after `CacheFull`. Here some parts may be done
+            // and their tokens sampled, which would draw random numbers twice.
+            RunError::CacheFull if is_isolated => RunError::Backend(error.to_string()),
             error => error,
         }
     }
 
-    /// Tells the policy, and whoever looks from outside, how long the batch took where.
-    fn measure(&mut self, flight: &Flight) {
-        let stay = |lap: &Lap| u64::from(lap.wait_us) + u64::from(lap.compute_us);
-        let inside = Duration::from_micros(flight.trace.iter().map(stay).sum());
-        let on_wires = flight.submitted.elapsed().saturating_sub(inside);
-        let hop = on_wires / (flight.trace.len() as u32 + 1);
-        let is_decode = flight.batch.tokens.len() == flight.batch.spans.len() && !flight.is_apart;
-        if is_decode {
-            self.policy.observe(&Observation {
+    /// Reports the times of a batch to the depth policy and to the cluster's statistics.
+    fn measure(&mut self, finished: &InFlightBatch) {
+        let in_stage =
+            |timing: &StageTiming| u64::from(timing.wait_us) + u64::from(timing.compute_us);
+        let inside = Duration::from_micros(finished.timings.iter().map(in_stage).sum());
+        let link_time = finished.submitted.elapsed().saturating_sub(inside);
+        // One link more than stages: the last leads from the last stage back to the runner.
+        let link_delay = link_time / (finished.timings.len() as u32 + 1);
+        // Batches with prompts, and isolated ones, say nothing about decoding.
+        let is_decode = finished.batch.tokens.len() == finished.batch.spans.len();
+        if is_decode && !finished.is_isolated {
+            self.policy.observe(&BatchObservation {
                 now: self.epoch.elapsed(),
-                rows: flight.batch.spans.len(),
-                sequences: flight.sequences,
-                trace: &flight.trace,
-                on_links: on_wires,
+                rows: finished.batch.spans.len(),
+                sequences: finished.sequences,
+                timings: &finished.timings,
+                link_time,
             });
         }
-        self.cluster.note(flight.trace.clone(), hop, self.policy.groups());
+        self.cluster.record_batch(finished.timings.clone(), link_delay, self.policy.depth());
     }
 }
 
-/// The rows in the order of the batch's spans, one of each sequence, failures first.
+/// Sorts rows as the batch's spans, and keeps one of each sequence: a failure if there is one.
 fn in_order(batch: &Batch, mut sampled: Vec<Sampled>) -> Vec<Sampled> {
     let place = |slot| batch.spans.iter().position(|span| span.slot == slot);
     sampled.sort_by_key(|row| (place(row.slot), row.outcome.is_ok()));
@@ -321,22 +339,22 @@ fn in_order(batch: &Batch, mut sampled: Vec<Sampled>) -> Vec<Sampled> {
 
 impl Pipeline for StagedRunner {
     fn depth(&self) -> usize {
-        self.policy.groups()
+        self.policy.depth()
     }
 
     fn submit(&mut self, batch: &Batch) -> Result<(), RunError> {
         self.check_batch(batch)?;
         let all: Vec<usize> = (0..batch.spans.len()).collect();
-        self.launch(self.flights.len(), batch.clone(), &all)
+        self.send_batch(self.in_flight.len(), batch.clone(), &all)
     }
 
     fn try_collect(&mut self, sampled: &mut Vec<Sampled>) -> Option<Result<(), RunError>> {
         loop {
             let session = self.session.clone()?;
-            if self.flights.front().is_some_and(|flight| flight.missing == 0) {
-                let landed = self.land();
-                self.note_waiting();
-                match landed {
+            if self.in_flight.front().is_some_and(|oldest| oldest.missing == 0) {
+                let completed = self.complete_oldest();
+                self.update_deadline();
+                match completed {
                     Some(Ok(rows)) => {
                         sampled.extend(rows);
                         return Some(Ok(()));
@@ -348,7 +366,8 @@ impl Pipeline for StagedRunner {
             match session.try_next() {
                 Ok(None) => return None,
                 Ok(Some(done)) => {
-                    if let Err(why) = self.absorb(done) {
+                    if let Err(why) = self.take_answer(done) {
+                        // The next turn of the loop gets the loss from the session.
                         self.cluster.lose(&session, why);
                     }
                 }
@@ -369,12 +388,13 @@ impl Runner for StagedRunner {
 
     fn assign(&mut self, slot: Slot, mut sampler: Sampler) {
         self.constraints[slot.index()] = sampler.constrain(None);
-        // A session that was lost is noticed when the batch is submitted.
+        // The first message of a sequence may come before the first batch of a new session. A
+        // session that is lost is noticed when the batch is submitted.
         if self.session.is_none() {
             self.session = self.cluster.session();
             self.next_id = 0;
         }
-        self.send(Message::Assign { slot, sampler: Box::new((&sampler).into()) });
+        self.send(StageMessage::Assign { slot, sampler: Box::new((&sampler).into()) });
     }
 
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
@@ -393,16 +413,17 @@ impl Runner for StagedRunner {
     fn fork(&mut self, from: Slot, to: Slot, len: u32) {
         assert!(self.capacity.shares_prefix, "this model's past cannot be shared");
         self.lens[to.index()] = len;
-        self.send(Message::Fork { from, to, len });
+        self.send(StageMessage::Fork { from, to, len });
     }
 
     fn truncate(&mut self, slot: Slot, len: u32) {
         let place = &mut self.lens[slot.index()];
         *place = len.min(*place);
-        self.send(Message::Truncate { slot, len });
-        if self.tainted && self.lens.iter().all(|&len| len == 0) {
-            self.send(Message::Wipe);
-            self.tainted = false;
+        self.send(StageMessage::Truncate { slot, len });
+        // Only when no sequence is left can the cells be overwritten, and with them the NaN.
+        if self.is_tainted && self.lens.iter().all(|&len| len == 0) {
+            self.send(StageMessage::Wipe);
+            self.is_tainted = false;
         }
     }
 

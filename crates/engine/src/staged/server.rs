@@ -2,8 +2,8 @@
 //!
 //! Threads that read connections put events into one bounded queue; the stage's thread takes
 //! them one by one. There is one session at a time: a runner opens it and it ends when any
-//! of its connections does. Whoever sends nonsense loses its connection, and with it the
-//! session, never the process.
+//! of its connections does. A peer that breaks the protocol loses its connection, and with it
+//! the session, never the process.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,27 +13,31 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::link::{Closer, Connection, HANDSHAKE_LIMIT, Incoming, Outgoing, Shape, accept, dial};
-use super::wire::{Format, Message, Open, Role, Totals};
-use super::{BUSY, Key, Layers, MAX_GROUPS, Stage, StageError, Trust};
+use super::connection::{
+    CloseHandle, FrameReader, HANDSHAKE_LIMIT, LinkEmulation, MessageSender, StageConnection,
+    accept, dial,
+};
+use super::wire::{DialerRole, OpenSession, RowFormat, StageMessage, StageTotals};
+use super::{BUSY, Key, Layers, MAX_PIPELINE_DEPTH, Stage, StageError, Trust};
 
-/// Most connections that are being proved at once; further ones wait in the listener.
+/// Maximum handshakes at once; further connections wait in the listener.
 const MAX_HANDSHAKES: usize = 32;
-/// Events that may wait: each group's batch and what comes with it.
-const QUEUED_EVENTS: usize = 4 * MAX_GROUPS;
-/// A runner that was silent for so long is gone; it asks twice a second.
+/// Maximum events in the queue: each group's batch and the messages that come with it.
+const QUEUED_EVENTS: usize = 4 * MAX_PIPELINE_DEPTH;
+/// How long a runner may be silent before it counts as gone; it pings twice a second.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
-/// The same before its first question: other stages are still getting ready.
+/// The same before its first ping, while it waits for other stages, which load their weights one
+/// after the other.
 const OPENING_LIMIT: Duration = Duration::from_secs(600);
-/// Most stages of one model.
+/// Maximum stages of one model.
 const MAX_STAGES: u16 = 256;
 
-/// Makes layers of the sizes that a runner wants, or says why not. The second argument is
-/// what it made the last time, to be used again where the sizes are the same.
+/// Makes layers of the sizes that a runner wants; the error is the reason for the runner. The
+/// second argument is the layers of the last session, to be used again if the sizes are the same.
 pub type MakeLayers =
-    Box<dyn FnMut(&Open, Option<Box<dyn Layers>>) -> Result<Box<dyn Layers>, String> + Send>;
+    Box<dyn FnMut(&OpenSession, Option<Box<dyn Layers>>) -> Result<Box<dyn Layers>, String> + Send>;
 
-/// A listening stage.
+/// A stage that listens for a runner and for the previous stage.
 pub struct StageServer {
     listener: TcpListener,
     accepts: Trust,
@@ -41,48 +45,48 @@ pub struct StageServer {
     make: MakeLayers,
 }
 
-/// The way to stop a stage that runs.
+/// Stops a running [`StageServer`] from another thread.
 #[derive(Debug, Clone)]
 pub struct StopHandle {
-    events: SyncSender<Event>,
+    events: SyncSender<StageEvent>,
     stopping: Arc<AtomicBool>,
     address: SocketAddr,
 }
 
 impl StopHandle {
-    /// Ends the session and the server, after the present native call.
+    /// Ends the session and the server after the present native call.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
-        let _ = self.events.send(Event::Stop);
-        // Wakes the thread that accepts.
+        let _ = self.events.send(StageEvent::Stop);
+        // The accepting thread sees the flag only after a connection.
         let _ = TcpStream::connect_timeout(&self.address, HANDSHAKE_LIMIT);
     }
 }
 
 #[derive(Debug)]
-enum Event {
-    Arrived(Box<Connection>, Role, u64),
-    Work(u64, Message, Instant),
+enum StageEvent {
+    Arrived(Box<StageConnection>, DialerRole, u64),
+    Work(u64, StageMessage, Instant),
     Lost(u64, StageError),
     Stop,
 }
 
 impl StageServer {
-    /// A stage that accepts on `listener` whom it may trust.
+    /// A stage that accepts connections on `listener` from processes that `trust` allows.
     pub fn new(listener: TcpListener, trust: Trust, make: MakeLayers) -> Self {
         Self { listener, accepts: trust.clone(), dials: trust, make }
     }
 
-    /// A stage in the runner's own process: `own` is known nowhere else, so links inside
-    /// need no certificates; stages elsewhere are reached with `dials`.
+    /// A stage in the runner's own process. No other process knows `own`, so links within this
+    /// one need no certificates; stages elsewhere are dialled with `dials`.
     pub fn inside(listener: TcpListener, own: Key, dials: Trust, make: MakeLayers) -> Self {
         Self { listener, accepts: Trust::of_key(own), dials, make }
     }
 
-    /// Serves sessions until the handle says stop, on this thread; `started` gets the handle.
+    /// Serves sessions on this thread until it is stopped by the handle that `started` gets.
     ///
     /// # Errors
-    /// When the listener is broken.
+    /// An error of the system if the listener does not work.
     pub fn run(self, started: impl FnOnce(StopHandle)) -> io::Result<()> {
         let (events, inbox) = sync_channel(QUEUED_EVENTS);
         let stopping = Arc::new(AtomicBool::new(false));
@@ -91,14 +95,14 @@ impl StageServer {
         let (listener, trust, accepting) = (self.listener, self.accepts.clone(), events.clone());
         let acceptor = thread::spawn(move || accept_all(&listener, &trust, &accepting, &stopping));
         started(handle);
-        let mut driver = Driver {
+        let mut driver = StageDriver {
             events,
             accepts: self.accepts,
             dials: self.dials,
             make: self.make,
             idle: None,
             session: None,
-            totals: Totals::default(),
+            totals: StageTotals::default(),
             sent_bytes: Arc::default(),
             since: Instant::now(),
         };
@@ -111,7 +115,7 @@ impl StageServer {
 fn accept_all(
     listener: &TcpListener,
     trust: &Trust,
-    events: &SyncSender<Event>,
+    events: &SyncSender<StageEvent>,
     stopping: &AtomicBool,
 ) -> io::Result<()> {
     let handshakes = Arc::new(AtomicUsize::new(0));
@@ -123,11 +127,13 @@ fn accept_all(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
+                // Mostly a lack of file descriptors: a pause keeps this from spinning.
                 tracing::warn!(%error, "cannot accept a connection");
                 thread::sleep(Duration::from_millis(50));
                 continue;
             }
         };
+        // Only this thread adds to the count, so it cannot exceed the maximum.
         while handshakes.load(Ordering::Relaxed) >= MAX_HANDSHAKES {
             thread::sleep(Duration::from_millis(5));
         }
@@ -136,7 +142,7 @@ fn accept_all(
         thread::spawn(move || {
             match accept(stream, &trust) {
                 Ok((connection, role, session)) => {
-                    let _ = events.send(Event::Arrived(Box::new(connection), role, session));
+                    let _ = events.send(StageEvent::Arrived(Box::new(connection), role, session));
                 }
                 Err(error) => tracing::warn!(%error, "a connection was cut off"),
             }
@@ -145,68 +151,84 @@ fn accept_all(
     }
 }
 
-/// One runner's work here.
-struct Session {
+/// A session with a runner.
+struct StageSession {
     number: u64,
-    open: Open,
+    index: u16,
     stage: Stage,
-    format: Format,
-    to_head: Outgoing,
-    /// With its closer: dropping it ends the connection.
-    to_next: Option<(Outgoing, Closer)>,
-    /// The stage before, once it has come; the first stage is told by the runner itself.
-    from_previous: Option<(Outgoing, Closer)>,
-    heard: Arc<Mutex<Heard>>,
+    format: RowFormat,
+    to_runner: MessageSender,
+    /// With the handle that closes the connection when it is dropped.
+    to_next: Option<(MessageSender, CloseHandle)>,
+    /// The previous stage, once it has connected. The first stage gets work from the runner.
+    from_previous: Option<(MessageSender, CloseHandle)>,
+    liveness: Arc<Mutex<RunnerLiveness>>,
 }
 
-/// What the thread that answers the runner's questions shares with the stage's thread.
+/// Layers and the connection to the next stage, ready for a session.
+struct PreparedSession {
+    open: OpenSession,
+    stage: Stage,
+    format: RowFormat,
+    to_next: Option<(MessageSender, CloseHandle)>,
+}
+
+/// When the runner last pinged, and the answer to its next ping. Shared by the thread that
+/// answers pings and the stage's thread.
 #[derive(Debug)]
-struct Heard {
-    last: Instant,
+struct RunnerLiveness {
+    last_ping: Instant,
     limit: Duration,
-    totals: Totals,
+    totals: StageTotals,
 }
 
-struct Driver {
-    events: SyncSender<Event>,
+/// The state of the stage's thread.
+struct StageDriver {
+    events: SyncSender<StageEvent>,
     accepts: Trust,
     dials: Trust,
     make: MakeLayers,
-    /// Layers of the session before.
+    /// Layers of the last session. They are kept, since a KV cache takes time to allocate.
     idle: Option<Box<dyn Layers>>,
-    session: Option<Session>,
-    /// Of sessions that have ended.
-    totals: Totals,
+    session: Option<StageSession>,
+    /// Totals of sessions that have ended.
+    totals: StageTotals,
     sent_bytes: Arc<AtomicU64>,
     since: Instant,
 }
 
-impl Driver {
-    fn serve(&mut self, inbox: &Receiver<Event>) {
+impl StageDriver {
+    fn serve(&mut self, inbox: &Receiver<StageEvent>) {
         loop {
             match inbox.recv_timeout(SILENCE_LIMIT / 4) {
-                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(Event::Arrived(connection, role, number)) => {
+                Ok(StageEvent::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(StageEvent::Arrived(connection, role, number)) => {
                     self.handle_arrival(*connection, role, number);
                 }
-                Ok(Event::Work(number, message, arrived)) => {
+                Ok(StageEvent::Work(number, message, arrived)) => {
                     self.handle_work(number, message, arrived);
                 }
-                Ok(Event::Lost(number, error)) => self.handle_loss(number, &error),
+                Ok(StageEvent::Lost(number, error)) => self.handle_loss(number, &error),
                 Err(RecvTimeoutError::Timeout) => self.end_if_silent(),
             }
         }
         self.end("the stage stops");
     }
 
-    fn handle_arrival(&mut self, mut connection: Connection, role: Role, number: u64) {
+    fn handle_arrival(&mut self, mut connection: StageConnection, role: DialerRole, number: u64) {
         let outcome = match role {
-            Role::Head => {
+            DialerRole::Runner => {
+                // A runner that was killed may leave its session open; the next need not wait.
                 self.end_if_silent();
                 self.open(connection, number)
             }
-            Role::Peer if self.expects_peer(number) => self.join(connection, number),
-            Role::Peer => connection.send(&Message::Refused("no session expects you".into())),
+            DialerRole::Peer if self.expects_peer(number) => {
+                self.join(connection, number);
+                Ok(())
+            }
+            DialerRole::Peer => {
+                connection.send(&StageMessage::Refused("no session expects this connection".into()))
+            }
         };
         if let Err(error) = outcome {
             tracing::warn!(%error, "a session was not opened");
@@ -215,133 +237,150 @@ impl Driver {
 
     fn expects_peer(&self, number: u64) -> bool {
         self.session.as_ref().is_some_and(|session| {
-            session.number == number && session.open.index > 0 && session.from_previous.is_none()
+            session.number == number && session.index > 0 && session.from_previous.is_none()
         })
     }
 
-    /// Opens the session that a runner wants.
-    fn open(&mut self, mut connection: Connection, number: u64) -> Result<(), StageError> {
-        let Message::Open(open) = connection.receive(HANDSHAKE_LIMIT)? else {
-            return Err(connection.incoming.protocol("a session that is not opened"));
+    /// Opens a session for a runner, or refuses it.
+    fn open(&mut self, mut connection: StageConnection, number: u64) -> Result<(), StageError> {
+        let StageMessage::Open(open) = connection.receive_within(HANDSHAKE_LIMIT)? else {
+            return Err(connection.protocol_error("no request to open a session"));
         };
         if self.session.is_some() {
-            return connection.send(&Message::Refused(BUSY.into()));
+            return connection.send(&StageMessage::Refused(BUSY.into()));
         }
-        let made = check(&open).and_then(|()| (self.make)(&open, self.idle.take()));
-        let layers = match made {
-            Ok(layers) => layers,
-            Err(why) => return connection.send(&Message::Refused(why)),
-        };
-        let stage = Stage::new(layers);
+        match self.prepare(*open, number) {
+            Ok(prepared) => self.begin(connection, number, prepared),
+            Err(why) => connection.send(&StageMessage::Refused(why)),
+        }
+    }
+
+    /// Makes the layers and connects to the next stage; the error is the reason to refuse.
+    fn prepare(&mut self, open: OpenSession, number: u64) -> Result<PreparedSession, String> {
+        check(&open)?;
+        let stage = Stage::new((self.make)(&open, self.idle.take())?);
         let sizes = stage.sizes();
-        let format = Format {
-            dtype: open.dtype,
-            width: sizes.width,
-            batch_tokens: sizes.batch_tokens as usize,
-        };
-        let shape = shape(&open);
-        let to_next = match self.dial_next(&open, number, format, shape) {
-            Ok(to_next) => to_next,
+        let batch_tokens = sizes.batch_tokens as usize;
+        let format = RowFormat { dtype: open.dtype, width: sizes.width, batch_tokens };
+        match self.dial_next(&open, number, format) {
+            Ok(to_next) => Ok(PreparedSession { open, stage, format, to_next }),
             Err(error) => {
                 self.idle = Some(stage.into_layers());
-                return connection.send(&Message::Refused(error.to_string()));
+                Err(error.to_string())
             }
-        };
-        connection.send(&Message::Opened(sizes))?;
-        let (incoming, to_head, closer) = connection.open(format, shape, &self.sent_bytes)?;
-        let heard = Arc::new(Mutex::new(Heard {
-            last: Instant::now(),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        mut connection: StageConnection,
+        number: u64,
+        prepared: PreparedSession,
+    ) -> Result<(), StageError> {
+        let PreparedSession { open, stage, format, to_next } = prepared;
+        connection.send(&StageMessage::Opened(stage.sizes()))?;
+        let (reader, to_runner, closer) = connection.split(format, link(&open), &self.sent_bytes);
+        let liveness = Arc::new(Mutex::new(RunnerLiveness {
+            last_ping: Instant::now(),
             limit: OPENING_LIMIT,
             totals: self.totals,
         }));
-        let tells_work = open.index == 0;
-        let control = Control { to_head: to_head.clone(), heard: heard.clone(), _closer: closer };
-        self.read(number, incoming, tells_work, Some(control));
+        let control = ControlConnection {
+            to_runner: to_runner.clone(),
+            liveness: liveness.clone(),
+            _closer: closer,
+        };
+        // The first stage has no previous one: its work comes from the runner.
+        let carries_work = open.index == 0;
+        self.read(number, reader, carries_work, Some(control));
         tracing::info!(index = open.index, count = open.count, "a session begins");
-        self.session = Some(Session {
+        self.session = Some(StageSession {
             number,
-            open: *open,
+            index: open.index,
             stage,
             format,
-            to_head,
+            to_runner,
             to_next,
             from_previous: None,
-            heard,
+            liveness,
         });
         Ok(())
     }
 
     fn dial_next(
         &self,
-        open: &Open,
+        open: &OpenSession,
         number: u64,
-        format: Format,
-        shape: Shape,
-    ) -> Result<Option<(Outgoing, Closer)>, StageError> {
+        format: RowFormat,
+    ) -> Result<Option<(MessageSender, CloseHandle)>, StageError> {
         if open.index + 1 == open.count {
             return Ok(None);
         }
         let trust = if open.next_is_inside { &self.accepts } else { &self.dials };
-        let connection = dial(&open.next, trust, Role::Peer, number)?;
-        let (incoming, outgoing, closer) = connection.open(format, shape, &self.sent_bytes)?;
-        self.read(number, incoming, false, None);
-        Ok(Some((outgoing, closer)))
+        let connection = dial(&open.next, trust, DialerRole::Peer, number)?;
+        let (reader, to_next, closer) = connection.split(format, link(open), &self.sent_bytes);
+        // It is read only to notice its end, and a refusal.
+        self.read(number, reader, false, None);
+        Ok(Some((to_next, closer)))
     }
 
-    /// The stage before has connected.
-    fn join(&mut self, connection: Connection, number: u64) -> Result<(), StageError> {
+    /// Adds the connection of the previous stage to the session.
+    fn join(&mut self, connection: StageConnection, number: u64) {
         let format = self.session.as_ref().expect("it expects a peer").format;
-        let opened = connection.open(format, Shape::default(), &self.sent_bytes)?;
-        let (incoming, outgoing, closer) = opened;
-        self.read(number, incoming, true, None);
+        // Nothing is sent on it, so there is no link to emulate.
+        let link = LinkEmulation::default();
+        let (reader, to_previous, closer) = connection.split(format, link, &self.sent_bytes);
+        self.read(number, reader, true, None);
         let session = self.session.as_mut().expect("it expects a peer");
-        session.from_previous = Some((outgoing, closer));
-        Ok(())
+        session.from_previous = Some((to_previous, closer));
     }
 
-    /// Starts the thread that reads a connection of session `number`.
+    /// Starts the thread that reads a connection of session `number`. Work is accepted only from
+    /// connections that carry it.
     fn read(
         &self,
         number: u64,
-        mut incoming: Incoming,
-        tells_work: bool,
-        control: Option<Control>,
+        mut reader: FrameReader,
+        carries_work: bool,
+        control: Option<ControlConnection>,
     ) {
         let events = self.events.clone();
         thread::spawn(move || {
             let error = loop {
-                match (incoming.receive(), &control) {
-                    (Ok(Message::Ping(number)), Some(control)) => control.answer(number),
-                    (Ok(message), _) if tells_work && is_work(&message) => {
-                        let event = Event::Work(number, message, Instant::now());
+                match (reader.receive(), &control) {
+                    (Ok(StageMessage::Ping(number)), Some(control)) => control.answer(number),
+                    (Ok(message), _) if carries_work && is_work(&message) => {
+                        // A full queue blocks here, so TCP holds the sender back.
+                        let event = StageEvent::Work(number, message, Instant::now());
                         if events.send(event).is_err() {
                             return;
                         }
                     }
-                    (Ok(Message::Refused(why)), _) => {
-                        break StageError::Refused { peer: incoming.peer().to_owned(), why };
+                    (Ok(StageMessage::Refused(why)), _) => {
+                        break StageError::Refused { peer: reader.peer().to_owned(), why };
                     }
-                    (Ok(_), _) => break incoming.protocol("a message out of place"),
+                    (Ok(_), _) => break reader.protocol_error("a message out of place"),
                     (Err(error), _) => break error,
                 }
             };
-            let _ = events.send(Event::Lost(number, error));
+            let _ = events.send(StageEvent::Lost(number, error));
         });
     }
 
-    fn handle_work(&mut self, number: u64, message: Message, arrived: Instant) {
+    fn handle_work(&mut self, number: u64, message: StageMessage, arrived: Instant) {
         let Some(session) = self.session.as_mut().filter(|session| session.number == number) else {
             return;
         };
         let Some(onward) = session.stage.handle(message, arrived) else { return };
+        // The last stage answers the runner directly, past the other stages.
         match (&session.to_next, &onward) {
-            (None, _) | (_, Message::Done(_)) => session.to_head.send(onward),
+            (None, _) | (_, StageMessage::Done(_)) => session.to_runner.send(onward),
             (Some((next, _)), _) => next.send(onward),
         }
         let mut totals = add(&self.totals, &session.stage.totals());
         totals.sent_bytes = self.sent_bytes.load(Ordering::Relaxed);
         totals.up_us = self.since.elapsed().as_micros() as u64;
-        session.heard.lock().expect("nobody panics with it").totals = totals;
+        session.liveness.lock().expect("no thread panics with this lock").totals = totals;
     }
 
     fn handle_loss(&mut self, number: u64, error: &StageError) {
@@ -353,59 +392,64 @@ impl Driver {
 
     fn end_if_silent(&mut self) {
         let silent = self.session.as_ref().is_some_and(|session| {
-            let heard = session.heard.lock().expect("nobody panics with it");
-            heard.last.elapsed() > heard.limit
+            let liveness = session.liveness.lock().expect("no thread panics with this lock");
+            liveness.last_ping.elapsed() > liveness.limit
         });
         if silent {
-            self.end("the runner has fallen silent");
+            self.end("the runner has stopped sending pings");
         }
     }
 
-    /// Ends the session and tells the runner why; keeps the layers for the next one.
+    /// Ends the session and sends the runner the reason; keeps the layers for the next session.
     fn end(&mut self, why: &str) {
         if let Some(session) = self.session.take() {
-            session.to_head.offer(Message::Refused(why.to_owned()));
+            // Not `send`: a runner that has stopped reading must not keep this stage.
+            session.to_runner.offer(StageMessage::Refused(why.to_owned()));
             self.totals = add(&self.totals, &session.stage.totals());
             self.idle = Some(session.stage.into_layers());
         }
     }
 }
 
-/// How the runner's connection answers by itself.
-struct Control {
-    to_head: Outgoing,
-    heard: Arc<Mutex<Heard>>,
-    _closer: Closer,
+/// Answers pings on the thread that reads the runner's connection, so that a long native call
+/// does not look like a dead stage.
+struct ControlConnection {
+    to_runner: MessageSender,
+    liveness: Arc<Mutex<RunnerLiveness>>,
+    _closer: CloseHandle,
 }
 
-impl Control {
+impl ControlConnection {
     fn answer(&self, number: u64) {
-        let mut heard = self.heard.lock().expect("nobody panics with it");
-        (heard.last, heard.limit) = (Instant::now(), SILENCE_LIMIT);
-        let totals = heard.totals;
-        drop(heard);
-        self.to_head.offer(Message::Pong(number, totals));
+        let mut liveness = self.liveness.lock().expect("no thread panics with this lock");
+        (liveness.last_ping, liveness.limit) = (Instant::now(), SILENCE_LIMIT);
+        let totals = liveness.totals;
+        drop(liveness);
+        self.to_runner.offer(StageMessage::Pong(number, totals));
     }
 }
 
-fn is_work(message: &Message) -> bool {
+fn is_work(message: &StageMessage) -> bool {
     matches!(
         message,
-        Message::Rows(_)
-            | Message::Aborted { .. }
-            | Message::Fork { .. }
-            | Message::Truncate { .. }
-            | Message::Assign { .. }
-            | Message::Allow { .. }
-            | Message::Wipe
+        StageMessage::Rows(_)
+            | StageMessage::Aborted { .. }
+            | StageMessage::Fork { .. }
+            | StageMessage::Truncate { .. }
+            | StageMessage::Assign { .. }
+            | StageMessage::Allow { .. }
+            | StageMessage::Wipe
     )
 }
 
-fn shape(open: &Open) -> Shape {
-    Shape { delay: Duration::from_micros(open.delay_us.into()), bytes_per_s: open.bytes_per_s }
+fn link(open: &OpenSession) -> LinkEmulation {
+    LinkEmulation {
+        delay: Duration::from_micros(open.delay_us.into()),
+        bytes_per_s: open.bytes_per_s,
+    }
 }
 
-fn check(open: &Open) -> Result<(), String> {
+fn check(open: &OpenSession) -> Result<(), String> {
     let sound = open.count <= MAX_STAGES
         && open.index < open.count
         && open.slots > 0
@@ -414,11 +458,11 @@ fn check(open: &Open) -> Result<(), String> {
         && open.context_tokens > 1
         && open.kv_cells >= open.context_tokens
         && open.delay_us <= 10_000_000;
-    if sound { Ok(()) } else { Err("impossible sizes".into()) }
+    if sound { Ok(()) } else { Err("sizes that no stage can have".into()) }
 }
 
-fn add(a: &Totals, b: &Totals) -> Totals {
-    Totals {
+fn add(a: &StageTotals, b: &StageTotals) -> StageTotals {
+    StageTotals {
         batches: a.batches + b.batches,
         spans: a.spans + b.spans,
         busy_us: a.busy_us + b.busy_us,

@@ -1,5 +1,5 @@
-//! What one stage does with what it is told, without any network: positions, samplers, one
-//! native call per batch.
+//! One stage's work on each message, without any network: positions, samplers, one native
+//! call per batch.
 
 use std::time::Instant;
 
@@ -7,26 +7,27 @@ use loquent_infer::runner::{RunError, Sampled, Slot, Span};
 use loquent_infer::sampling::{Constraint, Sampler, Scratch};
 use loquent_infer::token::{RowError, TokenId};
 
-use super::wire::{Done, Lap, Message, Rows, Totals};
+use super::wire::{Done, Rows, StageMessage, StageTiming, StageTotals};
 use super::{Layers, StageSizes};
 
-/// Where a sequence stands in this stage. The stage alone decides: a batch that assumes
+/// Position of a sequence in this stage. The stage alone decides it: a batch that assumes
 /// another position fails for that sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// So many positions are computed.
+enum SlotPosition {
+    /// Number of computed positions.
     At(u32),
-    /// It was asked for something impossible; until it is freed.
+    /// Unknown after an impossible request, until the slot is freed.
     Broken,
 }
 
-/// What the runner said of a sequence's next token; its grammar is followed there.
-struct Told {
+/// The tokens that the runner allows next. It is the stage's side of a grammar, which the runner
+/// follows.
+struct AllowedTokens {
     allowed: Vec<u32>,
     is_used: bool,
 }
 
-impl Constraint for Told {
+impl Constraint for AllowedTokens {
     fn allowed(&mut self) -> Result<&[u32], RowError> {
         if self.is_used { Err(RowError::OutOfStep) } else { Ok(&self.allowed) }
     }
@@ -40,14 +41,14 @@ impl Constraint for Told {
 pub struct Stage {
     layers: Box<dyn Layers>,
     sizes: StageSizes,
-    places: Vec<Place>,
+    positions: Vec<SlotPosition>,
     samplers: Vec<Option<Sampler>>,
     scratch: Scratch,
-    totals: Totals,
+    totals: StageTotals,
 }
 
 impl Stage {
-    /// A stage with nothing in it.
+    /// A stage without sequences; `layers` are wiped.
     pub fn new(mut layers: Box<dyn Layers>) -> Self {
         layers.wipe();
         let sizes = layers.sizes();
@@ -55,94 +56,100 @@ impl Stage {
         Self {
             layers,
             sizes,
-            places: vec![Place::At(0); slots],
+            positions: vec![SlotPosition::At(0); slots],
             samplers: (0..slots).map(|_| None).collect(),
             scratch: Scratch::default(),
-            totals: Totals::default(),
+            totals: StageTotals::default(),
         }
     }
 
-    /// What it holds.
+    /// Place in the model, and sizes.
     pub fn sizes(&self) -> StageSizes {
         self.sizes
     }
 
-    /// What it has done so far.
-    pub fn totals(&self) -> Totals {
+    /// Totals since the stage was created.
+    pub fn totals(&self) -> StageTotals {
         self.totals
     }
 
-    /// The layers, to be used by another session.
+    /// Returns the layers, for another session.
     pub fn into_layers(self) -> Box<dyn Layers> {
         self.layers
     }
 
-    /// Does what `message`, which came at `arrived`, asks for; gives what is to be sent on: to
-    /// the next stage, or a [`Message::Done`] to the runner. `None` when nothing is, or
-    /// when the message is none that a stage is told.
-    pub fn handle(&mut self, message: Message, arrived: Instant) -> Option<Message> {
+    /// Handles `message`, which came at `arrived`. Returns the message to send on: to the next
+    /// stage, or a [`StageMessage::Done`] to the runner; `None` if there is none, or if a stage
+    /// does not accept this kind of message.
+    pub fn handle(&mut self, message: StageMessage, arrived: Instant) -> Option<StageMessage> {
         let is_last = self.sizes.keys.is_last();
         match message {
-            Message::Rows(rows) => {
+            StageMessage::Rows(rows) => {
+                // Around sampling too: threads of another stage would slow it down as well.
                 self.layers.begin();
                 let answer = self.compute(rows, arrived);
                 self.layers.end();
                 return Some(answer);
             }
-            Message::Aborted { id, trace, error } => return Some(self.pass_on(id, trace, error)),
-            Message::Fork { from, to, len } => self.fork(from, to, len),
-            Message::Truncate { slot, len } => self.truncate(slot, len),
-            Message::Wipe => self.wipe(),
-            Message::Assign { slot, ref sampler } if is_last => {
+            StageMessage::Aborted { id, timings, error } => {
+                return Some(self.pass_on(id, timings, error));
+            }
+            StageMessage::Fork { from, to, len } => self.fork(from, to, len),
+            StageMessage::Truncate { slot, len } => self.truncate(slot, len),
+            StageMessage::Wipe => self.wipe(),
+            StageMessage::Assign { slot, ref sampler } if is_last => {
                 if let Some(place) = self.samplers.get_mut(slot.index()) {
                     *place = Some((**sampler).clone().into());
                 }
             }
-            Message::Allow { slot, allowed } if is_last => {
+            StageMessage::Allow { slot, allowed } if is_last => {
                 if let Some(Some(sampler)) = self.samplers.get_mut(slot.index()) {
-                    sampler.constrain(Some(Box::new(Told { allowed, is_used: false })));
+                    sampler.constrain(Some(Box::new(AllowedTokens { allowed, is_used: false })));
                 }
                 return None;
             }
-            Message::Assign { .. } | Message::Allow { .. } => {}
+            // For the last stage: only passed on.
+            StageMessage::Assign { .. } | StageMessage::Allow { .. } => {}
             _ => return None,
         }
         (!is_last).then_some(message)
     }
 
-    fn place(&mut self, slot: Slot) -> Option<&mut Place> {
-        self.places.get_mut(slot.index())
+    fn place(&mut self, slot: Slot) -> Option<&mut SlotPosition> {
+        self.positions.get_mut(slot.index())
     }
 
     fn fork(&mut self, from: Slot, to: Slot, len: u32) {
         let shares = self.sizes.shares_prefix && from != to;
         let source = self.place(from).copied();
-        let sound = shares && matches!(source, Some(Place::At(have)) if have >= len);
+        let sound = shares && matches!(source, Some(SlotPosition::At(have)) if have >= len);
         let Some(place) = self.place(to) else { return };
-        let sound = sound && *place == Place::At(0);
-        *place = if sound { Place::At(len) } else { Place::Broken };
+        // The heir fails with its next batch, alone; nothing has to be answered here.
+        let sound = sound && *place == SlotPosition::At(0);
+        *place = if sound { SlotPosition::At(len) } else { SlotPosition::Broken };
         if sound {
             self.layers.fork(from, to, len);
         }
     }
 
     fn truncate(&mut self, slot: Slot, len: u32) {
-        let Some(&place) = self.places.get(slot.index()) else { return };
-        self.places[slot.index()] = match place {
-            Place::At(have) if have <= len => place,
-            Place::Broken if len > 0 => place,
-            _ if self.layers.truncate(slot, len) => Place::At(len),
-            _ => Place::Broken,
+        let Some(&place) = self.positions.get(slot.index()) else { return };
+        self.positions[slot.index()] = match place {
+            SlotPosition::At(have) if have <= len => place,
+            // Which positions it has is unknown, so only freeing it repairs it.
+            SlotPosition::Broken if len > 0 => place,
+            _ if self.layers.truncate(slot, len) => SlotPosition::At(len),
+            _ => SlotPosition::Broken,
         };
     }
 
     fn wipe(&mut self) {
         self.layers.wipe();
-        self.places.fill(Place::At(0));
+        self.positions.fill(SlotPosition::At(0));
         self.samplers.iter_mut().for_each(|sampler| *sampler = None);
     }
 
-    fn compute(&mut self, mut rows: Rows, arrived: Instant) -> Message {
+    fn compute(&mut self, mut rows: Rows, arrived: Instant) -> StageMessage {
         let started = Instant::now();
         self.drop_misplaced(&mut rows);
         let computed = match rows.spans.is_empty() {
@@ -150,56 +157,64 @@ impl Stage {
             false => self.layers.compute(&rows.rows, &rows.spans),
         };
         if let Err(error) = computed {
-            let lap = self.note(&rows, arrived, started);
+            let timing = self.note(&rows, arrived, started);
             self.forget(&rows.spans, &error);
-            rows.trace.push(lap);
-            return self.pass_on(rows.id, rows.trace, error);
+            rows.timings.push(timing);
+            return self.pass_on(rows.id, rows.timings, error);
         }
         for span in &rows.spans {
-            self.places[span.slot.index()] = Place::At(span.start + span.tokens.len() as u32);
+            self.positions[span.slot.index()] =
+                SlotPosition::At(span.start + span.tokens.len() as u32);
         }
         let sampled = self.sizes.keys.is_last().then(|| self.sample(&rows));
-        let lap = self.note(&rows, arrived, started);
-        rows.trace.push(lap);
+        let timing = self.note(&rows, arrived, started);
+        rows.timings.push(timing);
         if let Some(sampled) = sampled {
-            return Message::Done(Done { id: rows.id, trace: rows.trace, outcome: Ok(sampled) });
+            return StageMessage::Done(Done {
+                id: rows.id,
+                timings: rows.timings,
+                outcome: Ok(sampled),
+            });
         }
+        // The message is reused: the next stage needs the same spans with other rows.
         rows.rows.clear();
         if !rows.spans.is_empty() {
             rows.rows.extend_from_slice(self.layers.hidden());
         }
-        Message::Rows(rows)
+        StageMessage::Rows(rows)
     }
 
-    /// A failed batch goes its way, so that answers come in order.
-    fn pass_on(&self, id: u64, trace: Vec<Lap>, error: RunError) -> Message {
+    /// A failed batch goes through all stages too, so that answers come in order.
+    fn pass_on(&self, id: u64, timings: Vec<StageTiming>, error: RunError) -> StageMessage {
         match self.sizes.keys.is_last() {
-            true => Message::Done(Done { id, trace, outcome: Err(error) }),
-            false => Message::Aborted { id, trace, error },
+            true => StageMessage::Done(Done { id, timings, outcome: Err(error) }),
+            false => StageMessage::Aborted { id, timings, error },
         }
     }
 
-    /// After a failure nobody knows what the cache holds beyond the batch's beginnings.
+    /// Cuts off what a failed native call may have left in the cache.
     fn forget(&mut self, spans: &[Span], error: &RunError) {
+        // Then nothing was computed, and the positions are still right.
         if *error == RunError::CacheFull {
             return;
         }
         for span in spans {
             let cut = self.layers.truncate(span.slot, span.start);
             if !cut {
-                self.places[span.slot.index()] = Place::Broken;
+                self.positions[span.slot.index()] = SlotPosition::Broken;
             }
         }
     }
 
-    /// Takes sequences that do not stand where the batch says out of it.
+    /// Removes from a batch the sequences whose position here is another than the batch assumes.
     fn drop_misplaced(&mut self, rows: &mut Rows) {
         let sizes = self.sizes;
-        let mut seen = vec![false; self.places.len()];
+        let mut seen = vec![false; self.positions.len()];
         let is_sound = |span: &Span, seen: &mut [bool]| {
             let end = u64::from(span.start) + span.tokens.len() as u64;
-            let place = self.places.get(span.slot.index());
-            place == Some(&Place::At(span.start))
+            let place = self.positions.get(span.slot.index());
+            // A slot that comes twice would compute its positions twice.
+            place == Some(&SlotPosition::At(span.start))
                 && end <= u64::from(sizes.context_tokens)
                 && !std::mem::replace(&mut seen[span.slot.index()], true)
         };
@@ -207,6 +222,7 @@ impl Stage {
             return;
         }
         seen.fill(false);
+        // The rows are one block without gaps, so those that remain move up.
         let (mut kept, mut floats) = (Vec::new(), Vec::new());
         for span in std::mem::take(&mut rows.spans) {
             if !is_sound(&span, &mut seen) {
@@ -223,8 +239,8 @@ impl Stage {
         rows.rows = floats;
     }
 
-    /// One row for each sampling span, and one for each that failed. Rows of other spans are
-    /// looked at too: their logits show whether the past is sound.
+    /// Returns a row for each span that samples, and one for each that failed. Other spans are
+    /// checked for NaN too, which would spoil whatever follows.
     fn sample(&mut self, rows: &Rows) -> Vec<Sampled> {
         let failed = rows.failed.iter().cloned();
         let mut sampled: Vec<Sampled> =
@@ -233,7 +249,7 @@ impl Stage {
             let slot = span.slot;
             let logits = self.layers.logits(span.tokens.end - 1);
             let outcome = if !span.sample {
-                // The fold has no early exit and so becomes vector code.
+                // A fold without an early exit becomes vector code; `any` would not.
                 match logits.iter().fold(false, |nan, logit| nan | logit.is_nan()) {
                     true => Err(RowError::NonFiniteLogits),
                     false => continue,
@@ -249,7 +265,7 @@ impl Stage {
         sampled
     }
 
-    fn note(&mut self, rows: &Rows, arrived: Instant, started: Instant) -> Lap {
+    fn note(&mut self, rows: &Rows, arrived: Instant, started: Instant) -> StageTiming {
         let wait_us = started.saturating_duration_since(arrived).as_micros() as u64;
         let compute_us = started.elapsed().as_micros() as u64;
         let spans = rows.spans.len() as u64;
@@ -261,6 +277,6 @@ impl Stage {
         totals.longest_wait_us = totals.longest_wait_us.max(wait_us);
         totals.most_spans = totals.most_spans.max(spans);
         let short = |us: u64| u32::try_from(us).unwrap_or(u32::MAX);
-        Lap { wait_us: short(wait_us), compute_us: short(compute_us) }
+        StageTiming { wait_us: short(wait_us), compute_us: short(compute_us) }
     }
 }

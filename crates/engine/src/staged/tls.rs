@@ -1,15 +1,14 @@
 //! TLS 1.3 on the links between stages, with certificates on both ends.
 //!
 //! All processes of a split model have certificates of one authority, which signs for
-//! nothing else. Both ends of a link check the other's; who dials also checks that the
-//! certificate names the host that was dialled.
+//! nothing else. Both ends of a link check the other's certificate; the dialler also checks
+//! that it names the host that was dialled.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -22,10 +21,10 @@ use rustls::{
 
 use super::StageError;
 
-/// Read from the network at once, in bytes: a TLS record.
+/// Bytes read from the network at once: the longest TLS record.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// A process's certificate, and the authority whose certificates it takes.
+/// A process's certificate, and the authority whose certificates it accepts.
 #[derive(Debug, Clone)]
 pub struct Tls {
     dials: Arc<ClientConfig>,
@@ -33,11 +32,11 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Reads `chain` (the own certificate first), its private `key` and the certificates of
-    /// the `authority`, all in PEM.
+    /// Loads the certificate `chain` (this process's certificate first), its private `key` and
+    /// the certificates of the `authority`, all in PEM.
     ///
     /// # Errors
-    /// [`StageError::Certificates`], which names the file and what is wrong with it.
+    /// [`StageError::Certificates`], which names the file and says what is wrong with it.
     pub fn load(chain: &Path, key: &Path, authority: &Path) -> Result<Self, StageError> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(authority)? {
@@ -45,7 +44,7 @@ impl Tls {
         }
         let (certificates, secret) = (certificates(chain)?, PrivateKeyDer::from_pem_file(key));
         let secret = secret.map_err(named(key))?;
-        // What is left to be wrong: a key that is not of the certificate, or of no known kind.
+        // What can still be wrong is the key: another certificate's, or of an unknown kind.
         Self::of(certificates, secret, Arc::new(roots)).map_err(named(key))
     }
 
@@ -68,19 +67,19 @@ impl Tls {
         Ok(Self { dials: Arc::new(dials), accepts: Arc::new(accepts) })
     }
 
-    /// Shakes hands with whoever was dialled at `address`.
-    pub(super) fn connect(&self, socket: TcpStream, address: &str) -> io::Result<Stream> {
+    /// Performs the TLS handshake with the process that was dialled at `address`.
+    pub(super) fn connect(&self, socket: TcpStream, address: &str) -> io::Result<StageStream> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host).map_err(io::Error::other)?;
         let connection = ClientConnection::new(self.dials.clone(), name);
-        shake_hands(socket, Connection::Client(connection.map_err(io::Error::other)?))
+        handshake(socket, Connection::Client(connection.map_err(io::Error::other)?))
     }
 
-    /// Shakes hands with whoever dialled.
-    pub(super) fn accept(&self, socket: TcpStream) -> io::Result<Stream> {
+    /// Performs the TLS handshake with the process that dialled.
+    pub(super) fn accept(&self, socket: TcpStream) -> io::Result<StageStream> {
         let connection = ServerConnection::new(self.accepts.clone());
-        shake_hands(socket, Connection::Server(connection.map_err(io::Error::other)?))
+        handshake(socket, Connection::Server(connection.map_err(io::Error::other)?))
     }
 }
 
@@ -97,64 +96,68 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StageError>
     }
 }
 
-fn shake_hands(mut socket: TcpStream, mut tls: Connection) -> io::Result<Stream> {
+fn handshake(mut socket: TcpStream, mut tls: Connection) -> io::Result<StageStream> {
     while tls.is_handshaking() {
         if tls.complete_io(&mut socket)? == (0, 0) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
     let tls = Some(Arc::new(Mutex::new(tls)));
-    Ok(Stream { socket: Arc::new(socket), tls, undeciphered: VecDeque::new() })
+    Ok(StageStream { socket: Arc::new(socket), tls, undecrypted: VecDeque::new() })
 }
 
-/// What is wrong with the other end, if that is what `error` says.
+/// Why TLS failed, and what to do, if `error` is an error of TLS.
 pub(super) fn complaint(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     Some(match error {
         Error::InvalidMessage(_) => "it does not speak TLS; start it with --stage-tls-cert".into(),
-        Error::NoCertificatesPresented => "it has no certificate".into(),
+        Error::NoCertificatesPresented => {
+            "it has no certificate; start it with --stage-tls-cert".into()
+        }
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "its certificate is not of the authority in --stage-tls-ca".into()
         }
-        Error::AlertReceived(alert) => format!("it does not take our certificate ({alert:?})"),
+        Error::AlertReceived(alert) => format!("it does not accept our certificate ({alert:?})"),
         other => other.to_string(),
     })
 }
 
-/// A connection, enciphered or not. One clone reads and one writes, each on its own thread.
+/// A connection with or without encryption. One clone reads and one writes, on two threads.
 #[derive(Debug, Clone)]
-pub(super) struct Stream {
+pub(super) struct StageStream {
     socket: Arc<TcpStream>,
-    /// Locked only while ciphering, never while waiting for the network.
+    /// Locked only for encrypting and decrypting. A thread that waited for the network with the
+    /// lock would keep the other direction waiting too.
     tls: Option<Arc<Mutex<Connection>>>,
-    /// Received and not yet given to `tls`; of the clone that reads.
-    undeciphered: VecDeque<u8>,
+    /// Bytes received and not yet given to `tls`; used by the clone that reads.
+    undecrypted: VecDeque<u8>,
 }
 
-impl Stream {
+impl StageStream {
     pub(super) fn plain(socket: TcpStream) -> Self {
-        Self { socket: Arc::new(socket), tls: None, undeciphered: VecDeque::new() }
+        Self { socket: Arc::new(socket), tls: None, undecrypted: VecDeque::new() }
     }
 
-    pub(super) fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.socket.set_read_timeout(limit)
+    /// The socket below, to be closed from another thread.
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
     }
 
-    /// Ends what is sent; the other end knows that nothing was cut off.
+    /// Closes the sending direction, so that the other end sees a clean end.
     pub(super) fn finish(&self) -> io::Result<()> {
         if let Some(tls) = &self.tls {
             lock(tls).send_close_notify();
-            self.send_enciphered(tls)?;
+            self.send_encrypted(tls)?;
         }
         self.socket.shutdown(Shutdown::Write)
     }
 
-    /// Both halves see the end at once.
+    /// Closes both directions: both clones see the end at once.
     pub(super) fn close(&self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Both)
     }
 
-    fn send_enciphered(&self, tls: &Mutex<Connection>) -> io::Result<()> {
+    fn send_encrypted(&self, tls: &Mutex<Connection>) -> io::Result<()> {
         let mut bytes = Vec::new();
         {
             let mut tls = lock(tls);
@@ -167,10 +170,10 @@ impl Stream {
 }
 
 fn lock(tls: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
-    tls.lock().expect("nobody panics with it")
+    tls.lock().expect("no thread panics with this lock")
 }
 
-impl Read for Stream {
+impl Read for StageStream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let Some(tls) = self.tls.clone() else { return (&*self.socket).read(out) };
         loop {
@@ -180,8 +183,8 @@ impl Read for Stream {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     done => return done,
                 }
-                if !self.undeciphered.is_empty() {
-                    tls.read_tls(&mut self.undeciphered)?;
+                if !self.undecrypted.is_empty() {
+                    tls.read_tls(&mut self.undecrypted)?;
                     let taken = tls.process_new_packets();
                     taken.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                     continue;
@@ -189,19 +192,19 @@ impl Read for Stream {
             }
             let mut chunk = [0; CHUNK_BYTES];
             match (&*self.socket).read(&mut chunk)? {
-                // Whether that is the end or a cut is seen from the frames.
+                // The frames tell a clean end from a cut one: a frame has its length.
                 0 => return Ok(0),
-                len => self.undeciphered.extend(&chunk[..len]),
+                len => self.undecrypted.extend(&chunk[..len]),
             }
         }
     }
 }
 
-impl Write for Stream {
+impl Write for StageStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(tls) = &self.tls else { return (&*self.socket).write(bytes) };
         let taken = lock(tls).writer().write(bytes)?;
-        self.send_enciphered(tls)?;
+        self.send_encrypted(tls)?;
         Ok(taken)
     }
 

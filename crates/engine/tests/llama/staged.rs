@@ -16,9 +16,10 @@ use loquent_engine::gguf::{GgufError, GgufWriter, Header, ReadLimits, TensorSpec
 use loquent_engine::llama::{
     CpuSharing, Embeddings, LlamaLayers, LlamaModel, LlamaRunner, LoadOptions, RunnerOptions,
 };
-use loquent_engine::staged::wire::Open;
+use loquent_engine::staged::wire::OpenSession;
 use loquent_engine::staged::{
-    Cluster, Dtype, Groups, HeadOptions, Key, Layers, Shape, StageServer, StagedRunner, Trust,
+    Cluster, ClusterOptions, Dtype, Key, Layers, LinkEmulation, PipelineDepth, StageServer,
+    StagedRunner, Trust,
 };
 use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
 use loquent_infer::sampling::{SampledToken, Sampler, Sampling};
@@ -54,7 +55,7 @@ fn serve_stages(model: &Path, stages: u32, folder: &Path, dtype: Dtype) -> Stage
     let trust = Trust::of_key(Key::new("a key for tests"));
     let addresses = files[1..].iter().map(|file| serve(file, trust.clone())).collect();
     let wanted = options();
-    let head = HeadOptions {
+    let head = ClusterOptions {
         addresses,
         own_stages: 0,
         own_key: Key::default(),
@@ -65,20 +66,20 @@ fn serve_stages(model: &Path, stages: u32, folder: &Path, dtype: Dtype) -> Stage
         context_tokens: wanted.context_tokens,
         batch_tokens: wanted.batch_tokens,
         kv_type: KvType::F16,
-        shape: Shape::default(),
+        link: LinkEmulation::default(),
         stall_limit: Duration::from_secs(60),
         batch_limit: Duration::from_secs(60),
     };
     let cluster = Cluster::connect(head, |why| eprintln!("waiting: {why}")).expect("they connect");
     let embeddings = Embeddings::open(&files[0]).expect("the entry file has embeddings");
-    StagedRunner::new(cluster, Box::new(embeddings), Groups::Fixed(1))
+    StagedRunner::new(cluster, Box::new(embeddings), PipelineDepth::Fixed(1))
 }
 
 fn serve(file: &Path, trust: Trust) -> String {
     let model = load(file);
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let make = Box::new(move |open: &Open, _: Option<Box<dyn Layers>>| {
+    let make = Box::new(move |open: &OpenSession, _: Option<Box<dyn Layers>>| {
         let layers = LlamaLayers::new(
             model.clone(),
             &RunnerOptions { kv_type: open.kv_type, ..options() },

@@ -1,4 +1,4 @@
-//! Whoever sends nonsense is cut off; whoever was served before still is.
+//! Peers that break the protocol are cut off, and the session goes on.
 
 use std::io::{Read, Write};
 use std::iter;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::staged::Stage;
-use loquent_engine::staged::wire::{Message, Rows, SamplerParts};
+use loquent_engine::staged::wire::{Rows, SamplerParts, StageMessage};
 use loquent_infer::runner::{RunError, Slot, Span};
 use loquent_infer::sampling::Sampling;
 use proptest::prelude::*;
@@ -18,15 +18,18 @@ use proptest::prelude::*;
 use crate::toy::{Site, ToyLayers, WIDTH};
 use crate::{assign, run_one};
 
-/// Sends `bytes` to a stage and reads until it hangs up.
+/// Sends `bytes` to a stage and reads until the stage closes the connection.
 fn poke(address: &str, bytes: &[u8]) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // It may have hung up in the middle.
+    // The stage may close the connection before it has read everything.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     let _ = stream.take(1 << 16).read_to_end(&mut answer);
-    assert!(answer.len() < 1 << 16, "a stage has little to say to strangers");
+    assert!(
+        answer.len() < 1 << 16,
+        "a stage sends strangers no more than a greeting and a refusal"
+    );
 }
 
 #[test]
@@ -58,7 +61,7 @@ fn runner_goes_on(runner: &mut loquent_engine::staged::StagedRunner, before: u32
 }
 
 #[test]
-fn who_says_nothing_does_not_keep_others_waiting() {
+fn silent_connections_do_not_keep_others_waiting() {
     let site = Site::start(1);
     let silent: Vec<TcpStream> =
         (0..20).map(|_| TcpStream::connect(&site.stages[0].address).unwrap()).collect();
@@ -66,20 +69,21 @@ fn who_says_nothing_does_not_keep_others_waiting() {
     let mut runner = site.runner();
     assign(&mut runner, 0);
     assert!(run_one(&mut runner, 0, 0, &[1]).unwrap().is_ok());
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    // One after the other, the silent ones would take 5 s each.
+    assert!(begun.elapsed() < Duration::from_secs(50), "{:?}", begun.elapsed());
     drop(silent);
 }
 
 #[test]
-fn who_speaks_a_byte_at_a_time_does_not_keep_others_out() {
+fn a_byte_at_a_time_does_not_keep_others_out() {
     let site = Site::start(1);
     let address = &site.stages[0].address;
-    // More than a stage listens to before they have shown the key.
+    // More than the handshakes that a stage has at once.
     let mut slow: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
     let served = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // A frame of 42 bytes.
+            // A frame of 42 bytes, so that it is complete after 46 s.
             for byte in [42, 0, 0, 0].into_iter().chain(iter::repeat_n(0, 60)) {
                 slow.iter_mut().for_each(|stream| drop(stream.write(&[byte])));
                 thread::sleep(Duration::from_secs(1));
@@ -94,7 +98,8 @@ fn who_speaks_a_byte_at_a_time_does_not_keep_others_out() {
         let outcome = run_one(&mut runner, 0, 0, &[1]);
         served.store(true, Ordering::Relaxed);
         assert!(outcome.unwrap().is_ok());
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        // Two rounds of handshakes are cut off after 5 s each.
+        assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
     });
 }
 
@@ -102,7 +107,7 @@ fn slots() -> impl Strategy<Value = Slot> {
     prop_oneof![6 => 0u16..16, 1 => any::<u16>()].prop_map(Slot)
 }
 
-fn orders() -> impl Strategy<Value = Message> {
+fn orders() -> impl Strategy<Value = StageMessage> {
     let place = || prop_oneof![4 => 0u32..6, 1 => any::<u32>()];
     let spans = prop::collection::vec((slots(), place(), 1usize..5, any::<bool>()), 0..6);
     let rows = spans.prop_map(|spans| {
@@ -116,27 +121,27 @@ fn orders() -> impl Strategy<Value = Message> {
             })
             .collect();
         let rows = (0..end * WIDTH).map(|i| (i % 59) as f32).collect();
-        Message::Rows(Rows { id: 1, spans, failed: vec![], trace: vec![], rows })
+        StageMessage::Rows(Rows { id: 1, spans, failed: vec![], timings: vec![], rows })
     });
     let assign = slots().prop_map(|slot| {
         let sampler = SamplerParts { sampling: Sampling::default(), generated: 0, seen: vec![] };
-        Message::Assign { slot, sampler: Box::new(sampler) }
+        StageMessage::Assign { slot, sampler: Box::new(sampler) }
     });
     prop_oneof![
         4 => rows,
-        2 => (slots(), slots(), place()).prop_map(|(from, to, len)| Message::Fork { from, to, len }),
-        2 => (slots(), place()).prop_map(|(slot, len)| Message::Truncate { slot, len }),
+        2 => (slots(), slots(), place()).prop_map(|(from, to, len)| StageMessage::Fork { from, to, len }),
+        2 => (slots(), place()).prop_map(|(slot, len)| StageMessage::Truncate { slot, len }),
         2 => assign,
         1 => (slots(), prop::collection::vec(any::<u32>(), 0..3))
-            .prop_map(|(slot, allowed)| Message::Allow { slot, allowed }),
-        1 => Just(Message::Wipe),
-        1 => Just(Message::Aborted { id: 3, trace: vec![], error: RunError::CacheFull }),
-        1 => Just(Message::Ping(1)),
+            .prop_map(|(slot, allowed)| StageMessage::Allow { slot, allowed }),
+        1 => Just(StageMessage::Wipe),
+        1 => Just(StageMessage::Aborted { id: 3, timings: vec![], error: RunError::CacheFull }),
+        1 => Just(StageMessage::Ping(1)),
     ]
 }
 
 proptest! {
-    /// The toy's layers assert that what reaches them is sound.
+    /// The toy layers assert that their arguments are sound.
     #[test]
     fn no_order_of_a_peer_that_knows_the_key_breaks_a_stage(
         orders in prop::collection::vec(orders(), 1..60),
@@ -150,10 +155,10 @@ proptest! {
         };
         let mut stage = Stage::new(Box::new(ToyLayers::new(keys, Arc::default())));
         for order in orders {
-            let is_rows = matches!(order, Message::Rows(_));
+            let is_rows = matches!(order, StageMessage::Rows(_));
             let answer = stage.handle(order, Instant::now());
             if is_rows && is_last {
-                prop_assert!(matches!(answer, Some(Message::Done(_))));
+                prop_assert!(matches!(answer, Some(StageMessage::Done(_))));
             }
         }
     }

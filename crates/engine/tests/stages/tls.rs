@@ -112,7 +112,7 @@ fn certificates_of_others_are_refused_at_both_ends() {
     let (chain, key) = theirs.sign("127.0.0.1");
     let stranger = Tls::load(&chain, &key, &ours.certificate()).unwrap();
     let why = tls_error(connect(&site, with_tls(stranger)));
-    assert!(why.contains("does not take our certificate"), "{why}");
+    assert!(why.contains("does not accept our certificate"), "{why}");
     let elsewhere = Site::trusting(1, ours.trust("stage.example"));
     let why = tls_error(connect(&elsewhere, ours.trust("127.0.0.1")));
     assert!(why.contains("not valid for name"), "{why}");
@@ -125,7 +125,7 @@ fn certificates_of_others_are_refused_at_both_ends() {
 }
 
 #[test]
-fn an_end_without_tls_is_told_so() {
+fn an_end_without_tls_learns_why() {
     let folder = tempfile::tempdir().unwrap();
     let ours = Authority::new(folder.path(), "ours");
     let site = Site::trusting(1, ours.trust("127.0.0.1"));
@@ -138,7 +138,7 @@ fn an_end_without_tls_is_told_so() {
 }
 
 #[test]
-fn the_key_counts_beside_certificates() {
+fn the_key_is_required_in_addition_to_certificates() {
     let folder = tempfile::tempdir().unwrap();
     let ours = Authority::new(folder.path(), "ours");
     let site = Site::trusting(1, Trust { key: toy::trust().key, ..ours.trust("127.0.0.1") });
@@ -178,9 +178,9 @@ fn strangers_without_certificates_learn_nothing() {
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         socket.write_all(bytes).unwrap();
         let mut answer = Vec::new();
-        // It is told why, or cut off.
+        // A TLS alert, or a cut connection.
         let _ = socket.read_to_end(&mut answer);
-        assert!(answer.len() < 64, "a stage has little to say to strangers");
+        assert!(answer.len() < 64, "a stage sends strangers no more than an alert");
     }
     let cluster = connect(&site, trust).unwrap();
     cluster.stop();

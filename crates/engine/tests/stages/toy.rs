@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use loquent_engine::KvType;
 use loquent_engine::gguf::split::StageKeys;
-use loquent_engine::staged::wire::Open;
+use loquent_engine::staged::wire::OpenSession;
 use loquent_engine::staged::{
-    Cluster, Dtype, Embed, Groups, HeadOptions, Key, Layers, Shape, StageError, StageServer,
-    StageSizes, StagedRunner, StopHandle, Trust,
+    Cluster, ClusterOptions, Dtype, Embed, Key, Layers, LinkEmulation, PipelineDepth, StageError,
+    StageServer, StageSizes, StagedRunner, StopHandle, Trust,
 };
 use loquent_infer::runner::{RunError, Slot, Span};
 use loquent_infer::token::TokenId;
@@ -22,7 +22,7 @@ use loquent_infer::token::TokenId;
 pub const WIDTH: usize = 4;
 /// Tokens.
 const VOCAB: u32 = 64;
-/// Layers of the toy model: shared out among the stages.
+/// Layers of the toy model, divided among the stages.
 const LAYERS: u32 = 6;
 /// A token that makes its sequence's logits NaN.
 pub const NAN: TokenId = 60;
@@ -31,7 +31,7 @@ pub const CACHE_IS_FULL: TokenId = 61;
 /// A token at which the second stage fails.
 pub const BACKEND_FAILS: TokenId = 62;
 
-/// A token's row: its number, and what it has seen so far (nothing).
+/// Embeddings of the toy model: a row has the token's number, and zeros for the layers to fill.
 pub struct Rows;
 
 impl Embed for Rows {
@@ -142,7 +142,7 @@ pub struct Running {
     keys: StageKeys,
     pub address: String,
     pub handle: StopHandle,
-    /// While set, its layers do not come back.
+    /// While set, a native call does not return.
     pub gate: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -153,7 +153,7 @@ pub struct Site {
     trust: Trust,
 }
 
-/// What all stages of a toy model trust, unless a test says otherwise.
+/// The key of all toy stages, unless a test sets another.
 pub fn trust() -> Trust {
     Trust::of_key(Key::new("toy"))
 }
@@ -179,19 +179,24 @@ impl Site {
         self.stages.iter().map(|stage| stage.address.clone()).collect()
     }
 
-    pub fn connect(&self, mut wanted: HeadOptions) -> Result<Cluster, StageError> {
+    pub fn connect(&self, mut wanted: ClusterOptions) -> Result<Cluster, StageError> {
         wanted.addresses = self.addresses();
         Cluster::connect(wanted, |why| eprintln!("waiting: {why}"))
     }
 
     pub fn runner(&self) -> StagedRunner {
-        runner(&self.connect(options()).expect("they connect"))
+        runner(&self.connect(options()).expect("the stages connect"))
     }
 
     pub fn stop(&mut self, index: usize) {
         let stage = &mut self.stages[index];
         stage.handle.stop();
-        stage.thread.take().expect("it runs").join().expect("it ends well");
+        stage
+            .thread
+            .take()
+            .expect("the stage runs")
+            .join()
+            .expect("the stage ends without a panic");
     }
 
     pub fn restart(&mut self, index: usize) {
@@ -207,11 +212,11 @@ impl Drop for Site {
 }
 
 pub fn runner(cluster: &Cluster) -> StagedRunner {
-    StagedRunner::new(cluster.clone(), Box::new(Rows), Groups::Fixed(8))
+    StagedRunner::new(cluster.clone(), Box::new(Rows), PipelineDepth::Fixed(8))
 }
 
-pub fn options() -> HeadOptions {
-    HeadOptions {
+pub fn options() -> ClusterOptions {
+    ClusterOptions {
         addresses: Vec::new(),
         own_stages: 0,
         own_key: Key::default(),
@@ -222,7 +227,7 @@ pub fn options() -> HeadOptions {
         context_tokens: 512,
         batch_tokens: 128,
         kv_type: KvType::F16,
-        shape: Shape::default(),
+        link: LinkEmulation::default(),
         stall_limit: Duration::from_secs(10),
         batch_limit: Duration::from_secs(10),
     }
@@ -233,7 +238,7 @@ fn run(keys: StageKeys, address: &str, trust: Trust) -> Running {
     let address = listener.local_addr().unwrap().to_string();
     let gate = Arc::new(AtomicBool::new(false));
     let closing = gate.clone();
-    let make = Box::new(move |_: &Open, _: Option<Box<dyn Layers>>| {
+    let make = Box::new(move |_: &OpenSession, _: Option<Box<dyn Layers>>| {
         Ok(Box::new(ToyLayers::new(keys, closing.clone())) as Box<dyn Layers>)
     });
     let server = StageServer::new(listener, trust, make);
@@ -241,6 +246,6 @@ fn run(keys: StageKeys, address: &str, trust: Trust) -> Running {
     let thread = thread::spawn(move || {
         server.run(|handle| sender.send(handle).expect("the test waits")).expect("it listens");
     });
-    let handle = handles.recv().expect("it starts");
+    let handle = handles.recv().expect("the stage starts");
     Running { keys, address, handle, gate, thread: Some(thread) }
 }

@@ -101,7 +101,7 @@ mod llama {
         Embeddings, FlashAttention, LlamaModel, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS,
         RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
     };
-    use loquent_engine::staged::{Cluster, HeadOptions, Key, StagedRunner};
+    use loquent_engine::staged::{Cluster, ClusterOptions, Key, StagedRunner};
     use loquent_infer::remote::RemoteStages;
     use loquent_infer::runner::Runner;
     use loquent_infer::token::TokenId;
@@ -166,8 +166,8 @@ mod llama {
         if stages[0].keys.fingerprint != keys.fingerprint || stages[0].width != embeddings.width() {
             bail!("the stages belong to another model than {}", path.display());
         }
-        let groups = engine.staged.pipeline_depth;
-        let runner = StagedRunner::new(cluster.clone(), Box::new(embeddings), groups);
+        let depth = engine.staged.pipeline_depth;
+        let runner = StagedRunner::new(cluster.clone(), Box::new(embeddings), depth);
         let context_tokens = runner.capacity().context_tokens;
         let model = describe(name, &entry, &path, context_tokens)?;
         let description = format!("{} stages, {} layers", stages.len(), keys.all_layers);
@@ -178,10 +178,10 @@ mod llama {
     fn connect(engine: &EngineArgs, sizes: (u32, u32)) -> anyhow::Result<Cluster> {
         let (context_tokens, kv_cells) = sizes;
         let args = &engine.staged;
-        let (own_key, trust) = (Key::random()?, args.link.trust()?);
+        let (own_key, trust) = (Key::random()?, args.trust.trust()?);
         let batch = engine.max_batch_size;
         anyhow::ensure!(batch <= MAX_SLOTS, "--max-batch-size can be at most {MAX_SLOTS}");
-        let options = HeadOptions {
+        let options = ClusterOptions {
             addresses: args.addresses(&own_key, &trust, &engine.own_stage())?,
             own_stages: args.own_stages(),
             own_key,
@@ -192,7 +192,7 @@ mod llama {
             context_tokens,
             batch_tokens: engine.batch_tokens(kv_cells).max(batch.saturating_mul(2).into()),
             kv_type: engine.kv_type,
-            shape: args.shape(),
+            link: args.link(),
             stall_limit: Duration::from_secs_f64(args.stage_timeout_s),
             batch_limit: Duration::from_secs_f64(args.stage_timeout_s * 12.0),
         };

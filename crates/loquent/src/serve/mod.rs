@@ -9,8 +9,6 @@ use loquent_server::server::{self, Answerer};
 use tokio::net::TcpListener;
 
 pub use self::args::ServeArgs;
-#[cfg(feature = "llama")]
-pub(crate) use self::staged::LinkArgs;
 use crate::shutdown;
 
 /// Serves until SIGTERM or Ctrl-C.

@@ -1,4 +1,4 @@
-//! `loquent split`: a model's file into one for each stage.
+//! `loquent split`: cuts a model's file into one file for each stage.
 
 mod verify;
 
@@ -16,38 +16,38 @@ Examples:
   loquent stage --model qwen-stage-2-of-2.gguf --listen 127.0.0.1:7072
   loquent serve --model qwen-entry.gguf --stages qwen-stage-1-of-2.gguf,127.0.0.1:7072";
 
-/// What `loquent split` takes.
+/// Arguments of `loquent split`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SplitArgs {
     /// GGUF file of the whole model
     model: PathBuf,
-    /// Stages, balanced by the bytes that each reads for a token
+    /// Number of stages. The cut balances the bytes that each stage reads for a token
     #[arg(long, value_name = "N", required_unless_present = "layers")]
     stages: Option<u32>,
-    /// Layers of each stage instead, for example 0..18,18..28
+    /// Layers of each stage, for example 0..18,18..28, instead of a balanced cut
     #[arg(long, value_name = "A..B,…", value_delimiter = ',', value_parser = parse_range,
           conflicts_with = "stages")]
     layers: Vec<Range<u32>>,
-    /// Beginning of the files' names [default: the model's without .gguf]
+    /// Path prefix of the files to write [default: the model's path without .gguf]
     #[arg(long, value_name = "PREFIX")]
     out: Option<PathBuf>,
-    /// Compute a text with the stages and with the whole model and compare every number
+    /// Generate a text with the stages and with the whole model, and compare every number
     #[arg(long)]
     verify: bool,
 }
 
 fn parse_range(text: &str) -> Result<Range<u32>, String> {
     let parts = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-    parts.map(|(a, b)| a..b).ok_or_else(|| "give layers as 0..14".to_owned())
+    parts.map(|(a, b)| a..b).ok_or_else(|| "use a range like 0..14".to_owned())
 }
 
 impl SplitArgs {
-    /// Writes the files, and verifies them where that is wanted.
+    /// Writes the files, and verifies them with `--verify`.
     ///
     /// # Errors
-    /// When the model cannot be split, a file not be written, or the stages compute
-    /// something else than the model.
+    /// If the model cannot be split, if a file cannot be written, or if the stages' results differ
+    /// from the model's.
     pub fn run(self) -> anyhow::Result<()> {
         let source = SplittableModel::open(&self.model)?;
         let layers = match self.stages {
@@ -68,7 +68,9 @@ impl SplitArgs {
         }
         if self.verify {
             let steps = verify::verify(&self.model, &files)?;
-            println!("verified: {steps} tokens and their log-probabilities are the whole model's");
+            println!(
+                "verified: {steps} tokens and their log-probabilities equal the whole model's"
+            );
         }
         Ok(())
     }
@@ -81,5 +83,5 @@ fn progress_bar(bytes: u64) -> ProgressBar {
 
 /// Ends with an error that names the first difference.
 fn differ(step: usize, whole: &str, staged: &str) -> anyhow::Result<()> {
-    bail!("token {step} is {whole} of the whole model and {staged} of the stages")
+    bail!("token {step} is {staged} with the stages and {whole} with the whole model")
 }

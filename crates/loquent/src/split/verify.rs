@@ -1,4 +1,4 @@
-//! Whether stages compute what the whole model does, number for number.
+//! Compares what the stages compute with what the whole model computes, number for number.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
 use loquent_infer::sampling::{SampledToken, Sampler, Sampling, Scratch};
 use loquent_infer::token::TokenId;
 
-/// Tokens of the prompt; computed at once.
+/// Tokens of the prompt, which is computed in one batch.
 const PROMPT_TOKENS: u32 = 24;
-/// Tokens generated; computed one by one.
+/// Tokens to generate, each computed in a batch of its own.
 const STEPS: usize = 24;
 
 /// Generates with the whole model and with the stages from a prompt of arbitrary tokens,
-/// and compares tokens and the log-probabilities of the 20 best. Returns how many tokens.
+/// and compares tokens and the log-probabilities of the 20 best. Returns the number of tokens.
 ///
 /// # Errors
-/// When they differ, or something cannot be loaded.
+/// If they differ, or if a file cannot be loaded.
 pub(super) fn verify(whole: &Path, files: &[PathBuf]) -> anyhow::Result<usize> {
     let (entry, stages) = files.split_first().context("a split has an entry file")?;
     let expected = whole_choices(whole)?;
@@ -46,7 +46,7 @@ fn sampler() -> Sampler {
     Sampler::new(Sampling { logprobs: Some(20), ..Sampling::default() }, &[], &[])
 }
 
-/// Spread over the vocabulary.
+/// Tokens from all over the vocabulary: real text would leave most embeddings unread.
 fn prompt(vocab: u32) -> Vec<TokenId> {
     (1..=PROMPT_TOKENS).map(|i| (u64::from(i) * 7919 % u64::from(vocab)) as TokenId).collect()
 }

@@ -136,9 +136,10 @@ fn compare() {
     let server = Process::serve(&["--model", files[0].to_str().unwrap(), "--stages", &list]);
     assert_eq!(answer(&server.address), expected);
     let (_, metrics) = get(&server.address, "/metrics");
-    let hop = metrics.lines().find_map(|line| line.strip_prefix("loquent_stages_hop_seconds "));
-    let hop_s: f64 = hop.expect("there is such a metric").parse().unwrap();
-    // Of three hops the server's is not delayed: 4 ms each on two.
-    println!("hop {:.2} ms, delayed by netem: {delayed}", hop_s * 1e3);
-    assert!(!delayed || hop_s > 8e-3 / 3.0, "the links are those of the namespaces: {hop_s} s");
+    let prefix = "loquent_stages_link_delay_seconds ";
+    let delay = metrics.lines().find_map(|line| line.strip_prefix(prefix));
+    let delay_s: f64 = delay.expect("there is such a metric").parse().unwrap();
+    // Two of the three links are delayed by 4 ms each; the server's is not.
+    println!("link {:.2} ms, delayed by netem: {delayed}", delay_s * 1e3);
+    assert!(!delayed || delay_s > 8e-3 / 3.0, "the links are those of the namespaces: {delay_s} s");
 }

@@ -77,8 +77,12 @@ fn families(figures: &RemoteFigures) -> Vec<Box<dyn Collector>> {
     let mut all: Vec<Box<dyn Collector>> =
         FAMILIES.iter().map(|family| family.series(figures)).collect();
     for (name, help, value) in [
-        ("hop_seconds", "Mean delay of a hop between stages.", figures.hop.as_secs_f64()),
-        ("groups", "Most batches in flight.", figures.batches_in_flight as f64),
+        (
+            "link_delay_seconds",
+            "Mean delay of a link between stages.",
+            figures.link_delay.as_secs_f64(),
+        ),
+        ("pipeline_depth", "Maximum batches in flight now.", figures.pipeline_depth as f64),
     ] {
         let gauge = Gauge::with_opts(options("stages", name, help)).expect("constant options");
         gauge.set(value);
@@ -148,8 +152,8 @@ mod tests {
         };
         let figures = RemoteFigures {
             connected: true,
-            hop: Duration::from_millis(5),
-            batches_in_flight: 2,
+            link_delay: Duration::from_millis(5),
+            pipeline_depth: 2,
             stages: vec![stage, stage],
         };
         let stages = Arc::new(Two(Mutex::new(figures)));
@@ -162,8 +166,8 @@ mod tests {
             "loquent_stage_up{stage=\"2\"} 1",
             "loquent_stage_batches_total{stage=\"1\"} 3",
             "loquent_stage_busy_share{stage=\"2\"} 0.25",
-            "loquent_stages_hop_seconds 0.005",
-            "loquent_stages_groups 2",
+            "loquent_stages_link_delay_seconds 0.005",
+            "loquent_stages_pipeline_depth 2",
         ] {
             assert!(text.lines().any(|one| one == line), "{line} is missing in\n{text}");
         }

@@ -1,12 +1,16 @@
 //! What is written is read back; what is not a message is an error, whatever the bytes.
 
+use loquent_infer::runner::{RunError, Sampled, Slot, Span};
+use loquent_infer::sampling::{Logprobs, SampledToken, Sampling};
+use loquent_infer::token::RowError;
 use proptest::prelude::*;
 
 use super::*;
+use crate::KvType;
 
-const FORMAT: Format = Format { dtype: Dtype::F32, width: 4, batch_tokens: 64 };
+const FORMAT: RowFormat = RowFormat { dtype: Dtype::F32, width: 4, batch_tokens: 64 };
 
-fn frame(message: &Message, format: &Format) -> Vec<u8> {
+fn frame(message: &StageMessage, format: &RowFormat) -> Vec<u8> {
     let mut out = Vec::new();
     message.encode(format, &mut out);
     let len = u32::from_le_bytes(*out.first_chunk().unwrap()) as usize;
@@ -24,18 +28,19 @@ fn spans(lens: &[usize]) -> Vec<Span> {
     lens.iter().enumerate().map(&mut span).collect()
 }
 
-fn messages() -> impl Strategy<Value = Message> {
-    let laps = prop::collection::vec(any::<(u32, u32)>(), 0..4).prop_map(|laps| {
-        laps.into_iter()
-            .map(|(wait_us, compute_us)| Lap { wait_us, compute_us })
+fn messages() -> impl Strategy<Value = StageMessage> {
+    let timings = prop::collection::vec(any::<(u32, u32)>(), 0..4).prop_map(|timings| {
+        timings
+            .into_iter()
+            .map(|(wait_us, compute_us)| StageTiming { wait_us, compute_us })
             .collect::<Vec<_>>()
     });
-    let rows = (any::<u64>(), prop::collection::vec(1usize..8, 0..6), laps.clone()).prop_map(
-        |(id, lens, trace)| {
+    let rows = (any::<u64>(), prop::collection::vec(1usize..8, 0..6), timings.clone()).prop_map(
+        |(id, lens, timings)| {
             let floats = lens.iter().sum::<usize>() * FORMAT.width;
             let rows = (0..floats).map(|i| i as f32 * 0.5 - 3.0).collect();
             let failed = vec![(Slot(9), RowError::OutOfStep), (Slot(1), RowError::NonFiniteLogits)];
-            Message::Rows(Rows { id, spans: spans(&lens), failed, trace, rows })
+            StageMessage::Rows(Rows { id, spans: spans(&lens), failed, timings, rows })
         },
     );
     let top = prop::collection::vec((any::<u32>(), -9.0f32..0.0), 0..5);
@@ -44,19 +49,20 @@ fn messages() -> impl Strategy<Value = Message> {
             let logprobs = top.map(|top| Box::new(Logprobs { chosen: -1.5, top }));
             Sampled { slot: Slot(slot), outcome: Ok(SampledToken { token, logprobs }) }
         });
-    let done = (any::<u64>(), prop::collection::vec(sampled, 0..6), laps.clone())
-        .prop_map(|(id, rows, trace)| Message::Done(Done { id, trace, outcome: Ok(rows) }));
+    let done = (any::<u64>(), prop::collection::vec(sampled, 0..6), timings.clone()).prop_map(
+        |(id, rows, timings)| StageMessage::Done(Done { id, timings, outcome: Ok(rows) }),
+    );
     let assign = (prop::collection::vec((any::<u32>(), -5.0f32..5.0), 0..5), any::<u64>())
         .prop_map(|(logit_bias, seed)| {
             let logprobs = seed.is_multiple_of(2).then_some(seed as u8);
             let sampling = Sampling { logit_bias, seed, logprobs, ..Sampling::default() };
             let sampler =
                 SamplerParts { sampling, generated: seed / 3, seen: vec![(3, 1), (9, 4)] };
-            Message::Assign { slot: Slot(4), sampler: Box::new(sampler) }
+            StageMessage::Assign { slot: Slot(4), sampler: Box::new(sampler) }
         });
     let open = (any::<u16>(), any::<bool>(), "[a-z.:0-9]{0,40}").prop_map(
         |(index, next_is_inside, next)| {
-            Message::Open(Box::new(Open {
+            StageMessage::Open(Box::new(OpenSession {
                 index,
                 count: index / 2,
                 next,
@@ -73,35 +79,33 @@ fn messages() -> impl Strategy<Value = Message> {
         },
     );
     let allow = (any::<u16>(), prop::collection::vec(any::<u32>(), 0..9))
-        .prop_map(|(slot, allowed)| Message::Allow { slot: Slot(slot), allowed });
-    let aborted = (any::<u64>(), laps, ".{0,40}").prop_map(|(id, trace, text)| Message::Aborted {
-        id,
-        trace,
-        error: RunError::Backend(text),
+        .prop_map(|(slot, allowed)| StageMessage::Allow { slot: Slot(slot), allowed });
+    let aborted = (any::<u64>(), timings, ".{0,40}").prop_map(|(id, timings, text)| {
+        StageMessage::Aborted { id, timings, error: RunError::Backend(text) }
     });
-    prop_oneof![rows, done, assign, open, allow, aborted, ".{0,80}".prop_map(Message::Refused)]
+    prop_oneof![rows, done, assign, open, allow, aborted, ".{0,80}".prop_map(StageMessage::Refused)]
 }
 
 proptest! {
     #[test]
     fn what_is_written_is_read(message in messages()) {
-        prop_assert_eq!(Message::decode(&frame(&message, &FORMAT), &FORMAT), Ok(message));
+        prop_assert_eq!(StageMessage::decode(&frame(&message, &FORMAT), &FORMAT), Ok(message));
     }
 
     #[test]
     fn every_cut_and_every_addition_is_an_error(message in messages(), share in 0.0f64..1.0) {
         let whole = frame(&message, &FORMAT);
         let cut = ((whole.len() - 1) as f64 * share) as usize;
-        prop_assert!(Message::decode(&whole[..cut], &FORMAT).is_err());
-        prop_assert!(Message::decode(&[&whole[..], &[0]].concat(), &FORMAT).is_err());
+        prop_assert!(StageMessage::decode(&whole[..cut], &FORMAT).is_err());
+        prop_assert!(StageMessage::decode(&[&whole[..], &[0]].concat(), &FORMAT).is_err());
     }
 
     #[test]
     fn no_bytes_make_it_panic(kind in 0u8..40, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let frame = [&[kind][..], &bytes].concat();
-        let _ = Message::decode(&frame, &FORMAT);
-        let _ = Message::decode(&frame, &Format { dtype: Dtype::Q8, ..FORMAT });
-        let _ = Message::decode(&frame, &Format::CLOSED);
+        let _ = StageMessage::decode(&frame, &FORMAT);
+        let _ = StageMessage::decode(&frame, &RowFormat { dtype: Dtype::Q8, ..FORMAT });
+        let _ = StageMessage::decode(&frame, &RowFormat::CLOSED);
     }
 
     #[test]
@@ -109,7 +113,7 @@ proptest! {
         let mut bytes = frame(&message, &FORMAT);
         let at = at % bytes.len();
         bytes[at] = value;
-        let _ = Message::decode(&bytes, &FORMAT);
+        let _ = StageMessage::decode(&bytes, &FORMAT);
     }
 
     #[test]
@@ -141,12 +145,16 @@ fn broken_numbers_stay_broken_and_large_ones_finite() {
 
 #[test]
 fn spans_beyond_the_batch_and_huge_counts_are_refused() {
-    let rows =
-        |spans| Message::Rows(Rows { id: 1, spans, failed: vec![], trace: vec![], rows: vec![] });
+    let rows = |spans| {
+        StageMessage::Rows(Rows { id: 1, spans, failed: vec![], timings: vec![], rows: vec![] })
+    };
     let long = Span { slot: Slot(0), start: 0, tokens: 0..65, draft: 0, sample: true };
-    assert!(Message::decode(&frame(&rows(vec![long]), &FORMAT), &FORMAT).is_err());
+    assert!(StageMessage::decode(&frame(&rows(vec![long]), &FORMAT), &FORMAT).is_err());
     let mut bytes = frame(&rows(vec![]), &FORMAT);
-    // The count of laps stands after kind and number.
+    // The count of timings stands after kind and number.
     bytes[9..13].copy_from_slice(&u32::MAX.to_le_bytes());
-    assert_eq!(Message::decode(&bytes, &FORMAT), Err(Malformed("a list longer than its message")));
+    assert_eq!(
+        StageMessage::decode(&bytes, &FORMAT),
+        Err(Malformed("a list longer than its message"))
+    );
 }

@@ -190,8 +190,8 @@ impl EngineArgs {
 
     /// What a stage in this process computes with.
     #[cfg(feature = "llama")]
-    pub(crate) fn own_stage(&self) -> crate::stage::Compute {
-        crate::stage::Compute {
+    pub(crate) fn own_stage(&self) -> crate::stage_args::StageCompute {
+        crate::stage_args::StageCompute {
             threads: self.threads,
             gpu_layers: self.gpu_layers,
             processors: self.staged.processors.clone(),

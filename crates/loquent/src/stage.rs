@@ -1,6 +1,6 @@
-//! `loquent stage`: some layers of a split model, computed for a server elsewhere.
+//! `loquent stage`: computes some layers of a split model for a server.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::llama::{
     ComputeLock, CpuSharing, LlamaLayers, LlamaModel, LoadOptions, MAX_SLOTS, RunnerOptions,
 };
-use loquent_engine::staged::wire::Open;
+use loquent_engine::staged::wire::OpenSession;
 use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, Trust};
 
-use crate::serve::LinkArgs;
+use crate::stage_args::{StageCompute, StageProcessorArgs, StageTrustArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,14 +25,14 @@ Examples:
   loquent stage --model qwen-stage-2-of-2.gguf --listen 0.0.0.0:7070 \\
     --stage-tls-cert stage.pem --stage-tls-key stage.key --stage-tls-ca ca.pem";
 
-/// What `loquent stage` takes.
+/// Arguments of `loquent stage`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StageArgs {
     /// Stage file, written by `loquent split`
     #[arg(long, env = "LOQUENT_MODEL", value_name = "FILE")]
     model: PathBuf,
-    /// Address to listen on; without a key or certificates only one of this machine
+    /// Address to listen on. Addresses other than loopback need --stage-key or --stage-tls-cert
     #[arg(
         long,
         env = "LOQUENT_LISTEN",
@@ -41,60 +41,35 @@ pub struct StageArgs {
     )]
     listen: String,
     #[command(flatten)]
-    link: LinkArgs,
-    /// Compute threads [default: physical cores; 1 for stages below 32 MiB]
+    trust: StageTrustArgs,
+    /// StageCompute threads [default: physical cores; 1 for stages below 32 MiB]
     #[arg(long, env = "LOQUENT_THREADS", value_name = "N")]
     threads: Option<NonZeroU16>,
     /// Layers on the graphics processor, in builds that have one [default: all that fit]
     #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
     gpu_layers: Option<u32>,
     #[command(flatten)]
-    processors: ProcessorArgs,
-}
-
-/// How stages use processors.
-#[derive(Debug, Clone, Args)]
-pub struct ProcessorArgs {
-    /// Milliseconds for which a stage's processors stay awake for the next batch: a sleeping one
-    /// computes slower at first. Threads that spin at the lowest priority do it, so it costs
-    /// energy while answers run; 0 is never
-    #[arg(long, env = "LOQUENT_KEEP_CORES_AWAKE_MS", default_value_t = 500, value_name = "MS",
-          value_parser = clap::value_parser!(u64).range(..=60_000))]
-    keep_cores_awake_ms: u64,
-    /// Stages of this machine that name the same file compute one after the other, each with all of its
-    /// threads: for several stages that share processors. The file is made where there is none
-    #[arg(long, env = "LOQUENT_COMPUTE_LOCK", value_name = "FILE")]
-    compute_lock: Option<PathBuf>,
-}
-
-/// What a stage computes with.
-#[derive(Debug, Clone)]
-pub struct Compute {
-    /// Compute threads; `None` for the default.
-    pub threads: Option<NonZeroU16>,
-    /// Layers on the graphics processor.
-    pub gpu_layers: Option<u32>,
-    /// How it uses processors that others want too.
-    pub processors: ProcessorArgs,
+    processors: StageProcessorArgs,
 }
 
 impl StageArgs {
-    /// Serves until the process is killed: a stage holds nothing that must be saved.
+    /// Serves until the process is killed: a stage has no state that must be saved.
     ///
     /// # Errors
-    /// When the file is no stage file, or the address cannot be used.
+    /// If the file is not a stage file, or the address cannot be used.
     pub fn run(self) -> anyhow::Result<()> {
-        let trust = self.link.trust()?;
+        let trust = self.trust.trust()?;
         let addresses = self.listen.to_socket_addrs();
         let addresses: Vec<_> =
             addresses.with_context(|| format!("--listen {}", self.listen))?.collect();
-        let is_open = addresses.iter().any(|address| !is_own(address.ip()));
+        let is_open = addresses.iter().any(|address| !address.ip().is_loopback());
         ensure!(
             !is_open || trust.keeps_out(),
-            "a stage for other machines needs a --stage-key or --stage-tls-cert"
+            "--listen {}: a stage that other machines can reach needs a --stage-key or --stage-tls-cert",
+            self.listen
         );
         let (threads, gpu_layers) = (self.threads, self.gpu_layers);
-        let compute = Compute { threads, gpu_layers, processors: self.processors };
+        let compute = StageCompute { threads, gpu_layers, processors: self.processors };
         let (weights, keys) = load(&self.model, &compute)?;
         let make = make(weights, compute)?;
         let listener = TcpListener::bind(addresses.as_slice())
@@ -106,20 +81,16 @@ impl StageArgs {
     }
 }
 
-fn is_own(ip: IpAddr) -> bool {
-    ip.is_loopback()
-}
-
-/// Starts a stage in this process, which `own` opens and which reaches the next one with
-/// `dials`; it ends with the process.
+/// Starts a stage in this process, which runs until the process ends. It accepts connections with
+/// the key `own`, and dials the next stage with `dials`.
 ///
 /// # Errors
-/// When the file is no stage file.
+/// If the file is not a stage file.
 pub fn start_here(
     path: &Path,
     own: Key,
     dials: Trust,
-    compute: &Compute,
+    compute: &StageCompute,
 ) -> anyhow::Result<SocketAddr> {
     let (weights, _) = load(path, compute)?;
     let make = make(weights, compute.clone())?;
@@ -128,29 +99,29 @@ pub fn start_here(
     let server = StageServer::inside(listener, own, dials, make);
     let run = move || {
         if let Err(error) = server.run(|_| ()) {
-            tracing::error!(%error, "the stage of this process ended");
+            tracing::error!(%error, "the stage in this process ended");
         }
     };
     thread::Builder::new().name("stage".into()).spawn(run)?;
     Ok(address)
 }
 
-fn load(path: &Path, compute: &Compute) -> anyhow::Result<(Arc<LlamaModel>, StageKeys)> {
+fn load(path: &Path, compute: &StageCompute) -> anyhow::Result<(Arc<LlamaModel>, StageKeys)> {
     let options = LoadOptions { gpu_layers: compute.gpu_layers, ..LoadOptions::default() };
     let weights = LlamaModel::load(path, &options, |_| true)?;
     match StageKeys::of(weights.header()) {
         Some(keys) if !keys.is_entry() => Ok((weights, keys)),
-        Some(_) => bail!("{} is an entry file: it belongs to loquent serve", path.display()),
-        None => bail!("{} is no stage file; loquent split writes them", path.display()),
+        Some(_) => bail!("{} is an entry file; give it to loquent serve", path.display()),
+        None => bail!("{} is no stage file; create one with loquent split", path.display()),
     }
 }
 
-/// Contexts of the sizes that runners want; the last one is kept for the next that wants the
-/// same.
+/// Makes contexts of the sizes that runners want, and keeps the last one for a runner that wants
+/// the same sizes.
 ///
 /// # Errors
-/// When the lock file cannot be opened.
-fn make(weights: Arc<LlamaModel>, compute: Compute) -> anyhow::Result<MakeLayers> {
+/// If the lock file cannot be opened.
+fn make(weights: Arc<LlamaModel>, compute: StageCompute) -> anyhow::Result<MakeLayers> {
     let keep_awake = Duration::from_millis(compute.processors.keep_cores_awake_ms);
     let compute_lock = compute.processors.compute_lock.as_ref().map(|path| {
         let lock = ComputeLock::open(path).map(Arc::new);
@@ -158,8 +129,9 @@ fn make(weights: Arc<LlamaModel>, compute: Compute) -> anyhow::Result<MakeLayers
     });
     let cpu = CpuSharing { keep_awake, compute_lock: compute_lock.transpose()? };
     let mut made_for = None;
-    Ok(Box::new(move |open: &Open, before: Option<Box<dyn Layers>>| {
+    Ok(Box::new(move |open: &OpenSession, before: Option<Box<dyn Layers>>| {
         let options = options(open, &compute)?;
+        // A new context takes time, and a runner that reconnects wants the old sizes.
         if let (Some(layers), true) = (before, made_for.as_ref() == Some(&options)) {
             return Ok(layers);
         }
@@ -170,9 +142,9 @@ fn make(weights: Arc<LlamaModel>, compute: Compute) -> anyhow::Result<MakeLayers
     }))
 }
 
-fn options(open: &Open, compute: &Compute) -> Result<RunnerOptions, String> {
+fn options(open: &OpenSession, compute: &StageCompute) -> Result<RunnerOptions, String> {
     if open.slots > MAX_SLOTS {
-        return Err(format!("{} slots: at most {MAX_SLOTS} are possible", open.slots));
+        return Err(format!("{} slots are too many; at most {MAX_SLOTS} are possible", open.slots));
     }
     Ok(RunnerOptions {
         slots: open.slots,

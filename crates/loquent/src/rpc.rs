@@ -1,4 +1,4 @@
-//! `loquent rpc-server`: llama.cpp's own way to compute on another machine.
+//! `loquent rpc-server`: a server of llama.cpp's own protocol for computing on another machine.
 
 use std::num::NonZeroU16;
 
@@ -11,12 +11,12 @@ Examples:
   loquent rpc-server --listen 127.0.0.1:50052 --threads 2
   loquent serve --model qwen.gguf --rpc 127.0.0.1:50052,127.0.0.1:50053";
 
-/// What `loquent rpc-server` takes.
+/// Arguments of `loquent rpc-server`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RpcServerArgs {
-    /// Address to listen on. The protocol has no keys: whoever reaches it may use, and misuse,
-    /// this process
+    /// Address to listen on. The protocol has no authentication: everyone who can reach the
+    /// address can use, and misuse, this process
     #[arg(long, default_value = "127.0.0.1:50052", value_name = "HOST:PORT")]
     listen: String,
     /// Compute threads [default: physical cores]
@@ -28,10 +28,14 @@ impl RpcServerArgs {
     /// Serves until the process is killed.
     ///
     /// # Errors
-    /// When llama.cpp cannot listen there.
+    /// If llama.cpp cannot listen on the address.
     pub fn run(self) -> anyhow::Result<()> {
         let port = self.listen.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-        ensure!(port.is_some_and(|port| port > 0), "--listen {}: give host:port", self.listen);
+        ensure!(
+            port.is_some_and(|port| port > 0),
+            "--listen {}: use HOST:PORT with a port above 0",
+            self.listen
+        );
         let threads = self.threads.unwrap_or_else(physical_cores);
         rpc::serve(&self.listen, threads).map_err(anyhow::Error::msg)
     }

@@ -1,8 +1,8 @@
-//! The runner's connections to the stages: opened, watched, opened again.
+//! The runner's connections to the stages: opened, watched, opened again after a loss.
 //!
-//! A thread keeps the session: it connects to all stages, the last first, so that each
-//! finds the next one ready; asks them twice a second whether they are there; and starts
-//! again when one is not. All KV is lost with a session.
+//! A thread maintains the session: it connects to all stages, the last first, so that each
+//! finds the next one ready; pings them twice a second; and starts again when one does not
+//! answer. All KV is lost with a session.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -13,31 +13,36 @@ use std::time::{Duration, Instant};
 use loquent_infer::remote::{BatchTimes, RemoteFigures, RemoteStages, StageFigures};
 
 use super::auth::challenge;
-use super::link::{Closer, Connection, Incoming, Outgoing, Shape, dial};
-use super::stays::History;
-use super::wire::{Done, Dtype, Format, Lap, Message, Open, Role, Totals};
-use super::{BUSY, Key, StageError, StageSizes, Trust};
+use super::connection::{
+    CloseHandle, FrameReader, LinkEmulation, MessageSender, StageConnection, dial,
+};
+use super::stage_stats::BatchHistory;
+use super::wire::{
+    DialerRole, Done, Dtype, OpenSession, RowFormat, StageMessage, StageTiming, StageTotals,
+};
+use super::{Key, StageError, StageSizes, Trust};
 use crate::KvType;
 
-/// How often stages are asked.
+/// Interval of pings.
 const PING_EVERY: Duration = Duration::from_millis(500);
 /// How long a stage may take to make its layers ready.
 const LOAD_LIMIT: Duration = Duration::from_secs(300);
-/// Pauses between attempts to connect.
+/// Shortest and longest pause between attempts to connect; it doubles from one to the next.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// What the runner wants of the stages.
+/// Addresses, trust and sizes of a split model's stages.
 #[derive(Debug, Clone)]
-pub struct HeadOptions {
-    /// Where they listen, `host:port`, in the order of their layers.
+pub struct ClusterOptions {
+    /// Addresses of the stages, `host:port`, in the order of their layers.
     pub addresses: Vec<String>,
-    /// So many of the first are in this process: links to them are never artificial.
+    /// How many of them, from the first on, are in this process. Links to these are never
+    /// emulated.
     pub own_stages: usize,
-    /// What those are reached with.
+    /// Key of the stages in this process.
     pub own_key: Key,
-    /// What the others are reached with.
+    /// Key and certificates for the other stages.
     pub trust: Trust,
-    /// How hidden states travel.
+    /// Number format of hidden states on the wire.
     pub dtype: Dtype,
     /// Sequences with KV at once.
     pub slots: u16,
@@ -45,56 +50,71 @@ pub struct HeadOptions {
     pub kv_cells: u32,
     /// Longest sequence in tokens.
     pub context_tokens: u32,
-    /// Most rows in one batch.
+    /// Maximum rows of a batch.
     pub batch_tokens: u32,
     /// Element type of the KV caches.
     pub kv_type: KvType,
-    /// Artificial links.
-    pub shape: Shape,
-    /// A stage that does not answer for so long is lost.
+    /// Emulated delay and rate of links to stages outside this process.
+    pub link: LinkEmulation,
+    /// How long a stage may be silent before it counts as lost.
     pub stall_limit: Duration,
-    /// A batch that is not back after so long means that a stage is stuck.
+    /// How long a batch may be in flight before a stage counts as stuck.
     pub batch_limit: Duration,
 }
 
-/// The stages as one, seen from outside the engine's thread. Clones are the same.
+/// The stages of one model, usable from any thread. Clones share the connections.
 #[derive(Clone)]
-pub struct Cluster(Arc<Shared>);
+pub struct Cluster(Arc<ClusterShared>);
 
-struct Shared {
-    options: HeadOptions,
-    state: Mutex<State>,
+struct ClusterShared {
+    options: ClusterOptions,
+    state: Mutex<ClusterState>,
     changed: Condvar,
     wake: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
     sent_bytes: Arc<AtomicU64>,
 }
 
-struct State {
-    session: Option<Arc<Session>>,
+struct ClusterState {
+    session: Option<Arc<ClusterSession>>,
     outage: String,
-    /// Of the first session; later ones must have the same.
+    /// Sizes in the first session; later ones must have the same.
     sizes: Vec<StageSizes>,
-    watched: Vec<Watched>,
-    hop: Duration,
-    groups: usize,
-    history: History,
+    stages: Vec<StageStatus>,
+    link_delay: Duration,
+    depth: usize,
+    history: BatchHistory,
     is_stopped: bool,
 }
 
-/// What is known of a stage.
+impl ClusterState {
+    fn new() -> Self {
+        Self {
+            session: None,
+            outage: "the stages are not connected yet".into(),
+            sizes: Vec::new(),
+            stages: Vec::new(),
+            link_delay: Duration::ZERO,
+            depth: 1,
+            history: BatchHistory::default(),
+            is_stopped: false,
+        }
+    }
+}
+
+/// The last answer of a stage to a ping.
 #[derive(Debug, Clone, Copy)]
-struct Watched {
-    heard: Instant,
-    totals: Totals,
+struct StageStatus {
+    answered: Instant,
+    totals: StageTotals,
     round_trip: Duration,
 }
 
-/// One life of the connections.
-pub(super) struct Session {
+/// Connections to all stages, which end together.
+pub(super) struct ClusterSession {
     started: Instant,
     /// To the stages, in order.
-    links: Vec<Outgoing>,
-    closers: Vec<Closer>,
+    senders: Vec<MessageSender>,
+    closers: Vec<CloseHandle>,
     mailbox: Mutex<Mailbox>,
     arrived: Condvar,
 }
@@ -108,13 +128,13 @@ struct Mailbox {
     waiting_since: Option<Instant>,
 }
 
-impl Session {
-    /// Sends `message` down the stages.
-    pub(super) fn send(&self, message: Message) {
-        self.links[0].send(message);
+impl ClusterSession {
+    /// Sends `message` to the first stage, which passes it on.
+    pub(super) fn send(&self, message: StageMessage) {
+        self.senders[0].send(message);
     }
 
-    /// Notes since when the oldest batch is in flight.
+    /// Notes when the oldest batch in flight was submitted: its deadline counts from then.
     pub(super) fn expect(&self, since: Option<Instant>) {
         self.lock().waiting_since = since;
     }
@@ -122,6 +142,7 @@ impl Session {
     /// The next answer; an error when the session has ended.
     pub(super) fn try_next(&self) -> Result<Option<Done>, String> {
         let mut mailbox = self.lock();
+        // Answers that came before the end are still good.
         match (mailbox.done.pop_front(), &mailbox.lost) {
             (Some(done), _) => Ok(Some(done)),
             (None, None) => Ok(None),
@@ -129,74 +150,62 @@ impl Session {
         }
     }
 
-    /// Waits until [`Session::try_next`] has something.
+    /// Waits until [`ClusterSession::try_next`] has an answer or an error.
     pub(super) fn wait(&self) {
         let mailbox = self.lock();
         let idle = |mailbox: &mut Mailbox| mailbox.done.is_empty() && mailbox.lost.is_none();
-        drop(self.arrived.wait_while(mailbox, idle).expect("nobody panics with it"));
+        drop(self.arrived.wait_while(mailbox, idle).expect("no thread panics with this lock"));
     }
 
     fn lock(&self) -> MutexGuard<'_, Mailbox> {
-        self.mailbox.lock().expect("nobody panics with it")
+        self.mailbox.lock().expect("no thread panics with this lock")
     }
 }
 
 impl Cluster {
-    /// Connects to the stages, however long it takes them to be there; `report` hears why it
-    /// is not done yet.
+    /// Connects to the stages and waits until all of them are there. While it waits, it calls
+    /// `report` with the error of each attempt.
     ///
     /// # Errors
-    /// What waiting cannot cure: another key, a refusal, stages that do not make a model.
+    /// Errors that waiting cannot cure: another key, a refusal, stages that do not make a model.
+    ///
+    /// # Panics
+    /// If `options` has no addresses.
     pub fn connect(
-        options: HeadOptions,
+        options: ClusterOptions,
         mut report: impl FnMut(&StageError),
     ) -> Result<Self, StageError> {
         assert!(!options.addresses.is_empty(), "a model has stages");
-        let state = State {
-            session: None,
-            outage: "the stages are not connected yet".into(),
-            sizes: Vec::new(),
-            watched: Vec::new(),
-            hop: Duration::ZERO,
-            groups: 1,
-            history: History::default(),
-            is_stopped: false,
-        };
-        let cluster = Self(Arc::new(Shared {
+        let cluster = Self(Arc::new(ClusterShared {
             options,
-            state: Mutex::new(state),
+            state: Mutex::new(ClusterState::new()),
             changed: Condvar::new(),
             wake: Mutex::new(None),
             sent_bytes: Arc::default(),
         }));
         let mut pause = RETRY.0;
         while let Err(error) = cluster.open() {
-            let may_pass = match &error {
-                StageError::Io { .. } | StageError::Stalled { .. } => true,
-                StageError::Refused { why, .. } => why == BUSY,
-                _ => false,
-            };
-            if !may_pass {
+            if !error.may_pass() {
                 return Err(error);
             }
             report(&error);
             thread::sleep(pause);
             pause = (pause * 2).min(RETRY.1);
         }
-        let keeper = cluster.clone();
+        let maintained = cluster.clone();
         thread::Builder::new()
             .name("stages".into())
-            .spawn(move || keeper.keep())
+            .spawn(move || maintained.maintain())
             .map_err(|source| StageError::Io { peer: "this process".into(), source })?;
         Ok(cluster)
     }
 
-    /// What the stages hold, in order.
+    /// Sizes of the stages, in order.
     pub fn sizes(&self) -> Vec<StageSizes> {
         self.lock().sizes.clone()
     }
 
-    /// Ends the session and does not begin another.
+    /// Ends the session for good.
     pub fn stop(&self) {
         self.lock().is_stopped = true;
         self.0.changed.notify_all();
@@ -206,35 +215,41 @@ impl Cluster {
     }
 
     /// The present session.
-    pub(super) fn session(&self) -> Option<Arc<Session>> {
+    pub(super) fn session(&self) -> Option<Arc<ClusterSession>> {
         self.lock().session.clone()
     }
 
-    /// `wake` is called when an answer has come or the session has ended.
+    /// Sets the function to call when an answer has come or the session has ended.
     pub(super) fn on_arrival(&self, wake: Box<dyn Fn() + Send + Sync>) {
-        *self.0.wake.lock().expect("nobody panics with it") = Some(wake);
+        *self.0.wake.lock().expect("no thread panics with this lock") = Some(wake);
     }
 
-    /// For metrics and traces: a batch that came back, its mean delay on a hop, and the batches
-    /// that may be in flight now.
-    pub(super) fn note(&self, trace: Vec<Lap>, hop: Duration, groups: usize) {
+    /// Records a batch that came back, its mean delay on a link, and the present pipeline depth.
+    pub(super) fn record_batch(
+        &self,
+        timings: Vec<StageTiming>,
+        link_delay: Duration,
+        depth: usize,
+    ) {
         let mut state = self.lock();
-        (state.hop, state.groups) = (hop, groups);
-        state.history.note(Instant::now(), trace, hop);
+        (state.link_delay, state.depth) = (link_delay, depth);
+        state.history.add(Instant::now(), timings, link_delay);
     }
 
-    /// Ends `session`, because of `why`.
-    pub(super) fn lose(&self, session: &Arc<Session>, why: String) {
+    /// Ends `session` with `why` as the reason.
+    pub(super) fn lose(&self, session: &Arc<ClusterSession>, why: String) {
         {
             let mut mailbox = session.lock();
             if mailbox.lost.is_some() {
+                // Each connection's end is reported: the first reason is the cause.
                 return;
             }
             mailbox.lost = Some(why.clone());
         }
-        session.closers.iter().for_each(Closer::close);
+        session.closers.iter().for_each(CloseHandle::close);
         session.arrived.notify_all();
         let mut state = self.lock();
+        // A late report about an earlier session must not end its successor.
         if state.session.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
             tracing::warn!("the stages are lost: {why}");
             state.session = None;
@@ -246,23 +261,23 @@ impl Cluster {
     }
 
     fn wake(&self) {
-        if let Some(wake) = &*self.0.wake.lock().expect("nobody panics with it") {
+        if let Some(wake) = &*self.0.wake.lock().expect("no thread panics with this lock") {
             wake();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().expect("nobody panics with it")
+    fn lock(&self) -> MutexGuard<'_, ClusterState> {
+        self.0.state.lock().expect("no thread panics with this lock")
     }
 
-    /// Watches the session and opens a new one when it has ended.
-    fn keep(&self) {
+    /// Watches the session, and opens a new one when it has ended, until the cluster is stopped.
+    fn maintain(&self) {
         let mut pause = RETRY.0;
         loop {
             let state = self.lock();
             let wait = if state.session.is_some() { PING_EVERY } else { pause };
             let (state, _) =
-                self.0.changed.wait_timeout(state, wait).expect("nobody panics with it");
+                self.0.changed.wait_timeout(state, wait).expect("no thread panics with this lock");
             if state.is_stopped {
                 return;
             }
@@ -285,20 +300,23 @@ impl Cluster {
         }
     }
 
-    /// Asks every stage, and ends the session when one is silent or stuck.
-    fn watch(&self, session: &Arc<Session>) {
+    /// Pings every stage, and ends the session if one is silent or stuck.
+    fn watch(&self, session: &Arc<ClusterSession>) {
         let options = &self.0.options;
+        // The number is the time, so that the answer gives the round trip.
         let number = session.started.elapsed().as_micros() as u64;
-        session.links.iter().for_each(|link| link.offer(Message::Ping(number)));
-        let watched = self.lock().watched.clone();
-        for (peer, watched) in options.addresses.iter().zip(&watched) {
-            let silent = watched.heard.elapsed();
-            if silent > options.stall_limit + options.shape.delay * 2 {
+        // Not `send`: a stage that has stopped reading must not block the watch over it.
+        session.senders.iter().for_each(|sender| sender.offer(StageMessage::Ping(number)));
+        let stages = self.lock().stages.clone();
+        for (peer, stage) in options.addresses.iter().zip(&stages) {
+            let silent = stage.answered.elapsed();
+            if silent > options.stall_limit + options.link.delay * 2 {
                 let silent_ms = silent.as_millis() as u64;
                 let error = StageError::Stalled { peer: peer.clone(), silent_ms };
                 return self.lose(session, error.to_string());
             }
         }
+        // A stage answers pings on a thread of its own, so it may be stuck without being silent.
         let waiting = session.lock().waiting_since;
         if waiting.is_some_and(|since| since.elapsed() > options.batch_limit) {
             let seconds = options.batch_limit.as_secs();
@@ -306,41 +324,42 @@ impl Cluster {
         }
     }
 
-    /// Connects to all stages.
+    /// Connects to all stages and opens a session.
     fn open(&self) -> Result<(), StageError> {
         let options = &self.0.options;
-        // Random: what is left of an earlier session must not end this one.
+        // Random, so that messages left over from an earlier session cannot end this one.
         let source = |source| StageError::Io { peer: "this process".into(), source };
         let random = challenge().map_err(source)?;
-        let number = u64::from_le_bytes(*random.first_chunk().expect("it is longer"));
+        let number = u64::from_le_bytes(*random.first_chunk().expect("a challenge is longer"));
         let mut opened = Vec::new();
         for (index, address) in options.addresses.iter().enumerate().rev() {
             let own = Trust::of_key(options.own_key.clone());
             let trust = if index < options.own_stages { &own } else { &options.trust };
-            let mut connection = dial(address, trust, Role::Head, number)?;
-            connection.send(&Message::Open(Box::new(self.request(index))))?;
-            match connection.receive(LOAD_LIMIT)? {
-                Message::Opened(sizes) => opened.push((connection, sizes)),
-                _ => return Err(connection.incoming.protocol("no answer to an opening")),
+            let mut connection = dial(address, trust, DialerRole::Runner, number)?;
+            connection.send(&StageMessage::Open(Box::new(self.request(index))))?;
+            match connection.receive_within(LOAD_LIMIT)? {
+                StageMessage::Opened(sizes) => opened.push((connection, sizes)),
+                _ => return Err(connection.protocol_error("another answer than an opened session")),
             }
         }
         opened.reverse();
         let sizes: Vec<StageSizes> = opened.iter().map(|(_, sizes)| *sizes).collect();
         check(&sizes, &self.lock().sizes)?;
         let connections = opened.into_iter().map(|(connection, _)| connection).collect();
-        self.start(connections, sizes)
+        self.start(connections, sizes);
+        Ok(())
     }
 
-    /// What the link to stage `index` is made to be; the runner comes after the last stage.
-    fn shape_to(&self, index: usize) -> Shape {
+    /// Emulation of the link to stage `index`; after the last stage comes the runner.
+    fn link_to(&self, index: usize) -> LinkEmulation {
         let options = &self.0.options;
-        if index < options.own_stages { Shape::default() } else { options.shape }
+        if index < options.own_stages { LinkEmulation::default() } else { options.link }
     }
 
-    fn request(&self, index: usize) -> Open {
+    fn request(&self, index: usize) -> OpenSession {
         let options = &self.0.options;
-        let shape = self.shape_to(index + 1);
-        Open {
+        let link = self.link_to(index + 1);
+        OpenSession {
             index: index as u16,
             count: options.addresses.len() as u16,
             next: options.addresses.get(index + 1).cloned().unwrap_or_default(),
@@ -351,73 +370,62 @@ impl Cluster {
             context_tokens: options.context_tokens,
             batch_tokens: options.batch_tokens,
             kv_type: options.kv_type,
-            delay_us: shape.delay.as_micros() as u32,
-            bytes_per_s: shape.bytes_per_s,
+            delay_us: link.delay.as_micros() as u32,
+            bytes_per_s: link.bytes_per_s,
         }
     }
 
-    fn start(
-        &self,
-        connections: Vec<Connection>,
-        sizes: Vec<StageSizes>,
-    ) -> Result<(), StageError> {
-        let options = &self.0.options;
+    /// Starts the threads of a session over opened connections.
+    fn start(&self, connections: Vec<StageConnection>, sizes: Vec<StageSizes>) {
+        let dtype = self.0.options.dtype;
         let batch_tokens = least(&sizes, |sizes| sizes.batch_tokens) as usize;
-        let (mut readers, mut links, mut closers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut readers, mut senders, mut closers) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (connection, sizes)) in connections.into_iter().zip(&sizes).enumerate() {
-            let format = Format { dtype: options.dtype, width: sizes.width, batch_tokens };
-            let sent_bytes = &self.0.sent_bytes;
-            let (incoming, outgoing, closer) =
-                connection.open(format, self.shape_to(index), sent_bytes)?;
-            readers.push(incoming);
-            links.push(outgoing);
-            closers.push(closer);
+            let format = RowFormat { dtype, width: sizes.width, batch_tokens };
+            let halves = connection.split(format, self.link_to(index), &self.0.sent_bytes);
+            readers.push(halves.0);
+            senders.push(halves.1);
+            closers.push(halves.2);
         }
-        let session = Arc::new(Session {
+        let session = Arc::new(ClusterSession {
             started: Instant::now(),
-            links,
+            senders,
             closers,
             mailbox: Mutex::default(),
             arrived: Condvar::new(),
         });
-        let fresh = Watched {
-            heard: Instant::now(),
-            totals: Totals::default(),
-            round_trip: Duration::ZERO,
-        };
         {
             let mut state = self.lock();
-            state.watched = vec![fresh; sizes.len()];
+            state.stages = vec![StageStatus::fresh(); sizes.len()];
             state.sizes = sizes;
             state.session = Some(session.clone());
         }
-        for (index, incoming) in readers.into_iter().enumerate() {
+        for (index, reader) in readers.into_iter().enumerate() {
             let (cluster, session) = (self.clone(), session.clone());
-            thread::spawn(move || cluster.read(&session, index, incoming));
+            thread::spawn(move || cluster.read(&session, index, reader));
         }
-        Ok(())
     }
 
     /// Reads one stage's answers until the session ends.
-    fn read(&self, session: &Arc<Session>, index: usize, mut incoming: Incoming) {
-        let is_last = index + 1 == session.links.len();
+    fn read(&self, session: &Arc<ClusterSession>, index: usize, mut reader: FrameReader) {
+        let is_last = index + 1 == session.senders.len();
         let why = loop {
-            match incoming.receive() {
-                Ok(Message::Pong(number, totals)) => {
+            match reader.receive() {
+                Ok(StageMessage::Pong(number, totals)) => {
                     let now_us = session.started.elapsed().as_micros() as u64;
                     let round_trip = Duration::from_micros(now_us.saturating_sub(number));
-                    let heard = Instant::now();
-                    self.lock().watched[index] = Watched { heard, totals, round_trip };
+                    let answered = Instant::now();
+                    self.lock().stages[index] = StageStatus { answered, totals, round_trip };
                 }
-                Ok(Message::Done(done)) if is_last => {
+                Ok(StageMessage::Done(done)) if is_last => {
                     session.lock().done.push_back(done);
                     session.arrived.notify_all();
                     self.wake();
                 }
-                Ok(Message::Refused(why)) => {
-                    break StageError::Refused { peer: incoming.peer().to_owned(), why };
+                Ok(StageMessage::Refused(why)) => {
+                    break StageError::Refused { peer: reader.peer().to_owned(), why };
                 }
-                Ok(_) => break incoming.protocol("a message out of place"),
+                Ok(_) => break reader.protocol_error("a message out of place"),
                 Err(error) => break error,
             }
         };
@@ -435,9 +443,9 @@ impl RemoteStages for Cluster {
         let state = self.lock();
         RemoteFigures {
             connected: state.session.is_some(),
-            hop: state.hop,
-            batches_in_flight: state.groups,
-            stages: state.watched.iter().map(Watched::figures).collect(),
+            link_delay: state.link_delay,
+            pipeline_depth: state.depth,
+            stages: state.stages.iter().map(StageStatus::figures).collect(),
         }
     }
 
@@ -448,7 +456,13 @@ impl RemoteStages for Cluster {
     }
 }
 
-impl Watched {
+impl StageStatus {
+    /// A stage that has just been connected: its silence counts from now.
+    fn fresh() -> Self {
+        let (totals, round_trip) = (StageTotals::default(), Duration::ZERO);
+        Self { answered: Instant::now(), totals, round_trip }
+    }
+
     fn figures(&self) -> StageFigures {
         let totals = &self.totals;
         StageFigures {
@@ -469,7 +483,7 @@ fn least(sizes: &[StageSizes], of: impl Fn(&StageSizes) -> u32) -> u32 {
     sizes.iter().map(of).min().unwrap_or(0)
 }
 
-/// Whether the stages make one model, and the same as `before` if there was one.
+/// Checks that the stages make one model, the same as `before` if that is not empty.
 fn check(sizes: &[StageSizes], before: &[StageSizes]) -> Result<(), StageError> {
     let refuse = |what: String| Err(StageError::Mismatch(what));
     let first = &sizes[0];
@@ -477,7 +491,7 @@ fn check(sizes: &[StageSizes], before: &[StageSizes]) -> Result<(), StageError> 
     for (index, stage) in sizes.iter().enumerate() {
         let keys = stage.keys;
         if keys.fingerprint != first.keys.fingerprint || stage.width != first.width {
-            return refuse(format!("stage {} is of another model than stage 1", index + 1));
+            return refuse(format!("stage {} belongs to another model than stage 1", index + 1));
         }
         if keys.first_layer != next {
             let (number, begins) = (index + 1, keys.first_layer);
@@ -486,10 +500,10 @@ fn check(sizes: &[StageSizes], before: &[StageSizes]) -> Result<(), StageError> 
         next += keys.layers;
     }
     if next != first.keys.all_layers {
-        return refuse(format!("they have {next} of {} layers", first.keys.all_layers));
+        return refuse(format!("they have only {next} of {} layers", first.keys.all_layers));
     }
     if !before.is_empty() && before != sizes {
-        return refuse("they are others than before; start the server anew".into());
+        return refuse("they are not the same as before; restart the server".into());
     }
     Ok(())
 }
