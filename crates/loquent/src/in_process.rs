@@ -19,15 +19,10 @@ use loquent_client::ClientError;
 use loquent_client::http::{BoxFuture, Transport, Wire};
 use loquent_client::openai::{self, Arrival, Delta, Generate};
 use loquent_proto::coalesce::StreamInterval;
-use loquent_server::answering::Answering;
-use loquent_server::api::request::{Endpoint, Prompt, Request};
-use loquent_server::clock::Clock;
-use loquent_server::delivery::StreamBounds;
-use loquent_server::error::ApiError;
-use loquent_server::flush::Flush;
-use loquent_server::metrics::Metrics;
-use loquent_server::server::{self, Loaded};
-use loquent_server::service::{Policy, Service};
+use loquent_server::{
+    Answering, ApiError, Clock, Endpoint, Flush, LoadedEngine, Metrics, Prompt, Request, Service,
+    ServingConfig, StreamBounds,
+};
 use tokio::time::Instant;
 
 use crate::hub::HubSpec;
@@ -105,19 +100,23 @@ impl InProcess {
             stall_limit: Duration::from_secs(SLOW_READER_TIMEOUT_S),
         };
         let interval = StreamInterval::default();
-        let policy =
-            Policy { interval, max_delay: None, strict_model: false, split_reasoning: true };
-        let options = service_options(&engine, &admission, streams, policy, None)?;
+        let serving =
+            ServingConfig { interval, max_delay: None, strict_model: false, split_reasoning: true };
+        let options = service_options(&engine, &admission, streams, serving, None)?;
         let loading = tokio::task::spawn_blocking(move || load(&source, &engine, None));
         let loaded = loading.await??;
-        let Loaded { model, description, .. } = &loaded;
+        let LoadedEngine { model, description, .. } = &loaded;
         tracing::info!(model = model.name, "measuring in process: {description}");
         Self::start(&options, loaded)
     }
 
-    fn start(options: &server::ServiceOptions, loaded: Loaded) -> anyhow::Result<Self> {
+    fn start(
+        options: &loquent_server::ServiceConfig,
+        loaded: LoadedEngine,
+    ) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new());
-        let (service, engine) = server::start(options, loaded, Clock::start(), metrics)?;
+        let (service, engine) =
+            loquent_server::start_engine(options, loaded, Clock::start(), metrics)?;
         Ok(Self { service, engine })
     }
 
@@ -147,17 +146,17 @@ impl ServiceTarget {
             openai::Prompt::Text(_) | openai::Prompt::Tokens(_) => Endpoint::Text,
         };
         let body = request.body().to_string();
-        let arrived = self.service.clock.now();
+        let arrived = self.service.clock().now();
         let request = Request::parse(endpoint, body.as_bytes())?;
         if request.echo || request.stream.is_none() {
             let message = "Neither 'echo' nor 'stream': false is possible in process.";
             return Err(ApiError::invalid(message));
         }
-        self.service.answer(request, arrived).await
+        Ok(self.service.start(request, arrived).await?.answering)
     }
 
     fn refusal(&self, error: &ApiError) -> Failure {
-        self.service.metrics.on_refusal(error.status());
+        self.service.metrics().on_refusal(error.status());
         Failure::from(ClientError::Refused {
             status: error.status(),
             retry_after_s: error.retry_after_s(),
@@ -172,7 +171,7 @@ impl Target for ServiceTarget {
     }
 
     fn models(&self) -> BoxFuture<'_, Result<Vec<String>, Failure>> {
-        Box::pin(async { Ok(vec![self.service.model.name.clone()]) })
+        Box::pin(async { Ok(vec![self.service.model().name.clone()]) })
     }
 
     fn submit(&self, request: Generate, _: Transport) -> BoxFuture<'_, Result<Answer, Failure>> {
@@ -195,7 +194,7 @@ impl Target for ServiceTarget {
     }
 
     fn metrics(&self) -> BoxFuture<'_, Option<String>> {
-        Box::pin(async { Some(self.service.metrics.render()) })
+        Box::pin(async { Some(self.service.metrics().render()) })
     }
 }
 

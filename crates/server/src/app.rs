@@ -18,7 +18,7 @@ pub const WEB_TRANSPORT_PATH: &str = "/loquent/1";
 
 /// Settings of the HTTP side.
 #[derive(Debug, Clone)]
-pub struct HttpOptions {
+pub struct HttpConfig {
     /// Keys that open the API.
     pub api_keys: ApiKeys,
     /// Origins whose pages may use the API; `*` is all.
@@ -29,22 +29,16 @@ pub struct HttpOptions {
     pub heartbeat: Duration,
 }
 
-impl HttpOptions {
+impl HttpConfig {
     /// Whether the operator allows pages of `origin`.
     pub fn lists_origin(&self, origin: &[u8]) -> bool {
         self.cors_origins.iter().any(|one| one == "*" || one.as_bytes() == origin)
     }
 }
 
-/// Whether `origin` is a page that came from `host` itself.
-pub fn is_same_host(origin: &[u8], host: &[u8]) -> bool {
-    let bare = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
-    bare == Some(host)
-}
-
 /// What clients need to know to connect by QUIC (S-1.3).
 #[derive(Debug, Clone, Copy)]
-pub struct Offer {
+pub struct QuicAddress {
     /// UDP port.
     pub port: u16,
     /// SHA-256 of a self-signed certificate in DER.
@@ -54,38 +48,38 @@ pub struct Offer {
 /// The state behind all routes.
 pub struct App {
     /// Settings.
-    pub options: HttpOptions,
+    pub config: HttpConfig,
     /// The server's clock.
     pub clock: Clock,
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
     /// Answers that outlive their reader's connection.
     pub streams: Arc<Streams>,
-    offer: RwLock<Option<Offer>>,
+    quic_address: RwLock<Option<QuicAddress>>,
     service: OnceLock<Arc<Service>>,
 }
 
 impl App {
     /// A server whose model is still loading.
     pub fn new(
-        options: HttpOptions,
+        config: HttpConfig,
         limits: StreamLimits,
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Self {
         let streams = Streams::new(limits, clock, metrics.clone());
-        let offer = RwLock::default();
-        Self { options, clock, metrics, streams, offer, service: OnceLock::new() }
+        let quic_address = RwLock::default();
+        Self { config, clock, metrics, streams, quic_address, service: OnceLock::new() }
     }
 
-    /// How to connect by QUIC, now.
-    pub fn offer(&self) -> Option<Offer> {
-        *self.offer.read().expect("nothing panics under this lock")
+    /// How to connect over QUIC; `None` while it is not served.
+    pub fn quic_address(&self) -> Option<QuicAddress> {
+        *self.quic_address.read().expect("nothing panics under this lock")
     }
 
-    /// QUIC is offered, or with another certificate than before.
-    pub fn set_offer(&self, offer: Offer) {
-        *self.offer.write().expect("nothing panics under this lock") = Some(offer);
+    /// Announces the QUIC port, or its new certificate, to clients.
+    pub fn set_quic_address(&self, address: QuicAddress) {
+        *self.quic_address.write().expect("nothing panics under this lock") = Some(address);
     }
 
     /// The model is loaded.

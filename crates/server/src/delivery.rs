@@ -12,13 +12,13 @@ use loquent_infer::request::{SequenceEvent, Step, Tag, Work};
 use slab::Slab;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::admission::Permit;
 use crate::choice::{Choice, Progress};
 use crate::clock::Clock;
-use crate::engine_thread::Command;
+use crate::engine_thread::EngineCommand;
 use crate::flow::{Inflow, Outflow, flow};
 use crate::flush::Flush;
-use crate::metrics::{Metrics, Tally};
-use crate::ticket::Ticket;
+use crate::metrics::{LocalMetrics, Metrics};
 
 /// Bounds on one stream.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,7 @@ pub struct Opening {
     /// What the engine is to do; the tag is set here.
     pub work: Box<Work>,
     /// Its place, given back when the generation ends, however slowly the client reads.
-    pub ticket: Ticket,
+    pub ticket: Permit,
     /// Somebody else watches the reader: the stall limit does not hold.
     pub patient: bool,
 }
@@ -118,7 +118,7 @@ impl Handle {
 
 struct Stream {
     choice: Choice,
-    ticket: Ticket,
+    ticket: Permit,
     outflow: Outflow,
     patient: bool,
     generation: u32,
@@ -134,10 +134,10 @@ struct Delivery {
     streams: Slab<Stream>,
     next_generation: u32,
     bounds: StreamBounds,
-    commands: mpsc::UnboundedSender<Command>,
+    commands: mpsc::UnboundedSender<EngineCommand>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    tally: Tally,
+    local: LocalMetrics,
     /// Tags of streams that hold content under a deadline, wait for a reader, or are paused.
     watched: Vec<Tag>,
 }
@@ -145,7 +145,7 @@ struct Delivery {
 /// Starts the delivery task on the current runtime; it ends with the engine.
 pub fn start(
     mut steps: mpsc::Receiver<Step>,
-    commands: mpsc::UnboundedSender<Command>,
+    commands: mpsc::UnboundedSender<EngineCommand>,
     bounds: StreamBounds,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -157,7 +157,7 @@ pub fn start(
         bounds,
         commands,
         clock,
-        tally: metrics.tally(),
+        local: metrics.local(),
         metrics,
         watched: Vec::new(),
     };
@@ -187,7 +187,7 @@ impl Delivery {
     fn close(&mut self, tags: Vec<Tag>) {
         for tag in tags {
             if self.remove(tag).is_some() {
-                self.send(Command::Cancel(tag));
+                self.send(EngineCommand::Cancel(tag));
             }
         }
     }
@@ -217,7 +217,7 @@ impl Delivery {
             tags.into_iter().for_each(|tag| drop(self.remove(tag)));
             return;
         }
-        works.into_iter().for_each(|work| self.send(Command::Submit(work)));
+        works.into_iter().for_each(|work| self.send(EngineCommand::Submit(work)));
         for tag in tags {
             if let Some(stream) = self.stream(tag) {
                 stream.ticket.arrive();
@@ -231,7 +231,7 @@ impl Delivery {
         for event in step.events {
             self.handle_event(now, step.finished, step.rows, event);
         }
-        self.tally.publish();
+        self.local.publish();
     }
 
     /// Takes an event of a step that had `rows` sequences and was `finished` a moment ago.
@@ -246,7 +246,7 @@ impl Delivery {
         let progress = stream.choice.on_event(finished, rows, event, clear);
         let waits = stream.choice.deadline().is_some() || stream.choice.wants_clear();
         if let Some(last) = last {
-            self.tally.on_token_gap(finished.saturating_sub(last));
+            self.local.on_token_gap(finished.saturating_sub(last));
         }
         match progress {
             Progress::Held if waits => self.watch(tag),
@@ -255,7 +255,7 @@ impl Delivery {
             Progress::Ended => self.end(now, tag),
             Progress::Stopped => {
                 self.end(now, tag);
-                self.send(Command::Finish(tag));
+                self.send(EngineCommand::Finish(tag));
             }
         }
     }
@@ -270,7 +270,7 @@ impl Delivery {
         stream.blocked = unread >= bounds.buffer_bytes / 2;
         if !stream.blocked {
             if let Some(flush) = stream.choice.take_flush(now) {
-                self.tally.on_flush(flush.tokens);
+                self.local.on_flush(flush.tokens);
                 self.pass_on(tag, flush);
             }
             return;
@@ -279,7 +279,7 @@ impl Delivery {
         if full && stream.paused_since.is_none() {
             stream.paused_since = Some(now);
             self.metrics.on_pause();
-            self.send(Command::Pause(tag));
+            self.send(EngineCommand::Pause(tag));
         }
         self.watch(tag);
     }
@@ -289,7 +289,7 @@ impl Delivery {
             return;
         };
         if let Some(flush) = stream.choice.take_flush(now) {
-            self.tally.on_flush(flush.tokens);
+            self.local.on_flush(flush.tokens);
             stream.pass_on(flush);
         }
     }
@@ -298,7 +298,7 @@ impl Delivery {
         let gone = self.stream(tag).is_some_and(|stream| !stream.pass_on(flush));
         if gone {
             self.remove(tag);
-            self.send(Command::Cancel(tag));
+            self.send(EngineCommand::Cancel(tag));
         }
     }
 
@@ -308,7 +308,7 @@ impl Delivery {
         for tag in std::mem::take(&mut self.watched) {
             self.look_after(now, tag);
         }
-        self.tally.publish();
+        self.local.publish();
     }
 
     fn look_after(&mut self, now: Duration, tag: Tag) {
@@ -324,13 +324,13 @@ impl Delivery {
         match stream.paused_since {
             Some(_) if caught_up => {
                 stream.paused_since = None;
-                self.send(Command::Resume(tag));
+                self.send(EngineCommand::Resume(tag));
                 self.flush(now, tag);
             }
             Some(since) if !stream.patient && now.saturating_sub(since) >= bounds.stall_limit => {
                 stream.choice.fail("the client stopped reading its stream");
                 self.end(now, tag);
-                self.send(Command::Cancel(tag));
+                self.send(EngineCommand::Cancel(tag));
             }
             None if overdue || clear || (stream.blocked && caught_up) => self.flush(now, tag),
             None if stream.choice.held_bytes() == 0 => {}
@@ -367,7 +367,7 @@ impl Delivery {
         Some(self.streams.remove(split(tag).0))
     }
 
-    fn send(&self, command: Command) {
+    fn send(&self, command: EngineCommand) {
         // A dead engine closes the step queue, which ends this task with an error to all.
         let _ = self.commands.send(command);
     }

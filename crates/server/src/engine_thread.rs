@@ -25,9 +25,9 @@ use loquent_infer::token::TokenId;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use crate::admission::PendingPrompts;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::ticket::Coming;
 
 /// Steps that may wait for delivery before the engine waits for it.
 const STEPS_IN_FLIGHT: usize = 64;
@@ -39,7 +39,7 @@ const GATHERING_PAUSE: Duration = Duration::from_micros(50);
 
 /// What delivery asks of the engine.
 #[derive(Debug)]
-pub enum Command {
+pub enum EngineCommand {
     /// Generate a completion.
     Submit(Box<Work>),
     /// Its client is gone: free everything.
@@ -56,9 +56,9 @@ pub enum Command {
 
 /// The way to a running engine thread. It stops when the last command sender is dropped.
 #[derive(Debug)]
-pub struct Engine {
+pub struct EngineHandle {
     /// To the engine.
-    pub commands: mpsc::UnboundedSender<Command>,
+    pub commands: mpsc::UnboundedSender<EngineCommand>,
     /// From the engine.
     pub steps: mpsc::Receiver<Step>,
     /// Joins the thread; it must be joined after the senders are gone.
@@ -67,13 +67,13 @@ pub struct Engine {
 
 /// What the engine thread sees of the server.
 #[derive(Debug, Clone)]
-pub struct Outlook {
+pub struct EngineContext {
     /// The server's clock.
     pub clock: Clock,
     /// Where it reports.
     pub metrics: Arc<Metrics>,
     /// Requests on their way to it.
-    pub coming: Coming,
+    pub pending: PendingPrompts,
 }
 
 /// Starts the engine thread.
@@ -84,8 +84,8 @@ pub fn start(
     mut runner: Box<dyn Runner>,
     limits: Limits,
     end_tokens: Vec<TokenId>,
-    outlook: Outlook,
-) -> std::io::Result<Engine> {
+    context: EngineContext,
+) -> std::io::Result<EngineHandle> {
     let (commands, inbox) = mpsc::unbounded_channel();
     let (outbox, steps) = mpsc::channel(STEPS_IN_FLIGHT);
     let scheduler = Scheduler::new(runner.capacity(), limits, end_tokens);
@@ -94,40 +94,40 @@ pub fn start(
         let commands = commands.downgrade();
         pipeline.on_arrival(Box::new(move || {
             if let Some(commands) = commands.upgrade() {
-                let _ = commands.send(Command::Arrived);
+                let _ = commands.send(EngineCommand::Arrived);
             }
         }));
     }
-    let Outlook { clock, metrics, coming } = outlook;
-    let driver = Driver { runner, scheduler, inbox, outbox, clock, metrics, coming };
-    let thread = thread::Builder::new().name("engine".into()).spawn(move || driver.run())?;
-    Ok(Engine { commands, steps, thread })
+    let EngineContext { clock, metrics, pending } = context;
+    let engine = EngineLoop { runner, scheduler, inbox, outbox, clock, metrics, pending };
+    let thread = thread::Builder::new().name("engine".into()).spawn(move || engine.run())?;
+    Ok(EngineHandle { commands, steps, thread })
 }
 
 /// A batch in the runner's pipeline.
-struct Flight {
+struct InFlightBatch {
     batch: Batch,
     started: Duration,
 }
 
 /// What one turn of the pipelined loop did.
-enum Turn {
-    Nothing,
-    Flies,
+enum LoopOutcome {
+    Idle,
+    Submitted,
     Step(Step),
 }
 
-struct Driver {
+struct EngineLoop {
     runner: Box<dyn Runner>,
     scheduler: Scheduler,
-    inbox: mpsc::UnboundedReceiver<Command>,
+    inbox: mpsc::UnboundedReceiver<EngineCommand>,
     outbox: mpsc::Sender<Step>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    coming: Coming,
+    pending: PendingPrompts,
 }
 
-impl Driver {
+impl EngineLoop {
     fn run(mut self) {
         if self.runner.pipeline().is_some() { self.run_pipelined() } else { self.run_in_turn() }
     }
@@ -158,7 +158,7 @@ impl Driver {
     /// Lets a burst become complete, while nobody waits for a token but those who have just come.
     fn gather(&mut self) {
         let began = self.clock.now();
-        while self.coming.any()
+        while self.pending.any()
             && self.scheduler.only_waiting()
             && self.clock.now().saturating_sub(began) < LONGEST_GATHERING
         {
@@ -174,11 +174,11 @@ impl Driver {
             return Step { started, finished: started, ..Step::default() };
         }
         let outcome = self.runner.run(batch, sampled);
-        self.settle(started, batch, sampled, outcome)
+        self.complete(started, batch, sampled, outcome)
     }
 
     /// Tells the scheduler what a batch came to.
-    fn settle(
+    fn complete(
         &mut self,
         started: Duration,
         batch: &Batch,
@@ -196,7 +196,7 @@ impl Driver {
     }
 
     fn run_pipelined(&mut self) {
-        let mut flights = VecDeque::new();
+        let mut in_flight = VecDeque::new();
         loop {
             self.handle_queued();
             let now = self.clock.now();
@@ -208,14 +208,14 @@ impl Driver {
                 }
             }
             // What has arrived first: its sequences may be in the next batch.
-            let turn = match self.collect(&mut flights) {
-                Some(step) => Turn::Step(step),
-                None => self.launch(&mut flights),
+            let outcome = match self.collect(&mut in_flight) {
+                Some(step) => LoopOutcome::Step(step),
+                None => self.submit(&mut in_flight),
             };
-            let goes_on = match turn {
-                Turn::Nothing => self.wait(),
-                Turn::Flies => true,
-                Turn::Step(step) => self.hand_over(step),
+            let goes_on = match outcome {
+                LoopOutcome::Idle => self.wait(),
+                LoopOutcome::Submitted => true,
+                LoopOutcome::Step(step) => self.hand_over(step),
             };
             if !goes_on {
                 return;
@@ -224,46 +224,46 @@ impl Driver {
     }
 
     /// Starts the next batch if the pipeline has room and there is work for it.
-    fn launch(&mut self, flights: &mut VecDeque<Flight>) -> Turn {
+    fn submit(&mut self, in_flight: &mut VecDeque<InFlightBatch>) -> LoopOutcome {
         let pipeline = self.runner.pipeline().expect("only runners with one come here");
-        let groups = pipeline.depth();
-        if flights.len() >= groups {
-            return Turn::Nothing;
+        let depth = pipeline.depth();
+        if in_flight.len() >= depth {
+            return LoopOutcome::Idle;
         }
         self.gather();
-        self.scheduler.set_pipeline_depth(groups);
+        self.scheduler.set_pipeline_depth(depth);
         let (started, mut batch) = (self.clock.now(), Batch::default());
         self.scheduler.plan(started, self.runner.as_mut(), &mut batch);
         if batch.is_empty() {
-            return Turn::Nothing;
+            return LoopOutcome::Idle;
         }
         let pipeline = self.runner.pipeline().expect("only runners with one come here");
         match pipeline.submit(&batch) {
             Ok(()) => {
-                flights.push_back(Flight { batch, started });
-                Turn::Flies
+                in_flight.push_back(InFlightBatch { batch, started });
+                LoopOutcome::Submitted
             }
             Err(error) => {
                 if let RunError::Lost(_) = error {
-                    flights.clear();
+                    in_flight.clear();
                 }
-                Turn::Step(self.settle(started, &batch, &[], Err(error)))
+                LoopOutcome::Step(self.complete(started, &batch, &[], Err(error)))
             }
         }
     }
 
     /// Takes in the oldest batch if it is finished.
-    fn collect(&mut self, flights: &mut VecDeque<Flight>) -> Option<Step> {
+    fn collect(&mut self, in_flight: &mut VecDeque<InFlightBatch>) -> Option<Step> {
         let mut sampled = Vec::new();
         let pipeline = self.runner.pipeline().expect("only runners with one come here");
         let outcome = pipeline.try_collect(&mut sampled)?;
-        let flight = flights.pop_front();
+        let oldest = in_flight.pop_front();
         if let Err(RunError::Lost(_)) = outcome {
-            flights.clear();
+            in_flight.clear();
         }
-        let idle = || Flight { batch: Batch::default(), started: self.clock.now() };
-        let Flight { batch, started } = flight.unwrap_or_else(idle);
-        Some(self.settle(started, &batch, &sampled, outcome))
+        let idle = || InFlightBatch { batch: Batch::default(), started: self.clock.now() };
+        let InFlightBatch { batch, started } = oldest.unwrap_or_else(idle);
+        Some(self.complete(started, &batch, &sampled, outcome))
     }
 
     /// Handles the commands that are there.
@@ -291,16 +291,16 @@ impl Driver {
         }
     }
 
-    fn handle_command(&mut self, command: Command) {
+    fn handle_command(&mut self, command: EngineCommand) {
         let runner = self.runner.as_mut();
         match command {
-            Command::Submit(work) => self.scheduler.submit(self.clock.now(), *work),
-            Command::Cancel(tag) => self.scheduler.cancel(runner, tag),
-            Command::Finish(tag) => self.scheduler.finish(runner, tag),
-            Command::Pause(tag) => self.scheduler.pause(tag, true),
-            Command::Resume(tag) => self.scheduler.pause(tag, false),
+            EngineCommand::Submit(work) => self.scheduler.submit(self.clock.now(), *work),
+            EngineCommand::Cancel(tag) => self.scheduler.cancel(runner, tag),
+            EngineCommand::Finish(tag) => self.scheduler.finish(runner, tag),
+            EngineCommand::Pause(tag) => self.scheduler.pause(tag, true),
+            EngineCommand::Resume(tag) => self.scheduler.pause(tag, false),
             // The loop looks by itself.
-            Command::Arrived => {}
+            EngineCommand::Arrived => {}
         }
     }
 }

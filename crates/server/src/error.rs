@@ -15,7 +15,7 @@ const UPSTREAM_RETRY_S: u64 = 5;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    kind: Kind,
+    kind: ErrorKind,
     message: String,
     param: Option<String>,
     /// An upstream server's own words, which are passed on unchanged.
@@ -33,7 +33,7 @@ struct Foreign {
 
 /// Whose fault it was, and what the client may do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ErrorKind {
     InvalidRequest,
     ContextLengthExceeded,
     Unauthorized,
@@ -48,7 +48,7 @@ enum Kind {
     BadGateway,
 }
 
-impl Kind {
+impl ErrorKind {
     fn status(self) -> StatusCode {
         match self {
             Self::InvalidRequest | Self::ContextLengthExceeded => StatusCode::BAD_REQUEST,
@@ -95,13 +95,13 @@ impl Kind {
 }
 
 impl ApiError {
-    fn new(kind: Kind, message: impl Into<String>) -> Self {
+    fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), param: None, foreign: None }
     }
 
     /// 400: the request as a whole cannot be understood.
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::new(Kind::InvalidRequest, message)
+        Self::new(ErrorKind::InvalidRequest, message)
     }
 
     /// 400: one parameter is wrong; `message` says what would be right.
@@ -115,75 +115,75 @@ impl ApiError {
             "This model's maximum context length is {context} tokens, but the prompt has {prompt}. \
              Shorten the prompt, or start the server with a larger --context."
         );
-        Self { param: Some(param.into()), ..Self::new(Kind::ContextLengthExceeded, message) }
+        Self { param: Some(param.into()), ..Self::new(ErrorKind::ContextLengthExceeded, message) }
     }
 
     /// 401: no API key, or a wrong one.
     pub fn unauthorized(message: impl Into<String>) -> Self {
-        Self::new(Kind::Unauthorized, message)
+        Self::new(ErrorKind::Unauthorized, message)
     }
 
     /// 403: the browser's page comes from another origin, and the server was not told to allow it.
     pub fn forbidden(message: impl Into<String>) -> Self {
-        Self::new(Kind::Forbidden, message)
+        Self::new(ErrorKind::Forbidden, message)
     }
 
     /// 404 under `--strict-model`.
     pub fn model_not_found(asked: &str, served: &str) -> Self {
         let message =
             format!("The model '{asked}' is not served here; this server has '{served}'.");
-        Self { param: Some("model".into()), ..Self::new(Kind::ModelNotFound, message) }
+        Self { param: Some("model".into()), ..Self::new(ErrorKind::ModelNotFound, message) }
     }
 
     /// 404: no such path.
     pub fn not_found(method: &http::Method, path: &str) -> Self {
-        Self::new(Kind::NotFound, format!("There is no {method} {path} here."))
+        Self::new(ErrorKind::NotFound, format!("There is no {method} {path} here."))
     }
 
     /// 404: no such kept answer, or not for this reader, or not from there (S-5.2).
     pub fn no_stream() -> Self {
         let message = "There is no such stream: the id or token is wrong, it is too old, or it has no such offset.";
-        Self::new(Kind::NotFound, message)
+        Self::new(ErrorKind::NotFound, message)
     }
 
     /// 404: this server does not offer QUIC (S-1.3).
     pub fn no_delivery() -> Self {
-        Self::new(Kind::NotFound, "This server offers no QUIC.")
+        Self::new(ErrorKind::NotFound, "This server offers no QUIC.")
     }
 
     /// 405: the path exists, with another method.
     pub fn method_not_allowed(method: &http::Method, path: &str) -> Self {
-        Self::new(Kind::MethodNotAllowed, format!("{path} does not answer to {method}."))
+        Self::new(ErrorKind::MethodNotAllowed, format!("{path} does not answer to {method}."))
     }
 
     /// 413: the body exceeds `limit_bytes`.
     pub fn too_large(limit_bytes: usize) -> Self {
-        Self::new(Kind::TooLarge, format!("The request body exceeds {limit_bytes} bytes."))
+        Self::new(ErrorKind::TooLarge, format!("The request body exceeds {limit_bytes} bytes."))
     }
 
     /// 429: the server has as much work as it was told to accept.
     pub fn overloaded(message: impl Into<String>, retry_after_s: u64) -> Self {
-        Self::new(Kind::Overloaded { retry_after_s }, message)
+        Self::new(ErrorKind::Overloaded { retry_after_s }, message)
     }
 
     /// 503: the model is loading, or the server is going down.
     pub fn unavailable(message: impl Into<String>, retry_after_s: u64) -> Self {
-        Self::new(Kind::Unavailable { retry_after_s }, message)
+        Self::new(ErrorKind::Unavailable { retry_after_s }, message)
     }
 
     /// 500: the engine failed.
     pub fn internal(message: impl Into<String>) -> Self {
-        Self::new(Kind::Internal, message)
+        Self::new(ErrorKind::Internal, message)
     }
 
     /// 502: the upstream server cannot be reached, or did not answer as one should.
     pub fn bad_gateway(message: impl Into<String>) -> Self {
-        Self::new(Kind::BadGateway, message)
+        Self::new(ErrorKind::BadGateway, message)
     }
 
     /// 503: the upstream server is not there; its clients may come again.
     pub fn upstream_down(message: impl Into<String>) -> Self {
-        Self::new(Kind::Unavailable { retry_after_s: UPSTREAM_RETRY_S }, message)
+        Self::new(ErrorKind::Unavailable { retry_after_s: UPSTREAM_RETRY_S }, message)
     }
 
     /// An upstream server's refusal, with its status and body.
@@ -285,7 +285,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.kind.retry_after_s() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if self.kind == Kind::Unauthorized {
+        if self.kind == ErrorKind::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response

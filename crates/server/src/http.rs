@@ -17,14 +17,13 @@ use crate::answering::Answering;
 use crate::api::answer::{self, Chunks, UsageInChunks, Whole};
 use crate::api::fields::Fields;
 use crate::api::request::{Chat, Endpoint, Prompt};
-use crate::app::{App, is_same_host};
-use crate::ask::{Asked, ask, with_unknown};
+use crate::app::App;
 use crate::error::ApiError;
+use crate::origin::is_page_of_host;
 use crate::page;
-use crate::service::Service;
-use crate::sse::{SseBody, event_stream};
+use crate::service::{Answer, Caller, Service, StartedAnswer};
+use crate::sse::{SseBody, event_stream, with_ignored};
 use crate::streams::routes;
-use crate::trace_context::TraceParent;
 use crate::upstream::Upstream;
 
 type Shared = State<Arc<App>>;
@@ -73,36 +72,29 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let arrived = app.clock.now();
     let service = app.service()?;
-    let trace_parent = TraceParent::from_headers(request.headers());
-    let key = request.headers().get(header::AUTHORIZATION).cloned();
-    let asker = key.as_ref().map(HeaderValue::as_bytes);
-    let (parts, body) = request.into_parts();
-    let body = read_body(&app, HttpRequest::new(body)).await?;
-    let mut request = service.parse(endpoint, &body)?;
-    request.trace_parent = trace_parent;
+    let (head, body) = request.into_parts();
+    let body = Fields::parse(&read_body(&app, HttpRequest::new(body)).await?)?;
+    let caller = head.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let key = head.headers.get(REPEAT_HEADER);
+    let repeatable = app.streams.repeats.repeatable(caller, key, endpoint, body.map());
+    let request = service.parse(endpoint, body, Caller::of(&head.headers))?;
     let streams = request.stream.is_some();
-    if let Some(forward) = &mut request.forward {
-        forward.authorization = key.clone();
-    }
-    if let (Some(upstream), Some(forward), false) = (service.upstream(), &request.forward, streams)
-    {
-        let _tickets = service.admit(request.n as usize)?;
-        let body = Value::from(forward.body.clone()).to_string();
-        return upstream.pass_on(parts.method, &parts.uri, &parts.headers, body.into()).await;
-    }
     if streams && request.resumable {
-        let again = parts.headers.get(REPEAT_HEADER);
-        let repeatable = app.streams.repeats.repeatable(asker, again, endpoint, &body)?;
-        let keep = routes::Keep { request, arrived, key: asker, repeatable };
+        // Other answers are not kept, so that a repeated key, even a wrong one, means nothing.
+        let keep = routes::Keep { request, arrived, key: caller, repeatable: repeatable? };
         return routes::stream(&app, keep).await;
     }
-    let Asked { answering, echo, unknown } = ask(service, request, arrived).await?;
+    let started = match service.answer(request, arrived, &head).await? {
+        Answer::PassedOn(response) => return Ok(response),
+        Answer::Started(started) => *started,
+    };
+    let StartedAnswer { answering, echo, ignored } = started;
     let response = if streams {
         stream(&app, service, answering, &echo)
     } else {
         whole(service, answering, &echo).await?
     };
-    Ok(with_unknown(response, &unknown))
+    Ok(with_ignored(response, &ignored))
 }
 
 /// Routes of ours that an upstream server answers in our place, completions apart.
@@ -123,7 +115,7 @@ async fn elsewhere(State(app): Shared, request: HttpRequest<Body>) -> Result<Res
     match app.service().ok().and_then(|service| service.upstream()) {
         Some(upstream) => {
             let header = request.headers().get(header::AUTHORIZATION);
-            app.options.api_keys.check(header.map(HeaderValue::as_bytes))?;
+            app.config.api_keys.check(header.map(HeaderValue::as_bytes))?;
             pass_on(&app, upstream, request).await
         }
         None => Err(ApiError::not_found(request.method(), request.uri().path())),
@@ -143,14 +135,14 @@ async fn pass_on(
 fn stream(app: &App, service: &Service, answering: Answering, echo: &[String]) -> Response {
     let usage = UsageInChunks::asked_by(answering.stream);
     let choices = answering.prompts.len();
-    let mut chunks = Chunks::new(&answering.head, choices, usage, service.model.vocab.clone());
+    let mut chunks = Chunks::new(&answering.head, choices, usage, service.model().vocab.clone());
     let mut preface = b": admitted\n\n".to_vec();
     if !echo.is_empty() {
         (0..choices).for_each(|choice| {
             chunks.echo(choice as u32, &echo[choice / answering.n], &mut preface)
         });
     }
-    event_stream(Body::new(SseBody::new(answering, chunks, preface, app.options.heartbeat)))
+    event_stream(Body::new(SseBody::new(answering, chunks, preface, app.config.heartbeat)))
 }
 
 async fn whole(
@@ -171,17 +163,17 @@ async fn whole(
     if !answering.is_complete() {
         return Err(ApiError::internal("The engine has stopped."));
     }
-    let vocab = &*service.model.vocab;
+    let vocab = &*service.model().vocab;
     Ok(json_response(&answer::whole(&answering.head, &choices, &answering.usage(), vocab)))
 }
 
 async fn models(State(app): Shared) -> Result<Response, ApiError> {
-    let model = app.service()?.model.card();
+    let model = app.service()?.model().card();
     Ok(json_response(&json!({"object": "list", "data": [model]})))
 }
 
 async fn model(State(app): Shared, Path(id): Path<String>) -> Result<Response, ApiError> {
-    let model = &app.service()?.model;
+    let model = app.service()?.model();
     if id != model.name {
         return Err(ApiError::model_not_found(&id, &model.name));
     }
@@ -203,7 +195,7 @@ async fn tokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Resp
         }
     };
     let tokens = service.encode(prompt, special).await?;
-    let max_len = service.model.context_tokens;
+    let max_len = service.model().context_tokens;
     Ok(json_response(&json!({"count": tokens.len(), "max_model_len": max_len, "tokens": tokens})))
 }
 
@@ -211,11 +203,11 @@ async fn detokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Re
     let service = app.service()?;
     let mut fields = Fields::parse(&read_body(&app, request).await?)?;
     let ids = fields.array("tokens")?.ok_or_else(|| fields.error("tokens", "is required."))?;
-    let size = service.model.vocab.size() as u64;
+    let size = service.model().vocab.size() as u64;
     let id = |value: &Value| value.as_u64().filter(|&id| id < size).map(|id| id as u32);
     let wrong = |value| fields.error("tokens", format!("holds {value}, which is no token id."));
     let tokens = ids.iter().map(|value| id(value).ok_or_else(|| wrong(value)));
-    let text = service.model.decode(&tokens.collect::<Result<Vec<_>, _>>()?);
+    let text = service.model().decode(&tokens.collect::<Result<Vec<_>, _>>()?);
     Ok(json_response(&json!({"prompt": text})))
 }
 
@@ -228,7 +220,7 @@ async fn ready(State(app): Shared) -> Result<Response, ApiError> {
     if let Some(upstream) = app.service()?.upstream() {
         upstream.probe().await?;
     }
-    Ok(json_response(&json!({"status": "ready", "model": app.service()?.model.name})))
+    Ok(json_response(&json!({"status": "ready", "model": app.service()?.model().name})))
 }
 
 async fn metrics(State(app): Shared) -> Response {
@@ -237,7 +229,7 @@ async fn metrics(State(app): Shared) -> Response {
 }
 
 async fn read_body(app: &App, request: HttpRequest<Body>) -> Result<bytes::Bytes, ApiError> {
-    let limit = app.options.max_request_bytes;
+    let limit = app.config.max_request_bytes;
     match Limited::new(request.into_body(), limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
@@ -256,7 +248,7 @@ async fn authorize(
     next: Next,
 ) -> Result<Response, ApiError> {
     let header = request.headers().get(header::AUTHORIZATION);
-    app.options.api_keys.check(header.map(HeaderValue::as_bytes))?;
+    app.config.api_keys.check(header.map(HeaderValue::as_bytes))?;
     Ok(next.run(request).await)
 }
 
@@ -272,8 +264,8 @@ async fn guard_origin(
         return Ok(next.run(request).await);
     };
     let host = request.headers().get(header::HOST).cloned();
-    let own = host.is_some_and(|host| is_same_host(origin.as_bytes(), host.as_bytes()));
-    let allowed = app.options.lists_origin(origin.as_bytes());
+    let own = host.is_some_and(|host| is_page_of_host(origin.as_bytes(), host.as_bytes()));
+    let allowed = app.config.lists_origin(origin.as_bytes());
     if !own && !allowed {
         let hint = "Pages of other origins may not use this server; see --cors-origin.";
         return Err(ApiError::forbidden(hint));

@@ -1,29 +1,64 @@
-//! The OpenAI-compatible HTTP server: admission, the engine thread, delivery.
+//! An OpenAI-compatible server: HTTP, server-sent events and QUIC before a batching engine or
+//! before another server.
+//!
+//! [`run`] is the whole life of a server: it binds the ports, loads what will compute
+//! ([`LoadedBackend`]), serves, and drains. A [`ServerConfig`] holds everything that an operator
+//! can set; the command line only fills it in.
+//!
+//! [`start_engine`] starts the same [`Service`] without a port. A service takes a valid
+//! [`Request`], admits, tokenizes and schedules it, and gives an [`Answering`], from which the
+//! answer's flushes come. Benchmarks use it to measure what HTTP adds.
+//!
+//! The engine itself is not here: it is a `Runner` of `loquent-infer` that a loader brings, on a
+//! thread of its own. No file of this crate reads a clock other than [`Clock`].
 
-pub mod answering;
-pub mod api;
-pub mod app;
-pub mod ask;
-pub mod auth;
-pub mod choice;
-pub mod clock;
-pub mod delivery;
-pub mod engine_thread;
-pub mod error;
-pub mod flow;
-pub mod flush;
-pub mod http;
+mod admission;
+mod answering;
+mod api;
+mod app;
+mod auth;
+mod choice;
+mod clock;
+mod connections;
+mod delivery;
+mod engine_thread;
+mod error;
+mod flow;
+mod flush;
+mod http;
 mod https;
-pub mod metrics;
-pub mod model;
-pub mod otel;
+mod metrics;
+mod model;
+mod origin;
+mod otel;
 mod page;
-pub mod quic;
-pub mod server;
-pub mod service;
-pub mod sse;
-pub mod streams;
-pub mod ticket;
-pub mod trace_context;
-pub mod upstream;
-pub mod usage;
+mod quic;
+mod server;
+mod service;
+mod sse;
+mod start;
+mod streams;
+mod trace_context;
+mod upstream;
+mod usage;
+
+pub use answering::Answering;
+pub use api::fields::Fields;
+pub use api::request::{Endpoint, Prompt, Request};
+pub use app::{App, HttpConfig};
+pub use auth::ApiKeys;
+pub use clock::{Clock, unix_time_s};
+pub use delivery::StreamBounds;
+pub use error::ApiError;
+pub use flush::Flush;
+pub use http::router;
+pub use metrics::Metrics;
+pub use model::{ChatFormat, GrammarSource, SamplingDefaults, ServedModel, end_tokens};
+pub use otel::Telemetry;
+pub use quic::{ALPN, CertificateSource, QuicConfig, StreamMessage};
+pub use server::{ServerConfig, run};
+pub use service::{Caller, Service, ServingConfig, StartedAnswer};
+pub use start::{LoadedBackend, LoadedEngine, ServiceConfig, start_engine, start_upstream};
+pub use streams::StreamLimits;
+pub use trace_context::TraceParent;
+pub use upstream::UpstreamConfig;

@@ -92,13 +92,13 @@ impl Drop for ActivePath {
 /// Gaps and flushes of many streams, noted together: what is shared is changed once for a
 /// step, not for each of its tokens.
 #[derive(Debug)]
-pub struct Tally {
+pub struct LocalMetrics {
     itl: LocalHistogram,
     flushes: LocalIntCounter,
     flush_tokens: LocalHistogram,
 }
 
-impl Tally {
+impl LocalMetrics {
     /// Notes the gap between two tokens of one completion.
     pub fn on_token_gap(&self, gap: Duration) {
         self.itl.observe(gap.as_secs_f64());
@@ -292,8 +292,8 @@ impl Metrics {
     }
 
     /// For one who delivers many streams.
-    pub fn tally(&self) -> Tally {
-        Tally {
+    pub fn local(&self) -> LocalMetrics {
+        LocalMetrics {
             itl: self.itl.local(),
             flushes: self.flushes.local(),
             flush_tokens: self.flush_tokens.local(),

@@ -47,7 +47,7 @@ impl Default for SamplingDefaults {
 
 /// Name, vocabulary and limits of the model that is served.
 #[derive(Clone)]
-pub struct Model {
+pub struct ServedModel {
     /// As `/v1/models` and every answer name it.
     pub name: String,
     /// Its vocabulary.
@@ -88,7 +88,7 @@ impl GrammarSource {
     }
 }
 
-impl Model {
+impl ServedModel {
     /// A stand-in for the model of another server, of which only `name` is known.
     ///
     /// # Errors

@@ -46,7 +46,8 @@ fn asset(app: &App, content_type: &'static str, body: &'static str) -> Response 
 /// port by whichever name of this machine gets there (`localhost` may be ::1, where browsers
 /// would not try 127.0.0.1).
 fn policy(app: &App) -> HeaderValue {
-    let quic = app.offer().map(|offer| format!(" https://*:{}", offer.port)).unwrap_or_default();
+    let quic =
+        app.quic_address().map(|quic| format!(" https://*:{}", quic.port)).unwrap_or_default();
     let policy = format!(
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'{quic}; \
          img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use axum::response::Response;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, header};
 use loquent_engine::grammar::{AnswerShape, GrammarError, Thinking};
 use loquent_engine::template::TemplateError;
 use loquent_infer::admission::Refusal;
@@ -13,10 +16,13 @@ use loquent_infer::sampling::{Sampling, SharedGrammar};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Encode;
 use loquent_proto::coalesce::StreamInterval;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use crate::admission::{AdmissionGate, Permit};
 use crate::answering::{Answering, Progress, Source};
 use crate::api::answer::Head;
+use crate::api::fields::Fields;
 use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
 use crate::choice::reader::{CallReading, Reading};
 use crate::choice::{Choice, Shape};
@@ -25,9 +31,9 @@ use crate::delivery::{Handle, Opening};
 use crate::error::ApiError;
 use crate::flush::CompletionTimings;
 use crate::metrics::Metrics;
-use crate::model::Model;
+use crate::model::ServedModel;
 use crate::otel::Telemetry;
-use crate::ticket::{Gate, Ticket};
+use crate::trace_context::TraceParent;
 use crate::upstream::{self, Streaming, Upstream};
 
 /// What a client that comes while the server goes down is told to wait, in seconds.
@@ -37,7 +43,7 @@ const OUTAGE_RETRY_S: u64 = 2;
 
 /// How requests are served.
 #[derive(Debug, Clone)]
-pub struct Policy {
+pub struct ServingConfig {
     /// Tokens per flush where the request says nothing.
     pub interval: StreamInterval,
     /// Hold content no longer than this.
@@ -56,83 +62,271 @@ struct Prepared {
     grammar: Option<SharedGrammar>,
 }
 
-/// What answers requests.
+/// Computes the answers.
 #[derive(Clone)]
 pub enum Backend {
-    /// The built-in engine: its tokens, by stream.
-    Engine(Handle),
+    /// The built-in engine.
+    Engine {
+        /// Turns the engine's tokens into flushes.
+        delivery: Handle,
+        /// The stages of a split model.
+        stages: Option<Arc<dyn RemoteStages>>,
+    },
     /// Another server.
     Upstream(Arc<Upstream>),
 }
 
-/// A loaded model in service.
-pub struct Service {
-    /// The model.
-    pub model: Model,
-    /// What stands behind its engine.
-    pub stages: Option<Arc<dyn RemoteStages>>,
-    /// What answers.
-    pub backend: Backend,
-    /// The bound on requests.
-    pub gate: Gate,
-    /// Places for tokenizing, so that a burst of prompts leaves the engine its cores.
-    pub workers: Arc<Semaphore>,
+/// What a service shares with the server around it.
+pub struct ServiceContext {
+    /// Bounds the requests.
+    pub gate: AdmissionGate,
+    /// Prompts tokenized at once.
+    pub tokenize_workers: usize,
     /// How requests are served.
-    pub policy: Policy,
+    pub config: ServingConfig,
     /// The server's clock.
     pub clock: Clock,
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
-    /// Where the spans of requests go, if anywhere.
+    /// Sends the spans of requests to a collector.
     pub telemetry: Option<Arc<Telemetry>>,
-    /// Set once the server goes down.
-    pub draining: AtomicBool,
+}
+
+/// A loaded model in service.
+pub struct Service {
+    model: ServedModel,
+    backend: Backend,
+    gate: AdmissionGate,
+    /// Bounds the prompts tokenized at once, so that a burst of prompts leaves the engine its
+    /// cores.
+    workers: Arc<Semaphore>,
+    config: ServingConfig,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    telemetry: Option<Arc<Telemetry>>,
+    /// Set once the server shuts down.
+    draining: AtomicBool,
+}
+
+/// A request whose answer has begun.
+pub struct StartedAnswer {
+    /// Yields the answer's flushes.
+    pub answering: Answering,
+    /// The prompts' texts if the request asks to have them repeated, else empty.
+    pub echo: Vec<String>,
+    /// Names of the request's parameters without effect, separated by commas.
+    pub ignored: String,
+}
+
+/// How a request is answered.
+pub enum Answer {
+    /// From flushes, as a stream or as one body.
+    Started(Box<StartedAnswer>),
+    /// With an upstream server's response, passed on unread.
+    PassedOn(Response),
+}
+
+/// Who sends a request, from its headers.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    /// The `Authorization` header, for an upstream server.
+    pub authorization: Option<HeaderValue>,
+    /// The caller's place in a trace.
+    pub trace_parent: Option<TraceParent>,
+}
+
+impl Caller {
+    /// Takes what concerns the caller from a request's headers.
+    pub fn of(headers: &HeaderMap) -> Self {
+        Self {
+            authorization: headers.get(header::AUTHORIZATION).cloned(),
+            trace_parent: TraceParent::from_headers(headers),
+        }
+    }
 }
 
 impl Service {
-    /// Whether new requests are taken.
-    ///
-    /// # Errors
-    /// 503 while the server drains, or while what stands behind the engine is away.
-    pub fn ready(&self) -> Result<(), ApiError> {
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
-        }
-        match self.stages.as_ref().and_then(|stages| stages.outage()) {
-            Some(why) => {
-                let message = format!("The engine is not available: {why}.");
-                Err(ApiError::unavailable(message, OUTAGE_RETRY_S))
-            }
-            None => Ok(()),
+    /// A service that answers with `backend`.
+    pub fn new(model: ServedModel, backend: Backend, context: ServiceContext) -> Self {
+        let ServiceContext { gate, tokenize_workers, config, clock, metrics, telemetry } = context;
+        Self {
+            model,
+            backend,
+            gate,
+            workers: Arc::new(Semaphore::new(tokenize_workers.max(1))),
+            config,
+            clock,
+            metrics,
+            telemetry,
+            draining: AtomicBool::new(false),
         }
     }
 
-    /// Starts to answer `request`, which arrived at `arrived`.
+    /// The model that answers.
+    pub fn model(&self) -> &ServedModel {
+        &self.model
+    }
+
+    /// The server's clock.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The server's metrics.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Sends the spans of requests; `None` without a collector.
+    pub fn telemetry(&self) -> Option<Arc<Telemetry>> {
+        self.telemetry.clone()
+    }
+
+    /// Completions running or waiting.
+    pub fn in_flight(&self) -> usize {
+        self.gate.in_flight()
+    }
+
+    /// Refuses new requests from here on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether new requests are accepted.
     ///
     /// # Errors
-    /// 404 for a wrong model under a strict policy, 429 beyond the bounds, 503 while
-    /// draining, 400 for prompts that the model cannot take.
+    /// 503 while the server drains, or while the stages of a split model are not connected.
+    pub fn ready(&self) -> Result<(), ApiError> {
+        self.check_draining()?;
+        match &self.backend {
+            Backend::Engine { stages: Some(stages), .. } => match stages.outage() {
+                None => Ok(()),
+                Some(why) => {
+                    let message = format!("The engine is not available: {why}.");
+                    Err(ApiError::unavailable(message, OUTAGE_RETRY_S))
+                }
+            },
+            Backend::Engine { .. } | Backend::Upstream(_) => Ok(()),
+        }
+    }
+
+    fn check_draining(&self) -> Result<(), ApiError> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
+        }
+        Ok(())
+    }
+
+    /// Parses a request's JSON for the backend that will answer it.
+    ///
+    /// # Errors
+    /// 400 with the name of the first parameter that is wrong.
+    pub fn parse(
+        &self,
+        endpoint: Endpoint,
+        fields: Fields,
+        caller: Caller,
+    ) -> Result<Request, ApiError> {
+        let Caller { authorization, trace_parent } = caller;
+        let request = match &self.backend {
+            Backend::Engine { .. } => Request::read(endpoint, fields)?,
+            Backend::Upstream(_) => upstream::read_request(endpoint, fields, authorization)?,
+        };
+        Ok(Request { trace_parent, ..request })
+    }
+
+    /// Answers `request`, which came over HTTP with `head` and arrived at `arrived`.
+    ///
+    /// # Errors
+    /// Those of [`Self::start`]; 502 when an upstream server cannot be reached.
     pub async fn answer(
         self: &Arc<Self>,
         request: Request,
         arrived: Duration,
-    ) -> Result<Answering, ApiError> {
+        head: &Parts,
+    ) -> Result<Answer, ApiError> {
+        if let (Backend::Upstream(upstream), Some(forward), None) =
+            (&self.backend, &request.forward, request.stream)
+        {
+            // Without a stream there is nothing to deliver: the upstream's response passes
+            // through byte by byte, and only admission counts it.
+            let _permits = self.admit(request.n as usize)?;
+            let body = Value::from(forward.body.clone()).to_string();
+            let passed =
+                upstream.pass_on(head.method.clone(), &head.uri, &head.headers, body.into());
+            return passed.await.map(Answer::PassedOn);
+        }
+        let started = self.start(request, arrived).await?;
+        Ok(Answer::Started(Box::new(started)))
+    }
+
+    /// Starts to answer `request`, which arrived at `arrived` on the server's clock.
+    ///
+    /// # Errors
+    /// 404 for another model under `strict_model`, 429 over the bounds, 503 while draining,
+    /// 400 for prompts that the model cannot take; from an upstream, 502 and its own errors.
+    pub async fn start(
+        self: &Arc<Self>,
+        request: Request,
+        arrived: Duration,
+    ) -> Result<StartedAnswer, ApiError> {
         self.ready()?;
-        let engine = match &self.backend {
-            Backend::Engine(engine) => engine,
-            Backend::Upstream(upstream) => {
-                return self.relay(upstream, request, arrived).await;
-            }
+        let ignored = request.unknown().collect::<Vec<_>>().join(", ");
+        let prompts = request.echo.then(|| request.prompts.clone());
+        let answering = match &self.backend {
+            Backend::Engine { delivery, .. } => self.generate(delivery, request, arrived).await?,
+            Backend::Upstream(upstream) => self.relay(upstream, request, arrived).await?,
         };
+        let echo = prompts.iter().flatten().map(|prompt| self.prompt_text(prompt)).collect();
+        Ok(StartedAnswer { answering, echo, ignored })
+    }
+
+    fn prompt_text(&self, prompt: &Prompt) -> String {
+        match prompt {
+            Prompt::Text(text) => text.clone(),
+            Prompt::Tokens(tokens) => self.model.decode(tokens),
+            Prompt::Chat(_) => String::new(),
+        }
+    }
+
+    /// The upstream server; `None` with the built-in engine.
+    pub fn upstream(&self) -> Option<&Arc<Upstream>> {
+        match &self.backend {
+            Backend::Engine { .. } => None,
+            Backend::Upstream(upstream) => Some(upstream),
+        }
+    }
+
+    /// Ends all streams with an error, and lets the engine stop.
+    pub fn stop(&self) {
+        match &self.backend {
+            Backend::Engine { delivery, .. } => delivery.stop(),
+            Backend::Upstream(upstream) => upstream.stop(),
+        }
+    }
+
+    /// Permits for `completions` that an upstream server computes.
+    fn admit(&self, completions: usize) -> Result<Vec<Permit>, ApiError> {
+        self.check_draining()?;
+        self.gate.enter(completions).map_err(refused)
+    }
+
+    /// Has the engine answer.
+    async fn generate(
+        self: &Arc<Self>,
+        delivery: &Handle,
+        request: Request,
+        arrived: Duration,
+    ) -> Result<Answering, ApiError> {
         self.check_model(request.model.as_deref())?;
-        let tickets = self.gate.enter(request.choices()).map_err(refused)?;
+        let permits = self.gate.enter(request.choices()).map_err(refused)?;
         let accepted = self.clock.now();
         let prepared = self.prepare(request).await?;
         let tokenized = self.clock.now();
         let request = &prepared.request;
         let lens = prepared.prompts.iter().map(Vec::len);
         let lens = lens.flat_map(|len| std::iter::repeat_n(len, request.n as usize)).collect();
-        let openings = self.openings(&prepared, tickets)?;
+        let openings = self.openings(&prepared, permits)?;
         Ok(Answering {
             head: self.head(request.endpoint),
             stream: request.stream.unwrap_or_default(),
@@ -140,7 +334,7 @@ impl Service {
             accepted,
             tokenized,
             record: CompletionTimings::default(),
-            source: Source::Engine(engine.open(openings)),
+            source: Source::Engine(delivery.open(openings)),
             prompts: lens,
             n: request.n as usize,
             metrics: self.metrics.clone(),
@@ -151,44 +345,6 @@ impl Service {
         })
     }
 
-    /// Parses a request body for whoever is to answer it.
-    ///
-    /// # Errors
-    /// 400 with the name of the first parameter that is wrong.
-    pub fn parse(&self, endpoint: Endpoint, body: &[u8]) -> Result<Request, ApiError> {
-        match &self.backend {
-            Backend::Engine(_) => Request::parse(endpoint, body),
-            Backend::Upstream(_) => upstream::parse_request(endpoint, body),
-        }
-    }
-
-    /// The server that answers in our place, if one does.
-    pub fn upstream(&self) -> Option<&Arc<Upstream>> {
-        match &self.backend {
-            Backend::Engine(_) => None,
-            Backend::Upstream(upstream) => Some(upstream),
-        }
-    }
-
-    /// Places for `completions` that another server computes.
-    ///
-    /// # Errors
-    /// 429 beyond the bounds, 503 while draining.
-    pub fn admit(&self, completions: usize) -> Result<Vec<Ticket>, ApiError> {
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
-        }
-        self.gate.enter(completions).map_err(refused)
-    }
-
-    /// Breaks off all streams with an error, and lets the engine stop.
-    pub fn stop(&self) {
-        match &self.backend {
-            Backend::Engine(engine) => engine.stop(),
-            Backend::Upstream(upstream) => upstream.stop(),
-        }
-    }
-
     /// Has an upstream server answer.
     async fn relay(
         &self,
@@ -196,10 +352,10 @@ impl Service {
         request: Request,
         arrived: Duration,
     ) -> Result<Answering, ApiError> {
-        let tickets = self.admit(request.n as usize)?;
+        let permits = self.admit(request.n as usize)?;
         let accepted = self.clock.now();
-        let interval = request.interval.unwrap_or(self.policy.interval);
-        let Streaming { inflow, envelope } = upstream.stream(&request, interval, tickets).await?;
+        let interval = request.interval.unwrap_or(self.config.interval);
+        let Streaming { inflow, envelope } = upstream.stream(&request, interval, permits).await?;
         let own = self.head(request.endpoint);
         Ok(Answering {
             head: Head {
@@ -234,7 +390,7 @@ impl Service {
         prompt: Prompt,
         special: bool,
     ) -> Result<Vec<TokenId>, ApiError> {
-        let _place = self.workers.acquire().await;
+        let _worker = self.workers.acquire().await;
         let service = self.clone();
         let work = move || match prompt {
             Prompt::Text(text) => service.encode_text(&text, special, special),
@@ -245,7 +401,7 @@ impl Service {
 
     fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         match asked {
-            Some(asked) if self.policy.strict_model && asked != self.model.name => {
+            Some(asked) if self.config.strict_model && asked != self.model.name => {
                 Err(ApiError::model_not_found(asked, &self.model.name))
             }
             _ => Ok(()),
@@ -254,7 +410,7 @@ impl Service {
 
     /// Tokenizes the prompts and compiles the grammar, on a thread that may block.
     async fn prepare(self: &Arc<Self>, request: Request) -> Result<Prepared, ApiError> {
-        let _place = self.workers.acquire().await;
+        let _worker = self.workers.acquire().await;
         let service = self.clone();
         blocking(move || {
             let mut prompts = Vec::with_capacity(request.prompts.len());
@@ -350,15 +506,15 @@ impl Service {
     fn openings(
         &self,
         prepared: &Prepared,
-        tickets: Vec<Ticket>,
+        permits: Vec<Permit>,
     ) -> Result<Vec<Opening>, ApiError> {
         let Prepared { request, prompts, .. } = prepared;
         let n = request.n as usize;
         let room = |prompt: &Vec<TokenId>| self.model.context_tokens - prompt.len() as u32;
-        let mut openings = Vec::with_capacity(tickets.len());
-        for (index, mut ticket) in tickets.into_iter().enumerate() {
+        let mut openings = Vec::with_capacity(permits.len());
+        for (index, mut permit) in permits.into_iter().enumerate() {
             let prompt = &prompts[index / n];
-            ticket.enqueue(prompt.len()).map_err(refused)?;
+            permit.enqueue(prompt.len()).map_err(refused)?;
             let work = Work {
                 tag: Tag(0),
                 prompt: prompt.clone(),
@@ -371,14 +527,14 @@ impl Service {
             };
             let shape = Shape {
                 stops: request.stop.clone(),
-                interval: request.interval.unwrap_or(self.policy.interval),
-                max_delay: self.policy.max_delay,
+                interval: request.interval.unwrap_or(self.config.interval),
+                max_delay: self.config.max_delay,
                 timings: request.stream.is_some_and(|stream| stream.include_timings),
                 reading: self.reading(prepared),
             };
             let choice = Choice::new(index as u32, self.model.vocab.clone(), shape);
             let patient = request.resumable;
-            openings.push(Opening { choice, work: Box::new(work), ticket, patient });
+            openings.push(Opening { choice, work: Box::new(work), ticket: permit, patient });
         }
         Ok(openings)
     }
@@ -391,7 +547,7 @@ impl Service {
             id: rand::random(),
         });
         let thinking =
-            if self.policy.split_reasoning { prepared.thinking } else { Thinking::Never };
+            if self.config.split_reasoning { prepared.thinking } else { Thinking::Never };
         Reading { thinking, calls }
     }
 

@@ -13,6 +13,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use http_body::{Body, Frame};
+use loquent_proto::headers::IGNORED_HEADER;
 use tokio::time::{Instant, Sleep};
 
 use crate::answering::Answering;
@@ -202,5 +203,15 @@ pub fn event_stream(body: axum::body::Body) -> Response {
         .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// Names the request's parameters that had no effect in a header of `response`.
+pub fn with_ignored(mut response: Response, ignored: &str) -> Response {
+    if let Ok(ignored) = HeaderValue::from_str(ignored)
+        && !ignored.is_empty()
+    {
+        response.headers_mut().insert(IGNORED_HEADER, ignored);
+    }
     response
 }

@@ -14,14 +14,11 @@ use loquent_infer::remote::{BatchTimes, MeanMax, RemoteFigures, RemoteStages, St
 use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
-use loquent_server::api::request::{Endpoint, Request};
-use loquent_server::clock::Clock;
-use loquent_server::delivery::StreamBounds;
-use loquent_server::metrics::Metrics;
-use loquent_server::model::{ChatFormat, GrammarSource, Model, SamplingDefaults, end_tokens};
-use loquent_server::server::{self, Loaded, ServiceOptions};
-use loquent_server::service::{Policy, Service};
-use loquent_server::trace_context::TraceParent;
+use loquent_server::{
+    ChatFormat, Clock, Endpoint, GrammarSource, LoadedEngine, Metrics, Request, SamplingDefaults,
+    ServedModel, Service, ServiceConfig, ServingConfig, StreamBounds, Telemetry, TraceParent,
+    end_tokens, start_engine,
+};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -67,8 +64,8 @@ impl RemoteStages for TwoStages {
     }
 }
 
-fn loaded(stages: Option<Arc<dyn RemoteStages>>) -> Loaded {
-    let model = Model {
+fn loaded(stages: Option<Arc<dyn RemoteStages>>) -> LoadedEngine {
+    let model = ServedModel {
         name: "simulated".into(),
         end_tokens: end_tokens(&SimVocab),
         vocab: Arc::new(SimVocab),
@@ -83,7 +80,7 @@ fn loaded(stages: Option<Arc<dyn RemoteStages>>) -> Loaded {
         grammars: GrammarSource::default(),
     };
     let runner = Box::new(SimRunner::new(SimOptions::default()));
-    Loaded { runner, model, description: "simulated".into(), stages }
+    LoadedEngine { runner, model, description: "simulated".into(), stages }
 }
 
 fn service(otlp_endpoint: Option<String>) -> (Arc<Service>, std::thread::JoinHandle<()>) {
@@ -94,7 +91,7 @@ fn service_over(
     otlp_endpoint: Option<String>,
     stages: Option<Arc<dyn RemoteStages>>,
 ) -> (Arc<Service>, std::thread::JoinHandle<()>) {
-    let options = ServiceOptions {
+    let options = ServiceConfig {
         limits: Limits {
             max_batch_size: 8,
             prefill_max_tokens: 512,
@@ -105,7 +102,7 @@ fn service_over(
         },
         bounds: Bounds { max_inflight_requests: 8, max_queued_tokens: 4096 },
         streams: StreamBounds { buffer_bytes: 65_536, stall_limit: Duration::from_secs(5) },
-        policy: Policy {
+        serving: ServingConfig {
             interval: StreamInterval::default(),
             max_delay: None,
             strict_model: false,
@@ -114,7 +111,7 @@ fn service_over(
         tokenize_workers: 1,
         otlp_endpoint,
     };
-    server::start(&options, loaded(stages), Clock::start(), Arc::new(Metrics::new())).unwrap()
+    start_engine(&options, loaded(stages), Clock::start(), Arc::new(Metrics::new())).unwrap()
 }
 
 /// Asks for `tokens` tokens and reads the answer.
@@ -124,15 +121,18 @@ async fn ask(service: &Arc<Service>, tokens: u32, headers: &[(&'static str, &str
     let body = format!(r#"{{"messages": [{{"role": "user", "content": "tokens={tokens}"}}]}}"#);
     let request = Request::parse(Endpoint::Chat, body.as_bytes()).unwrap();
     let trace_parent = TraceParent::from_headers(&headers.collect());
-    let mut answering =
-        service.answer(Request { trace_parent, ..request }, service.clock.now()).await.unwrap();
+    let mut answering = service
+        .start(Request { trace_parent, ..request }, service.clock().now())
+        .await
+        .unwrap()
+        .answering;
     while answering.next_flush().await.is_some() {}
     assert!(answering.is_complete());
 }
 
 async fn stop(service: Arc<Service>, engine: std::thread::JoinHandle<()>) {
     service.stop();
-    let telemetry = service.telemetry.clone();
+    let telemetry = service.telemetry();
     tokio::task::spawn_blocking(move || {
         engine.join().unwrap();
         telemetry.inspect(|telemetry| telemetry.stop());
@@ -242,7 +242,7 @@ async fn a_collector_that_is_not_there_changes_nothing() {
 #[tokio::test]
 async fn a_useless_url_is_refused_at_the_start() {
     for url in ["localhost:4318", "ftp://a", "http://", "http://user@host"] {
-        let started = loquent_server::otel::Telemetry::start(url, Clock::start(), None);
+        let started = Telemetry::start(url, Clock::start(), None);
         assert!(started.is_err(), "{url}");
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use loquent_engine::sim::{SimOptions, SimRunner, SimVocab, StepPace};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::runner::Capacity;
-use loquent_server::clock::unix_time_s;
-use loquent_server::model::{ChatFormat, GrammarSource, Model, SamplingDefaults, end_tokens};
-use loquent_server::server::Loaded;
+use loquent_server::{
+    ChatFormat, GrammarSource, LoadedEngine, SamplingDefaults, ServedModel, end_tokens, unix_time_s,
+};
 
 use super::args::{EngineArgs, SourceArgs};
 
@@ -23,7 +23,7 @@ pub(crate) fn load(
     source: &SourceArgs,
     engine: &EngineArgs,
     name: Option<String>,
-) -> anyhow::Result<Loaded> {
+) -> anyhow::Result<LoadedEngine> {
     match source.simulate {
         Some(rate) => simulated(engine, name, rate),
         None if engine.staged.is_wanted() => staged(source, engine, name),
@@ -35,7 +35,7 @@ fn simulated(
     engine: &EngineArgs,
     name: Option<String>,
     tokens_per_s: f64,
-) -> anyhow::Result<Loaded> {
+) -> anyhow::Result<LoadedEngine> {
     let (context_tokens, kv_cells) = engine.sizes(SIMULATED_CONTEXT_TOKENS)?;
     let batch = engine.max_batch_size;
     let capacity = Capacity {
@@ -48,7 +48,7 @@ fn simulated(
     let step = Duration::try_from_secs_f64(1.0 / tokens_per_s);
     let pace = step.map_or(StepPace::None, |step| StepPace::Fixed { step });
     let runner = SimRunner::new(SimOptions { capacity, pace, faults: Vec::new() });
-    let model = Model {
+    let model = ServedModel {
         name: name.unwrap_or_else(|| "loquent-simulated".into()),
         end_tokens: end_tokens(&SimVocab),
         vocab: Arc::new(SimVocab),
@@ -63,7 +63,7 @@ fn simulated(
         grammars: GrammarSource::default(),
     };
     let description = format!("simulated, {tokens_per_s} tokens/s for each answer");
-    Ok(Loaded { runner: Box::new(runner), model, description, stages: None })
+    Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: None })
 }
 
 #[cfg(feature = "llama")]
@@ -74,7 +74,7 @@ fn staged(
     _source: &SourceArgs,
     _engine: &EngineArgs,
     _name: Option<String>,
-) -> anyhow::Result<Loaded> {
+) -> anyhow::Result<LoadedEngine> {
     anyhow::bail!("this build has no engine (cargo feature 'llama'), so no stages either")
 }
 
@@ -83,7 +83,7 @@ fn real(
     _source: &SourceArgs,
     _engine: &EngineArgs,
     _name: Option<String>,
-) -> anyhow::Result<Loaded> {
+) -> anyhow::Result<LoadedEngine> {
     anyhow::bail!("this build has no engine (cargo feature 'llama'); it can --simulate only")
 }
 
@@ -120,7 +120,7 @@ mod llama {
         source: &SourceArgs,
         engine: &EngineArgs,
         name: Option<String>,
-    ) -> anyhow::Result<Loaded> {
+    ) -> anyhow::Result<LoadedEngine> {
         let path = source.file.fetch()?;
         let kv_type = engine.kv_type;
         let options = LoadOptions {
@@ -143,7 +143,7 @@ mod llama {
         let words = if threads.get() == 1 { "thread" } else { "threads" };
         let about = weights.info().description.replace("?B ", "");
         let description = format!("{about}, {threads} {words}");
-        Ok(Loaded { runner: Box::new(runner), model, description, stages: None })
+        Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: None })
     }
 
     /// The entry file of a split model here, its layers in stages.
@@ -151,7 +151,7 @@ mod llama {
         source: &SourceArgs,
         engine: &EngineArgs,
         name: Option<String>,
-    ) -> anyhow::Result<Loaded> {
+    ) -> anyhow::Result<LoadedEngine> {
         let path = source.file.model.clone().context("--stages needs --model NAME-entry.gguf")?;
         let options = LoadOptions { vocab_only: true, ..LoadOptions::default() };
         let entry = LlamaModel::load(&path, &options, |_| true)?;
@@ -172,7 +172,7 @@ mod llama {
         let model = describe(name, &entry, &path, context_tokens)?;
         let description = format!("{} stages, {} layers", stages.len(), keys.all_layers);
         let stages: Arc<dyn RemoteStages> = Arc::new(cluster);
-        Ok(Loaded { runner: Box::new(runner), model, description, stages: Some(stages) })
+        Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: Some(stages) })
     }
 
     fn connect(engine: &EngineArgs, sizes: (u32, u32)) -> anyhow::Result<Cluster> {
@@ -244,7 +244,7 @@ mod llama {
         weights: &Arc<LlamaModel>,
         path: &Path,
         context_tokens: u32,
-    ) -> anyhow::Result<Model> {
+    ) -> anyhow::Result<ServedModel> {
         let vocab = LlamaVocab::new(weights.clone());
         let text = |token: Option<TokenId>| {
             let name = token.map(|token| vocab.name(token)).unwrap_or_default();
@@ -254,7 +254,7 @@ mod llama {
         let file_name = || path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let named = name.or(own_name).or_else(file_name);
         let source = weights.info().chat_template.as_deref().unwrap_or(CHATML);
-        Ok(Model {
+        Ok(ServedModel {
             name: named.unwrap_or_else(|| bundled::NAME.into()),
             end_tokens: end_tokens(&vocab),
             chat: Arc::new(ChatFormat {

@@ -5,7 +5,7 @@ pub(crate) mod load;
 mod staged;
 
 use anyhow::Context;
-use loquent_server::server::{self, Answerer};
+use loquent_server::LoadedBackend;
 use tokio::net::TcpListener;
 
 pub use self::args::ServeArgs;
@@ -32,14 +32,13 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         let scheme = if options.https.is_some() { "https" } else { "http" };
         let upstream = args.upstream.resolve(!options.http.api_keys.is_empty());
         let load = move || match upstream {
-            Some(upstream) => Ok(Answerer::Upstream(upstream)),
-            None => {
-                load::load(&args.source, &args.engine, args.served_model_name).map(Answerer::Engine)
-            }
+            Some(upstream) => Ok(LoadedBackend::Upstream(upstream)),
+            None => load::load(&args.source, &args.engine, args.served_model_name)
+                .map(LoadedBackend::Engine),
         };
         let announce = move |name: &str, description: &str| {
             eprintln!("Loquent serves {name} ({description}) on {scheme}://{bound}");
         };
-        server::run(listener, options, load, announce, shutdown::requested()).await
+        loquent_server::run(listener, options, load, announce, shutdown::requested()).await
     })
 }

@@ -143,6 +143,11 @@ impl Fields {
         self.map
     }
 
+    /// The fields not taken yet.
+    pub fn map(&self) -> &Map<String, Value> {
+        &self.map
+    }
+
     /// The names of the fields that nobody took.
     pub fn rest(self) -> Vec<String> {
         let Self { map, path } = self;

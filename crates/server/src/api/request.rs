@@ -186,9 +186,17 @@ impl Request {
     /// Parses a request body.
     ///
     /// # Errors
-    /// 400 with the name of the first parameter that is wrong.
+    /// 400 when the body is not a JSON object, or with the name of the first parameter that is
+    /// wrong.
     pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::parse(body)?;
+        Self::read(endpoint, Fields::parse(body)?)
+    }
+
+    /// Reads a request from the fields of its body.
+    ///
+    /// # Errors
+    /// 400 with the name of the first parameter that is wrong.
+    pub fn read(endpoint: Endpoint, mut fields: Fields) -> Result<Self, ApiError> {
         refuse_unsupported(&mut fields)?;
         let prompts = match endpoint {
             Endpoint::Chat => vec![Prompt::Chat(Box::new(Chat::parse(&mut fields)?))],

@@ -18,13 +18,13 @@ const FLOOR_BYTES: u64 = 64 * 1024;
 /// Greatest window.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Makes a [`Floored`] for each path.
+/// Makes a [`FlooredWindow`] for each path.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FlooredFactory;
 
 impl ControllerFactory for FlooredFactory {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        Box::new(Floored {
+        Box::new(FlooredWindow {
             window: FLOOR_BYTES,
             threshold: u64::MAX,
             recovery_start: now,
@@ -35,7 +35,7 @@ impl ControllerFactory for FlooredFactory {
 
 /// The window of one path.
 #[derive(Debug, Clone)]
-struct Floored {
+struct FlooredWindow {
     window: u64,
     /// Below it the window about doubles per round trip, above it grows by a packet.
     threshold: u64,
@@ -43,7 +43,7 @@ struct Floored {
     mtu: u64,
 }
 
-impl Controller for Floored {
+impl Controller for FlooredWindow {
     /// A batch of acknowledgements, usually of two packets.
     fn on_end_acks(
         &mut self,

@@ -17,10 +17,14 @@ use tokio::sync::mpsc;
 use tower::ServiceExt;
 use web_transport_quinn::{RecvStream, SendStream};
 
-use super::message::{Broken, Kind, MAX_MESSAGE_BYTES, Message, Messages, code, put_message};
-use super::session::{Routed, Session};
+use super::message::{
+    Kind, MAX_MESSAGE_BYTES, MessageReader, StreamError, StreamMessage, code, put_message,
+};
+use super::session::{QuicSession, Routed};
+use crate::api::fields::Fields;
 use crate::api::request::Endpoint;
 use crate::error::ApiError;
+use crate::service::Caller;
 use crate::streams::routes::{Keep, Kept, keep};
 use crate::streams::{Aside, Order, Orders, Path, PathId};
 
@@ -30,7 +34,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_ASIDE: usize = 4;
 
 /// A REQUEST's head.
-struct Head {
+struct RequestHead {
     key: Option<String>,
     method: Method,
     path: String,
@@ -38,22 +42,22 @@ struct Head {
     stream: Option<u64>,
 }
 
-enum Opening {
-    Request(Head, Bytes),
+enum FirstMessage {
+    Request(RequestHead, Bytes),
     /// The body exceeds the server's bound.
     TooLarge,
     Resume(Resume),
 }
 
 /// Serves the stream until it ends.
-pub async fn serve(session: Arc<Session>, send: SendStream, recv: RecvStream) {
-    let messages = Messages::new(recv, session.app().options.max_request_bytes);
+pub async fn serve(session: Arc<QuicSession>, send: SendStream, recv: RecvStream) {
+    let messages = MessageReader::new(recv, session.app().config.max_request_bytes);
     let mut exchange = Exchange { session, send, messages };
     if let Err(broken) = exchange.run().await {
         tracing::debug!(%broken, "a stream ended early");
         let code = match broken {
-            Broken::Protocol(_) => code::PROTOCOL,
-            Broken::Reset(_) | Broken::Lost => code::BROKEN,
+            StreamError::Protocol(_) => code::PROTOCOL,
+            StreamError::Reset(_) | StreamError::Lost => code::BROKEN,
         };
         let _ = exchange.send.reset(code);
         exchange.messages.stop(code);
@@ -61,60 +65,61 @@ pub async fn serve(session: Arc<Session>, send: SendStream, recv: RecvStream) {
 }
 
 struct Exchange {
-    session: Arc<Session>,
+    session: Arc<QuicSession>,
     send: SendStream,
-    messages: Messages,
+    messages: MessageReader,
 }
 
 impl Exchange {
-    async fn run(&mut self) -> Result<(), Broken> {
+    async fn run(&mut self) -> Result<(), StreamError> {
         let opening = tokio::time::timeout(REQUEST_TIMEOUT, self.opening()).await;
-        match opening.unwrap_or(Err(Broken::Protocol("no request in time")))? {
-            Opening::Request(head, body) => match head.stream {
+        match opening.unwrap_or(Err(StreamError::Protocol("no request in time")))? {
+            FirstMessage::Request(head, body) => match head.stream {
                 None => self.tunnel(head, body).await,
                 Some(stream) => self.ask(head, stream, body).await,
             },
-            Opening::TooLarge => {
-                let limit = self.session.app().options.max_request_bytes;
+            FirstMessage::TooLarge => {
+                let limit = self.session.app().config.max_request_bytes;
                 self.respond(ApiError::too_large(limit).into_response()).await
             }
-            Opening::Resume(resume) => self.resume(resume).await,
+            FirstMessage::Resume(resume) => self.resume(resume).await,
         }
     }
 
-    async fn opening(&mut self) -> Result<Opening, Broken> {
-        let first = self.messages.next().await?.ok_or(Broken::Protocol("nothing"))?;
+    async fn opening(&mut self) -> Result<FirstMessage, StreamError> {
+        let first = self.messages.next().await?.ok_or(StreamError::Protocol("nothing"))?;
         match first.kind {
             Kind::Request => {}
             Kind::Frame => return read_resume(&first.payload),
-            _ => return Err(Broken::Protocol("no request first")),
+            _ => return Err(StreamError::Protocol("no request first")),
         }
-        let head = Head::parse(&first.payload).ok_or(Broken::Protocol("no request's head"))?;
-        let limit = self.session.app().options.max_request_bytes;
+        let head =
+            RequestHead::parse(&first.payload).ok_or(StreamError::Protocol("no request's head"))?;
+        let limit = self.session.app().config.max_request_bytes;
         let mut body = Vec::new();
         while let Some(message) = self.messages.next().await? {
             match message.kind {
                 Kind::Body if message.payload.is_empty() && head.stream.is_some() => break,
                 Kind::Body if body.len() + message.payload.len() > limit => {
-                    return Ok(Opening::TooLarge);
+                    return Ok(FirstMessage::TooLarge);
                 }
                 Kind::Body => body.extend_from_slice(&message.payload),
-                _ => return Err(Broken::Protocol("a message out of order")),
+                _ => return Err(StreamError::Protocol("a message out of order")),
             }
         }
         self.messages.set_max_bytes(MAX_MESSAGE_BYTES);
-        Ok(Opening::Request(head, body.into()))
+        Ok(FirstMessage::Request(head, body.into()))
     }
 
     /// Answers as the HTTP port would (S-3.1).
-    async fn tunnel(&mut self, head: Head, body: Bytes) -> Result<(), Broken> {
-        let request = head.http(body).ok_or(Broken::Protocol("no HTTP request"))?;
+    async fn tunnel(&mut self, head: RequestHead, body: Bytes) -> Result<(), StreamError> {
+        let request = head.http(body).ok_or(StreamError::Protocol("no HTTP request"))?;
         let response = self.session.router().oneshot(request).await;
         let response = response.unwrap_or_else(|never| match never {});
         self.respond(response).await
     }
 
-    async fn respond(&mut self, response: Response) -> Result<(), Broken> {
+    async fn respond(&mut self, response: Response) -> Result<(), StreamError> {
         let (head, mut body) = response.into_parts();
         let headers = head.headers.iter().map(|(name, value)| {
             (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned().into())
@@ -125,11 +130,11 @@ impl Exchange {
         loop {
             let frame = tokio::select! {
                 frame = body.frame() => frame,
-                _ = self.send.stopped() => return Err(Broken::Reset(code::CANCELLED)),
+                _ = self.send.stopped() => return Err(StreamError::Reset(code::CANCELLED)),
             };
             match frame {
                 None => break,
-                Some(Err(_)) => return Err(Broken::Reset(code::BROKEN)),
+                Some(Err(_)) => return Err(StreamError::Reset(code::BROKEN)),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
                         self.write(Kind::Body, &bytes).await?;
@@ -137,26 +142,36 @@ impl Exchange {
                 }
             }
         }
-        self.send.finish().map_err(|_| Broken::Lost)
+        self.send.finish().map_err(|_| StreamError::Lost)
     }
 
     /// A question whose answer comes by datagram (S-4.1).
-    async fn ask(&mut self, head: Head, stream: u64, body: Bytes) -> Result<(), Broken> {
+    async fn ask(
+        &mut self,
+        head: RequestHead,
+        stream: u64,
+        body: Bytes,
+    ) -> Result<(), StreamError> {
         let id = PathId::next();
-        let routed = self.session.route(stream, id).ok_or(Broken::Protocol("a number in use"))?;
+        let routed =
+            self.session.route(stream, id).ok_or(StreamError::Protocol("a number in use"))?;
         let (aside, frames) = mpsc::channel(MAX_ASIDE);
-        let path = Path::Datagrams { stream, link: self.session.link(), aside };
+        let path = Path::Datagrams { stream, link: self.session.datagram_path(), aside };
         let app = self.session.app().clone();
         let kept = async {
             let endpoint = head.endpoint()?;
             let key = head.authorization();
             let asker = key.as_deref();
-            app.options.api_keys.check(asker)?;
+            app.config.api_keys.check(asker)?;
             let arrived = app.clock.now();
-            let request = app.service()?.parse(endpoint, &body)?;
+            let body = Fields::parse(&body)?;
             let again = head.header(REPEAT_HEADER);
             let repeats = &app.streams.repeats;
-            let repeatable = repeats.repeatable(asker, again.as_ref(), endpoint, &body)?;
+            let repeatable = repeats.repeatable(asker, again.as_ref(), endpoint, body.map());
+            let authorization = key.as_deref().and_then(|key| HeaderValue::from_bytes(key).ok());
+            let caller = Caller { authorization, trace_parent: None };
+            let request = app.service()?.parse(endpoint, body, caller)?;
+            let repeatable = repeatable?;
             keep(&app, Keep { request, arrived, key: asker, repeatable }, id, path).await
         };
         match kept.await {
@@ -172,20 +187,20 @@ impl Exchange {
     }
 
     /// A reader that comes back (S-4.7).
-    async fn resume(&mut self, resume: Resume) -> Result<(), Broken> {
+    async fn resume(&mut self, resume: Resume) -> Result<(), StreamError> {
         let Resume { stream, id, token, offset } = resume;
         let name = AnswerHandle { id, token };
         let path_id = PathId::next();
         let routed =
-            self.session.route(stream, path_id).ok_or(Broken::Protocol("a number in use"))?;
+            self.session.route(stream, path_id).ok_or(StreamError::Protocol("a number in use"))?;
         let (aside, frames) = mpsc::channel(MAX_ASIDE);
-        let path = Path::Datagrams { stream, link: self.session.link(), aside };
+        let path = Path::Datagrams { stream, link: self.session.datagram_path(), aside };
         let attached = self.session.app().streams.attach(&name, offset, path_id, path).await;
         let Some((_, orders)) = attached else {
             let mut gone = Vec::new();
             Frame::Gone { stream }.encode(false, &mut gone);
             self.write(Kind::Frame, &gone).await?;
-            return self.send.finish().map_err(|_| Broken::Lost);
+            return self.send.finish().map_err(|_| StreamError::Lost);
         };
         let answer = answer_head(&name, stream, offset, "");
         self.carry(&answer, routed, orders, path_id, frames).await
@@ -200,14 +215,14 @@ impl Exchange {
         orders: Orders,
         id: PathId,
         frames: mpsc::Receiver<Aside>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), StreamError> {
         routed.set(orders.clone());
         let ended = match self.write(Kind::Answer, answer.to_string().as_bytes()).await {
             Ok(()) => self.carry_frames(&orders, id, frames).await,
             Err(broken) => Err(broken),
         };
         let order = match &ended {
-            Err(Broken::Reset(code::CANCELLED)) => Order::Cancel(id),
+            Err(StreamError::Reset(code::CANCELLED)) => Order::Cancel(id),
             _ => Order::Leave(id),
         };
         let _ = orders.send(order).await;
@@ -219,31 +234,31 @@ impl Exchange {
         orders: &Orders,
         id: PathId,
         mut frames: mpsc::Receiver<Aside>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), StreamError> {
         let mut open = true;
         loop {
             tokio::select! {
                 message = self.messages.next(), if open => match message? {
-                    Some(Message { kind: Kind::Frame, payload }) => {
+                    Some(StreamMessage { kind: Kind::Frame, payload }) => {
                         let _ = orders.send(Order::Frame(id, payload)).await;
                     }
-                    Some(_) => return Err(Broken::Protocol("a message out of order")),
+                    Some(_) => return Err(StreamError::Protocol("a message out of order")),
                     None => open = false,
                 },
                 frame = frames.recv() => match frame {
                     Some(Aside::Frame(frame)) => self.write(Kind::Frame, &frame).await?,
-                    Some(Aside::End) => return self.send.finish().map_err(|_| Broken::Lost),
-                    None => return Err(Broken::Reset(code::BROKEN)),
+                    Some(Aside::End) => return self.send.finish().map_err(|_| StreamError::Lost),
+                    None => return Err(StreamError::Reset(code::BROKEN)),
                 },
-                () = self.session.closed(), if !open => return Err(Broken::Lost),
+                () = self.session.closed(), if !open => return Err(StreamError::Lost),
             }
         }
     }
 
-    async fn write(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Broken> {
+    async fn write(&mut self, kind: Kind, payload: &[u8]) -> Result<(), StreamError> {
         let mut message = Vec::with_capacity(payload.len() + 9);
         put_message(kind, payload, &mut message);
-        self.send.write_all(&message).await.map_err(|_| Broken::Lost)
+        self.send.write_all(&message).await.map_err(|_| StreamError::Lost)
     }
 }
 
@@ -257,14 +272,14 @@ fn answer_head(name: &AnswerHandle, stream: u64, offset: u64, unknown: &str) -> 
     head
 }
 
-fn read_resume(payload: &[u8]) -> Result<Opening, Broken> {
+fn read_resume(payload: &[u8]) -> Result<FirstMessage, StreamError> {
     match Frame::decode(payload, false) {
-        Ok(Frame::Resume(resume)) => Ok(Opening::Resume(resume)),
-        _ => Err(Broken::Protocol("a frame that asks for nothing")),
+        Ok(Frame::Resume(resume)) => Ok(FirstMessage::Resume(resume)),
+        _ => Err(StreamError::Protocol("a frame that asks for nothing")),
     }
 }
 
-impl Head {
+impl RequestHead {
     fn parse(json: &[u8]) -> Option<Self> {
         let Value::Object(mut head) = serde_json::from_slice(json).ok()? else { return None };
         let mut text = |name: &str| match head.remove(name) {

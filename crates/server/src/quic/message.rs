@@ -1,4 +1,4 @@
-//! Messages on a stream (`spec/session.md`, section 2): a type, a length, a payload.
+//! MessageReader on a stream (`spec/session.md`, section 2): a type, a length, a payload.
 
 use bytes::{Buf, Bytes, BytesMut};
 use loquent_proto::message::{Head, HeadError};
@@ -10,21 +10,21 @@ const CHUNK_BYTES: usize = 64 * 1024;
 
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct StreamMessage {
     /// What it is.
     pub kind: Kind,
     /// Its payload.
     pub payload: Bytes,
 }
 
-impl Message {
+impl StreamMessage {
     /// Takes the message at the front of `buffer`, if it is complete.
     ///
     /// # Errors
-    /// [`Broken::Protocol`] for an unknown type or a length beyond `most`.
-    pub fn take(buffer: &mut BytesMut, most: usize) -> Result<Option<Self>, Broken> {
+    /// [`StreamError::Protocol`] for an unknown type or a length beyond `most`.
+    pub fn take(buffer: &mut BytesMut, most: usize) -> Result<Option<Self>, StreamError> {
         let head = Head::read(buffer, most).map_err(|error| {
-            Broken::Protocol(match error {
+            StreamError::Protocol(match error {
                 HeadError::UnknownKind(_) => "an unknown message",
                 HeadError::Length(_) => "an impossible length",
                 HeadError::TooLong => "a message that is too long",
@@ -40,7 +40,7 @@ impl Message {
 
 /// Why a stream brought no message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum StreamError {
     /// The peer broke the protocol.
     #[error("the client sent {0}")]
     Protocol(&'static str),
@@ -53,13 +53,13 @@ pub enum Broken {
 }
 
 /// Reads a stream's messages.
-pub struct Messages {
+pub struct MessageReader {
     stream: RecvStream,
     buffer: BytesMut,
     max_bytes: usize,
 }
 
-impl Messages {
+impl MessageReader {
     /// The messages of `stream`, each at most `max_bytes` long.
     pub fn new(stream: RecvStream, max_bytes: usize) -> Self {
         Self { stream, buffer: BytesMut::new(), max_bytes }
@@ -69,17 +69,17 @@ impl Messages {
     ///
     /// # Errors
     /// Why there is none.
-    pub async fn next(&mut self) -> Result<Option<Message>, Broken> {
+    pub async fn next(&mut self) -> Result<Option<StreamMessage>, StreamError> {
         loop {
-            if let Some(message) = Message::take(&mut self.buffer, self.max_bytes)? {
+            if let Some(message) = StreamMessage::take(&mut self.buffer, self.max_bytes)? {
                 return Ok(Some(message));
             }
             match self.stream.read_chunk(CHUNK_BYTES, true).await {
                 Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk.bytes),
                 Ok(None) if self.buffer.is_empty() => return Ok(None),
-                Ok(None) => return Err(Broken::Protocol("half a message")),
-                Err(ReadError::Reset(code)) => return Err(Broken::Reset(code)),
-                Err(_) => return Err(Broken::Lost),
+                Ok(None) => return Err(StreamError::Protocol("half a message")),
+                Err(ReadError::Reset(code)) => return Err(StreamError::Reset(code)),
+                Err(_) => return Err(StreamError::Lost),
             }
         }
     }
@@ -108,7 +108,7 @@ mod tests {
         let (mut buffer, mut kinds) = (BytesMut::new(), Vec::new());
         for byte in bytes {
             buffer.extend_from_slice(&[byte]);
-            while let Some(message) = Message::take(&mut buffer, 300).unwrap() {
+            while let Some(message) = StreamMessage::take(&mut buffer, 300).unwrap() {
                 kinds.push((message.kind, message.payload.len()));
             }
         }
@@ -122,7 +122,7 @@ mod tests {
         {
             let mut buffer = BytesMut::from(bytes);
             assert!(
-                matches!(Message::take(&mut buffer, 1000), Err(Broken::Protocol(_))),
+                matches!(StreamMessage::take(&mut buffer, 1000), Err(StreamError::Protocol(_))),
                 "{bytes:?}"
             );
         }

@@ -21,11 +21,12 @@ use quinn::{
 };
 use tokio::time::timeout;
 
-use crate::app::{App, Offer, WEB_TRANSPORT_PATH};
+use crate::app::{App, QuicAddress, WEB_TRANSPORT_PATH};
+use crate::origin::is_page_of_ports;
 
 pub use certificate::{CHECK_EVERY, CertificateSource, Renewal};
-pub use message::{Kind, Message, code, put_message};
-use session::Session;
+pub use message::StreamMessage;
+use session::QuicSession;
 
 /// ALPN of native clients.
 pub const ALPN: &str = "loquent/1";
@@ -58,7 +59,7 @@ const SEND_WINDOW_BYTES: u64 = 128 * 1024;
 
 /// What the QUIC port can be told.
 #[derive(Debug, Clone)]
-pub struct QuicOptions {
+pub struct QuicConfig {
     /// UDP port; `None` is the HTTP port's number.
     pub port: Option<u16>,
     /// A port that cannot be had is an error, not a warning.
@@ -74,50 +75,50 @@ pub struct QuicOptions {
 }
 
 /// The bound QUIC port.
-pub struct Port {
+pub struct QuicPort {
     endpoint: Endpoint,
-    options: QuicOptions,
-    offer: Offer,
+    config: QuicConfig,
+    address: QuicAddress,
     http_port: u16,
 }
 
-impl Port {
+impl QuicPort {
     /// Binds the UDP port beside the HTTP port `http`.
     ///
     /// # Errors
     /// When the port is taken or the certificate cannot be had; the message says what to do.
-    pub fn bind(http: SocketAddr, options: QuicOptions) -> anyhow::Result<Self> {
-        let (config, sha256) = server_config(&options)?;
-        let address = SocketAddr::new(http.ip(), options.port.unwrap_or(http.port()));
+    pub fn bind(http: SocketAddr, config: QuicConfig) -> anyhow::Result<Self> {
+        let (quic, sha256) = server_config(&config)?;
+        let address = SocketAddr::new(http.ip(), config.port.unwrap_or(http.port()));
         let hint = || format!("cannot use UDP {address} for QUIC; see --quic-port and --no-quic");
         let socket = UdpSocket::bind(address).with_context(hint)?;
         let port = socket.local_addr()?.port();
         let runtime = Arc::new(quinn::TokioRuntime);
-        let endpoint = Endpoint::new(EndpointConfig::default(), Some(config), socket, runtime)
+        let endpoint = Endpoint::new(EndpointConfig::default(), Some(quic), socket, runtime)
             .with_context(hint)?;
-        let offer = Offer { port, certificate_sha256: sha256 };
-        Ok(Self { endpoint, options, offer, http_port: http.port() })
+        let address = QuicAddress { port, certificate_sha256: sha256 };
+        Ok(Self { endpoint, config, address, http_port: http.port() })
     }
 
     /// Accepts connections until the endpoint is closed; `router` answers tunnelled requests.
-    pub async fn run(&self, app: Arc<App>, router: Router) {
-        app.set_offer(self.offer);
-        let house = Arc::new(House {
+    pub async fn run(self: Arc<Self>, app: Arc<App>, router: Router) {
+        app.set_quic_address(self.address);
+        let acceptor = Arc::new(Acceptor {
             app,
             router,
-            options: self.options.clone(),
-            ports: [self.http_port, self.offer.port],
-            door: Arc::default(),
+            config: self.config.clone(),
+            ports: [self.http_port, self.address.port],
+            limits: Arc::default(),
         });
-        let mut renewal = Renewal::new(self.options.certificate.clone(), CHECK_EVERY);
+        let mut renewal = Renewal::new(self.config.certificate.clone(), CHECK_EVERY);
         loop {
             tokio::select! {
                 incoming = self.endpoint.accept() => match incoming {
                     None => return,
-                    Some(incoming) => house.admit(incoming),
+                    Some(incoming) => acceptor.admit(incoming),
                 },
                 () = renewal.due() => {
-                    if self.renew(&house.app) {
+                    if self.renew(&acceptor.app) {
                         renewal.renewed();
                     }
                 }
@@ -133,10 +134,10 @@ impl Port {
 
     /// Shows a fresh certificate from here on; whether there was one.
     fn renew(&self, app: &App) -> bool {
-        match server_config(&self.options) {
+        match server_config(&self.config) {
             Ok((config, certificate_sha256)) => {
                 self.endpoint.set_server_config(Some(config));
-                app.set_offer(Offer { certificate_sha256, ..self.offer });
+                app.set_quic_address(QuicAddress { certificate_sha256, ..self.address });
                 true
             }
             // Half of it is there, perhaps: the next look will tell.
@@ -149,29 +150,29 @@ impl Port {
 }
 
 /// What every connection shares.
-struct House {
+struct Acceptor {
     app: Arc<App>,
     router: Router,
-    options: QuicOptions,
+    config: QuicConfig,
     /// Of HTTP and of QUIC.
     ports: [u16; 2],
-    door: Arc<Door>,
+    limits: Arc<ConnectionLimits>,
 }
 
-impl House {
+impl Acceptor {
     fn admit(self: &Arc<Self>, incoming: Incoming) {
-        let handshakes = self.door.handshakes.load(Ordering::Relaxed);
+        let handshakes = self.limits.handshakes.load(Ordering::Relaxed);
         let address = incoming.remote_address().ip();
         if handshakes >= MAX_HANDSHAKES {
             incoming.ignore();
-        } else if !self.door.has_room(address, &self.options) {
+        } else if !self.limits.has_room(address, &self.config) {
             incoming.refuse();
         } else if handshakes >= RETRY_BEYOND && !incoming.remote_address_validated() {
             let _ = incoming.retry(); // fails only for what was retried, which is validated
         } else {
-            let (house, handshake) = (self.clone(), Handshake::begin(&self.door));
+            let (acceptor, handshake) = (self.clone(), Handshake::begin(&self.limits));
             tokio::spawn(async move {
-                if let Err(error) = serve(&house, handshake, incoming).await {
+                if let Err(error) = serve(&acceptor, handshake, incoming).await {
                     tracing::debug!("a QUIC connection ended early: {error:#}");
                 }
             });
@@ -179,11 +180,15 @@ impl House {
     }
 }
 
-async fn serve(house: &House, handshake: Handshake, incoming: Incoming) -> anyhow::Result<()> {
-    let House { app, router, options, ports, door } = house;
+async fn serve(
+    acceptor: &Acceptor,
+    handshake: Handshake,
+    incoming: Incoming,
+) -> anyhow::Result<()> {
+    let Acceptor { app, router, config, ports, limits } = acceptor;
     let connection = timeout(HANDSHAKE_TIMEOUT, incoming.accept()?).await??;
     // Its address is proven now, and counts.
-    let Some(_guest) = door.enter(connection.remote_address().ip(), options) else {
+    let Some(_permit) = limits.enter(connection.remote_address().ip(), config) else {
         connection.close(VarInt::from_u32(0), b"too many connections");
         return Ok(());
     };
@@ -196,7 +201,7 @@ async fn serve(house: &House, handshake: Handshake, incoming: Incoming) -> anyho
         timeout(HANDSHAKE_TIMEOUT, web_session(app, *ports, connection)).await??
     };
     drop(handshake);
-    Session::new(app.clone(), router.clone(), link).run().await;
+    QuicSession::new(app.clone(), router.clone(), link).run().await;
     Ok(())
 }
 
@@ -214,7 +219,8 @@ async fn web_session(
     }
     let host = request.url.host_str().unwrap_or_default().to_owned();
     let allows = |origin: &http::HeaderValue| {
-        app.options.lists_origin(origin.as_bytes()) || is_own_page(origin, &host, ports)
+        app.config.lists_origin(origin.as_bytes())
+            || is_page_of_ports(origin.as_bytes(), &host, &ports)
     };
     if !origin.is_none_or(allows) {
         request.reject(crate::error::FORBIDDEN).await?;
@@ -223,25 +229,12 @@ async fn web_session(
     Ok(request.ok().await?)
 }
 
-/// Whether `origin` is a page of ours: of the host that was asked, at one of our `ports`.
-/// One machine is `localhost` to the page and may be `127.0.0.1` here, since browsers do
-/// not go from ::1 to it by themselves.
-fn is_own_page(origin: &http::HeaderValue, host: &str, ports: [u16; 2]) -> bool {
-    const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
-    let Ok(page) = http::Uri::try_from(origin.as_bytes()) else {
-        return false;
-    };
-    let standard_port = if page.scheme_str() == Some("https") { 443 } else { 80 };
-    let of_host = |name: &str| name == host || LOOPBACK.contains(&name) && LOOPBACK.contains(&host);
-    page.host().is_some_and(of_host) && ports.contains(&page.port_u16().unwrap_or(standard_port))
-}
-
-fn server_config(options: &QuicOptions) -> anyhow::Result<(ServerConfig, Option<[u8; 32]>)> {
-    let certificate = options.certificate.load()?;
+fn server_config(config: &QuicConfig) -> anyhow::Result<(ServerConfig, Option<[u8; 32]>)> {
+    let certificate = config.certificate.load()?;
     let sha256 = certificate.sha256;
     let tls = certificate.tls(&[ALPN.as_bytes(), web_transport_quinn::ALPN.as_bytes()])?;
-    let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
-    config.max_incoming(MAX_HANDSHAKES);
+    let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
+    server.max_incoming(MAX_HANDSHAKES);
     let mut rare = AckFrequencyConfig::default();
     rare.ack_eliciting_threshold(QUIC_ACK_PACKETS.into())
         .max_ack_delay(Some(QUIC_ACK_DELAY))
@@ -250,7 +243,7 @@ fn server_config(options: &QuicOptions) -> anyhow::Result<(ServerConfig, Option<
     let mut transport = TransportConfig::default();
     transport
         .ack_frequency_config(Some(rare))
-        .max_concurrent_bidi_streams(options.max_streams.into())
+        .max_concurrent_bidi_streams(config.max_streams.into())
         .max_concurrent_uni_streams(MAX_UNI_STREAMS.into())
         .max_idle_timeout(Some(IDLE_TIMEOUT.try_into()?))
         .stream_receive_window(STREAM_WINDOW_BYTES.into())
@@ -261,41 +254,41 @@ fn server_config(options: &QuicOptions) -> anyhow::Result<(ServerConfig, Option<
         // Answers fit small packets; probes for larger ones would be their greatest part.
         .mtu_discovery_config(None)
         .congestion_controller_factory(Arc::new(congestion::FlooredFactory));
-    config.transport_config(Arc::new(transport));
-    Ok((config, sha256))
+    server.transport_config(Arc::new(transport));
+    Ok((server, sha256))
 }
 
 /// Counts who is inside.
 #[derive(Default)]
-struct Door {
+struct ConnectionLimits {
     handshakes: AtomicUsize,
-    guests: Mutex<HashMap<IpAddr, usize>>,
+    connections: Mutex<HashMap<IpAddr, usize>>,
 }
 
-impl Door {
-    fn has_room(&self, address: IpAddr, options: &QuicOptions) -> bool {
-        fits(&self.guests(), network(address), options)
+impl ConnectionLimits {
+    fn has_room(&self, address: IpAddr, config: &QuicConfig) -> bool {
+        fits(&self.connections(), network(address), config)
     }
 
-    fn enter(self: &Arc<Self>, address: IpAddr, options: &QuicOptions) -> Option<Guest> {
+    fn enter(self: &Arc<Self>, address: IpAddr, config: &QuicConfig) -> Option<ConnectionPermit> {
         let network = network(address);
-        let mut guests = self.guests();
-        if !fits(&guests, network, options) {
+        let mut connections = self.connections();
+        if !fits(&connections, network, config) {
             return None;
         }
-        *guests.entry(network).or_default() += 1;
-        Some(Guest { door: self.clone(), network })
+        *connections.entry(network).or_default() += 1;
+        Some(ConnectionPermit { limits: self.clone(), network })
     }
 
-    fn guests(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.guests.lock().expect("nothing panics under this lock")
+    fn connections(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.connections.lock().expect("nothing panics under this lock")
     }
 }
 
-fn fits(guests: &HashMap<IpAddr, usize>, network: IpAddr, options: &QuicOptions) -> bool {
-    let of_network = guests.get(&network).copied().unwrap_or(0);
-    of_network < options.max_connections_per_address
-        && guests.values().sum::<usize>() < options.max_connections
+fn fits(connections: &HashMap<IpAddr, usize>, network: IpAddr, config: &QuicConfig) -> bool {
+    let of_network = connections.get(&network).copied().unwrap_or(0);
+    of_network < config.max_connections_per_address
+        && connections.values().sum::<usize>() < config.max_connections
 }
 
 /// Who counts as one: an IPv4 address, or what one subscriber has of IPv6.
@@ -310,30 +303,30 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 /// A connection that counts until it is dropped.
-struct Guest {
-    door: Arc<Door>,
+struct ConnectionPermit {
+    limits: Arc<ConnectionLimits>,
     network: IpAddr,
 }
 
-impl Drop for Guest {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut guests = self.door.guests();
-        if let Some(count) = guests.get_mut(&self.network) {
+        let mut connections = self.limits.connections();
+        if let Some(count) = connections.get_mut(&self.network) {
             *count -= 1;
             if *count == 0 {
-                guests.remove(&self.network);
+                connections.remove(&self.network);
             }
         }
     }
 }
 
 /// A handshake that counts until it is dropped.
-struct Handshake(Arc<Door>);
+struct Handshake(Arc<ConnectionLimits>);
 
 impl Handshake {
-    fn begin(door: &Arc<Door>) -> Self {
-        door.handshakes.fetch_add(1, Ordering::Relaxed);
-        Self(door.clone())
+    fn begin(limits: &Arc<ConnectionLimits>) -> Self {
+        limits.handshakes.fetch_add(1, Ordering::Relaxed);
+        Self(limits.clone())
     }
 }
 
@@ -346,22 +339,6 @@ impl Drop for Handshake {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_pages_of_this_host_and_port_are_our_own() {
-        let own = |origin: &str, host: &str| {
-            is_own_page(&http::HeaderValue::from_str(origin).expect("ASCII"), host, [8080, 443])
-        };
-        assert!(own("http://a.example:8080", "a.example"));
-        assert!(own("https://a.example", "a.example"), "443 goes without saying");
-        assert!(own("http://localhost:8080", "127.0.0.1"));
-        assert!(own("http://[::1]:8080", "[::1]"));
-        assert!(!own("http://a.example", "a.example"));
-        assert!(!own("http://a.example:8081", "a.example"));
-        assert!(!own("http://b.example:8080", "a.example"));
-        assert!(!own("http://localhost:8080", "a.example"));
-        assert!(!own("null", "a.example"));
-    }
 
     #[test]
     fn subscribers_count_as_one() {

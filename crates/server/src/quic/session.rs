@@ -18,17 +18,21 @@ use crate::streams::{Datagrams, Order, Orders, PathId};
 type Routes = HashMap<u64, (PathId, Option<Orders>)>;
 
 /// A session of either kind: [`web_transport_quinn::Session`] is a plain QUIC connection too.
-pub struct Session {
+pub struct QuicSession {
     app: Arc<App>,
     router: Router,
-    link: web_transport_quinn::Session,
+    connection: web_transport_quinn::Session,
     routes: Mutex<Routes>,
 }
 
-impl Session {
-    /// A session over `link`, whose tunnelled requests `router` answers.
-    pub fn new(app: Arc<App>, router: Router, link: web_transport_quinn::Session) -> Arc<Self> {
-        Arc::new(Self { app, router, link, routes: Mutex::default() })
+impl QuicSession {
+    /// A session over `connection`, whose tunnelled requests `router` answers.
+    pub fn new(
+        app: Arc<App>,
+        router: Router,
+        connection: web_transport_quinn::Session,
+    ) -> Arc<Self> {
+        Arc::new(Self { app, router, connection, routes: Mutex::default() })
     }
 
     /// Serves streams and datagrams until the connection ends.
@@ -43,16 +47,16 @@ impl Session {
     }
 
     async fn accept(self: Arc<Self>) {
-        while let Ok((send, recv)) = self.link.accept_bi().await {
+        while let Ok((send, recv)) = self.connection.accept_bi().await {
             tokio::spawn(exchange::serve(self.clone(), send, recv));
         }
     }
 
     async fn read_datagrams(self: Arc<Self>) {
         loop {
-            match self.link.read_datagram().await {
+            match self.connection.read_datagram().await {
                 Ok(datagram) => self.handle_datagram(datagram),
-                Err(_) if self.link.close_reason().is_some() => return,
+                Err(_) if self.connection.close_reason().is_some() => return,
                 Err(_) => {} // of another WebTransport session
             }
         }
@@ -87,13 +91,13 @@ impl Session {
     }
 
     /// The way for an answer's datagrams.
-    pub fn link(&self) -> Box<dyn Datagrams> {
-        Box::new(Link(self.link.clone()))
+    pub fn datagram_path(&self) -> Box<dyn Datagrams> {
+        Box::new(DatagramPath(self.connection.clone()))
     }
 
     /// Resolves when the connection has ended.
     pub async fn closed(&self) {
-        self.link.closed().await;
+        self.connection.closed().await;
     }
 
     fn routes(&self) -> MutexGuard<'_, Routes> {
@@ -103,7 +107,7 @@ impl Session {
 
 /// A number in use; free again when this is dropped.
 pub struct Routed {
-    session: Arc<Session>,
+    session: Arc<QuicSession>,
     stream: u64,
 }
 
@@ -122,9 +126,9 @@ impl Drop for Routed {
     }
 }
 
-struct Link(web_transport_quinn::Session);
+struct DatagramPath(web_transport_quinn::Session);
 
-impl Datagrams for Link {
+impl Datagrams for DatagramPath {
     fn max_bytes(&self) -> usize {
         self.0.max_datagram_size()
     }
@@ -139,7 +143,7 @@ impl Datagrams for Link {
     }
 }
 
-impl LowerLayer for Link {
+impl LowerLayer for DatagramPath {
     fn takes_datagrams(&self) -> bool {
         self.max_bytes() > 0
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use http::HeaderValue;
 use loquent_proto::AnswerHandle;
 use loquent_proto::headers::REPEAT_HEADER;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 use crate::api::request::Endpoint;
@@ -67,7 +67,7 @@ pub struct Registered {
 }
 
 impl Repeats {
-    /// A request to `endpoint` with `key` and `body`, asked by whoever has `asker` for an API
+    /// A request to `endpoint` with `key` and the members `question` of its body, asked by whoever has `asker` for an API
     /// key; `None` without a key.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Repeats {
         asker: Option<&[u8]>,
         key: Option<&HeaderValue>,
         endpoint: Endpoint,
-        body: &[u8],
+        question: &Map<String, Value>,
     ) -> Result<Option<Repeatable>, ApiError> {
         let Some(key) = key else { return Ok(None) };
         let text = key.to_str().ok().filter(|key| (1..=MAX_KEY_BYTES).contains(&key.len()));
@@ -89,10 +89,7 @@ impl Repeats {
         let mut digest = self.hasher.build_hasher();
         endpoint.hash(&mut digest);
         // The way it is asked by is no part of the question (S-5.1).
-        if let Ok(Value::Object(mut question)) = serde_json::from_slice(body) {
-            question.remove("resumable");
-            hash_json(&question.into(), &mut digest);
-        }
+        hash_members(question.iter().filter(|(name, _)| *name != "resumable"), &mut digest);
         Ok(Some(Repeatable { id, digest: digest.finish() }))
     }
 
@@ -144,20 +141,25 @@ impl Drop for Registered {
 /// Hashes a value, whatever the order of its objects' members.
 fn hash_json(value: &Value, digest: &mut impl Hasher) {
     match value {
-        Value::Object(members) => {
-            let mut names: Vec<&String> = members.keys().collect();
-            names.sort_unstable();
-            digest.write_usize(names.len());
-            for name in names {
-                name.hash(digest);
-                hash_json(&members[name], digest);
-            }
-        }
+        Value::Object(members) => hash_members(members.iter(), digest),
         Value::Array(values) => {
             digest.write_usize(values.len());
             values.iter().for_each(|value| hash_json(value, digest));
         }
         scalar => scalar.to_string().hash(digest),
+    }
+}
+
+fn hash_members<'a>(
+    members: impl Iterator<Item = (&'a String, &'a Value)>,
+    digest: &mut impl Hasher,
+) {
+    let mut members: Vec<_> = members.collect();
+    members.sort_unstable_by_key(|(name, _)| *name);
+    digest.write_usize(members.len());
+    for (name, value) in members {
+        name.hash(digest);
+        hash_json(value, digest);
     }
 }
 
@@ -167,8 +169,8 @@ mod tests {
 
     fn repeatable(repeats: &Repeats, asker: &[u8], key: &str, question: &str) -> Repeatable {
         let key = HeaderValue::from_str(key).unwrap();
-        let body = question.as_bytes();
-        repeats.repeatable(Some(asker), Some(&key), Endpoint::Chat, body).unwrap().unwrap()
+        let question = serde_json::from_str(question).unwrap();
+        repeats.repeatable(Some(asker), Some(&key), Endpoint::Chat, &question).unwrap().unwrap()
     }
 
     #[tokio::test]
@@ -212,10 +214,10 @@ mod tests {
         for bad in ["".to_owned(), "k".repeat(129)] {
             let key = HeaderValue::from_str(&bad).unwrap();
             assert!(
-                repeats.repeatable(None, Some(&key), Endpoint::Chat, b"{}").is_err(),
+                repeats.repeatable(None, Some(&key), Endpoint::Chat, &Map::new()).is_err(),
                 "{bad:?}"
             );
         }
-        assert!(repeats.repeatable(None, None, Endpoint::Chat, b"{}").unwrap().is_none());
+        assert!(repeats.repeatable(None, None, Endpoint::Chat, &Map::new()).unwrap().is_none());
     }
 }

@@ -19,9 +19,9 @@ use super::repeats::{First, Place as Asking, Repeatable};
 use super::{Order, Path, PathId, Question};
 use crate::api::request::Request;
 use crate::app::App;
-use crate::ask::{Asked, ask, with_unknown};
 use crate::error::ApiError;
-use crate::sse::event_stream;
+use crate::service::StartedAnswer;
+use crate::sse::{event_stream, with_ignored};
 
 /// A request whose answer is to be kept.
 pub struct Keep<'a> {
@@ -49,7 +49,7 @@ pub struct Kept {
 /// answer delivered there from the beginning (S-4.9).
 ///
 /// # Errors
-/// Those of [`ask`], and 429 beyond the bounds of kept answers; 404 if the answer's beginning
+/// Those of [`Service::start`](crate::service::Service::start), and 429 beyond the bounds of kept answers; 404 if the answer's beginning
 /// is not kept any more.
 pub async fn keep(app: &App, keep: Keep<'_>, id: PathId, path: Path) -> Result<Kept, ApiError> {
     let unknown = keep.request.unknown().collect::<Vec<_>>().join(", ");
@@ -69,8 +69,8 @@ pub async fn keep(app: &App, keep: Keep<'_>, id: PathId, path: Path) -> Result<K
     request.stream.get_or_insert_default();
     let service = app.service()?;
     let place = app.streams.reserve(key)?;
-    let Asked { answering, echo, .. } = ask(service, request, arrived).await?;
-    let question = Question { vocab: &service.model.vocab, echo: &echo };
+    let StartedAnswer { answering, echo, .. } = service.start(request, arrived).await?;
+    let question = Question { vocab: &service.model().vocab, echo: &echo };
     let (name, orders) = app.streams.keep(place, answering, question, (id, path), first);
     Ok(Kept { name, orders, unknown })
 }
@@ -98,9 +98,9 @@ async fn first_or_name(
 /// Those of [`keep`].
 pub async fn stream(app: &App, request: Keep<'_>) -> Result<Response, ApiError> {
     let (pieces, inbox) = mpsc::channel(MAX_PIECES);
-    let body = FollowBody::new(inbox, ChunkWriter::new(), app.options.heartbeat);
+    let body = FollowBody::new(inbox, ChunkWriter::new(), app.config.heartbeat);
     let kept = keep(app, request, PathId::next(), Path::Events(pieces)).await?;
-    let mut response = with_unknown(event_stream(Body::new(body)), &kept.unknown);
+    let mut response = with_ignored(event_stream(Body::new(body)), &kept.unknown);
     let headers = response.headers_mut();
     let name = &kept.name;
     for (header, digits) in [(ID_HEADER, name.id_hex()), (TOKEN_HEADER, name.token_hex())] {
@@ -127,7 +127,7 @@ pub async fn resume(
     let (pieces, inbox) = mpsc::channel(MAX_PIECES);
     let attached = app.streams.attach(&name, offset, PathId::next(), Path::Events(pieces)).await;
     let (chunks, _) = attached.ok_or_else(ApiError::no_stream)?;
-    Ok(event_stream(Body::new(FollowBody::new(inbox, chunks, app.options.heartbeat))))
+    Ok(event_stream(Body::new(FollowBody::new(inbox, chunks, app.config.heartbeat))))
 }
 
 /// `DELETE /v1/streams/{id}` (S-5.3).
@@ -152,11 +152,11 @@ pub async fn forget(
 /// # Errors
 /// 404 for a server without QUIC.
 pub async fn delivery(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    let offer = app.offer().ok_or_else(ApiError::no_delivery)?;
+    let address = app.quic_address().ok_or_else(ApiError::no_delivery)?;
     let body = json!({
         "version": 1,
-        "port": offer.port,
-        "certificate_sha256": offer.certificate_sha256.map(|hash| hex::encode(&hash)),
+        "port": address.port,
+        "certificate_sha256": address.certificate_sha256.map(|hash| hex::encode(&hash)),
         "path": crate::app::WEB_TRANSPORT_PATH,
     });
     let json = [(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];

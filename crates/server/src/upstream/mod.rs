@@ -24,6 +24,7 @@ use loquent_proto::headers::HOP_BY_HOP;
 use serde_json::{Map, Value, json};
 use tokio::sync::{oneshot, watch};
 
+use crate::admission::Permit;
 use crate::api::fields::Fields;
 use crate::api::request::{Endpoint, Forward, Request, StreamParams, parse_interval};
 use crate::clock::Clock;
@@ -31,7 +32,6 @@ use crate::delivery::StreamBounds;
 use crate::error::ApiError;
 use crate::flow::{Inflow, flow};
 use crate::metrics::Metrics;
-use crate::ticket::Ticket;
 
 use chunk::Envelope;
 use http_client::{Answer, HttpClient, HttpError, Origin};
@@ -46,7 +46,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where the upstream server is, and who we are to it.
 #[derive(Debug, Clone)]
-pub struct UpstreamOptions {
+pub struct UpstreamConfig {
     /// Its base URL; a final `/v1` is understood.
     pub url: String,
     /// The key it asks for; without one, the client's own goes on to it.
@@ -63,20 +63,20 @@ pub struct Upstream {
     bounds: StreamBounds,
     max_delay: Option<Duration>,
     /// How long a client waits for a word of ours while the upstream says nothing.
-    patience: Duration,
+    first_byte_timeout: Duration,
     clock: Clock,
     metrics: Arc<Metrics>,
     shutdown: watch::Sender<bool>,
 }
 
 /// What an [`Upstream`] shares with the server around it.
-pub struct Surroundings {
+pub struct UpstreamContext {
     /// Bounds on each stream.
     pub bounds: StreamBounds,
     /// Hold content no longer than this.
     pub max_delay: Option<Duration>,
     /// How long a client waits for a word of ours while the upstream says nothing.
-    pub patience: Duration,
+    pub first_byte_timeout: Duration,
     /// The server's clock.
     pub clock: Clock,
     /// The server's metrics.
@@ -96,18 +96,19 @@ impl Upstream {
     ///
     /// # Errors
     /// When the URL or the key is of no use.
-    pub fn new(options: &UpstreamOptions, surroundings: Surroundings) -> anyhow::Result<Self> {
+    pub fn new(options: &UpstreamConfig, surroundings: UpstreamContext) -> anyhow::Result<Self> {
         let origin = Origin::parse(&options.url)?.without_suffix("/v1");
         let bearer = |key: &String| HeaderValue::from_str(&format!("Bearer {}", key.trim()));
         let api_key = options.api_key.as_ref().map(bearer).transpose()?;
-        let Surroundings { bounds, max_delay, patience, clock, metrics } = surroundings;
+        let UpstreamContext { bounds, max_delay, first_byte_timeout, clock, metrics } =
+            surroundings;
         Ok(Self {
             client: HttpClient::new(origin)?,
             api_key,
             keeps_keys: options.keeps_keys,
             bounds,
             max_delay,
-            patience,
+            first_byte_timeout,
             clock,
             metrics,
             shutdown: watch::Sender::new(false),
@@ -143,7 +144,7 @@ impl Upstream {
         }
     }
 
-    /// Asks for a streamed answer; a completion for each of `tickets`.
+    /// Asks for a streamed answer; a completion for each of `permits`.
     ///
     /// Returns when the answer has begun, so that an early error is a real status, but no
     /// later than after a heartbeat's time: a queued client shall hear of us.
@@ -154,7 +155,7 @@ impl Upstream {
         self: &Arc<Self>,
         request: &Request,
         interval: StreamInterval,
-        tickets: Vec<Ticket>,
+        permits: Vec<Permit>,
     ) -> Result<Streaming, ApiError> {
         let path = match request.endpoint {
             Endpoint::Chat => "/v1/chat/completions",
@@ -183,10 +184,10 @@ impl Upstream {
         };
         let (outflow, inflow) = flow();
         let (begun, beginning) = oneshot::channel();
-        let relay = Relay::new(settings, outflow, begun, tickets);
+        let relay = Relay::new(settings, outflow, begun, permits);
         let (upstream, shutdown) = (self.clone(), self.shutdown.subscribe());
         tokio::spawn(relay.run(async move { upstream.ask(http).await }, shutdown));
-        let envelope = match tokio::time::timeout(self.patience, beginning).await {
+        let envelope = match tokio::time::timeout(self.first_byte_timeout, beginning).await {
             Ok(Ok(begun)) => begun?,
             Ok(Err(_)) => return Err(ApiError::internal("The answer was lost.")),
             Err(_) => Envelope::default(),
@@ -260,8 +261,11 @@ fn unreachable(error: HttpError) -> ApiError {
 ///
 /// # Errors
 /// 400 where the body is no JSON object, or what is ours is wrong.
-pub fn parse_request(endpoint: Endpoint, body: &[u8]) -> Result<Request, ApiError> {
-    let mut fields = Fields::parse(body)?;
+pub fn read_request(
+    endpoint: Endpoint,
+    mut fields: Fields,
+    authorization: Option<HeaderValue>,
+) -> Result<Request, ApiError> {
     let interval = parse_interval(&mut fields)?;
     let resumable = fields.boolean("resumable")?.unwrap_or(false);
     let mut body = fields.into_map();
@@ -278,7 +282,7 @@ pub fn parse_request(endpoint: Endpoint, body: &[u8]) -> Result<Request, ApiErro
         stream,
         resumable,
         interval,
-        forward: Some(Forward { body, authorization: None }),
+        forward: Some(Forward { body, authorization }),
         ..Request::empty(endpoint)
     })
 }

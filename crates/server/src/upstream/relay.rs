@@ -19,6 +19,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::chunk::{self, Chunk, Envelope, Event};
 use super::http_client::{Answer, causes};
+use crate::admission::Permit;
 use crate::api::request::Endpoint;
 use crate::clock::Clock;
 use crate::delivery::StreamBounds;
@@ -26,7 +27,6 @@ use crate::error::ApiError;
 use crate::flow::Outflow;
 use crate::flush::{CompletionTimings, End, FinishReason, Flush};
 use crate::metrics::{ActivePath, Metrics};
-use crate::ticket::Ticket;
 use crate::usage::UpstreamUsage;
 
 /// Longest event; a hostile or broken upstream may send no line end at all.
@@ -75,7 +75,7 @@ pub struct Relay {
     tokens: u64,
     paused_since: Option<Duration>,
     /// Given back when the answer ends, however slowly the client drains it.
-    tickets: Vec<(Ticket, ActivePath)>,
+    tickets: Vec<(Permit, ActivePath)>,
 }
 
 /// Why the task stopped reading.
@@ -99,7 +99,7 @@ enum Woken {
 
 impl Relay {
     /// A relay of so many completions as there are tickets.
-    pub fn new(settings: Settings, outflow: Outflow, begun: Begun, tickets: Vec<Ticket>) -> Self {
+    pub fn new(settings: Settings, outflow: Outflow, begun: Begun, tickets: Vec<Permit>) -> Self {
         let branch = |index: usize| Branch {
             coalescer: settings.coalescer.clone(),
             held: Flush { choice: index as u32, ..Flush::default() },

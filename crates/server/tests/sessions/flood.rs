@@ -14,7 +14,7 @@ const RETRY_BEYOND: usize = 64;
 async fn first_packet(certificate: [u8; 32]) -> Vec<u8> {
     let trap = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let config = client_config(certificate, loquent_server::quic::ALPN, true);
+    let config = client_config(certificate, loquent_server::ALPN, true);
     let to = trap.local_addr().unwrap();
     let _connecting = endpoint.connect_with(config, to, "localhost").unwrap();
     let mut packet = vec![0; 2_000];

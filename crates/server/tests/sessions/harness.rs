@@ -17,15 +17,13 @@ use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::frame::{Frame, Resume};
+use loquent_proto::message::{Kind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
-use loquent_server::app::HttpOptions;
-use loquent_server::auth::ApiKeys;
-use loquent_server::delivery::StreamBounds;
-use loquent_server::model::{ChatFormat, Model, SamplingDefaults, end_tokens};
-use loquent_server::quic::{ALPN, CertificateSource, Kind, Message, QuicOptions, put_message};
-use loquent_server::server::{self, Loaded, Options, ServiceOptions};
-use loquent_server::service::Policy;
-use loquent_server::streams::StreamLimits;
+use loquent_server::{
+    ALPN, ApiKeys, CertificateSource, ChatFormat, HttpConfig, LoadedEngine, QuicConfig,
+    SamplingDefaults, ServedModel, ServerConfig, ServiceConfig, ServingConfig, StreamBounds,
+    StreamLimits, StreamMessage, end_tokens,
+};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -60,7 +58,7 @@ pub struct Setup {
     /// Sequences computed at once.
     pub batch: u16,
     pub kept: fn(&mut StreamLimits),
-    pub quic: fn(&mut QuicOptions),
+    pub quic: fn(&mut QuicConfig),
 }
 
 impl Default for Setup {
@@ -91,14 +89,14 @@ pub async fn start(setup: Setup) -> Server {
     let runner = SimRunner::new(SimOptions { capacity, pace, faults: Vec::new() });
     let load = move || {
         let description = "simulated".to_owned();
-        Ok(Loaded { runner: Box::new(runner), model: model(), description, stages: None })
+        Ok(LoadedEngine { runner: Box::new(runner), model: model(), description, stages: None })
     };
     tokio::spawn(async move {
         let announce = move |_: &str, _: &str| {
             let _ = ready.send(());
         };
         let shutdown = async { drop(stopped.await) };
-        server::run(listener, options, load, announce, shutdown).await.unwrap();
+        loquent_server::run(listener, options, load, announce, shutdown).await.unwrap();
     });
     is_ready.await.unwrap();
     let (status, _, body) = request(http, "GET", "/v1/delivery", &[], "").await;
@@ -110,7 +108,7 @@ pub async fn start(setup: Setup) -> Server {
     Server { http, quic, certificate: std::array::from_fn(byte), _stop: Some(stop) }
 }
 
-fn options(setup: &Setup) -> Options {
+fn options(setup: &Setup) -> ServerConfig {
     let mut kept = StreamLimits {
         log_bytes: 256 * 1024,
         unacked_bytes: 32 * 1024,
@@ -120,7 +118,7 @@ fn options(setup: &Setup) -> Options {
         stall_limit: Duration::from_secs(30),
     };
     (setup.kept)(&mut kept);
-    let mut quic = QuicOptions {
+    let mut quic = QuicConfig {
         port: Some(0),
         required: true,
         certificate: CertificateSource::SelfSigned(vec!["127.0.0.1".into()]),
@@ -129,8 +127,8 @@ fn options(setup: &Setup) -> Options {
         max_streams: 16,
     };
     (setup.quic)(&mut quic);
-    Options {
-        http: HttpOptions {
+    ServerConfig {
+        http: HttpConfig {
             api_keys: ApiKeys::new(setup.keys.clone()),
             cors_origins: Vec::new(),
             max_request_bytes: 1 << 20,
@@ -145,8 +143,8 @@ fn options(setup: &Setup) -> Options {
     }
 }
 
-fn service_options(max_batch_size: usize) -> ServiceOptions {
-    ServiceOptions {
+fn service_options(max_batch_size: usize) -> ServiceConfig {
+    ServiceConfig {
         limits: Limits {
             max_batch_size,
             prefill_max_tokens: 512,
@@ -157,7 +155,7 @@ fn service_options(max_batch_size: usize) -> ServiceOptions {
         },
         bounds: Bounds { max_inflight_requests: 4 * max_batch_size, max_queued_tokens: 100_000 },
         streams: StreamBounds { buffer_bytes: 32 * 1024, stall_limit: Duration::from_secs(30) },
-        policy: Policy {
+        serving: ServingConfig {
             interval: StreamInterval::default(),
             max_delay: None,
             strict_model: false,
@@ -168,9 +166,9 @@ fn service_options(max_batch_size: usize) -> ServiceOptions {
     }
 }
 
-fn model() -> Model {
+fn model() -> ServedModel {
     let template = ChatTemplate::new(CHATML).unwrap();
-    Model {
+    ServedModel {
         name: "simulated".into(),
         end_tokens: end_tokens(&SimVocab),
         vocab: Arc::new(SimVocab),
@@ -430,7 +428,7 @@ impl Stream {
     pub async fn hear(&mut self) -> Said {
         let mut response = None;
         loop {
-            while let Some(message) = Message::take(&mut self.buffer, 1 << 20).unwrap() {
+            while let Some(message) = StreamMessage::take(&mut self.buffer, 1 << 20).unwrap() {
                 let json = |bytes: &[u8]| serde_json::from_slice(bytes).unwrap();
                 match message.kind {
                     Kind::Answer => return Said::Answer(json(&message.payload)),

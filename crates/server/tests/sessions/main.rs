@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use harness::*;
 use loquent_proto::Delta;
-use loquent_server::quic::{ALPN, Kind, code};
+use loquent_proto::message::{Kind, code};
+use loquent_server::ALPN;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,18 +10,15 @@ use axum::body::Body;
 use http::{Request as HttpRequest, Response, header};
 use http_body_util::BodyExt;
 use loquent_infer::admission::Bounds;
+use loquent_infer::budget::ItlTarget;
+use loquent_infer::scheduler::Limits;
+use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::sse::Parser;
-use loquent_server::app::{App, HttpOptions};
-use loquent_server::auth::ApiKeys;
-use loquent_server::clock::Clock;
-use loquent_server::delivery::StreamBounds;
-use loquent_server::http::router;
-use loquent_server::metrics::Metrics;
-use loquent_server::server::start_upstream;
-use loquent_server::service::Policy;
-use loquent_server::streams::StreamLimits;
-use loquent_server::upstream::UpstreamOptions;
+use loquent_server::{
+    ApiKeys, App, Clock, HttpConfig, Metrics, ServiceConfig, ServingConfig, StreamBounds,
+    StreamLimits, UpstreamConfig, router, start_upstream,
+};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -45,8 +42,8 @@ impl Front {
 
     fn with(url: &str, adjust: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings {
-            upstream: UpstreamOptions { url: url.into(), api_key: None, keeps_keys: false },
-            http: HttpOptions {
+            upstream: UpstreamConfig { url: url.into(), api_key: None, keeps_keys: false },
+            http: HttpConfig {
                 api_keys: ApiKeys::default(),
                 cors_origins: Vec::new(),
                 max_request_bytes: 1 << 20,
@@ -66,13 +63,27 @@ impl Front {
             stall_limit: Duration::from_secs(5),
         };
         let app = Arc::new(App::new(http, limits, Clock::start(), Arc::new(Metrics::new())));
-        let policy = Policy {
-            interval: StreamInterval::default(),
-            max_delay: None,
-            strict_model: false,
-            split_reasoning: true,
+        let config = ServiceConfig {
+            limits: Limits {
+                max_batch_size: 1,
+                prefill_max_tokens: 1,
+                itl_target: ItlTarget::Unbounded,
+                prefix_cache: false,
+                speculation: Speculation::Off,
+                queue_timeout: None,
+            },
+            bounds,
+            streams,
+            serving: ServingConfig {
+                interval: StreamInterval::default(),
+                max_delay: None,
+                strict_model: false,
+                split_reasoning: true,
+            },
+            tokenize_workers: 1,
+            otlp_endpoint: None,
         };
-        app.open(start_upstream(&upstream, bounds, streams, policy, None, &app).unwrap());
+        app.open(start_upstream(&config, &upstream, &app).unwrap());
         Self { app }
     }
 
@@ -101,8 +112,8 @@ impl Front {
 }
 
 struct Settings {
-    upstream: UpstreamOptions,
-    http: HttpOptions,
+    upstream: UpstreamConfig,
+    http: HttpConfig,
     bounds: Bounds,
     streams: StreamBounds,
 }

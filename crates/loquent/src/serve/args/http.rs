@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use loquent_server::app::HttpOptions;
-use loquent_server::auth::ApiKeys;
+use loquent_server::{ApiKeys, HttpConfig};
 
 /// Who may send requests, and how much of them is taken at once.
 #[derive(Debug, Args)]
@@ -41,8 +40,8 @@ pub(crate) struct HttpArgs {
 impl HttpArgs {
     /// # Errors
     /// When the key file cannot be read.
-    pub(super) fn resolve(&self, heartbeat: Duration) -> anyhow::Result<HttpOptions> {
-        Ok(HttpOptions {
+    pub(super) fn resolve(&self, heartbeat: Duration) -> anyhow::Result<HttpConfig> {
+        Ok(HttpConfig {
             api_keys: self.keys()?,
             cors_origins: self.cors_origin.clone(),
             max_request_bytes: self.max_request_bytes,

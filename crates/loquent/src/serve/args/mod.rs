@@ -9,9 +9,7 @@ mod streams;
 mod upstream;
 
 use clap::Args;
-use loquent_server::delivery::StreamBounds;
-use loquent_server::server::{Options, ServiceOptions};
-use loquent_server::service::Policy;
+use loquent_server::{ServerConfig, ServiceConfig, ServingConfig, StreamBounds};
 
 pub(crate) use self::admission::AdmissionArgs;
 pub(crate) use self::engine::{EngineArgs, Kernels, KvLayout, Switch};
@@ -112,18 +110,18 @@ impl ServeArgs {
     ///
     /// # Errors
     /// When the key file cannot be read or a duration is out of range.
-    pub(crate) fn resolve(&self) -> anyhow::Result<Options> {
+    pub(crate) fn resolve(&self) -> anyhow::Result<ServerConfig> {
         let streams = self.streams.bounds();
         // Compose files set a variable to nothing where it has no value.
         let otlp_endpoint = self.otlp_endpoint.clone().filter(|url| !url.is_empty());
-        let policy = self.streams.policy(self.strict_model);
-        Ok(Options {
+        let serving = self.streams.serving(self.strict_model);
+        Ok(ServerConfig {
             http: self.http.resolve(self.streams.heartbeat())?,
             service: service_options(
                 &self.engine,
                 &self.admission,
                 streams,
-                policy,
+                serving,
                 otlp_endpoint,
             )?,
             kept: self.quic.kept_answers(streams),
@@ -143,14 +141,14 @@ pub(crate) fn service_options(
     engine: &EngineArgs,
     admission: &AdmissionArgs,
     streams: StreamBounds,
-    policy: Policy,
+    serving: ServingConfig,
     otlp_endpoint: Option<String>,
-) -> anyhow::Result<ServiceOptions> {
-    Ok(ServiceOptions {
+) -> anyhow::Result<ServiceConfig> {
+    Ok(ServiceConfig {
         limits: engine.limits(admission.queue_timeout()?),
         bounds: admission.bounds(),
         streams,
-        policy,
+        serving,
         tokenize_workers: admission.tokenize_workers,
         otlp_endpoint,
     })

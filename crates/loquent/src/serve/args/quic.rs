@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use loquent_server::delivery::StreamBounds;
-use loquent_server::quic::{CertificateSource, QuicOptions};
-use loquent_server::streams::StreamLimits;
+use loquent_server::{CertificateSource, QuicConfig, StreamBounds, StreamLimits};
 
 /// Least `--stream-log-bytes`: a merged flush with its log-probabilities fits.
 const LOG_BYTES_MIN: usize = 64 * 1024;
@@ -85,10 +83,10 @@ impl QuicArgs {
         Some(CertificateSource::Files { chain, key })
     }
 
-    pub(super) fn resolve(&self, host: &str, max_connections: usize) -> Option<QuicOptions> {
+    pub(super) fn resolve(&self, host: &str, max_connections: usize) -> Option<QuicConfig> {
         let names = [host, "localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
         let certificate = self.certificate().unwrap_or(CertificateSource::SelfSigned(names));
-        (!self.no_quic).then(|| QuicOptions {
+        (!self.no_quic).then(|| QuicConfig {
             port: self.quic_port,
             // A port or certificate of the user's shows that QUIC is relied on.
             required: self.quic || self.quic_port.is_some() || self.tls_cert.is_some(),

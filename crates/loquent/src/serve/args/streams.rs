@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use loquent_proto::coalesce::StreamInterval;
-use loquent_server::delivery::StreamBounds;
-use loquent_server::service::Policy;
+use loquent_server::{ServingConfig, StreamBounds};
 
 /// Default of `--stream-buffer-bytes`: some thousand tokens, more than a healthy connection ever
 /// leaves unread.
@@ -60,8 +59,8 @@ impl StreamArgs {
         }
     }
 
-    pub(super) fn policy(&self, strict_model: bool) -> Policy {
-        Policy {
+    pub(super) fn serving(&self, strict_model: bool) -> ServingConfig {
+        ServingConfig {
             interval: self.stream_interval,
             max_delay: self.stream_max_delay_ms.map(Duration::from_millis),
             strict_model,

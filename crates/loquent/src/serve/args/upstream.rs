@@ -1,7 +1,7 @@
 //! The flags for serving another server's answers.
 
 use clap::Args;
-use loquent_server::upstream::UpstreamOptions;
+use loquent_server::UpstreamConfig;
 
 /// The upstream server, if there is one.
 #[derive(Debug, Args)]
@@ -24,8 +24,8 @@ pub(crate) struct UpstreamArgs {
 impl UpstreamArgs {
     /// The upstream's options, if one is set. `keeps_keys`: this server checks its clients' keys
     /// itself, so they are not passed on.
-    pub(crate) fn resolve(&self, keeps_keys: bool) -> Option<UpstreamOptions> {
+    pub(crate) fn resolve(&self, keeps_keys: bool) -> Option<UpstreamConfig> {
         let url = self.upstream.clone()?;
-        Some(UpstreamOptions { url, api_key: self.upstream_api_key.clone(), keeps_keys })
+        Some(UpstreamConfig { url, api_key: self.upstream_api_key.clone(), keeps_keys })
     }
 }

@@ -1,0 +1,91 @@
+//! Which web pages are this server's own: one rule for HTTP and for WebTransport.
+//!
+//! `loquent connect` has a stricter one: it serves no page, so that every origin is foreign to
+//! it but its own loopback address, and it checks `Host` too.
+
+use http::Uri;
+use http::uri::Authority;
+
+/// Whether `origin` is a page that came from the server that a request's `Host` header names.
+pub fn is_page_of_host(origin: &[u8], host: &[u8]) -> bool {
+    let (Some(page), Ok(host)) = (Page::parse(origin), Authority::try_from(host)) else {
+        return false;
+    };
+    // Both leave out the port where it is the scheme's own.
+    page.is_of(host.host(), &[host.port_u16().unwrap_or(page.standard_port())])
+}
+
+/// Whether `origin` is a page of `host`, from one of the server's `ports`.
+pub fn is_page_of_ports(origin: &[u8], host: &str, ports: &[u16]) -> bool {
+    Page::parse(origin).is_some_and(|page| page.is_of(host, ports))
+}
+
+/// The origin of a web page: `http://host:port` or `https://host:port`.
+struct Page {
+    uri: Uri,
+    is_https: bool,
+}
+
+impl Page {
+    fn parse(origin: &[u8]) -> Option<Self> {
+        let uri = Uri::try_from(origin).ok()?;
+        let is_https = match uri.scheme_str()? {
+            "http" => false,
+            "https" => true,
+            _ => return None,
+        };
+        Some(Self { uri, is_https })
+    }
+
+    fn standard_port(&self) -> u16 {
+        if self.is_https { 443 } else { 80 }
+    }
+
+    /// One machine is `localhost` to a page and may be `127.0.0.1` here: browsers do not fall
+    /// back from `::1` to it for WebTransport, so that the page has to name it. A process that
+    /// serves pages on this machine's loopback address needs no browser to reach the server.
+    fn is_of(&self, host: &str, ports: &[u16]) -> bool {
+        const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+        let is_host =
+            |name: &str| name == host || LOOPBACK.contains(&name) && LOOPBACK.contains(&host);
+        self.uri.host().is_some_and(is_host)
+            && ports.contains(&self.uri.port_u16().unwrap_or(self.standard_port()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Only pages of this host and port are the server's own.
+    use super::*;
+
+    #[test]
+    fn a_page_of_one_of_the_ports_is_own() {
+        let own =
+            |origin: &str, host: &str| is_page_of_ports(origin.as_bytes(), host, &[8080, 443]);
+        assert!(own("http://a.example:8080", "a.example"));
+        assert!(own("https://a.example", "a.example"), "443 is the scheme's own port");
+        assert!(own("http://localhost:8080", "127.0.0.1"));
+        assert!(own("http://[::1]:8080", "[::1]"));
+        assert!(!own("http://a.example", "a.example"));
+        assert!(!own("http://a.example:8081", "a.example"));
+        assert!(!own("http://b.example:8080", "a.example"));
+        assert!(!own("http://localhost:8080", "a.example"));
+        assert!(!own("null", "a.example"));
+    }
+
+    #[test]
+    fn a_page_of_the_requested_host_is_own() {
+        let own = |origin: &str, host: &str| is_page_of_host(origin.as_bytes(), host.as_bytes());
+        assert!(own("http://a.example:8080", "a.example:8080"));
+        assert!(own("http://a.example", "a.example"));
+        assert!(own("https://a.example", "a.example"), "behind a proxy that ends TLS");
+        assert!(own("http://localhost:8080", "127.0.0.1:8080"));
+        assert!(own("http://[::1]:8080", "[::1]:8080"));
+        assert!(!own("http://a.example:8080", "a.example"));
+        assert!(!own("http://a.example", "a.example:8080"));
+        assert!(!own("http://b.example", "a.example"));
+        assert!(!own("http://localhost:8080", "a.example:8080"), "a rebound name");
+        assert!(!own("file://a.example", "a.example"));
+        assert!(!own("null", "a.example"));
+    }
+}
