@@ -1,13 +1,14 @@
-//! Keeping one broken sequence from breaking others.
+//! Cutting batches so that one broken sequence cannot break others.
 //!
 //! A sequence whose numbers overflow writes NaN into its KV cells. llama.cpp's attention
 //! masks other sequences' cells by adding negative infinity, which leaves NaN as it is:
 //! its kernel for many queries reads 64 cells at once, masked ones among them, and so
 //! gives NaN to every sequence with a cell beside a broken one, even after the broken
 //! sequence was freed. Its kernel for fewer queries skips masked cells. Batches are
-//! therefore cut into small ones where broken cells may exist. Read in, and tried on,
-//! the processor back end with flash attention. Without it every sequence of a unified
-//! cache reads every cell, and nothing helps; other back ends were not tried.
+//! therefore cut into small ones while broken cells may exist. This was read in the source of
+//! the CPU back end with flash attention, and tried on it. Without flash attention every
+//! sequence of a unified cache reads every cell, and nothing helps; other back ends were not
+//! tried.
 
 use std::ops::Range;
 
@@ -17,10 +18,10 @@ use loquent_infer::runner::Batch;
 /// llama.cpp takes the kernel that does not.
 pub(crate) const SAFE_TOKENS: usize = 32;
 
-/// A part of a batch, and the spans of the batch whose ends it computes.
+/// A small batch cut from a larger one, and the spans of the larger whose ends it computes.
 pub(crate) struct SubBatch {
     pub(crate) batch: Batch,
-    /// Per span of the part: the span of the whole, if the part has its end.
+    /// For each span of `batch`: the number of the whole batch's span, if this part has its end.
     pub(crate) ends: Vec<Option<usize>>,
 }
 

@@ -224,8 +224,8 @@ mod tests {
     //! What the policy does on machines and texts with known costs.
     use super::*;
 
-    /// A stream alone, on a machine where a step takes `step_ms(rows)`, whose draft tokens are accepted as `right`
-    /// says: ms per token over `steps` steps, divided by that without drafts.
+    /// A stream alone, on a machine where a step takes `step_ms(rows)`, whose draft tokens are
+    /// accepted as `right` says: ms per token over `steps` steps, divided by that without drafts.
     fn slowdown(
         step_ms: impl Fn(usize) -> f64,
         right: impl Fn(u64, usize) -> bool,

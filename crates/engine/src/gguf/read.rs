@@ -76,6 +76,7 @@ impl Header {
     /// See [`GgufError`].
     pub fn read(source: impl Read, file_bytes: u64, limits: ReadLimits) -> Result<Self, GgufError> {
         let mut reader = HeaderReader { source, at: 0, file_bytes, limits, kept_bytes: 0 };
+        // Both counts come before the entries, and both are bounded before anything is read.
         let version = reader.preamble()?;
         let tensor_count = reader.count("tensors")?;
         let metadata_count = reader.count("metadata entries")?;
@@ -272,6 +273,8 @@ impl<R: Read> HeaderReader<R> {
         let item = ValueKind::from_number(self.u32()?)?;
         let len = self.u64()?;
         let bytes = match item {
+            // The format allows nesting, but no known model uses it, and reading would become
+            // recursive.
             ValueKind::Array => return Err(GgufError::malformed("an array of arrays")),
             ValueKind::String => self.strings(len)?,
             _ => self.numbers(item, len)?,

@@ -83,6 +83,7 @@ impl TensorInfo {
         let Some((block_elements, block_bytes)) = self.kind.block() else {
             return Ok(None);
         };
+        // Blocks never span rows.
         let row = self.dims.first().copied().unwrap_or(1);
         if row % block_elements != 0 {
             let reason =

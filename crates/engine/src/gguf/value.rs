@@ -110,6 +110,7 @@ impl Array {
             (Some(bytes), ValueKind::String) => bytes.as_slice(),
             _ => &[],
         };
+        // Lengths come from a file: a wrong one ends the list instead of the process.
         let mut items = Vec::new();
         while let Some((head, tail)) = rest.split_first_chunk::<8>() {
             let len = usize::try_from(u64::from_le_bytes(*head)).unwrap_or(usize::MAX);

@@ -43,6 +43,7 @@ impl<W: Write> GgufWriter<W> {
         metadata: &[(String, Value)],
         tensors: &[TensorSpec],
     ) -> Result<Self, GgufError> {
+        // Collected first, because tensor data begins at an aligned offset of the whole.
         let mut head = Vec::new();
         head.extend_from_slice(&MAGIC);
         head.extend_from_slice(&3u32.to_le_bytes());
@@ -55,6 +56,7 @@ impl<W: Write> GgufWriter<W> {
             })?;
         }
         let mut sizes = put_tensors(&mut head, tensors)?;
+        // The next one is popped off the end.
         sizes.reverse();
         pad(&mut head);
         sink.write_all(&head)?;

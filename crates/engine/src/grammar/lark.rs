@@ -9,9 +9,9 @@ use super::{AnswerShape, CallSyntax, Thinking, ToolShape};
 /// Most calls in one answer.
 const MAX_CALLS: usize = 16;
 
-/// White space between JSON's symbols, each time at most this: what models write when they
-/// are free (a blank, or a line break and indentation), and no more, since a small model may
-/// otherwise go on with blanks until its tokens are used up.
+/// White space allowed between JSON's symbols: what models write without a grammar (a blank, or a
+/// line break and indentation), and no more, since a small model may otherwise write blanks until
+/// its tokens are used up.
 const SPACE: &str = r" |\n {0,24}";
 
 pub(super) fn write(shape: &AnswerShape) -> String {
@@ -21,6 +21,7 @@ pub(super) fn write(shape: &AnswerShape) -> String {
         (true, false) => "(json | calls)",
         (false, _) => "calls",
     };
+    // Thoughts are free text up to `</think>`; only what follows has a form.
     let before = match shape.thinking {
         Thinking::Never => "",
         Thinking::Optional => "(\"<think>\" thoughts)? ",
@@ -42,6 +43,7 @@ pub(super) fn write(shape: &AnswerShape) -> String {
 
 fn write_calls(text: &mut String, shape: &AnswerShape) {
     let syntax = shape.syntax.unwrap_or(CallSyntax::Tagged);
+    // A bare call is the whole answer, so there can be no second one.
     let more = match (shape.parallel, syntax) {
         (true, CallSyntax::Tagged) => format!(" (\"\\n\" call){{0,{}}}", MAX_CALLS - 1),
         _ => String::new(),
@@ -56,7 +58,7 @@ fn write_calls(text: &mut String, shape: &AnswerShape) {
     }
 }
 
-/// What stands before and after a call's arguments, as Lark strings.
+/// The text before and after a call's arguments, as Lark strings.
 fn around(tool: &ToolShape, syntax: CallSyntax) -> (String, String) {
     let name = &tool.name;
     let (before, after) = match syntax {

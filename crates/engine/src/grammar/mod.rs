@@ -2,7 +2,7 @@
 //!
 //! A [`Compiler`] holds the vocabulary as a trie, once per model. What it compiles is
 //! bounded in bytes here and in steps, states and size by llguidance's own limits; a
-//! schema beyond them, or with keywords that cannot be upheld, is refused. Masks are
+//! schema beyond them, or with keywords that cannot be enforced, is refused. Masks are
 //! computed on threads of their own while the engine decodes: see [`worker`].
 
 mod lark;
@@ -23,16 +23,16 @@ use worker::{Pending, Workers};
 /// Largest grammar, all its schemas together, as text.
 pub const MAX_GRAMMAR_BYTES: usize = 128 * 1024;
 
-/// A grammar could not be made.
+/// Why no grammar could be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
-    /// The schema is wrong, too complex, or asks for what cannot be upheld.
+    /// The schema is invalid, too complex, or has keywords that cannot be enforced.
     #[error("{0}")]
     Schema(String),
     /// Its text exceeds [`MAX_GRAMMAR_BYTES`].
     #[error("it exceeds {MAX_GRAMMAR_BYTES} bytes")]
     TooLarge,
-    /// The model's vocabulary is of no use for grammars.
+    /// The model's vocabulary cannot be used with grammars.
     #[error("this model's vocabulary cannot be constrained: {0}")]
     Vocabulary(String),
 }
@@ -47,7 +47,7 @@ pub enum CallSyntax {
     Bare,
 }
 
-/// A tool as far as a grammar knows it.
+/// The parts of a tool's definition that its grammar needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolShape {
     /// Letters, digits, `_`, `-` and `.`.
@@ -56,16 +56,16 @@ pub struct ToolShape {
     pub parameters: Value,
 }
 
-/// What an answer must look like.
+/// The form that an answer must have.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AnswerShape {
-    /// JSON that fits this schema. With tools: this or calls.
+    /// JSON that fits this schema. If there are tools too: either this or calls.
     pub json: Option<Value>,
     /// Calls of these tools; empty for none.
     pub tools: Vec<ToolShape>,
-    /// How they are written.
+    /// The model's format of calls.
     pub syntax: Option<CallSyntax>,
-    /// More than one call.
+    /// Whether more than one call is allowed.
     pub parallel: bool,
     /// Whether reasoning comes first.
     pub thinking: Thinking,
@@ -74,7 +74,7 @@ pub struct AnswerShape {
 /// Reasoning before the answer proper.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Thinking {
-    /// None.
+    /// The answer has no reasoning.
     #[default]
     Never,
     /// The answer may begin with `<think>…</think>`.
@@ -124,7 +124,8 @@ impl Compiler {
         let parser = self.factory.create_parser(TopLevelGrammar::from_lark(text));
         let wrong = |error: String| GrammarError::Schema(first_line(&error));
         let mut matcher = Matcher::new(Ok(parser.map_err(|error| wrong(error.to_string()))?));
-        // The first mask shows whether the grammar stays within the limits at all.
+        // The first mask shows whether the grammar stays within the limits at all: an error now is
+        // the request's, later it would end an answer.
         matcher.compute_mask().map_err(|error| wrong(error.to_string()))?;
         let pristine = Arc::new(Mutex::new(matcher));
         Ok(SharedGrammar(Arc::new(Compiled { pristine, workers: self.workers.clone() })))
@@ -137,7 +138,7 @@ fn first_line(error: &str) -> String {
 }
 
 struct Compiled {
-    /// In its first state; cloned for each completion.
+    /// The matcher in its first state; cloned for each completion.
     pristine: Arc<Mutex<Matcher>>,
     workers: Workers,
 }

@@ -1,6 +1,6 @@
-//! Masks computed beside the engine: when a token is chosen, a worker advances the grammar
-//! and computes the next mask while the engine decodes; the engine waits only for what is
-//! not ready by then. Rows without a grammar know nothing of this.
+//! Masks computed while the engine decodes: when a token is chosen, a worker advances the grammar
+//! and computes the next mask; the engine waits only for masks that are not ready by then. Rows
+//! without a grammar pay nothing.
 
 use std::io;
 use std::num::NonZero;
@@ -13,7 +13,7 @@ use llguidance::toktrie::SimpleVob;
 use loquent_infer::sampling::Constraint;
 use loquent_infer::token::{RowError, TokenId};
 
-/// Most threads that compute masks.
+/// Most threads that compute masks. Half of the processors at most: the engine needs the others.
 const MAX_WORKERS: usize = 4;
 
 /// A completion's grammar with the mask of its state.
@@ -56,7 +56,7 @@ impl Workers {
         Ok(Self { jobs })
     }
 
-    /// Runs `job`; its outcome comes out of the receiver.
+    /// Runs `job` on a worker, which sends its outcome to the receiver.
     fn run(&self, job: impl FnOnce() -> Position + Send + 'static) -> Receiver<Position> {
         let (done, outcome) = channel();
         let job = Box::new(move || {
@@ -71,6 +71,7 @@ impl Workers {
 
 fn work(queue: &Mutex<Receiver<Job>>) {
     loop {
+        // Waiting under the lock is meant: one idle worker waits for a job, the others for it.
         let next = queue.lock().map(|queue| queue.recv());
         match next {
             Ok(Ok(job)) => job(),
@@ -80,15 +81,15 @@ fn work(queue: &Mutex<Receiver<Job>>) {
 }
 
 enum MaskState {
-    /// With a worker.
+    /// A worker computes it.
     Computing(Receiver<Position>),
-    /// Its mask is here.
+    /// The mask can be read.
     Ready(Box<Position>),
-    /// Between two states only.
+    /// Placeholder while a position moves to a worker.
     Moving,
 }
 
-/// A completion's constraint, computed elsewhere.
+/// A completion's constraint, whose masks workers compute.
 pub(super) struct Pending {
     workers: Workers,
     state: MaskState,

@@ -140,6 +140,7 @@ impl Layers for LlamaLayers {
     }
 
     fn compute(&mut self, rows: &[f32], spans: &[Span]) -> Result<(), RunError> {
+        // llama.cpp's batch holds a mutable pointer, so the caller's rows are copied.
         self.input.clear();
         self.input.extend_from_slice(rows);
         if let Some(capture) = &mut self.capture {

@@ -8,7 +8,8 @@
 //! ggml has no call for this. All its CPU buffers share one description, which holds a function
 //! that allocates. It is replaced by one that allocates the same buffer and gives it another
 //! function for clearing. The declarations below restate those of `ggml-backend-impl.h`; the
-//! pinned version of the bindings keeps them valid, and the test `a_cache_takes_memory_as_it_is_used` fails when they no longer fit.
+//! pinned version of the bindings keeps them valid, and the test
+//! `a_cache_takes_memory_as_it_is_used` fails when they no longer fit.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
@@ -49,7 +50,7 @@ pub(super) unsafe fn install() {
     // SAFETY: returns a description that lives as long as the process.
     let kind = unsafe { sys::ggml_backend_cpu_buffer_type() };
     let head = kind.cast::<TypeHead>();
-    // SAFETY: the layout is that of the pinned version, in memory that can be written; nobody else uses it.
+    // SAFETY: the layout is that of the pinned version, in writable memory; nobody else uses it.
     unsafe {
         let name = CStr::from_ptr(((*head).name)(kind));
         if name == CStr::from_ptr(sys::ggml_backend_buft_name(kind)) {

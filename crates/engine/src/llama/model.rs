@@ -225,6 +225,7 @@ impl LlamaModel {
 fn check_files(path: &Path) -> Result<(Header, u64), LoadError> {
     let (first, mut total_bytes) = check_file(path)?;
     let parts = first.get("split.count").and_then(gguf::Value::as_u64).unwrap_or(1);
+    // Siblings are checked like the first file, so that the error names the one at fault.
     for part in 2..=parts.min(99_999) {
         let Some(sibling) = sibling(path, part, parts) else {
             break;
@@ -255,6 +256,7 @@ fn check_file(path: &Path) -> Result<(Header, u64), LoadError> {
     let header = Header::open(path, ReadLimits::default()).map_err(|error| match error {
         gguf::GgufError::Io(source) => unreadable(source),
         gguf::GgufError::Magic { .. } => LoadError::NotGguf(owned()),
+        // An empty file was not cut off; it never was a model.
         gguf::GgufError::Truncated { actual_bytes: 0..4, .. } => LoadError::NotGguf(owned()),
         gguf::GgufError::Truncated { needed_bytes, actual_bytes } => {
             LoadError::Truncated { path: owned(), needed_bytes, actual_bytes }

@@ -96,6 +96,7 @@ pub fn quantize(from: &Path, to: &Path, quant: Quant, threads: u32) -> Result<()
     let mut params = unsafe { sys::llama_model_quantize_default_params() };
     params.nthread = i32::try_from(threads).unwrap_or(i32::MAX);
     params.ftype = quant.row().2;
+    // The status is only 0 or 1; the reason is in the log.
     log::clear_errors();
     // SAFETY: both strings end in NUL and they and `params` outlive the call, which keeps none of
     // them and turns every C++ exception into its status.

@@ -66,6 +66,7 @@ pub(super) fn add_servers(endpoints: &[String]) -> Result<(), String> {
     let add: AddServer = unsafe { std::mem::transmute(add) };
     let mut known = KNOWN.lock().expect("nobody panics with it");
     for endpoint in endpoints.iter().filter(|endpoint| !endpoint.is_empty()) {
+        // Registering a server twice would offer its memory twice.
         if known.contains(endpoint) {
             continue;
         }

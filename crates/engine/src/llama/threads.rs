@@ -12,6 +12,7 @@ use super::sys;
 pub fn physical_cores() -> NonZeroU16 {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
     let cores = fs::read_to_string("/proc/cpuinfo").map_or(0, |text| distinct_cores(&text));
+    // A container may be allowed fewer processors than the machine has cores.
     let cores = if cores == 0 { allowed } else { cores.min(allowed) };
     u16::try_from(cores).ok().and_then(NonZeroU16::new).unwrap_or(NonZeroU16::MIN)
 }

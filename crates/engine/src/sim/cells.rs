@@ -5,18 +5,19 @@ use loquent_infer::token::TokenId;
 /// Index of a cell.
 type Cell = u32;
 
-/// What a slot holds: a token and its cell per position.
+/// The contents of a slot: a token and its cell for each position.
 #[derive(Debug, Clone, Default)]
 struct SlotContents {
     tokens: Vec<TokenId>,
     cells: Vec<Cell>,
 }
 
-/// All cells of a cache and the slots that hold them.
+/// All cells of a cache and the slots that hold them. Cell by cell, unlike the scheduler's
+/// account of runs, so that an error in either shows.
 #[derive(Debug)]
 pub(super) struct Cells {
     free: Vec<Cell>,
-    /// Holders of each cell.
+    /// Number of slots that hold each cell.
     holders: Vec<u16>,
     slots: Vec<SlotContents>,
 }
@@ -40,7 +41,7 @@ impl Cells {
         &self.slots[slot].tokens
     }
 
-    /// Appends tokens to `slot`; there must be cells for them.
+    /// Appends tokens to `slot`; enough cells must be free.
     pub(super) fn append(&mut self, slot: usize, tokens: &[TokenId]) {
         for &token in tokens {
             let cell = self.free.pop().expect("the caller counted the free cells");
@@ -65,6 +66,7 @@ impl Cells {
     pub(super) fn cut(&mut self, slot: usize, len: usize) {
         let held = &mut self.slots[slot];
         held.tokens.truncate(len);
+        // A cut beyond the end is none, as in llama.cpp.
         let from = len.min(held.cells.len());
         for cell in held.cells.drain(from..) {
             let holders = &mut self.holders[cell as usize];

@@ -1,8 +1,8 @@
-//! A simulated engine: text without a model, at a set pace, with faults on request.
+//! A simulated engine: text without a model, at a given pace, with faults on request.
 //!
 //! The text is a function of the prompt alone. A request's i-th token is computed from
-//! (hash of its prompt tokens, i), so that equal requests get equal text, whatever else
-//! runs, whether or not a prefix was shared or a sequence recomputed. It is English
+//! (hash of its prompt tokens, i), so that equal requests get equal text, no matter what else
+//! runs, whether a prefix was shared or a sequence was recomputed. It is English
 //! words, punctuation and, now and then, an emoji spread over four tokens of one byte
 //! each, because half characters are what breaks streaming code.
 //!
@@ -23,5 +23,5 @@ pub use pace::StepPace;
 pub use runner::{Fault, SimOptions, SimRunner};
 pub use vocab::SimVocab;
 
-/// Tokens of an answer whose prompt does not say `tokens=N`.
+/// Length in tokens of an answer whose prompt does not contain `tokens=N`.
 pub const DEFAULT_LENGTH: u64 = 10_000;

@@ -1,4 +1,4 @@
-//! How long a simulated step takes.
+//! The time that a simulated step takes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ pub enum StepPace {
     None,
     /// Every step takes the same time.
     Fixed {
-        /// The time.
+        /// Time from one step's end to the next.
         step: Duration,
     },
-    /// Steps take the recorded times, over and over; none recorded is [`StepPace::None`].
+    /// Steps take these times, over and over; an empty list is [`StepPace::None`].
     Recorded(Vec<Duration>),
 }
 
@@ -56,6 +56,8 @@ impl StepPacer {
 /// One step after the last deadline; one step from now after a pause of half a step.
 fn next_deadline(last: Option<Instant>, now: Instant, step: Duration) -> Instant {
     match last {
+        // Within half a step the next deadline keeps to the grid: a late wake-up is made up for.
+        // After a longer pause the engine was idle, and catching up would be a burst.
         Some(last) if now.saturating_duration_since(last) < step / 2 => last + step,
         _ => now + step,
     }

@@ -1,4 +1,4 @@
-//! What the simulated engine says: a pure function of prompt and index.
+//! The simulated engine's text: a pure function of prompt and index.
 
 use std::sync::Arc;
 
@@ -10,27 +10,27 @@ use super::vocab::{END_OF_TEXT, FIRST_WORD, SimVocab, WORDS};
 
 /// Tokens per sentence: words, a punctuation mark, then words or an emoji's four bytes.
 const SENTENCE: u64 = 16;
-/// Where in a sentence the mark stands.
+/// Position of the punctuation mark in a sentence.
 const MARK_AT: u64 = 11;
 
 const MARKS: [u8; 4] = *b".,;.";
 const EMOJI: [[u8; 4]; 4] =
     [*b"\xf0\x9f\x8c\x8a", *b"\xf0\x9f\x9a\x80", *b"\xf0\x9f\x93\xa1", *b"\xf0\x9f\x8e\xb5"];
 
-/// What the answer to one prompt is.
+/// The answer to one prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SimText {
     seed: u64,
-    /// What the prompt asks it to say, if anything.
+    /// The text that the prompt asks for, if it does.
     script: Option<Arc<[TokenId]>>,
     /// Tokens before the end token.
     pub(super) length: u64,
 }
 
 impl SimText {
-    /// The answer to `prompt`.
+    /// The answer to `prompt`: its script, its length, and the seed of all else.
     pub(super) fn to(prompt: &[TokenId]) -> Self {
-        // FNV-1a, then mixed by every use.
+        // FNV-1a spreads poorly in its high bits, so every use mixes the seed again.
         let seed = prompt
             .iter()
             .flat_map(|token| token.to_le_bytes())
@@ -48,10 +48,12 @@ impl SimText {
         if let Some(&token) = self.script.as_ref().and_then(|script| script.get(i as usize)) {
             return token;
         }
+        // A token is computed without those before it, so a preempted sequence costs nothing more.
         let (sentence, place) = (i / SENTENCE, i % SENTENCE);
         let dice = mix(self.seed ^ mix(sentence));
         match place {
             MARK_AT => MARKS[(dice % 4) as usize].into(),
+            // Four tokens of one byte each: the detokenizer has to hold three of them back.
             12..SENTENCE if dice.is_multiple_of(8) => {
                 let emoji = EMOJI[(dice >> 8) as usize % EMOJI.len()];
                 emoji[(place - 12) as usize].into()

@@ -25,7 +25,7 @@ pub(super) const WORDS: [&str; 80] = [
     " often", " here", " there", " now", " later", " soon",
 ];
 
-/// Number of tokens.
+/// Number of tokens: bytes, special tokens and words.
 pub(super) const SIZE: usize = FIRST_WORD as usize + WORDS.len();
 
 const BYTES: [u8; 256] = {
@@ -50,6 +50,7 @@ impl SimVocab {
             return (END_OF_TEXT + i as TokenId, SPECIAL[i].len());
         }
         let words = WORDS.iter().enumerate().filter(|(_, word)| text.starts_with(**word));
+        // The longest word wins, as in a trained vocabulary; every byte is a token by itself.
         match words.max_by_key(|(_, word)| word.len()) {
             Some((i, word)) => (FIRST_WORD + i as TokenId, word.len()),
             None => (text.as_bytes()[0].into(), 1),
@@ -66,6 +67,7 @@ impl Vocab for SimVocab {
         let mut tokens = Vec::new();
         let mut at = 0;
         while at < text.len() {
+            // Inside a character only its bytes are left as tokens.
             if !text.is_char_boundary(at) {
                 tokens.push(text.as_bytes()[at].into());
                 at += 1;

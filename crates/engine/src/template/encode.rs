@@ -1,4 +1,4 @@
-//! Segments of a prompt to tokens.
+//! Tokenizing a prompt's segments.
 
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
@@ -10,7 +10,8 @@ pub fn has_special(vocab: &dyn Vocab, text: &str) -> bool {
     let how = Encode { add_bos: false, parse_special: true };
     match vocab.encode(text, how) {
         Ok(tokens) => tokens.iter().any(|&token| is_control(vocab, token)),
-        // What cannot be encoded is no matter for trust; encoding it later gives the error.
+        // Text that cannot be encoded counts as special, the safe side; encoding it later gives
+        // the error.
         Err(_) => true,
     }
 }
@@ -31,6 +32,8 @@ pub fn encode_segments(
 ) -> Result<Vec<TokenId>, EncodeError> {
     let mut tokens = vocab.encode("", Encode { add_bos: true, parse_special: false })?;
     let begin = tokens.clone();
+    // Some templates write the begin-of-sequence token themselves; two of them would degrade the
+    // answer.
     for (i, segment) in segments.iter().enumerate() {
         let how = Encode { add_bos: false, parse_special: segment.special };
         let part = vocab.encode(&segment.text, how)?;
@@ -42,12 +45,12 @@ pub fn encode_segments(
     Ok(tokens)
 }
 
-/// A conversation as the model reads it.
+/// A conversation as a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChatPrompt {
-    /// Its tokens.
+    /// The prompt's tokens.
     pub tokens: Vec<TokenId>,
-    /// It ends with `<think>`: the answer begins with reasoning.
+    /// Whether it ends with `<think>`, so that the answer begins with reasoning.
     pub thinking: bool,
 }
 

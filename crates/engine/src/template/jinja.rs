@@ -11,9 +11,9 @@ use serde_json::ser::Formatter;
 use super::TemplateError;
 use super::clock::strftime;
 
-/// Instructions per rendering: a conversation of some thousand messages needs fewer.
+/// Most instructions per rendering: a conversation of some thousand messages needs fewer.
 const FUEL: u64 = 10_000_000;
-/// Depth of macros and includes.
+/// Greatest depth of macros and includes.
 const RECURSION: usize = 100;
 /// The template's name in messages.
 const NAME: &str = "chat";
@@ -22,6 +22,8 @@ const RAISED: &str = "raised by the template: ";
 
 pub(super) fn compile(source: &str) -> Result<Environment<'static>, TemplateError> {
     let mut environment = Environment::new();
+    // `transformers` sets both: templates are indented for reading, and their white space would
+    // otherwise get into the prompt.
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
     environment.set_fuel(Some(FUEL));
@@ -68,6 +70,7 @@ fn classify(error: &Error) -> TemplateError {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(current) = cause {
         let text = current.to_string();
+        // An error that the template raised is the request's fault, all others are the template's.
         if let Some((_, reason)) = text.split_once(RAISED) {
             let reason = reason.split(" (in chat:").next().unwrap_or(reason);
             return TemplateError::Refused(reason.to_owned());
@@ -88,7 +91,7 @@ fn raise_exception(reason: String) -> Result<Value, Error> {
 /// Python's `json.dumps(value, ensure_ascii=False, indent=…)`, as templates expect it:
 /// a space after each comma and colon, and no HTML escapes.
 fn to_json(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
-    // Others (ensure_ascii, separators, sort_keys) are accepted without effect.
+    // Other arguments (ensure_ascii, separators, sort_keys) are accepted without effect.
     let indent: Option<usize> = kwargs.get("indent")?;
     let mut bytes = Vec::new();
     let written = match indent {
@@ -100,6 +103,7 @@ fn to_json(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
         None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, Spaced)),
     };
     written.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
+    // Safe: prompts are not HTML, so nothing may escape the quotes again.
     Ok(Value::from_safe_string(String::from_utf8_lossy(&bytes).into_owned()))
 }
 

@@ -52,10 +52,10 @@ pub enum TemplateError {
     /// The template took too many steps or wrote too much.
     #[error("the chat template exceeds the limit on {0}")]
     Limit(&'static str),
-    /// Text of special tokens in a place where it cannot be kept apart.
+    /// Text of special tokens in a place where it cannot be marked as plain text.
     #[error(
-        "a message contains text that the model reads as a control token, where the chat \
-             template does not allow it to be kept apart"
+        "a message contains text that the model reads as a control token, in a place where the \
+             chat template changes it; remove that text"
     )]
     SpecialText,
     /// The text could not be tokenized.
@@ -66,23 +66,23 @@ pub enum TemplateError {
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ChatMessage {
-    /// `system`, `user`, `assistant`, `tool` or what else the template knows.
+    /// `system`, `user`, `assistant`, `tool` or another role of the template.
     pub role: String,
-    /// Its text; `None` is null, as beside tool calls.
+    /// Its text; `None` is null, as in messages that only call tools.
     pub content: Option<String>,
-    /// The author's name.
+    /// The author's name (`name`), if the message has one.
     pub name: Option<String>,
     /// Calls an assistant made, in OpenAI's shape; arguments may be a string of JSON or
     /// an object and are given to the template as an object.
     pub tool_calls: Vec<Value>,
     /// The call that a `tool` message answers.
     pub tool_call_id: Option<String>,
-    /// What an assistant thought before it answered.
+    /// The assistant's reasoning before its answer.
     pub reasoning_content: Option<String>,
 }
 
 impl ChatMessage {
-    /// A message of `role` that says `content`.
+    /// A message of `role` with the text `content`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         let (role, content) = (role.into(), Some(content.into()));
         Self { role, content, ..Self::default() }
@@ -129,7 +129,7 @@ fn with_parsed_arguments(mut call: Value) -> Value {
     call
 }
 
-/// Everything a template may ask for.
+/// The variables of a template.
 #[derive(Debug, Clone, Copy)]
 pub struct Conversation<'a> {
     /// The messages, oldest first.
@@ -142,15 +142,15 @@ pub struct Conversation<'a> {
     pub bos_token: &'a str,
     /// Text of the end-of-sequence token, empty if there is none.
     pub eos_token: &'a str,
-    /// The time that `strftime_now` tells, in seconds since 1970 (UTC).
+    /// The time that `strftime_now` formats, in seconds since 1970 (UTC).
     pub now_unix_s: i64,
-    /// A random number that whoever wrote the messages cannot know: names the markers.
+    /// A random number that the messages' author cannot know: it is part of the markers.
     pub nonce: u128,
     /// Further variables (`chat_template_kwargs`), for example `enable_thinking`.
     pub extra: &'a [(String, Value)],
 }
 
-/// A part of a prompt's text.
+/// A part of a prompt's text that is tokenized in one way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptSegment {
     /// The text.
@@ -176,13 +176,13 @@ impl ChatTemplate {
         jinja::compile(source).map(|environment| Self { environment, abilities })
     }
 
-    /// What the template says about its model.
+    /// The abilities of its model, read off the template's source.
     pub fn abilities(&self) -> Abilities {
         self.abilities
     }
 
-    /// Renders a conversation. `is_special` says whether tokenizing a text with special
-    /// tokens parsed would give one. Where the template knows no tools, they are told in a
+    /// Renders a conversation. `is_special` decides whether tokenizing a text with special
+    /// tokens parsed would give one. For a template without tools they are described in a
     /// system message, and calls and results become text.
     ///
     /// # Errors
@@ -198,6 +198,9 @@ impl ChatTemplate {
         };
         let plain = variables(conversation, &messages);
         let text = self.render_text(conversation, &plain)?;
+        // Nearly always no string is special, and the plain rendering is the prompt. Otherwise it
+        // is rendered twice: the plain text is what the model must see, the marked one shows where
+        // in it the users' strings are.
         let (marked, strings) = splice::mark(&plain, conversation.nonce, is_special);
         if strings.is_empty() {
             return Ok(vec![PromptSegment { text, special: true }]);

@@ -1,5 +1,5 @@
-//! Markers for strings that must not be read as special tokens: put in before
-//! rendering, and the strings put back after it.
+//! Markers for strings that must not be read as special tokens: they take the strings' place
+//! before rendering, and the strings are put back after it.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 
 use super::PromptSegment;
 
-/// The variables that hold what users wrote.
+/// The variables that hold users' text.
 const USER_VARIABLES: [&str; 2] = ["messages", "tools"];
 
-/// Replaces every string under `messages` and `tools` for which `is_special` holds, keys
-/// and roles apart, by a marker. Returns the new variables and the strings by number.
+/// Replaces every string under `messages` and `tools` for which `is_special` holds, keys excepted,
+/// by a marker. Returns the new variables and the strings by number.
 pub(super) fn mark(
     variables: &Map<String, Value>,
     nonce: u128,
@@ -71,6 +71,7 @@ pub(super) fn segments(
     nonce: u128,
 ) -> Option<Vec<PromptSegment>> {
     let prefix = prefix(nonce);
+    // The nonce is random, so no user can write a marker: every prefix found is one of ours.
     let mut pieces = marked_text.split(prefix.as_str());
     let mut segments = Vec::new();
     let mut rest = text.strip_prefix(pieces.next()?)?;
@@ -78,6 +79,8 @@ pub(super) fn segments(
     for piece in pieces {
         let (number, literal) = piece.split_once('z')?;
         let string = strings.get(number.parse::<usize>().ok()?)?;
+        // Any difference between the two renderings ends here with `None`, and the request is
+        // refused: guessing which text was the user's would let it become a special token.
         let (written, after) = written(string, literal, rest)?;
         push(&mut segments, written, false);
         push(&mut segments, literal, true);
@@ -92,8 +95,8 @@ fn push(segments: &mut Vec<PromptSegment>, text: &str, special: bool) {
     }
 }
 
-/// In which form `string`, followed by `literal`, begins `text`: as it is, trimmed, or
-/// inside JSON. Gives that form and what follows the literal.
+/// The form in which `string`, followed by `literal`, begins `text`: as it is, trimmed, or
+/// inside JSON. Returns that form and the text after the literal.
 fn written<'a>(string: &str, literal: &str, text: &'a str) -> Option<(&'a str, &'a str)> {
     let quoted = serde_json::to_string(string).ok()?;
     let quoted = quoted.trim_matches('"');

@@ -1,11 +1,11 @@
-//! Tools for models whose chat template knows none: told in a system message, and past
-//! calls written as the model is asked to write them.
+//! Tools for models whose chat template has none: they are described in a system message, and past
+//! calls are written in the format that the model is asked to use.
 
 use serde_json::{Value, json};
 
 use super::{ChatMessage, with_parsed_arguments};
 
-/// What a template's source says about the model.
+/// Abilities of a model, read off its template's source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
     /// The template writes tool definitions and calls itself.
@@ -19,6 +19,7 @@ pub struct Abilities {
 impl Abilities {
     pub(super) fn of(source: &str) -> Self {
         let tools = source.contains("tools") || source.contains("tool_calls");
+        // A search in the source is enough: these words occur in a template where it handles them.
         let tagged = source.contains("<tool_call>");
         Self { tools, bare_calls: tools && !tagged, thinks: source.contains("<think>") }
     }
@@ -30,7 +31,7 @@ const HOW_TO_CALL: &str = "You can call the functions below. To call one, answer
      The results come back between <tool_response> and </tool_response>. The functions, each with the JSON \
      schema of its arguments:";
 
-/// `messages` for a template without tools: `tools` stand in the system message, calls and
+/// `messages` for a template without tools: `tools` are described in the system message, calls and
 /// their results become text.
 pub(super) fn as_text(messages: &[ChatMessage], tools: &[Value]) -> Vec<ChatMessage> {
     let mut told: Vec<ChatMessage> = Vec::with_capacity(messages.len() + 1);
@@ -39,6 +40,7 @@ pub(super) fn as_text(messages: &[ChatMessage], tools: &[Value]) -> Vec<ChatMess
     }
     for (i, message) in messages.iter().enumerate() {
         match (message.role.as_str(), told.last_mut()) {
+            // One system message, the user's words first: many templates refuse a second one.
             ("system", Some(first)) if i == 0 => {
                 let own = message.content.clone().unwrap_or_default();
                 let description = first.content.take().unwrap_or_default();

@@ -42,13 +42,15 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Subtracted per occurrence among the generated tokens, `-2.0..=2.0`.
     pub frequency_penalty: f32,
-    /// Divides positive (multiplies negative) logits of tokens in prompt and completion; 1 is off, > 0.
+    /// Divides positive (multiplies negative) logits of tokens in prompt and completion; above 0,
+    /// 1 is off.
     pub repetition_penalty: f32,
     /// Seed of the random numbers.
     pub seed: u64,
     /// Added to the logits of these tokens; -100 and below forbids.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Log-probabilities wanted: `None` for none, `Some(k)` for the chosen token and the k most probable.
+    /// Return log-probabilities: `Some(k)` for those of the chosen token and of the k most
+    /// probable ones.
     pub logprobs: Option<u8>,
     /// Tokens never chosen (end tokens under `ignore_eos`).
     pub forbidden: Vec<TokenId>,

@@ -17,8 +17,9 @@ impl Scheduler {
         sampled: &[Sampled],
     ) -> Step {
         // Three passes over the batch, in this order. First all spans are booked as computed, so
-        // that ends below see an account that agrees with the runner's cache. Then samples are taken, which may end sequences. Last come the ends that were
-        // asked for while the batch was in flight; they take no token of this step.
+        // that ends below see an account that agrees with the runner's cache. Then samples are
+        // taken, which may end sequences. Last come the ends that were asked for while the batch
+        // was in flight; they take no token of this step.
         let mut step = self.open_step(started, now, batch);
         let drafted: usize = batch.spans.iter().map(|span| span.draft).sum();
         // A suspect that was computed alone without a failure is innocent.

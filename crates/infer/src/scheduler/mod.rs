@@ -129,7 +129,8 @@ pub struct Scheduler {
     /// Slots that hold only a prefix, least recently used first.
     idle: VecDeque<Slot>,
     free: Vec<Slot>,
-    /// After the whole batch failed: its slots, to be computed one by one until the bad one is found.
+    /// After the whole batch failed: its slots, to be computed one by one until the bad one is
+    /// found.
     suspects: VecDeque<Slot>,
     /// Tokens in batches that were planned and not yet committed.
     in_flight: u32,

@@ -83,7 +83,8 @@ impl Scheduler {
         let mut sequence = self.waiting.remove(index).expect("the caller found it");
         let cached_tokens = prefix.map_or(0, |found| found.len);
         match prefix {
-            // The only slot left is the donor's own: its prefix is cut to what is shared, not forked.
+            // The only slot left is the donor's own: its prefix is cut to what is shared, instead
+            // of being forked.
             Some(Prefix { slot: donor, len }) if donor == slot => {
                 self.kv.truncate(slot, len);
                 runner.truncate(slot, len);

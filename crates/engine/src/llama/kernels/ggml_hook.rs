@@ -55,6 +55,7 @@ pub(in crate::llama) fn register() {
 /// loaded as the file is.
 pub(in crate::llama) fn covers(header: &Header) -> bool {
     let matrices = || header.tensors.iter().filter(|tensor| tensor.dims.len() == 2);
+    // By weights, not by tensors: a large head in another format counts for what it costs.
     let elements = |own: bool| -> u64 {
         let counted = matrices().filter(|t| !own || WeightFormat::of(t.kind.0).is_some());
         counted.map(|tensor| tensor.elements().unwrap_or(0)).sum()

@@ -110,6 +110,8 @@ fn both(first: __m256i, second: __m256i) -> __m512i {
 fn scales_and_mins<const N: usize>(block: &[u8; N]) -> (__m512, __m512) {
     let word =
         |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    // Twelve bytes: the first four scales and minima have 6 bits in a byte each, whose upper two
+    // bits are those of the last four; the lower four bits of these share bytes.
     let (low, mid, high) = (word(4), word(8), word(12));
     let join = |first: u32, last: u32| ((u64::from(last) << 32) | u64::from(first)) as i64;
     let upper = |word: u32| ((word >> 6) & 0x0303_0303) << 4;
@@ -150,6 +152,7 @@ pub(super) fn q4_k(block: &[u8; 144]) -> UnpackedBlock {
 pub(super) fn q5_k(block: &[u8; 176]) -> UnpackedBlock {
     let (scales, mins) = scales_and_mins(block);
     let (nibble, sixteen) = (_mm256_set1_epi8(0x0f), _mm256_set1_epi8(16));
+    // Bit `n` of byte `i` is the fifth bit of weight `i` in group `n`.
     let fifth = load32(block, 16);
     let bit = |n: usize| {
         let wanted = _mm256_set1_epi8((1u8 << n) as i8);

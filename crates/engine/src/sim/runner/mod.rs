@@ -1,4 +1,4 @@
-//! The [`Runner`] that computes nothing.
+//! The [`Runner`] of the simulated engine: it keeps account, waits, and samples as a real one.
 
 use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot, Span};
 use loquent_infer::sampling::{Sampler, Scratch};
@@ -9,41 +9,41 @@ use super::pace::{StepPace, StepPacer};
 use super::text::SimText;
 use super::vocab::{SIZE, TURN_END};
 
-/// Logit of the token that the text wants. The others' is 0: even at temperature 1 the
-/// text comes as written (but for one token in 10^14).
+/// Logit of the text's next token. All others have 0: even at temperature 1 the text comes as
+/// written (except for one token in 10^14).
 const WANTED: f32 = 40.0;
 /// Logit of the end token when the text is over: the word after it is second.
 const OVER: f32 = 80.0;
 
-/// Something that goes wrong, once. Steps are the calls of [`Runner::run`], from 0.
+/// A failure that happens once. Steps are the calls of [`Runner::run`], from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// The row of one sequence fails (if it samples at that step).
     Row {
-        /// The sequence.
+        /// Slot of the sequence.
         slot: Slot,
-        /// When.
+        /// Number of the step.
         step: u64,
-        /// How.
+        /// The error that the row returns.
         error: RowError,
     },
     /// A whole batch fails.
     Batch {
-        /// When.
+        /// Number of the step.
         step: u64,
-        /// How.
+        /// The error that the call returns.
         error: RunError,
     },
 }
 
-/// What a [`SimRunner`] simulates.
+/// The engine that a [`SimRunner`] simulates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimOptions {
     /// Its sizes; `shares_prefix` false makes [`Runner::fork`] panic.
     pub capacity: Capacity,
-    /// Its pace.
+    /// Time that steps take.
     pub pace: StepPace,
-    /// Its faults.
+    /// Failures, each at its step.
     pub faults: Vec<Fault>,
 }
 
@@ -82,7 +82,7 @@ pub struct SimRunner {
 }
 
 impl SimRunner {
-    /// An engine with nothing in it.
+    /// An engine whose slots are all empty.
     pub fn new(options: SimOptions) -> Self {
         let SimOptions { capacity, pace, faults } = options;
         Self {
@@ -147,12 +147,16 @@ impl SimRunner {
         }
         let sampler = self.samplers[slot.index()].as_mut().expect("a sampler was assigned");
         let tokens = self.cells.tokens(slot.index());
+        // The sampler, not the cache, knows how many tokens the completion has: after a preemption
+        // the cache is filled again from the prompt on.
         let i = sampler.generated();
         let prompt = &tokens[..tokens.len() - i as usize];
         let answer = self.answers[slot.index()].get_or_insert_with(|| SimText::to(prompt));
         let over = i >= answer.length;
         let (leader, lead) =
             if over { (TURN_END, OVER - WANTED) } else { (answer.token(i), WANTED) };
+        // A row of logits is built only if the request could notice it, so that the simulation
+        // itself costs next to nothing in measurements of the server.
         if let Some(choice) = sampler.choose_leader(leader, lead) {
             return Sampled { slot, outcome: Ok(choice) };
         }
@@ -180,6 +184,7 @@ impl Runner for SimRunner {
         self.check_batch(batch);
         let step = self.steps;
         self.steps += 1;
+        // A failed batch has computed nothing, as `Runner::run` requires of a full cache.
         if let Some(error) = self.batch_fault(step) {
             return Err(error);
         }

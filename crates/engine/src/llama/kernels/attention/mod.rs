@@ -2,8 +2,8 @@
 //!
 //! llama.cpp's kernel visits, for each query and head, every cell of a unified cache, those of
 //! other sequences and of kept prefixes included, and looks up in the mask whether it counts.
-//! Here the mask is read once per query and group of heads, many cells at a time, and the cells that count
-//! are read once for all heads that share them, and for up to eight rows of a prompt. What a step
+//! Here the mask is read once per query and group of heads, many cells at a time, and the cells
+//! that count are read once for all heads that share them, and for up to eight rows of a prompt. What a step
 //! costs depends on its own sequences, not on what else the cache keeps; and a masked cell's
 //! numbers, NaN included, reach no other sequence.
 

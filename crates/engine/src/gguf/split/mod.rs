@@ -1,5 +1,6 @@
-//! Cutting a model into files for split stages: [`SplittableModel::open`] judges a model,
-//! [`SplittableModel::balance`] or the user chooses the layers, [`SplittableModel::write`] writes the files.
+//! Cutting a model into files for split stages: [`SplittableModel::open`] checks a model,
+//! [`SplittableModel::balance`] or the user chooses the layers, [`SplittableModel::write`] writes
+//! the files.
 //!
 //! The *entry* file has the tokenizer and the embeddings; it is a GGUF of one tensor that
 //! llama.cpp opens for its vocabulary only. A *stage* file is a model of some consecutive
@@ -10,6 +11,12 @@
 //! hundred bytes, are in every stage. What llama.cpp demands beyond that is a placeholder
 //! of zeros that no computation reaches: a vocabulary of [`DUMMY_VOCAB`] rows and a norm.
 
+mod keys;
+mod owner;
+mod partition;
+
+pub use keys::{STAGE_VERSION, StageKeys};
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom};
@@ -18,16 +25,16 @@ use std::path::{Path, PathBuf};
 
 use super::{
     Array, GgufError, GgufWriter, Header, ReadLimits, TensorInfo, TensorSpec, TensorType, Value,
-    ValueKind,
 };
+use owner::{Owner, owner};
+use partition::partition;
 
-/// Version of the keys `loquent.stage.*`.
-pub const STAGE_VERSION: u32 = 1;
 /// Rows of the vocabulary of stages that have no head: enough for llama.cpp, which wants one.
 const DUMMY_VOCAB: u64 = 32;
-/// Tokens whose keys and values, in 16 bits, a layer is taken to read in a step.
+/// Assumed length of a text: how many keys and values, in 16 bits, a layer reads in a step.
 const TYPICAL_TOKENS: u64 = 1024;
-/// Bytes of each tensor that enter the fingerprint.
+/// Bytes of each tensor that enter the fingerprint: enough to distinguish two fine-tunes without
+/// reading gigabytes.
 const SAMPLE_BYTES: u64 = 4096;
 /// Architectures whose layers are named `blk.N`, whose graph ends a layer in `l_out-N` and
 /// takes hidden states in place of embeddings without changing them.
@@ -36,82 +43,31 @@ const SUPPORTED: [&str; 5] = ["llama", "qwen2", "qwen3", "gemma3", "gpt2"];
 /// Why a model was not split.
 #[derive(Debug, thiserror::Error)]
 pub enum SplitError {
-    /// The model's file is no usable GGUF, or cannot be read.
+    /// The model's file is not a usable GGUF file, or cannot be read.
     #[error("{}: {source}", .path.display())]
     Model {
-        /// The file.
+        /// The model's file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         source: GgufError,
     },
-    /// A model that cannot be split; the text says why.
+    /// The model cannot be split; the text is the reason.
     #[error("this model cannot be split: {0}")]
     Unsupported(String),
-    /// Layers that are not a partition of the model's.
+    /// The layers asked for do not partition the model's.
     #[error("these layers do not fit the model: {0}")]
     Layers(String),
     /// A stage file could not be written.
     #[error("cannot write {}: {source}", .path.display())]
     Write {
-        /// The file.
+        /// The stage file.
         path: PathBuf,
-        /// What is wrong.
+        /// Why it cannot be written.
         source: GgufError,
     },
 }
 
-/// What a stage file says of its place in the whole; the keys `loquent.stage.*`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StageKeys {
-    /// Names the whole model: equal in all files of one split.
-    pub fingerprint: u64,
-    /// First layer, counted in the whole model.
-    pub first_layer: u32,
-    /// Layers in this file.
-    pub layers: u32,
-    /// Layers of the whole model.
-    pub all_layers: u32,
-}
-
-impl StageKeys {
-    /// The keys of a stage file; `None` for other files.
-    pub fn of(header: &Header) -> Option<Self> {
-        let number = |key: &str| header.get(&format!("loquent.stage.{key}"))?.as_u64();
-        let small = |key: &str| number(key).and_then(|n| u32::try_from(n).ok());
-        let keys = Self {
-            fingerprint: number("fingerprint")?,
-            first_layer: small("first_layer")?,
-            layers: small("layers")?,
-            all_layers: small("all_layers")?,
-        };
-        let end = keys.first_layer.checked_add(keys.layers)?;
-        (small("version")? == STAGE_VERSION && end <= keys.all_layers).then_some(keys)
-    }
-
-    /// Whether this is the entry file: embeddings and tokenizer, no layers.
-    pub fn is_entry(self) -> bool {
-        self.layers == 0
-    }
-
-    /// Whether the head is in this file.
-    pub fn is_last(self) -> bool {
-        !self.is_entry() && self.first_layer + self.layers == self.all_layers
-    }
-
-    fn metadata(self) -> Vec<(String, Value)> {
-        [
-            ("version", Value::u32(STAGE_VERSION)),
-            ("fingerprint", Value::Unsigned(ValueKind::U64, self.fingerprint)),
-            ("first_layer", Value::u32(self.first_layer)),
-            ("layers", Value::u32(self.layers)),
-            ("all_layers", Value::u32(self.all_layers)),
-        ]
-        .map(|(key, value)| (format!("loquent.stage.{key}"), value))
-        .into()
-    }
-}
-
-/// A model that can be split.
+/// A model that has been checked and can be split.
 #[derive(Debug)]
 pub struct SplittableModel {
     path: PathBuf,
@@ -120,39 +76,11 @@ pub struct SplittableModel {
     fingerprint: u64,
 }
 
-/// A tensor of a file to be written, and where its data comes from.
+/// A tensor of a file to be written, and the source of its data.
 struct PlannedTensor<'a> {
     spec: TensorSpec,
     /// `None` for a placeholder of zeros.
     from: Option<&'a TensorInfo>,
-}
-
-/// Where a tensor belongs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner<'a> {
-    Layer(u32, &'a str),
-    Embeddings,
-    Positions,
-    Norm,
-    Head,
-    Shared,
-}
-
-fn owner(name: &str) -> Option<Owner<'_>> {
-    if let Some(rest) = name.strip_prefix("blk.") {
-        let (layer, rest) = rest.split_once('.')?;
-        return layer.parse().ok().map(|layer| Owner::Layer(layer, rest));
-    }
-    match name {
-        "token_embd.weight" => Some(Owner::Embeddings),
-        "position_embd.weight" => Some(Owner::Positions),
-        "output_norm.weight" | "output_norm.bias" => Some(Owner::Norm),
-        "output.weight" | "output.bias" => Some(Owner::Head),
-        "rope_freqs.weight" | "rope_factors_long.weight" | "rope_factors_short.weight" => {
-            Some(Owner::Shared)
-        }
-        _ => None,
-    }
 }
 
 impl SplittableModel {
@@ -168,14 +96,14 @@ impl SplittableModel {
         Ok(Self { path: path.to_owned(), header, layers, fingerprint })
     }
 
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub fn layers(&self) -> u32 {
         self.layers
     }
 
-    /// Layers for `stages` stages, such that the most expensive stage costs least. A stage's
-    /// cost is the bytes that a decode step reads: its weights, head included, and the keys and
-    /// values of a text of [`TYPICAL_TOKENS`].
+    /// The layers of each of `stages` stages, such that the most expensive stage costs least. A
+    /// stage's cost is the bytes that a decode step reads: its weights, head included, and the
+    /// keys and values of a text of [`TYPICAL_TOKENS`].
     ///
     /// # Errors
     /// [`SplitError::Layers`] when there are fewer layers than stages, or no stages.
@@ -184,6 +112,7 @@ impl SplittableModel {
             let reason = format!("{stages} stages of {} layers", self.layers);
             return Err(SplitError::Layers(reason));
         }
+        // A decode step is bound by memory, so bytes read are a good measure of its time.
         let kv_bytes = self.header.kv_elements().saturating_mul(2 * TYPICAL_TOKENS);
         // Never more than all weights, whatever the header says.
         let kv_bytes = (kv_bytes / u64::from(self.layers)).min(self.total_bytes());
@@ -210,11 +139,12 @@ impl SplittableModel {
     }
 
     /// Writes the entry file and one file for each of `stages`, beginning with `prefix`:
-    /// `PREFIX-entry.gguf`, `PREFIX-stage-1-of-2.gguf`, … `progress` hears of bytes written.
-    /// Files appear under their names only when they are whole. Returns their paths.
+    /// `PREFIX-entry.gguf`, `PREFIX-stage-1-of-2.gguf`, … `progress` is called with the number of
+    /// bytes just written. Files appear under their names only when they are complete. Returns
+    /// their paths.
     ///
     /// # Errors
-    /// [`SplitError::Layers`] when `stages` is no partition of the layers in order,
+    /// [`SplitError::Layers`] when `stages` is not a partition of the layers in order,
     /// [`SplitError::Write`] when a file cannot be written.
     pub fn write(
         &self,
@@ -234,6 +164,7 @@ impl SplittableModel {
             jobs.push((path, self.stage(layers)));
         }
         self.check_owned(jobs.iter().flat_map(|(_, (_, parts))| parts));
+        // Planned and checked as a whole before the first byte is written.
         for (path, (metadata, parts)) in &jobs {
             self.write_file(path, metadata, parts, progress)
                 .map_err(|source| SplitError::Write { path: path.clone(), source })?;
@@ -257,7 +188,7 @@ impl SplittableModel {
         Ok(())
     }
 
-    /// Every tensor of the model was given to someone, and only shared and tied ones to several.
+    /// Asserts that every tensor is in some file, and only shared and tied ones in several.
     fn check_owned<'a>(&self, parts: impl Iterator<Item = &'a PlannedTensor<'a>>) {
         let mut copies: BTreeMap<&str, usize> = BTreeMap::new();
         parts.filter_map(|part| part.from).for_each(|t| *copies.entry(&t.name).or_default() += 1);
@@ -336,6 +267,7 @@ impl SplittableModel {
             {
                 continue;
             }
+            // Arrays with an entry per layer (head counts, widths) are cut like the layers.
             let sliced = match (key_of_model, value) {
                 (Some(_), Value::Array(array)) if array.len == u64::from(self.layers) => {
                     Value::Array(slice(array, layers))
@@ -357,8 +289,8 @@ impl SplittableModel {
         metadata
     }
 
-    /// Which of `layers` look through a window, where a rule over layer numbers says so: the
-    /// rule would be wrong for renumbered layers.
+    /// Which of `layers` have a sliding window, for architectures that compute it from the layer's
+    /// number: for renumbered layers that would give another result.
     fn window_pattern(&self, layers: &Range<u32>) -> Option<Array> {
         if self.header.architecture() != Some("gemma3") {
             return None;
@@ -384,7 +316,7 @@ impl SplittableModel {
         let written = self.write_parts(&unfinished, metadata, parts, progress);
         let published = written.and_then(|()| Ok(std::fs::rename(&unfinished, path)?));
         if published.is_err() {
-            // It may never have been created; the first error is the one to tell.
+            // It may never have been created; the first error is the one to report.
             let _ = std::fs::remove_file(&unfinished);
         }
         published
@@ -492,37 +424,7 @@ fn check_tensors(header: &Header, layers: u32) -> Result<(), SplitError> {
     }
 }
 
-/// Cuts `costs` into `parts` runs whose greatest sum is least.
-fn partition(costs: &[u64], parts: usize) -> Vec<Range<u32>> {
-    let most = costs.iter().copied().max().unwrap_or(0);
-    let (mut low, mut high) = (most, costs.iter().sum());
-    while low < high {
-        let middle = low + (high - low) / 2;
-        match cut(costs, parts, middle).len() <= parts {
-            true => high = middle,
-            false => low = middle + 1,
-        }
-    }
-    cut(costs, parts, low)
-}
-
-/// Fills runs up to `limit`, leaving at least one item for every run still to come.
-fn cut(costs: &[u64], parts: usize, limit: u64) -> Vec<Range<u32>> {
-    let (mut runs, mut start, mut sum) = (Vec::new(), 0, 0u64);
-    for (index, &cost) in costs.iter().enumerate() {
-        let items_left = costs.len() - index;
-        let runs_left = parts.saturating_sub(runs.len() + 1);
-        if index > start && (sum + cost > limit || items_left <= runs_left) {
-            runs.push(start as u32..index as u32);
-            (start, sum) = (index, 0);
-        }
-        sum += cost;
-    }
-    runs.push(start as u32..costs.len() as u32);
-    runs
-}
-
-/// FNV-1a over the tensors' descriptions and the beginning of each one's data.
+/// A hash (FNV-1a) of the tensors' descriptions and the beginning of each one's data.
 fn fingerprint(path: &Path, header: &Header) -> io::Result<u64> {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut add = |bytes: &[u8]| {
@@ -543,43 +445,4 @@ fn fingerprint(path: &Path, header: &Header) -> io::Result<u64> {
         add(&sample);
     }
     Ok(hash)
-}
-
-#[cfg(test)]
-mod tests {
-    //! Choosing layers; whole files are tested with llama.cpp in `tests/llama/staged.rs`.
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn a_partition_is_one_and_is_balanced(
-            costs in prop::collection::vec(1..50u64, 1..40),
-            parts in 1..9usize,
-        ) {
-            prop_assume!(parts <= costs.len());
-            let runs = partition(&costs, parts);
-            prop_assert_eq!(runs.len(), parts);
-            let mut next = 0;
-            for run in &runs {
-                prop_assert_eq!(run.start, next);
-                prop_assert!(run.end > run.start);
-                next = run.end;
-            }
-            prop_assert_eq!(next as usize, costs.len());
-            let sum = |run: &Range<u32>| costs[run.start as usize..run.end as usize].iter().sum::<u64>();
-            let worst = runs.iter().map(sum).max().unwrap();
-            let most = costs.iter().copied().max().unwrap();
-            let even = costs.iter().sum::<u64>().div_ceil(parts as u64);
-            prop_assert!(worst <= even + most, "{worst} of {even} + {most}");
-        }
-    }
-
-    #[test]
-    fn names_say_where_tensors_belong() {
-        assert_eq!(owner("blk.12.attn_q.weight"), Some(Owner::Layer(12, "attn_q.weight")));
-        assert_eq!(owner("output_norm.bias"), Some(Owner::Norm));
-        assert_eq!(owner("blk.x.attn_q.weight"), None);
-        assert_eq!(owner("mm.0.weight"), None);
-    }
 }

@@ -1,0 +1,57 @@
+//! The metadata of a stage file: which layers of which model it holds.
+
+use crate::gguf::{Header, Value, ValueKind};
+
+/// Version of the keys `loquent.stage.*`.
+pub const STAGE_VERSION: u32 = 1;
+
+/// The place of a stage file in the whole model; the metadata keys `loquent.stage.*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StageKeys {
+    /// Identifies the whole model: equal in all files of one split.
+    pub fingerprint: u64,
+    /// First layer, counted in the whole model.
+    pub first_layer: u32,
+    /// Layers in this file.
+    pub layers: u32,
+    /// Layers of the whole model.
+    pub all_layers: u32,
+}
+
+impl StageKeys {
+    /// The keys of a stage file; `None` for other files.
+    pub fn of(header: &Header) -> Option<Self> {
+        let number = |key: &str| header.get(&format!("loquent.stage.{key}"))?.as_u64();
+        let small = |key: &str| number(key).and_then(|n| u32::try_from(n).ok());
+        let keys = Self {
+            fingerprint: number("fingerprint")?,
+            first_layer: small("first_layer")?,
+            layers: small("layers")?,
+            all_layers: small("all_layers")?,
+        };
+        let end = keys.first_layer.checked_add(keys.layers)?;
+        (small("version")? == STAGE_VERSION && end <= keys.all_layers).then_some(keys)
+    }
+
+    /// Whether this is the entry file: embeddings and tokenizer, no layers.
+    pub fn is_entry(self) -> bool {
+        self.layers == 0
+    }
+
+    /// Whether the head is in this file.
+    pub fn is_last(self) -> bool {
+        !self.is_entry() && self.first_layer + self.layers == self.all_layers
+    }
+
+    pub(super) fn metadata(self) -> Vec<(String, Value)> {
+        [
+            ("version", Value::u32(STAGE_VERSION)),
+            ("fingerprint", Value::Unsigned(ValueKind::U64, self.fingerprint)),
+            ("first_layer", Value::u32(self.first_layer)),
+            ("layers", Value::u32(self.layers)),
+            ("all_layers", Value::u32(self.all_layers)),
+        ]
+        .map(|(key, value)| (format!("loquent.stage.{key}"), value))
+        .into()
+    }
+}
