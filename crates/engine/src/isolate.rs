@@ -3,7 +3,7 @@
 //! A sequence whose numbers overflow writes NaN into its KV cells. llama.cpp's attention
 //! masks other sequences' cells by adding negative infinity, which leaves NaN as it is:
 //! its kernel for many queries reads 64 cells at once, masked ones among them, and so
-//! gives NaN to every sequence with a cell beside a broken one, even after the broken
+//! gives NaN to every sequence with a cell next to a broken one, even after the broken
 //! sequence was freed. Its kernel for fewer queries skips masked cells. Batches are
 //! therefore cut into small ones while broken cells may exist. This was read in the source of
 //! the CPU back end with flash attention, and tried on it. Without flash attention every

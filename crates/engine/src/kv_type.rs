@@ -9,7 +9,7 @@ pub enum KvType {
     /// 32-bit floats: twice the memory of `F16`. Turns flash attention off, so that an answer
     /// does not depend on what else is in the batch.
     F32,
-    /// 16-bit floats.
+    /// 16-bit floats; the default, and the only type that the attention kernel here reads.
     #[default]
     F16,
     /// 8-bit blocks: about half the memory of `F16`; needs flash attention.

@@ -18,15 +18,15 @@ pub struct Bounds {
 /// The bound that a request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// [`Bounds::max_inflight_requests`].
-    #[error("{limit} requests are in flight, as many as this server accepts")]
+    /// The request exceeds [`Bounds::max_inflight_requests`].
+    #[error("{limit} requests are in flight, the most this server accepts")]
     Requests {
         /// The bound that was reached.
         limit: usize,
         /// Time until it is worth trying again.
         retry_after: Duration,
     },
-    /// [`Bounds::max_queued_tokens`].
+    /// Its prompts exceed [`Bounds::max_queued_tokens`].
     #[error("the prompts in the queue would exceed {limit} tokens")]
     Tokens {
         /// The bound that was reached.

@@ -38,7 +38,7 @@ pub struct Prefix {
 pub struct KvAccounting {
     capacity_cells: u32,
     used_cells: u32,
-    /// By slot.
+    /// Indexed by slot.
     rows: Vec<SlotRuns>,
     runs: Vec<CellRun>,
     /// Places in `runs` to be used again.

@@ -36,7 +36,7 @@ pub struct Capacity {
 /// Consecutive tokens of one sequence inside a [`Batch`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// The sequence's slot.
+    /// The slot of the sequence.
     pub slot: Slot,
     /// Position of the span's first token in its sequence.
     pub start: u32,

@@ -1,6 +1,6 @@
 //! Stop strings, found across token borders.
 
-/// What [`StopMatcher::push`] found.
+/// The result of [`StopMatcher::push`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Match {
     /// No stop string so far.

@@ -5,7 +5,7 @@ use crate::token::TokenId;
 /// How [`Vocab::encode`] treats special tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Encode {
-    /// Put the model's begin-of-sequence token first, where it has one and wants it.
+    /// Put the model's begin-of-sequence token first, if it has one and uses it.
     pub add_bos: bool,
     /// Read special tokens written in the text (`<|im_end|>`) as those tokens.
     /// Off for text that users wrote.

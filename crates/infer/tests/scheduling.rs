@@ -193,8 +193,8 @@ struct Flight {
 struct Bench {
     scheduler: Scheduler,
     runner: ToyRunner,
-    /// Batches in flight at once. The runner computes when a batch is submitted, and hears
-    /// what is asked of it later in its order, as a pipeline does.
+    /// Batches in flight at once. The runner computes when a batch is submitted, and
+    /// later calls apply in their order, as in a pipeline.
     groups: usize,
     flights: VecDeque<Flight>,
     now: Duration,
@@ -497,7 +497,7 @@ fn requests_join_and_leave_between_steps() {
     let before = bench.generated[&0].len();
     bench.submit(&work(1, vec![20, 21], 30));
     let step = bench.step();
-    assert_eq!(step.rows, 2, "the second request is computed beside the first");
+    assert_eq!(step.rows, 2, "the second request is computed together with the first");
     assert_eq!(bench.generated[&0].len(), before + 1);
     assert_eq!(bench.generated[&1].len(), 1);
 }
@@ -632,7 +632,7 @@ fn who_is_cancelled_in_flight_leaves_with_its_batch() {
     bench.scheduler.cancel(&mut bench.runner, Tag(0));
     assert!(bench.scheduler.has_work(), "its batch is still out");
     let step = bench.step();
-    assert!(step.events.is_empty(), "nobody hears of it");
+    assert!(step.events.is_empty(), "no event is reported");
     assert_eq!((bench.runner.used_cells(), bench.scheduler.has_work()), (0, false));
 }
 

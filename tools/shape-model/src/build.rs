@@ -12,12 +12,12 @@ use crate::shape::{ModelShape, Tensor};
 use crate::vocab::Vocabulary;
 use crate::weights::RandomWeights;
 
-/// What to write and where.
+/// The model to write, and its file.
 #[derive(Debug, Clone)]
 pub struct BuildOrder {
-    /// Sizes; the vocabulary's length must be that of `vocabulary`.
+    /// The model's sizes; the vocabulary's length must be that of `vocabulary`.
     pub shape: ModelShape,
-    /// Tokenizer.
+    /// The tokenizer to write into it.
     pub vocabulary: Vocabulary,
     /// Seed of the weights.
     pub seed: u64,
@@ -29,22 +29,22 @@ pub struct BuildOrder {
     pub out: PathBuf,
 }
 
-/// How far it is.
+/// Progress of [`build`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BuildProgress {
     /// Weights drawn so far, of how many.
     Drawing {
-        /// Drawn.
+        /// Weights drawn so far.
         done: u64,
-        /// All.
+        /// Weights of the model.
         all: u64,
     },
-    /// The quantiser works (it tells nothing about how far it is).
+    /// The quantiser works (it does not report its progress).
     Quantising,
 }
 
-/// Writes the model. The file appears under its name only when it is whole; beside it, 2 bytes
-/// per weight are needed for a while.
+/// Writes the model. The file appears under its name only when it is complete; meanwhile a
+/// temporary file takes 2 bytes per weight.
 ///
 /// # Errors
 /// A file that cannot be written, or a shape that llama.cpp's quantiser refuses.

@@ -14,8 +14,8 @@ use shape_model::{
 /// Tokens that `--check` decodes.
 const CHECKED_TOKENS: usize = 64;
 
-/// Writes a GGUF of a real model's shape with random weights, quantised by llama.cpp: as fast and
-/// as large as the model it stands for, without a download. What it says is noise.
+/// Writes a GGUF file with a real model's shape and random weights, quantised by llama.cpp: as fast
+/// and as large as the real model, without a download. Its text is noise.
 #[derive(Parser)]
 #[command(
     version,
@@ -32,7 +32,7 @@ struct Arguments {
     /// One of the shapes of --list
     #[arg(required_unless_present = "list")]
     shape: Option<String>,
-    /// The file to write
+    /// File to write; replaced if it exists
     #[arg(long, short, value_name = "FILE", required_unless_present = "list")]
     out: Option<PathBuf>,
     /// How the weights are stored: F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, Q3_K_M or Q2_K
@@ -56,7 +56,7 @@ struct Arguments {
     /// Load the file afterwards and decode some tokens with it
     #[arg(long)]
     check: bool,
-    /// List the shapes
+    /// List the known shapes and exit
     #[arg(long)]
     list: bool,
 }
@@ -100,7 +100,7 @@ fn order(arguments: Arguments) -> anyhow::Result<BuildOrder> {
     let name = arguments.shape.context("no shape was named")?;
     let Some(mut shape) = ModelShape::named(&name) else {
         let names = SHAPES.map(|shape| shape.name).join(", ");
-        bail!("there is no shape `{name}`; there are {names}");
+        bail!("unknown shape `{name}`; use one of {names}");
     };
     let pre = match shape.architecture {
         Architecture::Qwen3 => "qwen2",

@@ -18,7 +18,7 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// llama.cpp's name.
+    /// The name of the architecture in GGUF files.
     pub fn name(self) -> &'static str {
         match self {
             Architecture::Qwen3 => "qwen3",
@@ -30,17 +30,17 @@ impl Architecture {
 /// The sizes of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelShape {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// Family.
+    /// The family of tensors that it has.
     pub architecture: Architecture,
-    /// Blocks.
+    /// Number of transformer blocks.
     pub layers: u32,
     /// Size of the residual stream.
     pub width: u32,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u32,
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub kv_heads: u32,
     /// Size of one head.
     pub head_dim: u32,
@@ -52,7 +52,7 @@ pub struct ModelShape {
     pub context: u32,
 }
 
-/// The shapes there are.
+/// All known shapes.
 pub const SHAPES: [ModelShape; 3] = [
     ModelShape {
         name: "qwen3-0.6b",
@@ -97,7 +97,7 @@ pub const SHAPES: [ModelShape; 3] = [
 pub struct Tensor {
     /// Name, sizes and type.
     pub spec: TensorSpec,
-    /// Its numbers.
+    /// How its numbers are drawn.
     pub fill: Fill,
 }
 
@@ -133,12 +133,12 @@ impl Tensor {
 }
 
 impl ModelShape {
-    /// The shape of that name.
+    /// The known shape called `name`.
     pub fn named(name: &str) -> Option<ModelShape> {
         SHAPES.into_iter().find(|shape| shape.name == name)
     }
 
-    /// Number of weights.
+    /// Number of weights of all tensors.
     pub fn parameters(&self) -> u64 {
         self.tensors().iter().map(|tensor| tensor.spec.dims.iter().product::<u64>()).sum()
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use loquent_engine::gguf::{Array, Header, ReadLimits, Value};
 
-/// Characters that merges are made of, the frequent ones first; `Ġ` stands for a space.
+/// Characters that merges are made of, the frequent ones first; `Ġ` is a space.
 const FREQUENT: &str = "Ġetaoinshrdlcumwfgypbvkxjqz0123456789ETAOINSHRDLCUMWFGYPBVKXJQZ\
                         .,-'\"()/:;_=*<>!?#$%&+@[]{}|~^`";
 /// The tokens that end a text and that frame a message, at the end of the vocabulary.
@@ -26,9 +26,9 @@ const CHAT_TEMPLATE: &str = "{% for message in messages %}<|im_start|>{{ message
 /// A tokenizer as GGUF metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vocabulary {
-    /// The `tokenizer.*` entries.
+    /// The metadata entries whose keys begin with `tokenizer.`.
     pub metadata: Vec<(String, Value)>,
-    /// Number of tokens.
+    /// Number of tokens, which the embeddings must have too.
     pub len: u32,
 }
 
@@ -78,8 +78,8 @@ pub fn synthetic(len: u32, pre: &str) -> anyhow::Result<Vocabulary> {
     Ok(Vocabulary { metadata, len })
 }
 
-/// The character that stands for a byte in a byte-level BPE (GPT-2's table): printable bytes stand
-/// for themselves, the others for the characters from U+0100 on, in order.
+/// The character that represents a byte in a byte-level BPE (GPT-2's table): printable bytes
+/// represent themselves, the others become the characters from U+0100 on, in order.
 fn byte_symbol(byte: u8) -> char {
     let printable = |b: u8| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     if printable(byte) {

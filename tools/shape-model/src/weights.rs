@@ -15,10 +15,10 @@ const CHUNK: usize = 1 << 16;
 pub enum Fill {
     /// Normally distributed around 0.
     Normal {
-        /// Standard deviation.
+        /// Their standard deviation.
         std: f32,
     },
-    /// All 1.
+    /// Every number is 1.
     Ones,
 }
 
@@ -60,7 +60,7 @@ pub struct RandomWeights {
 }
 
 impl RandomWeights {
-    /// Weights of `seed`.
+    /// Draws the table of deviates from `seed`.
     pub fn new(seed: u64) -> RandomWeights {
         let mut random = SplitMix64::of_stream(seed, "table of normal deviates");
         let mut deviate = || {

@@ -7,9 +7,9 @@ use super::GgufError;
 pub struct TensorType(pub u32);
 
 impl TensorType {
-    /// 32-bit floats.
+    /// 32-bit floats, ggml's number 0.
     pub const F32: Self = Self(0);
-    /// 16-bit floats.
+    /// 16-bit floats, ggml's number 1.
     pub const F16: Self = Self(1);
 
     /// Elements per block and bytes per block; `None` for types unknown here.
@@ -57,7 +57,7 @@ pub struct TensorInfo {
     pub name: String,
     /// Sizes, fastest-varying first; one to four of them.
     pub dims: Vec<u64>,
-    /// Its element type.
+    /// Element type; its size is known only if [`TensorType::block`] has it.
     pub kind: TensorType,
     /// Offset of its data in bytes, from the beginning of the data section.
     pub offset: u64,

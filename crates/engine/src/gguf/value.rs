@@ -6,19 +6,19 @@ use super::GgufError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ValueKind {
-    /// Unsigned, 8 bits.
+    /// An unsigned integer of 8 bits.
     U8 = 0,
-    /// Signed, 8 bits.
+    /// A signed integer of 8 bits.
     I8 = 1,
-    /// Unsigned, 16 bits.
+    /// An unsigned integer of 16 bits.
     U16 = 2,
-    /// Signed, 16 bits.
+    /// A signed integer of 16 bits.
     I16 = 3,
-    /// Unsigned, 32 bits.
+    /// An unsigned integer of 32 bits.
     U32 = 4,
-    /// Signed, 32 bits.
+    /// A signed integer of 32 bits.
     I32 = 5,
-    /// Float, 32 bits.
+    /// A float of 32 bits.
     F32 = 6,
     /// One byte, 0 or 1.
     Bool = 7,
@@ -26,11 +26,11 @@ pub enum ValueKind {
     String = 8,
     /// Element type, 64-bit count, elements.
     Array = 9,
-    /// Unsigned, 64 bits.
+    /// An unsigned integer of 64 bits.
     U64 = 10,
-    /// Signed, 64 bits.
+    /// A signed integer of 64 bits.
     I64 = 11,
-    /// Float, 64 bits.
+    /// A float of 64 bits.
     F64 = 12,
 }
 
@@ -73,7 +73,7 @@ impl ValueKind {
 pub struct Array {
     /// Type of its elements (never [`ValueKind::Array`]).
     pub item: ValueKind,
-    /// Number of elements.
+    /// Number of elements, also of an array that was skipped.
     pub len: u64,
     /// The elements, little-endian; `None` if [`super::ReadLimits::keep_arrays`] was off.
     pub bytes: Option<Vec<u8>>,
@@ -124,16 +124,16 @@ impl Array {
     }
 }
 
-/// A metadata value.
+/// A metadata value with its type in the file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// Unsigned integers of all widths.
     Unsigned(ValueKind, u64),
     /// Signed integers of all widths.
     Signed(ValueKind, i64),
-    /// A 32-bit float.
+    /// A float of 32 bits.
     F32(f32),
-    /// A 64-bit float.
+    /// A float of 64 bits.
     F64(f64),
     /// One byte, true or false.
     Bool(bool),

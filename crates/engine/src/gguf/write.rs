@@ -10,7 +10,7 @@ use super::{DEFAULT_ALIGNMENT, GgufError, MAGIC, TensorInfo, TensorType};
 pub struct TensorSpec {
     /// Its name, for example `blk.0.attn_q.weight`.
     pub name: String,
-    /// Sizes, fastest-varying first.
+    /// Sizes, fastest-varying first; one to four of them.
     pub dims: Vec<u64>,
     /// Its element type; one of those [`TensorType::block`] knows.
     pub kind: TensorType,

@@ -76,7 +76,7 @@ fn json_rule(schema: &Value) -> String {
     let options = json!({ "whitespace_flexible": false, "whitespace_pattern": SPACE });
     let mut schema = match schema {
         Value::Object(_) => schema.clone(),
-        // `true` stands for any JSON, `false` for none.
+        // The schema `true` accepts any JSON, `false` rejects all.
         other => json!({ "allOf": [other] }),
     };
     schema["x-guidance"] = options;

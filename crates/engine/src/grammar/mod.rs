@@ -107,6 +107,7 @@ impl Compiler {
         let mut factory = ParserFactory::new_simple(&(Arc::new(ApproximateTokEnv::new(trie)) as _))
             .map_err(|error| failed(error.to_string()))?;
         factory.quiet();
+        // Verbose errors quote the whole grammar, which is the server's text, not the user's.
         factory.limits_mut().verbose_errors = false;
         let workers = Workers::start().map_err(|error| failed(error.to_string()))?;
         Ok(Self { factory, workers })

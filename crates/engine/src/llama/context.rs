@@ -108,6 +108,7 @@ impl Context {
         log::clear_errors();
         // SAFETY: the model is alive, `params` came from `llama_context_default_params`.
         let handle = unsafe { sys::llama_init_from_model(model.as_ptr(), params) };
+        // Owned at once, so that an error below frees it.
         let handle = ContextHandle(NonNull::new(handle).ok_or_else(log::take_reason)?);
         if let Some(pool) = &pool {
             // SAFETY: both are alive; the pool outlives the context by field order.
@@ -174,6 +175,7 @@ impl Context {
         // the caller's rows, neither of which is touched during the call.
         match unsafe { sys::llama_decode(self.as_ptr(), view) } {
             0 => Ok(()),
+            // The only failure after which the cache is as it was before.
             1 => Err(RunError::CacheFull),
             code => Err(RunError::Backend(format!("{} (code {code})", log::take_reason()))),
         }

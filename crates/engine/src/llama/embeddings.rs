@@ -112,7 +112,7 @@ impl Embed for Embeddings {
 
 type ToFloat = unsafe extern "C" fn(*const std::ffi::c_void, *mut f32, i64);
 
-/// ggml's conversion of a type to floats; `None` where there is none (floats themselves).
+/// ggml's conversion of a type to floats; `None` for floats themselves and unknown types.
 fn dequantise(kind: TensorType) -> Option<ToFloat> {
     // Numbers beyond those of `block` are unknown to ggml too, whose table has an end.
     kind.block()?;

@@ -25,7 +25,7 @@ use crate::staged::{Layers, StageSizes};
 /// The buffer into which the callback copies hidden states. Boxed, because llama.cpp keeps its
 /// address.
 struct HiddenCapture {
-    /// The tensor's name.
+    /// Name of the tensor to copy.
     name: String,
     width: usize,
     rows: Vec<f32>,
@@ -97,6 +97,7 @@ impl LlamaLayers {
             params.cb_eval_user_data = (&raw mut **capture).cast::<c_void>();
         }
         let context = Context::new(model, params, pool).map_err(LoadError::Backend)?;
+        // llama.cpp rounds cells up; all stages must agree, so the result is what is reported.
         let (kv_cells, context_cells, batch_tokens) = context.sizes();
         sizes.kv_cells = kv_cells;
         sizes.context_tokens = sizes.context_tokens.min(context_cells);
@@ -149,6 +150,8 @@ impl Layers for LlamaLayers {
         let (width, all) = (self.sizes.width, self.capture.is_some());
         self.context.decode_rows(&mut self.input, width, spans, all)?;
         match &self.capture {
+            // Wrong numbers of rows mean that the graph ended elsewhere: a wrong answer, not a crash,
+            // were it not refused.
             Some(capture) if capture.is_foreign || capture.rows.len() != rows.len() => {
                 let name = &capture.name;
                 let why = format!("the architecture does not end its layers in {name} as expected");

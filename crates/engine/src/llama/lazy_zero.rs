@@ -114,7 +114,7 @@ fn page_bytes() -> usize {
 
 #[cfg(test)]
 mod tests {
-    //! Everything reads as zeros, and nothing beside it changes.
+    //! Everything reads as zeros, and nothing outside changes.
     use super::*;
 
     #[test]

@@ -50,6 +50,7 @@ fn start() {
         log::install();
         // SAFETY: called once, before every other function of the library.
         unsafe { sys::llama_backend_init() }
+        // Only on Linux does giving pages back make them read as zeros.
         // SAFETY: as above.
         #[cfg(target_os = "linux")]
         unsafe {

@@ -61,9 +61,9 @@ pub enum LoadError {
     /// The file cannot be read.
     #[error("cannot read model file {}: {source}", .path.display())]
     Unreadable {
-        /// The model's file.
+        /// Path of the model's file.
         path: PathBuf,
-        /// The system's error.
+        /// The system's error for it.
         source: io::Error,
     },
     /// The file does not begin like a GGUF file.
@@ -75,7 +75,7 @@ pub enum LoadError {
         .path.display()
     )]
     Truncated {
-        /// The model's file.
+        /// Path of the model's file.
         path: PathBuf,
         /// Least size by its header.
         needed_bytes: u64,
@@ -85,7 +85,7 @@ pub enum LoadError {
     /// A GGUF file whose header contradicts itself.
     #[error("{} is damaged: {reason}; download it again", .path.display())]
     Malformed {
-        /// The model's file.
+        /// Path of the model's file.
         path: PathBuf,
         /// Where the header contradicts itself.
         reason: String,
@@ -129,11 +129,11 @@ pub struct ModelInfo {
     pub description: String,
     /// Tokens of context it was trained with.
     pub context_train: u32,
-    /// Number of parameters.
+    /// Number of parameters, by its tensors.
     pub parameters: u64,
     /// Size of all tensors in bytes.
     pub size_bytes: u64,
-    /// Vocabulary entries.
+    /// Number of entries of the vocabulary.
     pub vocab_size: u32,
     /// Jinja source of its chat template.
     pub chat_template: Option<String>,
@@ -178,6 +178,7 @@ impl LlamaModel {
         options: &LoadOptions,
         mut progress: impl FnMut(f32) -> bool,
     ) -> Result<Arc<Self>, LoadError> {
+        // Everything that can be checked is checked before llama.cpp sees the file.
         let (header, weights_bytes) = check_files(path)?;
         check_memory(&header, weights_bytes, options)?;
         start();
@@ -334,6 +335,7 @@ unsafe extern "C" fn handle_progress(share: f32, report: *mut c_void) -> bool {
 }
 
 fn refusal(header: &Header) -> LoadError {
+    // llama.cpp returns no reason, only null: it is in the log.
     let lines = log::take_errors();
     if lines.iter().any(|line| line.contains("unknown model architecture")) {
         let name = header.architecture().unwrap_or("(none)").to_owned();
@@ -358,6 +360,8 @@ fn describe(model: NonNull<sys::llama_model>) -> ModelInfo {
             sys::llama_model_n_ctx_train(ptr),
             sys::llama_model_n_params(ptr),
             sys::llama_model_size(ptr),
+            // Recurrent layers fold the past into one state, sliding windows drop old positions:
+            // neither can go back to an earlier one.
             sys::llama_model_is_recurrent(ptr)
                 || sys::llama_model_is_hybrid(ptr)
                 || sys::llama_model_n_swa(ptr) > 0,

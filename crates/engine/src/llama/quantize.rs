@@ -11,7 +11,7 @@ use super::{log, start, sys};
 /// importance matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quant {
-    /// 16-bit floats.
+    /// 16-bit floats, not quantised.
     F16,
     /// 8.5 bits a weight.
     Q8_0,

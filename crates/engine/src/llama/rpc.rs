@@ -114,7 +114,7 @@ mod tests {
     fn a_server_that_is_not_there_is_an_error_and_no_abort() {
         assert_eq!(add_servers(&[]), Ok(()));
         start();
-        // Port 1 is privileged and unused; builds without the back end say that first.
+        // Port 1 is privileged and unused; builds without the back end fail earlier.
         let error = add_servers(&["127.0.0.1:1".to_owned()]).unwrap_err();
         assert!(error.contains("127.0.0.1:1") || error.contains("GGML_RPC=ON"), "{error}");
     }

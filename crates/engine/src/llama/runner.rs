@@ -21,7 +21,7 @@ pub enum FlashAttention {
     /// logits, so that greedy text may depend on what else is in the batch.
     #[default]
     Auto,
-    /// Always.
+    /// Also with [`KvType::F32`].
     On,
     /// Never. A sequence with NaN then breaks the others of a unified cache.
     Off,
@@ -112,6 +112,7 @@ impl LlamaRunner {
         let (context_train, partial) = (model.info().context_train, model.info().partial_history);
         let context = Context::new(model, params, pool).map_err(LoadError::Backend)?;
         let (kv_cells, context_cells, batch_tokens) = context.sizes();
+        // A longer context than the model was trained with is possible, but only if asked for.
         let longest = match options.context_tokens {
             0 => context_train,
             tokens => tokens,
@@ -273,6 +274,7 @@ impl Runner for LlamaRunner {
 
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
         self.check_batch(batch)?;
+        // Callers may pass rows of earlier calls; only those of this one are put in order.
         let before = sampled.len();
         if self.tainted {
             let all: Vec<usize> = (0..batch.spans.len()).collect();
@@ -352,6 +354,7 @@ pub(super) fn params(options: &RunnerOptions, threads: NonZeroU16) -> sys::llama
     // SAFETY: plain struct out.
     let mut params = unsafe { sys::llama_context_default_params() };
     params.n_ctx = options.kv_cells;
+    // One decode row of every slot must fit a batch.
     params.n_batch = options.batch_tokens.max(options.slots.into());
     params.n_ubatch = options.pass_tokens.min(params.n_batch);
     params.n_seq_max = options.slots.into();

@@ -66,7 +66,7 @@ impl Cells {
     pub(super) fn cut(&mut self, slot: usize, len: usize) {
         let held = &mut self.slots[slot];
         held.tokens.truncate(len);
-        // A cut beyond the end is none, as in llama.cpp.
+        // A cut beyond the end has no effect, as in llama.cpp.
         let from = len.min(held.cells.len());
         for cell in held.cells.drain(from..) {
             let holders = &mut self.holders[cell as usize];

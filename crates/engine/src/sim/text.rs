@@ -43,7 +43,7 @@ impl SimText {
         Self { seed, script, length }
     }
 
-    /// Its `i`-th token.
+    /// The token at index `i` of the answer.
     pub(super) fn token(&self, i: u64) -> TokenId {
         if let Some(&token) = self.script.as_ref().and_then(|script| script.get(i as usize)) {
             return token;
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_said_word_for_word() {
+    fn a_script_is_repeated_word_for_word() {
         let how = Encode { add_bos: false, parse_special: true };
         let asked = "say=no<|im_end|>Please say={\"a\": \"é the\"}<|im_end|>\n<|im_start|>";
         let answer = SimText::to(&SimVocab.encode(asked, how).unwrap());

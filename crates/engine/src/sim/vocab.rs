@@ -3,11 +3,11 @@
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
-/// Ends a generation.
+/// The token that ends a text, and with it a generation.
 pub(super) const END_OF_TEXT: TokenId = 256;
-/// Ends a turn, and with it a generation. (257 begins one.)
+/// The token that ends a turn, and with it a generation. (257 begins one.)
 pub(super) const TURN_END: TokenId = 258;
-/// The first word.
+/// The first of the words' tokens.
 pub(super) const FIRST_WORD: TokenId = 259;
 
 const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];

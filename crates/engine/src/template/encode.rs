@@ -22,7 +22,7 @@ fn is_control(vocab: &dyn Vocab, token: TokenId) -> bool {
 }
 
 /// Tokenizes a prompt, each segment by its own rule, with the begin-of-sequence token
-/// first where the model wants one and the template has not written it.
+/// first if the model uses one and the template has not written it.
 ///
 /// # Errors
 /// [`EncodeError`].
@@ -48,7 +48,7 @@ pub fn encode_segments(
 /// A conversation as a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChatPrompt {
-    /// The prompt's tokens.
+    /// The prompt as tokens.
     pub tokens: Vec<TokenId>,
     /// Whether it ends with `<think>`, so that the answer begins with reasoning.
     pub thinking: bool,

@@ -8,7 +8,7 @@
 //! **Text that users wrote never becomes special tokens.** A template writes special
 //! tokens as text (`<|im_end|>`), so its output must be tokenized with special tokens
 //! parsed, and a user who writes the same text would end their turn. Therefore strings
-//! that contain special tokens ([`ChatTemplate::render`]'s `is_special` says so, exactly)
+//! that contain special tokens ([`ChatTemplate::render`]'s `is_special` decides that, exactly)
 //! are replaced by markers before rendering and put back afterwards, as [`PromptSegment`]s that
 //! are tokenized as plain text. Strings without special tokens, nearly all, are
 //! rendered as they are: tokens may then merge across their borders, as in training.
@@ -153,9 +153,9 @@ pub struct Conversation<'a> {
 /// A part of a prompt's text that is tokenized in one way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptSegment {
-    /// The text.
+    /// The text as rendered.
     pub text: String,
-    /// Whether special tokens written in it are meant as such.
+    /// Whether special tokens written in it become those tokens.
     pub special: bool,
 }
 
@@ -198,7 +198,7 @@ impl ChatTemplate {
         };
         let plain = variables(conversation, &messages);
         let text = self.render_text(conversation, &plain)?;
-        // Nearly always no string is special, and the plain rendering is the prompt. Otherwise it
+        // In nearly all requests no string is special, and the plain rendering is the prompt. Else it
         // is rendered twice: the plain text is what the model must see, the marked one shows where
         // in it the users' strings are.
         let (marked, strings) = splice::mark(&plain, conversation.nonce, is_special);

@@ -62,7 +62,7 @@ fn prefix(nonce: u128) -> String {
     format!("m{nonce:032x}x")
 }
 
-/// Splits `text`, the true rendering, at the strings that stand in it where
+/// Splits `text`, the true rendering, at the strings that it contains where
 /// `marked_text` has their markers. `None` where the two do not correspond.
 pub(super) fn segments(
     text: &str,

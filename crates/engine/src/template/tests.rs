@@ -1,4 +1,4 @@
-//! Templates as models have them, hostile text kept apart, hostile templates bounded.
+//! Templates as models have them; hostile text stays text, hostile templates are bounded.
 
 use loquent_infer::vocab::{Encode, Vocab};
 use proptest::prelude::*;

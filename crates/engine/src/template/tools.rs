@@ -34,12 +34,12 @@ const HOW_TO_CALL: &str = "You can call the functions below. To call one, answer
 /// `messages` for a template without tools: `tools` are described in the system message, calls and
 /// their results become text.
 pub(super) fn as_text(messages: &[ChatMessage], tools: &[Value]) -> Vec<ChatMessage> {
-    let mut told: Vec<ChatMessage> = Vec::with_capacity(messages.len() + 1);
+    let mut written: Vec<ChatMessage> = Vec::with_capacity(messages.len() + 1);
     if !tools.is_empty() {
-        told.push(ChatMessage::new("system", describe(tools)));
+        written.push(ChatMessage::new("system", describe(tools)));
     }
     for (i, message) in messages.iter().enumerate() {
-        match (message.role.as_str(), told.last_mut()) {
+        match (message.role.as_str(), written.last_mut()) {
             // One system message, the user's words first: many templates refuse a second one.
             ("system", Some(first)) if i == 0 => {
                 let own = message.content.clone().unwrap_or_default();
@@ -52,12 +52,12 @@ pub(super) fn as_text(messages: &[ChatMessage], tools: &[Value]) -> Vec<ChatMess
                 text.push('\n');
                 text.push_str(&response(message));
             }
-            ("tool", _) => told.push(ChatMessage::new("user", response(message))),
-            _ if !message.tool_calls.is_empty() => told.push(with_calls_as_text(message)),
-            _ => told.push(message.clone()),
+            ("tool", _) => written.push(ChatMessage::new("user", response(message))),
+            _ if !message.tool_calls.is_empty() => written.push(with_calls_as_text(message)),
+            _ => written.push(message.clone()),
         }
     }
-    told
+    written
 }
 
 fn describe(tools: &[Value]) -> String {

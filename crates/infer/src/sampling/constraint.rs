@@ -1,4 +1,4 @@
-//! Grammars that say which tokens may come next.
+//! Grammars as constraints on the next token.
 //!
 //! This crate knows no grammar's language: a grammar is a mask over the vocabulary that is
 //! applied to the logits and advanced by the chosen token. Rows without one pay nothing.
@@ -17,7 +17,7 @@ pub trait Grammar: Send + Sync {
 
 /// The state of one completion in its grammar.
 pub trait Constraint: Send {
-    /// The tokens that may come next: bit `i % 32` of word `i / 32` stands for token `i`,
+    /// The tokens that may come next: bit `i % 32` of word `i / 32` belongs to token `i`,
     /// and tokens beyond the last word may not. At the grammar's end only end tokens may.
     ///
     /// # Errors

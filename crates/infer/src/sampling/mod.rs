@@ -222,7 +222,7 @@ impl Sampler {
         Ok(SampledToken { token, logprobs })
     }
 
-    /// Chooses `token`, whose logit stands `lead` above all others, without their row.
+    /// Chooses `token`, whose logit is `lead` above all others, without their row.
     ///
     /// `None`, and nothing is remembered, if the row could matter: the request wants
     /// log-probabilities, changes logits or has a grammar, or its temperature leaves the

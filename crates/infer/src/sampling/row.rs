@@ -30,7 +30,7 @@ pub(super) fn scan(logits: &[f32], maxima: &mut Vec<f32>) -> Result<f32, RowErro
 /// The maximum of a chunk, and whether it holds a NaN (which no maximum shows).
 fn chunk_max(chunk: &[f32]) -> (f32, bool) {
     let (groups, rest) = chunk.as_chunks::<LANES>();
-    // A comparison, not `f32::max`: it maps to one instruction, and NaN is counted beside it.
+    // A comparison, not `f32::max`: it maps to one instruction, and NaN is counted separately.
     let mut max = [f32::NEG_INFINITY; LANES];
     let mut nans = [0u32; LANES];
     for group in groups {
@@ -57,7 +57,7 @@ pub(super) fn first_at(logits: &[f32], maxima: &[f32], max: f32) -> usize {
 /// library's function it becomes vector code, five to ten times faster over a row.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    // 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits.
+    // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let t = x.max(-87.0) * std::f32::consts::LOG2_E;
     let rounded = t + ROUND;

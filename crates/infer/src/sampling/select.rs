@@ -29,7 +29,7 @@ pub(super) struct LogitRow<'a> {
     pub(super) maxima: &'a [f32],
     /// Maximum of the row; finite.
     pub(super) max: f32,
-    /// 1 / temperature.
+    /// The inverse of the temperature.
     pub(super) scale: f32,
 }
 

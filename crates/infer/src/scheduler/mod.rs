@@ -48,7 +48,7 @@ pub struct Limits {
 #[derive(Debug)]
 struct Sequence {
     tag: Tag,
-    /// Prompt and completion.
+    /// The prompt, then the completion so far.
     tokens: Vec<TokenId>,
     prompt_len: usize,
     max_tokens: u32,

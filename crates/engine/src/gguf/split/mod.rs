@@ -29,7 +29,7 @@ use super::{
 use owner::{Owner, owner};
 use partition::partition;
 
-/// Rows of the vocabulary of stages that have no head: enough for llama.cpp, which wants one.
+/// Rows of the vocabulary of stages that have no head: enough for llama.cpp, which requires one.
 const DUMMY_VOCAB: u64 = 32;
 /// Assumed length of a text: how many keys and values, in 16 bits, a layer reads in a step.
 const TYPICAL_TOKENS: u64 = 1024;
@@ -46,7 +46,7 @@ pub enum SplitError {
     /// The model's file is not a usable GGUF file, or cannot be read.
     #[error("{}: {source}", .path.display())]
     Model {
-        /// The model's file.
+        /// Path of the model's file.
         path: PathBuf,
         /// Why it cannot be used.
         source: GgufError,
@@ -60,7 +60,7 @@ pub enum SplitError {
     /// A stage file could not be written.
     #[error("cannot write {}: {source}", .path.display())]
     Write {
-        /// The stage file.
+        /// Path of the stage file.
         path: PathBuf,
         /// Why it cannot be written.
         source: GgufError,
@@ -114,7 +114,7 @@ impl SplittableModel {
         }
         // A decode step is bound by memory, so bytes read are a good measure of its time.
         let kv_bytes = self.header.kv_elements().saturating_mul(2 * TYPICAL_TOKENS);
-        // Never more than all weights, whatever the header says.
+        // A header with absurd sizes must not outweigh the weights.
         let kv_bytes = (kv_bytes / u64::from(self.layers)).min(self.total_bytes());
         let cost = |layer| self.layer_bytes(layer) + kv_bytes;
         let mut costs: Vec<u64> = (0..self.layers).map(cost).collect();
@@ -230,7 +230,7 @@ impl SplittableModel {
         let mut parts = Vec::new();
         let mut vocab = DUMMY_VOCAB;
         if is_last {
-            // llama.cpp takes these as the head where there is no tensor of that name.
+            // Tied weights: without `output.weight`, llama.cpp uses the embeddings as the head.
             let head = self.find("output.weight").unwrap_or(embeddings);
             vocab = head.dims.get(1).copied().unwrap_or(0);
             parts.push(copy(head, embeddings.name.clone()));

@@ -127,7 +127,7 @@ fn transposed(rows: &[[f32; LANES]; LANES]) -> [__m512; LANES] {
     columns
 }
 
-/// Writes the first `width` columns of the first `height` rows, each to where `to` says.
+/// Writes the first `width` columns of the first `height` rows, column `i` to `to(i)`.
 ///
 /// # Safety
 /// There is room for `height` floats.

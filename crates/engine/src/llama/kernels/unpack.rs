@@ -188,7 +188,7 @@ pub(super) fn q6_k(block: &[u8; 210]) -> UnpackedBlock {
     // SAFETY: sixteen bytes of scales.
     let bytes = unsafe { _mm_loadu_si128(block.as_ptr().add(192).cast()) };
     let scales = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), unit);
-    // The quants stand for -32 to 31.
+    // The quants 0 to 63 mean -32 to 31.
     let mins = _mm512_mul_ps(scales, _mm512_set1_ps(32.0));
     UnpackedBlock::new([a, b, c, d], scales, mins)
 }

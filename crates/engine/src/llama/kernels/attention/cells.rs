@@ -84,6 +84,8 @@ fn follows(row: &[u16], next: &[u16]) -> bool {
     let mut more = 0;
     for (lanes, next) in row.as_chunks::<MASK_LANES>().0.iter().zip(next.as_chunks().0) {
         let (before, after) = (seen(lanes), seen(next));
+        // Biases are compared too: with a bias per position (not only 0 and minus infinity) two
+        // queries may see the same cells differently.
         // SAFETY: 32 numbers of 16 bits each.
         let differ = unsafe {
             let [lanes, next] = [lanes, next].map(|l| _mm512_loadu_si512(l.as_ptr().cast()));

@@ -3,9 +3,9 @@
 //! llama.cpp's kernel visits, for each query and head, every cell of a unified cache, those of
 //! other sequences and of kept prefixes included, and looks up in the mask whether it counts.
 //! Here the mask is read once per query and group of heads, many cells at a time, and the cells
-//! that count are read once for all heads that share them, and for up to eight rows of a prompt. What a step
-//! costs depends on its own sequences, not on what else the cache keeps; and a masked cell's
-//! numbers, NaN included, reach no other sequence.
+//! that count are read once for all heads that share them, and for up to eight rows of a prompt.
+//! What a step costs depends on its own sequences, not on what else the cache keeps; and a masked
+//! cell's numbers, NaN included, reach no other sequence.
 
 mod cells;
 mod micro_kernel;
@@ -85,6 +85,7 @@ impl<'a> Attention<'a> {
         // SAFETY: a part of the memory for each thread, aligned; plain numbers, which any bytes
         // are.
         let (mut cells, scores) = unsafe {
+            // Floats first, then indices, each thread its own: nothing is shared but the queue.
             let own = memory.add(memory.align_offset(64) + queue.thread * self.thread_bytes());
             let floats = own.cast::<f32>();
             let part = |i: usize, parts| {
