@@ -57,6 +57,7 @@ enum Subcommands {
 }
 
 fn main() -> ExitCode {
+    // Arguments first: `--help` and errors in them need no log.
     let cli = Cli::parse();
     start_log();
     match run(cli.command) {

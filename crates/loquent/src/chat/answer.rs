@@ -79,6 +79,7 @@ impl TimedAnswer {
 
     /// Tokens per second from the first to the last text, if the server counted the tokens.
     pub fn tokens_per_second(&self) -> Option<f64> {
+        // The first token belongs to the time to first token, so it is not counted here.
         let later = self.usage?.completion_tokens.checked_sub(1).filter(|later| *later > 0)?;
         let seconds = self.streamed.as_secs_f64();
         (seconds > 0.0).then(|| later as f64 / seconds)

@@ -46,6 +46,7 @@ impl Arriving {
         match self {
             Arriving::Delivered(answer) => {
                 let Some(step) = answer.next().await? else { return Ok(None) };
+                // The client has merged what arrived together, so this is when it can be shown.
                 let at = Instant::now();
                 step.into_deltas()?.into_iter().for_each(|delta| content.add(delta));
                 Ok(Some((at, content)))
@@ -111,6 +112,7 @@ impl PartialAnswer {
             if content.text.is_empty() {
                 continue;
             }
+            // Only text counts: a first chunk often has nothing but the role.
             self.first_at.get_or_insert(at);
             self.last_at = Some(at);
             self.text.push_str(&content.text);

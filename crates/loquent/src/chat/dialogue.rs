@@ -61,6 +61,7 @@ impl Dialogue {
         let mut stop = std::pin::pin!(stop);
         let mut arrived = PartialAnswer::default();
         let begun = tokio::select! {
+            // Ctrl-C first: an answer that is always ready must not starve it.
             biased;
             () = &mut stop => None,
             begun = self.begin(prompt) => Some(begun?),
@@ -79,6 +80,8 @@ impl Dialogue {
             }
         }
         let answer = TimedAnswer { transport, resumes, ..arrived.into_answer(ending, asked_at) };
+        // A turn without an answer would make two user messages in a row, which strict chat
+        // templates refuse.
         if !answer.text.is_empty() {
             self.turns.push((prompt.to_owned(), answer.text.clone()));
         }

@@ -74,6 +74,7 @@ impl<W: Write> Screen<W> {
     /// Those of writing.
     pub fn answer(&mut self, text: &str) -> io::Result<()> {
         let text = if self.style.terminal { harmless(text) } else { Cow::Borrowed(text) };
+        // Of the text, not of what is written: erasing and wrapping add line ends of their own.
         if let Some(last) = text.chars().next_back() {
             self.line_open = last != '\n';
         }

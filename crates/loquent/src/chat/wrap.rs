@@ -173,28 +173,48 @@ mod tests {
         assert_eq!(shown(&["``", "`sh\nls --all --human\n`", "``\nand so on"], 8), rows);
     }
 
+    /// `text` in pieces, cut after each of these numbers of characters.
+    fn pieces<'a>(text: &'a str, cuts: &[usize]) -> Vec<&'a str> {
+        let (mut pieces, mut rest) = (Vec::new(), text);
+        for &cut in cuts {
+            let at = rest.char_indices().nth(cut).map_or(rest.len(), |(at, _)| at);
+            let (piece, after) = rest.split_at(at);
+            pieces.push(piece);
+            rest = after;
+        }
+        pieces.push(rest);
+        pieces
+    }
+
     proptest! {
         #[test]
-        fn pieces_make_no_difference(
+        fn words_are_wrapped_as_in_a_text_that_is_there_at_once(
+            words in prop::collection::vec("[a-zä]{1,8}", 1..30),
+            cuts in prop::collection::vec(0usize..40, 0..30),
+            columns in 8usize..30,
+        ) {
+            let text = words.join(" ");
+            let options = textwrap::Options::new(columns)
+                .word_separator(WordSeparator::UnicodeBreakProperties)
+                .word_splitter(textwrap::WordSplitter::NoHyphenation)
+                .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit);
+            prop_assert_eq!(shown(&pieces(&text, &cuts), columns), textwrap::wrap(&text, &options));
+        }
+
+        /// Where there is no good place to break, the pieces may decide which bad one is taken.
+        #[test]
+        fn no_row_is_too_long_and_no_character_is_lost(
             words in prop::collection::vec("[a-zä,.日-]{1,9}", 1..30),
             cuts in prop::collection::vec(0usize..40, 0..30),
             columns in 4usize..30,
         ) {
             let text = words.join(" ");
-            let mut pieces = Vec::new();
-            let mut rest = text.as_str();
-            for cut in cuts {
-                let at = rest.char_indices().nth(cut).map_or(rest.len(), |(at, _)| at);
-                let (piece, after) = rest.split_at(at);
-                pieces.push(piece);
-                rest = after;
+            let rows = shown(&pieces(&text, &cuts), columns);
+            for row in &rows {
+                prop_assert!(display_width(row) <= columns, "{:?} in {} columns", row, columns);
             }
-            pieces.push(rest);
-            let options = textwrap::Options::new(columns)
-                .word_separator(WordSeparator::UnicodeBreakProperties)
-                .word_splitter(textwrap::WordSplitter::NoHyphenation)
-                .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit);
-            prop_assert_eq!(shown(&pieces, columns), textwrap::wrap(&text, &options));
+            let letters = |text: &str| text.replace(' ', "");
+            prop_assert_eq!(letters(&rows.concat()), letters(&text));
         }
     }
 }

@@ -59,6 +59,7 @@ impl RepoCache {
         let blob = self.blob(&content.id);
         let target = self.snapshot(commit).join(file).canonicalize();
         has_size(&blob, content.size_bytes)
+            // The link may lead to the blob of an older upload of the same name.
             && target.is_ok_and(|target| blob.canonicalize().is_ok_and(|blob| blob == target))
     }
 
@@ -70,6 +71,7 @@ impl RepoCache {
         create_parents(&path).map_err(HubError::io(&path))?;
         // Made under another name and renamed, so that a reader never finds the link missing.
         let draft = path.with_extension("draft");
+        // One may be left from a process that was killed here; `symlink` does not overwrite.
         let _ = fs::remove_file(&draft);
         make_link(&target, &self.blob(id), &draft)
             .and_then(|()| fs::rename(&draft, &path))
@@ -78,6 +80,7 @@ impl RepoCache {
 
     /// Records which commit a branch or tag points to, for use without the network.
     pub(super) fn write_ref(&self, revision: &str, commit: &str) -> Result<(), HubError> {
+        // A commit needs no name: `find` takes a revision without a ref as the commit itself.
         if revision == commit {
             return Ok(());
         }

@@ -38,6 +38,7 @@ pub(super) fn parts<'a>(spec: &HubSpec, files: &[&'a str]) -> Result<Model<'a>, 
 }
 
 fn default_model<'a>(spec: &HubSpec, models: Vec<Model<'a>>) -> Result<Model<'a>, HubError> {
+    // Left out only here: a companion that the user names is fetched like any other file.
     let models: Vec<_> = models.into_iter().filter(|model| !is_companion(model[0])).collect();
     for quant in DEFAULT_QUANTS {
         if let Some(model) = one_of(spec, with_quant(&models, quant))? {
@@ -53,6 +54,7 @@ fn one_of<'a>(spec: &HubSpec, found: Vec<Model<'a>>) -> Result<Option<Model<'a>>
     if found.len() <= 1 {
         return Ok(found.into_iter().next());
     }
+    // Copies in folders are usually older versions, or parts for other tools.
     let mut in_root: Vec<_> = found.iter().filter(|model| !model[0].contains('/')).collect();
     match (in_root.pop(), in_root.is_empty()) {
         (Some(model), true) => Ok(Some(model.clone())),
@@ -67,6 +69,8 @@ fn one_of<'a>(spec: &HubSpec, found: Vec<Model<'a>>) -> Result<Option<Model<'a>>
 fn models<'a>(files: &[&'a str]) -> Vec<Model<'a>> {
     let mut groups: BTreeMap<(&str, usize), Model<'a>> = BTreeMap::new();
     for file in files.iter().copied().filter(|file| is_gguf(file)) {
+        // The count is part of the key: a repository may hold the same model split into two and
+        // into five parts, and parts of both together are no model.
         let key = split_of(file).map_or((file, 1), |(stem, _, count)| (stem, count));
         groups.entry(key).or_default().push(file);
     }
@@ -112,6 +116,7 @@ fn is_word(name: &str, at: usize, tag: &str) -> bool {
     let before = name[..at].chars().next_back();
     let after = name[at + tag.len()..].chars().next();
     before.is_none_or(|c| !c.is_alphanumeric())
+        // An underscore continues a tag (Q4_K, Q4_K_M), but may stand before one (model_Q4_K).
         && after.is_none_or(|c| !c.is_alphanumeric() && c != '_')
 }
 

@@ -46,6 +46,7 @@ impl Hub {
             .map(PathBuf::from)
             .or_else(|| home.as_ref().map(|home| home.join("hub")))
             .ok_or(HubError::NoCacheDir)?;
+        // As huggingface_hub does: the variable wins over the file that `hf auth login` writes.
         let token_file = set("HF_TOKEN_PATH").map(PathBuf::from).or(home.map(|h| h.join("token")));
         let token = set("HF_TOKEN").or_else(|| {
             let text = std::fs::read_to_string(token_file?).ok()?;

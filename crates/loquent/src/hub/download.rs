@@ -16,7 +16,8 @@ use super::event::{EventHandler, FetchEvent};
 use super::listing::Content;
 use super::spec::HubSpec;
 
-/// Bytes read, hashed and written at a time.
+/// Bytes read, hashed and written at a time. Chosen by hand: large enough that system calls do not
+/// count, small enough for a smooth progress bar.
 const CHUNK_BYTES: usize = 256 << 10;
 /// The longest pause between two attempts.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
@@ -87,6 +88,8 @@ impl Job<'_> {
     ) -> Result<(), HubError> {
         let mut best_bytes = partial.len_bytes;
         let mut failures = 0;
+        // Failures are counted from the last progress on: a flaky line may break a hundred times in
+        // one large file, and each time the rest is requested.
         while partial.len_bytes < partial.total_bytes {
             let why = match self.attempt(path, partial, on_event) {
                 Ok(()) => "the connection was closed early".to_owned(),
@@ -136,6 +139,7 @@ impl Job<'_> {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(AttemptError::Broken(error.to_string())),
             };
+            // Before the write: a server that sends without end must not fill the disk.
             if partial.len_bytes + n as u64 > partial.total_bytes {
                 return Err(partial.wrong_size(path, partial.len_bytes + n as u64));
             }
@@ -172,6 +176,7 @@ impl Job<'_> {
                 }
                 total_bytes
             }
+            // The partial file is longer than the server's, or not its beginning.
             416 => {
                 partial.restart().map_err(AttemptError::Final)?;
                 return Err(AttemptError::Broken(
@@ -273,6 +278,7 @@ impl Partial {
     /// Renames the complete file to the blob if its hash is right, and deletes it otherwise.
     fn finish(self, path: &str, content: &Content, blob: &Path) -> Result<(), HubError> {
         assert_eq!(self.len_bytes, self.total_bytes, "only a complete file is finished");
+        // Before the rename: after a power failure the blob's name must not lead to missing bytes.
         self.file.sync_all().map_err(HubError::io(&self.path))?;
         let actual: String =
             self.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();

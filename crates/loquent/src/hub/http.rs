@@ -30,10 +30,12 @@ impl Hub {
         ureq::Agent::config_builder()
             .tls_config(tls)
             .http_status_as_error(false)
+            // `send` follows redirects itself.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_connect(Some(Duration::from_secs(20)))
             .timeout_recv_response(Some(Duration::from_secs(60)))
+            // No limit for the whole transfer: a large model over a slow line takes hours.
             .timeout_per_read(Some(Duration::from_secs(60)))
             .user_agent(concat!("loquent/", env!("CARGO_PKG_VERSION")))
             .build()
@@ -54,6 +56,8 @@ impl Hub {
         let mut url = url.to_owned();
         for _ in 0..MAX_REDIRECTS {
             let mut request = Request::builder().method(method).uri(&url);
+            // Compared for each redirect: the storage must not receive the token, while a renamed
+            // repository on the hub's own origin still needs it.
             if let Some(token) =
                 self.token.as_ref().filter(|_| origin(&url) == origin(&self.endpoint))
             {
@@ -70,6 +74,7 @@ impl Hub {
             if describing && header("x-linked-etag").is_some() {
                 return Ok(answer);
             }
+            // `//host/path` has no scheme but names another host, so it is not relative to this one.
             let relative = to.starts_with('/') && !to.starts_with("//");
             let base = origin(&url).filter(|_| relative).unwrap_or_default();
             url = format!("{base}{to}");
@@ -95,6 +100,8 @@ impl Hub {
         let (endpoint, repo) = (self.endpoint.clone(), spec.repo.clone());
         let with_token = self.token.is_some();
         match (status, code) {
+            // Without a token the hub answers 401 for repositories that do not exist, so as not to
+            // reveal private ones; only the code tells the two cases apart.
             (404, _) | (401, Some("RepoNotFound" | "RevisionNotFound")) => {
                 let revision = spec.revision.clone();
                 HubError::RepoNotFound { endpoint, repo, revision, with_token }

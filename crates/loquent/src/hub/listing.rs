@@ -69,6 +69,7 @@ impl Hub {
         let mut answer = answer.map_err(|error| unreachable(error.to_string()))?;
         match answer.status().as_u16() {
             200 => {}
+            // As if there were no connection, so that a copy in the cache is used meanwhile.
             status @ (429 | 500..=599) => return Err(unreachable(format!("HTTP status {status}"))),
             _ => return Err(self.refusal(spec, &url, &answer)),
         }

@@ -28,6 +28,8 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         let listener = TcpListener::bind(&address).await.with_context(|| {
             format!("cannot listen on {address}; choose another --port or --host")
         })?;
+        // Bound before the model is loaded: a port in use is reported at once, and clients get 503
+        // while the model loads.
         let bound = listener.local_addr()?;
         let scheme = if options.https.is_some() { "https" } else { "http" };
         let upstream = args.upstream.resolve(!options.http.api_keys.is_empty());

@@ -63,6 +63,8 @@ impl LlamaLab {
         let cells = CELLS_PER_ROW * u32::from(slots);
         let options = RunnerOptions {
             slots,
+            // Without a unified cache each sequence gets an equal share of the cells, and the one
+            // that measures prompts needs room for all of its own.
             kv_cells: cells.max(2 * PREFILL_TOKENS) * if settings.kv_unified { 1 } else { 2 },
             context_tokens: 0,
             batch_tokens: PREFILL_TOKENS,

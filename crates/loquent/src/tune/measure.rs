@@ -60,6 +60,7 @@ pub fn decode_ms(
     over: Over<'_>,
 ) -> Result<f64, Unmeasured> {
     let outcome = decode(runner, rows, effort, over);
+    // Also after a failure: the next figure starts with empty slots.
     (0..rows).for_each(|row| runner.truncate(Slot(row), 0));
     outcome
 }
@@ -76,6 +77,7 @@ fn decode(
     let mut next: Vec<TokenId> = vec![1; rows.into()];
     let (mut batch, mut sampled, mut times) = (Batch::default(), Vec::new(), Vec::new());
     let began = Instant::now();
+    // Every step adds a cell to every sequence, and the cache must hold them all to the end.
     let room = runner.capacity().kv_cells / u32::from(rows);
     let most = effort.most_steps.min(room.saturating_sub(PROMPT_TOKENS + 1));
     for step in 0..most + WARM_UP_STEPS {
@@ -86,6 +88,7 @@ fn decode(
         sampled.clear();
         let started = Instant::now();
         match run(runner, &batch, &mut sampled, over) {
+            // Enough steps for a figure: better this one than none.
             Err(Unmeasured::OutOfTime) if times.len() >= effort.least_steps as usize => break,
             outcome => outcome?,
         }
@@ -109,6 +112,7 @@ fn decode(
 /// Fills the empty `slot` with its own prompt and sampler.
 fn begin(runner: &mut dyn Runner, slot: Slot, over: Over<'_>) -> Result<(), Unmeasured> {
     let prompt: Vec<TokenId> =
+        // Different in each slot, so that no prefix is shared; any tokens will do for speed.
         (0..PROMPT_TOKENS).map(|i| 1 + (i + u32::from(slot.0)) % 97).collect();
     // Sampled as chats are, because the cost of sampling is part of a step.
     let sampling = Sampling { temperature: 1.0, top_p: 0.95, ..Sampling::default() };

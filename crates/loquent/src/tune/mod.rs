@@ -127,6 +127,7 @@ mod with_engine {
         std::thread::Builder::new().name("interrupt".into()).spawn(move || {
             runtime.block_on(async {
                 while tokio::signal::ctrl_c().await.is_ok() {
+                    // The search looks at the flag between native calls, each of which may take long.
                     if raised.swap(true, Ordering::Relaxed) {
                         std::process::exit(130);
                     }
@@ -140,6 +141,7 @@ mod with_engine {
     fn choices() -> Choices {
         let cores = physical_cores().get();
         let all = std::thread::available_parallelism().map_or(1, |n| n.get() as u16);
+        // One core less leaves room for the connections; all logical ones rarely help, but may.
         let mut threads = vec![cores, 1, cores / 2, cores.saturating_sub(1), all];
         threads.retain(|&n| n > 0);
         threads.sort_unstable();
@@ -164,6 +166,7 @@ mod with_engine {
         let settings = found.best.settings;
         let mut profile = Profile::new(model, settings);
         if !lab.over() {
+            // At least 32, so that the plot shows what a larger --max-batch-size would bring.
             let most = u16::max(32, lab.batch);
             let rows: Vec<u16> = ROWS.into_iter().filter(|&rows| rows <= most).collect();
             profile.steps = lab.steps(&settings, &rows)?;

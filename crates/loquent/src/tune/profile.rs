@@ -82,6 +82,7 @@ impl Profile {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            // Any other error ends the start: settings that are silently missing cost speed.
             Err(error) => return Err(error).with_context(|| unusable(&path)),
         };
         let profile = Self::parse(&text).with_context(|| unusable(&path))?;
@@ -114,6 +115,7 @@ impl Profile {
         let path = folder.join(file_name(model)?);
         let write = || -> anyhow::Result<()> {
             fs::create_dir_all(folder)?;
+            // Renamed into place, so that a server that starts meanwhile reads no half profile.
             let partial = path.with_extension(format!("{}.partial", std::process::id()));
             let mut file = fs::File::create(&partial)?;
             file.write_all(HEADING.as_bytes())?;
@@ -153,6 +155,7 @@ fn file_name(model: &Path) -> anyhow::Result<String> {
         file.take(HASHED_BYTES).read_to_end(&mut beginning)?;
         Ok((beginning, len))
     };
+    // Not a hash of the whole file: that would read gigabytes at every start of the server.
     let (beginning, len) =
         open().with_context(|| format!("cannot read model file {}", model.display()))?;
     let model = Sha256::new().chain_update(beginning).chain_update(len.to_le_bytes()).finalize();

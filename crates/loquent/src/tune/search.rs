@@ -77,10 +77,12 @@ pub fn search(lab: &mut dyn Lab, start: TunedSettings, choices: &Choices) -> Opt
         for (what, change) in variation {
             let mut settings = found.best.settings;
             change(&mut settings);
+            // Each setting's present value is among its variations.
             let known = found.trials.iter().any(|trial| trial.settings == settings);
             if known {
                 continue;
             }
+            // Refused settings are passed over; when time is over every further one is refused.
             let Some(speed) = lab.measure(&settings) else { continue };
             let trial = TuneTrial { what, settings, speed };
             if trial.speed.score() > found.best.speed.score() * WORTHWHILE {

@@ -84,6 +84,7 @@ pub fn jumps(steps: &[StepTime]) -> Vec<u16> {
     let Some(first) = steps.first() else {
         return Vec::new();
     };
+    // The first pair only sets the scale: a jump needs an average before it.
     let after_two = steps.windows(2).skip(1);
     let is_jump = |pair: &&[StepTime]| {
         let usual = row_cost(first, &pair[0]);

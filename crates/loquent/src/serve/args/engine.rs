@@ -54,8 +54,6 @@ pub(crate) struct EngineArgs {
     /// Ignore the profile that `loquent tune` saved for this model on this machine
     #[arg(long, env = "LOQUENT_NO_PROFILE")]
     no_profile: bool,
-    #[command(flatten)]
-    pub(crate) tuning: TuningArgs,
     /// Disable the prefix cache, which keeps the KV of finished sequences for prompts with the
     /// same beginning
     #[arg(long, env = "LOQUENT_NO_PREFIX_CACHE")]
@@ -71,6 +69,9 @@ pub(crate) struct EngineArgs {
     /// Number of layers computed on the GPU, in builds with GPU support [default: all that fit]
     #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
     pub(crate) gpu_layers: Option<u32>,
+    // Last, because their headings would cover the flags below them.
+    #[command(flatten)]
+    pub(crate) tuning: TuningArgs,
     #[command(flatten)]
     pub(crate) staged: StagedArgs,
 }
@@ -206,6 +207,7 @@ fn kv_types() -> impl TypedValueParser<Value = KvType> {
 
 fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {
     match text {
+        // Chosen by hand: prompts get half of the time, and running answers half of their speed.
         "auto" => Ok(ItlTarget::Relative(2.0)),
         "off" => Ok(ItlTarget::Unbounded),
         number => match number.parse::<f64>() {
