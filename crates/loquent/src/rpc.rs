@@ -30,6 +30,7 @@ impl RpcServerArgs {
     /// # Errors
     /// If llama.cpp cannot listen on the address.
     pub fn run(self) -> anyhow::Result<()> {
+        // Checked here, because llama.cpp's error would not name the flag.
         let port = self.listen.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
         ensure!(
             port.is_some_and(|port| port > 0),

@@ -65,13 +65,14 @@ impl StageArgs {
         let is_open = addresses.iter().any(|address| !address.ip().is_loopback());
         ensure!(
             !is_open || trust.keeps_out(),
-            "--listen {}: a stage that other machines can reach needs a --stage-key or --stage-tls-cert",
+            "--listen {}: a stage that other machines can reach needs --stage-key or --stage-tls-cert",
             self.listen
         );
         let (threads, gpu_layers) = (self.threads, self.gpu_layers);
         let compute = StageCompute { threads, gpu_layers, processors: self.processors };
         let (weights, keys) = load(&self.model, &compute)?;
         let make = make(weights, compute)?;
+        // Only after loading, so that a stage that accepts connections is ready.
         let listener = TcpListener::bind(addresses.as_slice())
             .with_context(|| format!("cannot listen on {}", self.listen))?;
         let end = keys.first_layer + keys.layers;
@@ -94,6 +95,7 @@ pub fn start_here(
 ) -> anyhow::Result<SocketAddr> {
     let (weights, _) = load(path, compute)?;
     let make = make(weights, compute.clone())?;
+    // Over loopback like any other stage: one code path, at the cost of a copy for each batch.
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let address = listener.local_addr()?;
     let server = StageServer::inside(listener, own, dials, make);
@@ -151,6 +153,7 @@ fn options(open: &OpenSession, compute: &StageCompute) -> Result<RunnerOptions, 
         kv_cells: open.kv_cells,
         context_tokens: open.context_tokens,
         batch_tokens: open.batch_tokens,
+        // llama.cpp's own default for a pass through the layers (`n_ubatch`).
         pass_tokens: open.batch_tokens.min(512),
         threads: compute.threads,
         kv_type: open.kv_type,

@@ -42,6 +42,8 @@ impl Key {
     }
 
     fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
+        // Parts need no separators: the first is one of two words of which none begins the other,
+        // and the rest have fixed lengths.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes any key");
         parts.iter().for_each(|part| mac.update(part));
         mac
@@ -54,6 +56,7 @@ impl Key {
 
     /// Whether `proof` is the answer to `parts`; compared in constant time.
     pub(super) fn verifies(&self, proof: &[u8; PROOF_BYTES], parts: &[&[u8]]) -> bool {
+        // Not `==`: its time would tell how many bytes of a guess are right.
         self.mac(parts).verify_slice(proof).is_ok()
     }
 }

@@ -425,3 +425,41 @@ fn purpose(role: DialerRole, session: u64) -> [u8; 9] {
     bytes[1..].copy_from_slice(&session.to_le_bytes());
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    //! A deadline closes a silent connection and says so; a dropped one does nothing.
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (dialled, listener.accept().unwrap().0)
+    }
+
+    fn connection(socket: TcpStream) -> StageConnection {
+        StageConnection::new(StageStream::plain(socket), "the peer".into())
+    }
+
+    #[test]
+    fn a_deadline_ends_a_silent_connection_with_the_reason() {
+        let (ours, _theirs) = pair();
+        let error = connection(ours).receive_within(Duration::from_millis(20)).unwrap_err();
+        let StageError::Io { peer, source } = error else { panic!("{error:?}") };
+        assert_eq!((peer.as_str(), source.kind()), ("the peer", ErrorKind::TimedOut));
+        assert!(source.to_string().contains("no complete answer"), "{source}");
+    }
+
+    #[test]
+    fn a_deadline_that_was_met_leaves_the_connection_open() {
+        let ((ours, theirs), limit) = (pair(), Duration::from_millis(200));
+        let (mut ours, mut theirs) = (connection(ours), connection(theirs));
+        theirs.send(&StageMessage::Wipe).unwrap();
+        assert_eq!(ours.receive_within(limit).unwrap(), StageMessage::Wipe);
+        thread::sleep(2 * limit);
+        theirs.send(&StageMessage::Ping(7)).unwrap();
+        assert_eq!(ours.receive().unwrap(), StageMessage::Ping(7));
+    }
+}

@@ -185,6 +185,7 @@ impl Cluster {
         }));
         let mut pause = RETRY.0;
         while let Err(error) = cluster.open() {
+            // A stage may start after the server; a wrong key will not become right.
             if !error.may_pass() {
                 return Err(error);
             }
@@ -207,6 +208,7 @@ impl Cluster {
 
     /// Ends the session for good.
     pub fn stop(&self) {
+        // Before the session ends: otherwise the thread would open another.
         self.lock().is_stopped = true;
         self.0.changed.notify_all();
         if let Some(session) = self.session() {
@@ -282,6 +284,7 @@ impl Cluster {
                 return;
             }
             let session = state.session.clone();
+            // Connecting may take minutes, and others need the state meanwhile.
             drop(state);
             match session {
                 Some(session) => {
@@ -310,6 +313,7 @@ impl Cluster {
         let stages = self.lock().stages.clone();
         for (peer, stage) in options.addresses.iter().zip(&stages) {
             let silent = stage.answered.elapsed();
+            // A ping and its answer cross an emulated link too.
             if silent > options.stall_limit + options.link.delay * 2 {
                 let silent_ms = silent.as_millis() as u64;
                 let error = StageError::Stalled { peer: peer.clone(), silent_ms };
@@ -332,6 +336,7 @@ impl Cluster {
         let random = challenge().map_err(source)?;
         let number = u64::from_le_bytes(*random.first_chunk().expect("a challenge is longer"));
         let mut opened = Vec::new();
+        // The last first: to open a session, a stage dials the next one, which must expect it.
         for (index, address) in options.addresses.iter().enumerate().rev() {
             let own = Trust::of_key(options.own_key.clone());
             let trust = if index < options.own_stages { &own } else { &options.trust };
@@ -378,6 +383,7 @@ impl Cluster {
     /// Starts the threads of a session over opened connections.
     fn start(&self, connections: Vec<StageConnection>, sizes: Vec<StageSizes>) {
         let dtype = self.0.options.dtype;
+        // The smallest counts: a batch goes through all stages.
         let batch_tokens = least(&sizes, |sizes| sizes.batch_tokens) as usize;
         let (mut readers, mut senders, mut closers) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (connection, sizes)) in connections.into_iter().zip(&sizes).enumerate() {
@@ -396,6 +402,7 @@ impl Cluster {
         });
         {
             let mut state = self.lock();
+            // Before the readers start: they find their stage in this list.
             state.stages = vec![StageStatus::fresh(); sizes.len()];
             state.sizes = sizes;
             state.session = Some(session.clone());

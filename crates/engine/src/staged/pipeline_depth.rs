@@ -60,7 +60,7 @@ const FIRST_ROUNDS: usize = 3;
 /// Factor of the speed before the trial below which it goes badly. Chosen by hand: three rounds
 /// are too few to tell a small loss from noise.
 const BAD: f64 = 0.93;
-/// Backoff of a depth that lost, and its maximum; doubled each time that it loses again. Chosen
+/// DepthBackoff of a depth that lost, and its maximum; doubled each time that it loses again. Chosen
 /// by hand: a trial takes about a second, so trials cost less than a hundredth in the long run.
 const FIRST_BACKOFF: Duration = Duration::from_secs(4);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(120);
@@ -114,19 +114,19 @@ pub struct DepthPolicy {
     window: MeasurementWindow,
     trial: Option<DepthTrial>,
     /// By size class of the sequences and depth.
-    backoffs: BTreeMap<(u32, usize), Backoff>,
+    backoffs: BTreeMap<(u32, usize), DepthBackoff>,
     contention: Option<Contention>,
     effective: Option<EffectiveParallelism>,
 }
 
 /// Time until which something measured counts, and how long that was when it began.
 #[derive(Debug, Clone, Copy)]
-struct Backoff {
+struct DepthBackoff {
     until: Duration,
     length: Duration,
 }
 
-impl Backoff {
+impl DepthBackoff {
     /// Twice as long as `last` was, from `now` on.
     fn after(last: Option<Self>, now: Duration, first: Duration, longest: Duration) -> Self {
         let length = last.map_or(first, |last| last.length * 2).min(longest);
@@ -139,7 +139,7 @@ impl Backoff {
 struct Contention {
     /// The smallest of them.
     depth: usize,
-    backoff: Backoff,
+    backoff: DepthBackoff,
 }
 
 /// Stages that do not slow each other down and yet bring less than predicted: they take turns.
@@ -147,7 +147,7 @@ struct Contention {
 struct EffectiveParallelism {
     /// How many stages compute at once on average, at least 1.
     stages: f64,
-    backoff: Backoff,
+    backoff: DepthBackoff,
 }
 
 /// A measurement in progress.
@@ -282,7 +282,7 @@ impl DepthPolicy {
         let trial = self.trial.take().expect("contention is looked for in trials only");
         let last = self.contention.map(|last| last.backoff);
         let backoff =
-            Backoff::after(last, now, FIRST_CONTENTION_BACKOFF, LONGEST_CONTENTION_BACKOFF);
+            DepthBackoff::after(last, now, FIRST_CONTENTION_BACKOFF, LONGEST_CONTENTION_BACKOFF);
         // Half of the depth may still win: some links are long, and some processors are free.
         self.contention = Some(Contention { depth: self.current / 2 + 1, backoff });
         self.window = MeasurementWindow::default();
@@ -347,7 +347,7 @@ impl DepthPolicy {
         self.trial = None;
         let key = (trial.class, self.current);
         let last = self.backoffs.get(&key).copied();
-        self.backoffs.insert(key, Backoff::after(last, now, FIRST_BACKOFF, LONGEST_BACKOFF));
+        self.backoffs.insert(key, DepthBackoff::after(last, now, FIRST_BACKOFF, LONGEST_BACKOFF));
         self.current = trial.before;
     }
 
@@ -357,8 +357,12 @@ impl DepthPolicy {
         let promise = self.predict(window.sequences, self.current);
         if window.is_steady() && window.rows_per_s(now) < promise * AS_PREDICTED {
             let last = self.effective.map(|last| last.backoff);
-            let backoff =
-                Backoff::after(last, now, FIRST_CONTENTION_BACKOFF, LONGEST_CONTENTION_BACKOFF);
+            let backoff = DepthBackoff::after(
+                last,
+                now,
+                FIRST_CONTENTION_BACKOFF,
+                LONGEST_CONTENTION_BACKOFF,
+            );
             // At least 1: below that the links were the limit, and they are predicted already.
             let stages = (window.busy_s / window.seconds(now)).max(1.0);
             self.effective = Some(EffectiveParallelism { stages, backoff });
@@ -444,10 +448,10 @@ mod tests {
     #[test]
     fn a_backoff_doubles_up_to_its_maximum() {
         let s = Duration::from_secs;
-        let first = Backoff::after(None, s(10), s(4), s(10));
+        let first = DepthBackoff::after(None, s(10), s(4), s(10));
         assert_eq!((first.until, first.length), (s(14), s(4)));
-        let second = Backoff::after(Some(first), s(20), s(4), s(10));
+        let second = DepthBackoff::after(Some(first), s(20), s(4), s(10));
         assert_eq!((second.until, second.length), (s(28), s(8)));
-        assert_eq!(Backoff::after(Some(second), s(30), s(4), s(10)).length, s(10));
+        assert_eq!(DepthBackoff::after(Some(second), s(30), s(4), s(10)).length, s(10));
     }
 }

@@ -57,6 +57,7 @@ impl StopHandle {
     /// Ends the session and the server after the present native call.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+        // It fails if the stage has ended by itself.
         let _ = self.events.send(StageEvent::Stop);
         // The accepting thread sees the flag only after a connection.
         let _ = TcpStream::connect_timeout(&self.address, HANDSHAKE_LIMIT);
@@ -107,6 +108,7 @@ impl StageServer {
             since: Instant::now(),
         };
         driver.serve(&inbox);
+        // Threads that wait for room in the queue see its end, and end too.
         drop(inbox);
         acceptor.join().unwrap_or_else(|_| Err(io::Error::other("accepting panicked")))
     }
@@ -278,6 +280,7 @@ impl StageDriver {
         prepared: PreparedSession,
     ) -> Result<(), StageError> {
         let PreparedSession { open, stage, format, to_next } = prepared;
+        // Only now: by this answer the runner knows that all later stages are connected too.
         connection.send(&StageMessage::Opened(stage.sizes()))?;
         let (reader, to_runner, closer) = connection.split(format, link(&open), &self.sent_bytes);
         let liveness = Arc::new(Mutex::new(RunnerLiveness {
@@ -368,6 +371,7 @@ impl StageDriver {
     }
 
     fn handle_work(&mut self, number: u64, message: StageMessage, arrived: Instant) {
+        // Work of a session that has ended may still be in the queue.
         let Some(session) = self.session.as_mut().filter(|session| session.number == number) else {
             return;
         };
@@ -377,6 +381,7 @@ impl StageDriver {
             (None, _) | (_, StageMessage::Done(_)) => session.to_runner.send(onward),
             (Some((next, _)), _) => next.send(onward),
         }
+        // For the answer to the next ping, which another thread gives.
         let mut totals = add(&self.totals, &session.stage.totals());
         totals.sent_bytes = self.sent_bytes.load(Ordering::Relaxed);
         totals.up_us = self.since.elapsed().as_micros() as u64;
@@ -450,6 +455,7 @@ fn link(open: &OpenSession) -> LinkEmulation {
 }
 
 fn check(open: &OpenSession) -> Result<(), String> {
+    // The runner proved the key, but a mistake of its version must not make this process panic.
     let sound = open.count <= MAX_STAGES
         && open.index < open.count
         && open.slots > 0

@@ -57,6 +57,7 @@ impl Tls {
         let verifier =
             WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
         let accepts = ServerConfig::builder_with_provider(provider.clone())
+            // Both ends are of one version of Loquent, so nothing older is needed.
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(verifier.map_err(|e| Error::General(e.to_string()))?)
             .with_single_cert(chain.clone(), key.clone_key())?;
@@ -70,6 +71,7 @@ impl Tls {
     /// Performs the TLS handshake with the process that was dialled at `address`.
     pub(super) fn connect(&self, socket: TcpStream, address: &str) -> io::Result<StageStream> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        // IPv6 addresses are in brackets, which a certificate does not have.
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host).map_err(io::Error::other)?;
         let connection = ClientConnection::new(self.dials.clone(), name);
@@ -98,6 +100,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StageError>
 
 fn handshake(mut socket: TcpStream, mut tls: Connection) -> io::Result<StageStream> {
     while tls.is_handshaking() {
+        // No bytes in either direction: the other end has closed the connection.
         if tls.complete_io(&mut socket)? == (0, 0) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -158,6 +161,7 @@ impl StageStream {
     }
 
     fn send_encrypted(&self, tls: &Mutex<Connection>) -> io::Result<()> {
+        // Into memory first, so that the lock is free while the network takes the bytes.
         let mut bytes = Vec::new();
         {
             let mut tls = lock(tls);
@@ -179,6 +183,7 @@ impl Read for StageStream {
         loop {
             {
                 let mut tls = lock(&tls);
+                // First what is decrypted already: one record may hold several frames.
                 match tls.reader().read(out) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     done => return done,

@@ -1,4 +1,5 @@
-//! Loading what `loquent serve` serves and `loquent bench --in-process` measures: a GGUF file, or the simulated engine.
+//! Loads what `loquent serve` serves and `loquent bench --in-process` measures: a GGUF file, the entry
+//! file of a split model, or the simulated engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +13,13 @@ use loquent_server::{
 
 use super::args::{EngineArgs, SourceArgs};
 
-/// Context of the simulated engine unless `--context` says otherwise.
+/// Default of `--context` with the simulated engine.
 const SIMULATED_CONTEXT_TOKENS: u32 = 16_384;
 
-/// Loads what was asked for; `name` is what the API calls it instead of its own name.
+/// Loads the model or the simulated engine. `name` replaces the model's own name in the API.
 ///
 /// # Errors
-/// When the model is missing, broken or too large; the message says what to do.
+/// If the model is missing, broken or too large; the message says what to do.
 pub(crate) fn load(
     source: &SourceArgs,
     engine: &EngineArgs,
@@ -39,6 +40,7 @@ fn simulated(
     let (context_tokens, kv_cells) = engine.sizes(SIMULATED_CONTEXT_TOKENS)?;
     let batch = engine.max_batch_size;
     let capacity = Capacity {
+        // As with llama.cpp: half of the slots are for kept prefixes.
         slots: batch.saturating_mul(2),
         kv_cells,
         context_tokens,
@@ -111,11 +113,11 @@ mod llama {
     use super::*;
     use crate::bundled;
 
-    /// Most tokens of a sequence unless `--context` says otherwise: a model trained for more
-    /// would reserve memory that few chats use.
+    /// Upper bound of the default of `--context`, which is the model's context. Models trained for
+    /// more would reserve memory that few chats use.
     const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
 
-    /// A GGUF file in llama.cpp.
+    /// Loads a GGUF file into llama.cpp.
     pub(super) fn real(
         source: &SourceArgs,
         engine: &EngineArgs,
@@ -141,22 +143,24 @@ mod llama {
         let runner = runner(engine, &weights, kv_type, threads, sizes)?;
         let model = describe(name, &weights, &path, sizes.0)?;
         let words = if threads.get() == 1 { "thread" } else { "threads" };
+        // llama.cpp writes "?B" for a size class that it does not know.
         let about = weights.info().description.replace("?B ", "");
         let description = format!("{about}, {threads} {words}");
         Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: None })
     }
 
-    /// The entry file of a split model here, its layers in stages.
+    /// Loads the entry file of a split model and connects to its stages.
     pub(super) fn staged(
         source: &SourceArgs,
         engine: &EngineArgs,
         name: Option<String>,
     ) -> anyhow::Result<LoadedEngine> {
         let path = source.file.model.clone().context("--stages needs --model NAME-entry.gguf")?;
+        // llama.cpp only tokenizes here; the embeddings are read from the file row by row.
         let options = LoadOptions { vocab_only: true, ..LoadOptions::default() };
         let entry = LlamaModel::load(&path, &options, |_| true)?;
         let Some(keys) = StageKeys::of(entry.header()).filter(|keys| keys.is_entry()) else {
-            bail!("{} is no entry file; loquent split writes one", path.display());
+            bail!("{} is no entry file; create one with loquent split", path.display());
         };
         let embeddings = Embeddings::open(&path)?;
         let context_train = entry.header().model_number("context_length").unwrap_or(0) as u32;
@@ -164,7 +168,10 @@ mod llama {
         let cluster = connect(engine, sizes)?;
         let stages = cluster.sizes();
         if stages[0].keys.fingerprint != keys.fingerprint || stages[0].width != embeddings.width() {
-            bail!("the stages belong to another model than {}", path.display());
+            bail!(
+                "the stages belong to another model than {}; use files of one split",
+                path.display()
+            );
         }
         let depth = engine.staged.pipeline_depth;
         let runner = StagedRunner::new(cluster.clone(), Box::new(embeddings), depth);
@@ -190,10 +197,12 @@ mod llama {
             slots: batch.saturating_mul(2).min(MAX_SLOTS),
             kv_cells,
             context_tokens,
+            // A stage refuses batches that cannot hold a row of every slot.
             batch_tokens: engine.batch_tokens(kv_cells).max(batch.saturating_mul(2).into()),
             kv_type: engine.kv_type,
             link: args.link(),
             stall_limit: Duration::from_secs_f64(args.stage_timeout_s),
+            // Chosen by hand: a full batch of prompt tokens takes much longer than a ping.
             batch_limit: Duration::from_secs_f64(args.stage_timeout_s * 12.0),
         };
         let connected =
@@ -219,6 +228,7 @@ mod llama {
         }
         let batch_tokens = engine.batch_tokens(kv_cells);
         let options = RunnerOptions {
+            // Half of the slots are for kept prefixes, so that these need not go with every request.
             slots: batch.saturating_mul(2).min(MAX_SLOTS),
             kv_cells,
             context_tokens,
@@ -235,6 +245,7 @@ mod llama {
             },
         };
         let mut runner = LlamaRunner::new(weights.clone(), &options)?;
+        // The first pass allocates buffers, which the first request should not wait for.
         runner.warm_up()?;
         Ok(runner)
     }
@@ -270,7 +281,7 @@ mod llama {
         })
     }
 
-    /// What the model's author recommends, where the file says so.
+    /// Sampling defaults that the model's author put into the file, and OpenAI's for the others.
     fn sampling_defaults(weights: &LlamaModel) -> SamplingDefaults {
         let value = |key: &str| weights.header().get(&format!("general.sampling.{key}"));
         let number = |key: &str, otherwise: f32| match value(key) {
@@ -296,7 +307,7 @@ mod llama {
 }
 
 impl EngineArgs {
-    /// Longest sequence and KV cells, in tokens.
+    /// Returns the longest sequence and the KV cells, in tokens.
     fn sizes(&self, default_context: u32) -> anyhow::Result<(u32, u32)> {
         let context = self.context.unwrap_or(default_context);
         anyhow::ensure!(context >= 2, "--context must be at least 2");
@@ -306,7 +317,7 @@ impl EngineArgs {
         Ok((context, kv_cells))
     }
 
-    /// Most tokens of one native decode: the prefill budget beside a full batch of decode rows.
+    /// Maximum tokens of one native decode: the prefill budget and a full batch of decode rows.
     fn batch_tokens(&self, kv_cells: u32) -> u32 {
         self.prefill_max_tokens().saturating_add(self.max_batch_size.into()).min(kv_cells)
     }

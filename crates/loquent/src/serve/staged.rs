@@ -25,7 +25,8 @@ pub(crate) struct StagedArgs {
     /// Number format of hidden states between stages: f32 (exact), f16 or q8
     #[arg(long, env = "LOQUENT_STAGE_DTYPE", default_value = "f32", value_name = "TYPE")]
     pub(super) stage_dtype: Dtype,
-    /// Batches in flight through the stages at once: 1 to 16, or "auto" to find the best by measuring
+    /// Batches in flight through the stages at once: 1 to 16, or "auto" to find the best number by
+    /// measuring
     #[arg(long, env = "LOQUENT_PIPELINE_DEPTH", default_value = "auto", value_name = "N")]
     pub(super) pipeline_depth: PipelineDepth,
     /// How long a stage may be silent before it counts as lost, in seconds
@@ -80,6 +81,7 @@ impl StagedArgs {
     pub(super) fn link(&self) -> LinkEmulation {
         LinkEmulation {
             delay: Duration::from_secs_f64(self.link_delay_ms / 1e3),
+            // A million bits are 125,000 bytes.
             bytes_per_s: u64::from(self.link_mbit) * 125_000,
         }
     }
@@ -115,6 +117,7 @@ impl StagedArgs {
                     known,
                     "--stages: {stage:?} is neither HOST:PORT nor an existing file"
                 );
+                // Not resolved here: a stage may be up later, and under another address.
                 elsewhere = true;
                 addresses.push(stage.clone());
                 continue;

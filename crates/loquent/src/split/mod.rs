@@ -60,6 +60,7 @@ impl SplitArgs {
         bar.finish_and_clear();
         for (index, file) in files.iter().enumerate() {
             let bytes = std::fs::metadata(file).context("a file just written")?.len();
+            // The first file is the entry file, so the stages count from 1.
             let what = match index.checked_sub(1) {
                 None => "tokenizer and embeddings".to_owned(),
                 Some(stage) => format!("layers {}..{}", layers[stage].start, layers[stage].end),

@@ -43,6 +43,7 @@ fn load(path: &Path) -> anyhow::Result<Arc<LlamaModel>> {
 }
 
 fn sampler() -> Sampler {
+    // Log-probabilities show differences that are too small to change a token.
     Sampler::new(Sampling { logprobs: Some(20), ..Sampling::default() }, &[], &[])
 }
 
@@ -84,6 +85,7 @@ fn staged_choices(entry: &Path, stages: &[PathBuf]) -> anyhow::Result<Vec<Sample
         computed = tokens.len();
         let mut rows = Vec::new();
         embeddings.append(&batch.tokens, &mut rows)?;
+        // In this process, without a network: what is verified is the files.
         for stage in &mut stages {
             stage.compute(&rows, &batch.spans)?;
             rows = stage.hidden().to_vec();

@@ -1,4 +1,4 @@
-//! Processes of a split model that know each other by certificates.
+//! Processes of a split model that authenticate each other with certificates.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,8 +7,8 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 
 use super::process::{Process, answer, bundled, split};
 
-/// Writes an authority and a certificate of it for this machine; gives the options that
-/// name them.
+/// Writes an authority and a certificate that it signed for this machine; returns the options
+/// that name them.
 fn options(folder: &Path) -> Vec<String> {
     let mut params = CertificateParams::new(vec![]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -42,14 +42,14 @@ fn stages_with_certificates_answer_as_the_whole_model_does() {
         let arguments = [&fixed[..], &[file.to_str().unwrap()], &options].concat();
         Process::start(&arguments, " on ")
     };
-    // The first is in the server's process: it dials the second with certificates too.
+    // The first stage is in the server's process: it dials the second with certificates too.
     let (second, third) = (stage(&files[2]), stage(&files[3]));
     let list = format!("{},{},{}", files[1].to_str().unwrap(), second.address, third.address);
     let arguments = ["--model", files[0].to_str().unwrap(), "--stages", &list];
     let server = Process::serve(&[&arguments[..], &options].concat());
     assert_eq!(answer(&server.address), expected);
     drop(server);
-    // Without them the stages cannot be had.
+    // Without certificates the stages refuse the server.
     let output = Command::new(env!("CARGO_BIN_EXE_loquent"))
         .args(["serve", "--port", "0", "--model", files[0].to_str().unwrap()])
         .args(["--stages", &format!("{},{}", second.address, third.address)])

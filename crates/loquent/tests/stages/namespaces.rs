@@ -1,7 +1,7 @@
-//! Server and stages in network namespaces of their own, over links of the kernel.
+//! Server and stages in separate network namespaces, connected by links of the kernel.
 //!
-//! The test runs itself once more in a fresh namespace, the server's, and makes one for each
-//! stage that lives as long as a process in it; so nothing can be left behind.
+//! The test runs itself again in a new namespace, the server's. It makes one for each stage, which
+//! lives as long as a process in it, so that nothing can be left behind.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::process::{Process, answer, bundled, get, split};
 const INSIDE: &str = "LOQUENT_TEST_NAMESPACE";
 const DELAY: &str = "4ms";
 
-/// Whether namespaces and links between them can be made here; says so if not.
+/// Whether namespaces and links between them can be made here; prints the reason if not.
 fn privileged() -> bool {
     let script = "ip link add name br0 type bridge && ip link add name v1 type veth peer name v2";
     let tried = Command::new("unshare").args(["--net", "sh", "-c", script]).output();
@@ -34,7 +34,7 @@ fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// A namespace that is connected to this one's bridge; it ends with its process.
+/// A namespace connected to this one's bridge; it ends with its process.
 struct Namespace {
     holder: Child,
     address: String,
@@ -42,7 +42,7 @@ struct Namespace {
 
 impl Namespace {
     fn new(number: u8) -> Self {
-        // Says when it is there, and ends when this process does.
+        // It prints a line when it is ready, and ends when this process closes the pipe.
         let mut holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo there; read _"])
             .stdin(Stdio::piped())
@@ -75,7 +75,7 @@ impl Namespace {
         assert!(status.success(), "{line}");
     }
 
-    /// Delays what leaves it, where this kernel can do that.
+    /// Delays packets that leave it; returns false if this kernel cannot.
     fn delay(&self) -> bool {
         let line = ["qdisc", "add", "dev", "eth0", "root", "netem", "delay", DELAY];
         self.command("tc").args(line).output().is_ok_and(|output| output.status.success())

@@ -1,4 +1,4 @@
-//! Processes of ours for tests, and what is asked of them.
+//! Loquent processes for tests, and requests to them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Longest wait for another process.
+/// Longest wait for another process; far longer than it takes on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const KEY: &str = "a key for tests";
 
-/// The bundled model, if it is there.
+/// The bundled model; `None` if it is missing.
 pub fn bundled() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/loquent-tiny.gguf");
     if !path.exists() {
@@ -22,20 +22,20 @@ pub fn bundled() -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// A process of ours, ended with the test.
+/// A Loquent process that ends with the test.
 pub struct Process {
     pub child: Child,
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: String,
 }
 
 impl Process {
-    /// Starts `loquent` and waits until it says where it listens, after `marker`.
+    /// Starts `loquent` and waits until it prints its address, after `marker`.
     pub fn start(arguments: &[&str], marker: &str) -> Self {
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_loquent")).args(arguments), marker)
     }
 
-    /// The same for a command that starts it.
+    /// The same with a command that starts `loquent`.
     pub fn spawn(command: &mut Command, marker: &str) -> Self {
         let mut child = command
             .env("LOQUENT_STAGE_KEY", KEY)
@@ -46,7 +46,7 @@ impl Process {
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, addresses) = mpsc::channel();
         let marker = marker.to_owned();
-        // Reads on after that, so that the process never waits for a full pipe.
+        // Reads to the end, so that the process never waits for a full pipe.
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 eprintln!("| {line}");
@@ -55,7 +55,7 @@ impl Process {
                 }
             }
         });
-        let address = addresses.recv_timeout(PATIENCE).expect("it says where it listens");
+        let address = addresses.recv_timeout(PATIENCE).expect("it prints its address");
         Self { child, address }
     }
 
@@ -83,7 +83,7 @@ impl Drop for Process {
     }
 }
 
-/// Sends a request and returns the status; the body is to be read from the reader.
+/// Sends a request; returns the status, and a reader of the body.
 pub fn request(address: &str, method: &str, path: &str, body: &str) -> (u16, impl Read + use<>) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -111,17 +111,17 @@ pub fn get(address: &str, path: &str) -> (u16, String) {
     (status, text)
 }
 
-/// The JSON that the server answers.
+/// The server's answer as JSON.
 pub fn ask(address: &str, path: &str, body: &Value) -> Value {
     let (status, mut reader) = request(address, "POST", path, &body.to_string());
     let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();
     assert_eq!(status, 200, "{text}");
-    // The body may be chunked: the JSON is what stands between the braces.
+    // The body may be chunked: the JSON is from the first brace to the last.
     serde_json::from_str(&text[text.find('{').unwrap()..=text.rfind('}').unwrap()]).unwrap()
 }
 
-/// What the server answers to a fixed prompt, with log-probabilities.
+/// The server's answer to a fixed prompt, with log-probabilities.
 pub fn answer(address: &str) -> Value {
     let body = json!({"prompt": "What is token streaming?", "max_tokens": 40, "temperature": 0,
                       "logprobs": 5, "ignore_eos": true});
@@ -136,7 +136,7 @@ pub fn wait_for_ready(address: &str, wanted: u16) {
     }
 }
 
-/// The files of a split, entry first.
+/// Splits `model` and returns the files, the entry file first.
 pub fn split(model: &Path, stages: u32, folder: &Path) -> Vec<PathBuf> {
     let prefix = folder.join("m");
     let output = Command::new(env!("CARGO_BIN_EXE_loquent"))

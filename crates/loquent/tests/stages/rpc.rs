@@ -1,4 +1,4 @@
-//! llama.cpp's RPC back end beside the stages; only in builds that have it.
+//! llama.cpp's RPC back end, in builds that have it.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::process::{PATIENCE, Process, answer, bundled};
 
-/// An RPC server, ended with the test.
+/// An RPC server that ends with the test.
 struct Server(Child, String);
 
 impl Server {
@@ -49,7 +49,7 @@ fn layers_behind_rpc_answer_as_the_whole_model_does() {
     command.args(["serve", "--port", "0", "--threads", "1", "--model", model, "--rpc", &list]);
     let mut server = Process::spawn(command.env("GGML_NO_BACKTRACE", "1"), " on http://");
     assert_eq!(answer(&server.address)["text"], expected["text"]);
-    // That the servers compute is seen from this: llama.cpp aborts when one is gone.
+    // This shows that the servers compute: llama.cpp aborts when one is gone.
     drop(second);
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let body = r#"{"prompt": "And now?", "max_tokens": 4}"#;
@@ -61,7 +61,7 @@ fn layers_behind_rpc_answer_as_the_whole_model_does() {
     .unwrap();
     let begun = Instant::now();
     while server.child.try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < PATIENCE, "it computes without its servers");
+        assert!(begun.elapsed() < PATIENCE, "the process goes on without one of its RPC servers");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }

@@ -118,6 +118,7 @@ impl<'a> BodyReader<'a> {
 
     fn text(&mut self) -> Result<String, Malformed> {
         let len = self.u32()? as usize;
+        // Texts end up in logs and errors, where long ones do harm.
         if len > MAX_TEXT_BYTES {
             return Err(Malformed("a text that is too long"));
         }
@@ -172,6 +173,7 @@ impl<'a> BodyReader<'a> {
     }
 
     fn sizes(&mut self) -> Result<StageSizes, Malformed> {
+        // Fields are read in the order in which they stand here, below too.
         let keys = StageKeys {
             fingerprint: self.u64()?,
             first_layer: self.u32()?,
@@ -196,6 +198,7 @@ impl<'a> BodyReader<'a> {
         let spans = self.list(11, |input| {
             let (slot, start) = (input.slot()?, input.u32()?);
             let from = end;
+            // The rows of all spans are numbered one after the other, so only lengths travel.
             end = end.saturating_add(input.u32()? as usize);
             let sample = input.bool()?;
             match from < end && end <= format.batch_tokens {

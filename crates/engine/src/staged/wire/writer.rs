@@ -184,6 +184,7 @@ impl BodyWriter<'_> {
             self.u16(slot.0);
             self.u8(row_error_number(error));
         }
+        // Last and without a count: the reader knows it from the spans.
         format.dtype.encode(&rows.rows, self.0);
     }
 
