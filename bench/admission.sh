@@ -4,6 +4,6 @@
 set -eu
 url=${1:?the server URL}
 run=$(dirname "$0")/run.sh
-set -- "$url" ${2:+"$2"} -- --endpoint completions --max-tokens 128 --no-stop-on-eos
+set -- "$url" ${2:+"$2"} -- --endpoint completions --max-tokens 128 --ignore-eos
 "$run" admission-64 "$@" --requests 64
 "$run" admission-256 "$@" --requests 256

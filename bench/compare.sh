@@ -13,5 +13,5 @@ out=$(dirname "$0")/out
 mkdir -p "$out"
 # The URLs hold no blanks, so splitting them is right.
 # shellcheck disable=SC2086
-exec "${LOQUENT:-loquent}" bench $urls --preset "$preset" --repeat-runs "${REPEAT:-5}" \
+exec "${LOQUENT:-loquent}" bench load $urls --preset "$preset" --repeat-runs "${REPEAT:-5}" \
   --json "$out/compare-$preset.json" --html "$out/compare-$preset.html" "$@"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""One Markdown table of `loquent bench --delivery --json` reports.
+"""One Markdown table of `loquent bench delivery --json` reports.
 
-Usage: delivery-table.py REPORT.json…   Fails if ours delivers less than 0.95 of what SSE does
+Usage: delivery-table.py REPORT.json…   Fails if Loquent delivers less than 0.95 of what SSE does
 on a clean link.
 """
 
@@ -10,7 +10,7 @@ import statistics
 import sys
 
 TCP = ("cubic", "bbr", "serve-cubic", "serve-bbr")
-OURS = ("ours", "ours-udp")
+LOQUENT = ("loquent", "loquent-udp")
 # Of SSE's tokens per second, on a link that loses nothing.
 LEAST_THROUGHPUT = 0.95
 
@@ -25,9 +25,9 @@ def tokens_per_s(scheme):
 
 def row(case, scheme, best_tcp, fastest_sse):
     full, throughput = scheme["measured"]["full"], tokens_per_s(scheme)
-    ours = scheme["scheme"] in OURS
-    against = f"{100 * (full['mean'] / best_tcp - 1):+.1f} %" if ours and best_tcp else ""
-    ratio = f" ({throughput / fastest_sse:.3f})" if ours and fastest_sse else ""
+    loquent = scheme["scheme"] in LOQUENT
+    against = f"{100 * (full['mean'] / best_tcp - 1):+.1f} %" if loquent and best_tcp else ""
+    ratio = f" ({throughput / fastest_sse:.3f})" if loquent and fastest_sse else ""
     cpu = scheme.get("server_cpu_us_per_token")
     first = scheme.get("first_token_ms") or []
     cells = [
@@ -45,7 +45,7 @@ def row(case, scheme, best_tcp, fastest_sse):
 
 
 def table(path):
-    """Prints one report; returns whether ours kept up with SSE."""
+    """Prints one report; returns whether Loquent kept up with SSE."""
     with open(path, encoding="utf-8") as file:
         report = json.load(file)
     print(f"\n{report['title']}: {report['sessions']} streams of {report['seconds']:.0f} s, "
@@ -60,7 +60,7 @@ def table(path):
         fastest = max((tokens_per_s(scheme) for scheme in tcp), default=0)
         for scheme in case["schemes"]:
             print(row(case, scheme, best, fastest))
-            if clean and fastest and scheme["scheme"] in OURS:
+            if clean and fastest and scheme["scheme"] in LOQUENT:
                 kept_up &= tokens_per_s(scheme) >= LEAST_THROUGHPUT * fastest
     return kept_up
 
@@ -69,4 +69,4 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     results = [table(path) for path in sys.argv[1:]]
-    sys.exit(0 if all(results) else "\nOurs delivers less than 0.95 of SSE's tokens on a clean link.")
+    sys.exit(0 if all(results) else "\nLoquent delivers less than 0.95 of SSE's tokens on a clean link.")

@@ -4,19 +4,19 @@
 # emulated link with the same seeds, beside the simulator's figures. Fails if a target is missed.
 # Needs root (network namespaces, TUN devices); about ten minutes. Without root only UDP crosses
 # the emulator: delivery.sh --without-root.
-# Usage: delivery.sh [--without-root] [OPTIONS of loquent bench --delivery…]
+# Usage: delivery.sh [--without-root] [OPTIONS of loquent bench delivery…]
 set -eu
 out=$(dirname "$0")/out
 mkdir -p "$out"
 if [ "${1-}" = --without-root ]; then
   shift
-  set -- --without-root --schemes eloquent,ours "$@"
+  set -- --without-root --schemes eloquent,loquent "$@"
 elif [ "$(id -u)" != 0 ]; then
   echo "delivery.sh: kernel TCP needs network namespaces, and they need root;" >&2
   echo "             with --without-root the schemes on UDP are measured" >&2
   exit 2
 fi
-exec "${LOQUENT:-loquent}" bench --delivery \
-  --rtt 400,100,50 --channel default --sessions 60 --seconds 30 \
-  --target 400=75,100=75,50=70 --target-kb-s 4 \
+exec "${LOQUENT:-loquent}" bench delivery \
+  --rtt 400,100,50 --loss default --sessions 60 --duration-s 30 \
+  --min-reduction 400=75,100=75,50=70 --max-kb-per-s 4 \
   --json "$out/delivery.json" --html "$out/delivery.html" "$@"

@@ -10,8 +10,8 @@ task=$(grep -lx engine /proc/"$pid"/task/*/comm | sed 's|/comm$||')
 counter() { curl -sf "$url/metrics" | awk -v name="$1" '$1 == name { print $2 }'; }
 sleeps() { awk '/^voluntary_ctxt_switches/ { print $2 }' "$task/status"; }
 load() {
-  "${LOQUENT:-loquent}" bench --url "$url" --endpoint completions --requests "$1" --max-tokens "$2" \
-    --no-stop-on-eos --stream-interval 8 --recount 1 >/dev/null
+  "${LOQUENT:-loquent}" bench load --url "$url" --endpoint completions --requests "$1" --max-tokens "$2" \
+    --ignore-eos --stream-interval 8 --recount 1 >/dev/null
 }
 
 printf '%8s %8s %14s %14s %14s\n' streams steps hand-overs/st sleeps/step futex/step

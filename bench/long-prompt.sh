@@ -5,4 +5,4 @@
 set -eu
 url=${1:?the server URL}
 exec "$(dirname "$0")/run.sh" long-prompt "$url" ${2:+"$2"} -- \
-  --endpoint completions --requests 8 --max-tokens 512 --no-stop-on-eos --inject-prompt-tokens 4000 --inject-at-ms "${AT_MS:-2000}" --control
+  --endpoint completions --requests 8 --max-tokens 512 --ignore-eos --inject-prompt-tokens 4000 --inject-at-ms "${AT_MS:-2000}" --control

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs `loquent bench` with all reports under bench/out/NAME: run.sh NAME URL [PID] -- OPTIONS…
-# With `in-process` for URL it measures the engine without HTTP, set by $ENGINE.
+# Runs `loquent bench load` with all reports under bench/out/NAME: run.sh NAME URL [PID] -- OPTIONS…
+# With `engine` for URL it measures the engine without HTTP; $ENGINE holds the engine's options.
 set -eu
 name=$1 url=$2 pid=
 shift 2
@@ -10,8 +10,8 @@ if [ "$1" != -- ]; then
 fi
 shift
 case $url in
-  in-process) target="--in-process ${ENGINE-}" ;;
-  *) target="--url $url ${pid:+--server-pid $pid}" ;;
+  engine) target="engine ${ENGINE-}" ;;
+  *) target="load --url $url ${pid:+--server-pid $pid}" ;;
 esac
 out=$(dirname "$0")/out
 mkdir -p "$out"

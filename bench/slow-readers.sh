@@ -5,4 +5,4 @@
 set -eu
 url=${1:?the server URL}
 exec "$(dirname "$0")/run.sh" slow-readers "$url" ${2:+"$2"} -- \
-  --endpoint completions --requests 32 --max-tokens 2048 --no-stop-on-eos --slow-readers 32 --slow-reader-max-tokens 4096 --control
+  --endpoint completions --requests 32 --max-tokens 2048 --ignore-eos --slow-readers 32 --slow-reader-max-tokens 4096 --control

@@ -93,8 +93,8 @@ compare() {
     name=${url%%=*}
     if [ $# -eq 3 ] || [[ " ${*:4} " == *" $name "* ]]; then only+=(--url "$url"); fi
   done
-  "$loquent" bench --quiet "${only[@]}" --preset skippy-chat-corpus -c "$2" -n "$3" \
-    --max-tokens "${TOKENS:-24}" --no-stop-on-eos --warmup-runs 1 --repeat-runs "${REPEAT:-3}" \
+  "$loquent" bench load --quiet "${only[@]}" --preset skippy-chat-corpus -c "$2" -n "$3" \
+    --max-tokens "${TOKENS:-24}" --ignore-eos --warmup-runs 1 --repeat-runs "${REPEAT:-3}" \
     --json "$out/$1-$2.json" >"$work/bench.log" 2>&1 || cat "$work/bench.log" >&2
   python3 "$here/stages.py" "$out/$1-$2.json" "$1" "$2"
 }

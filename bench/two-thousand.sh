@@ -6,7 +6,7 @@
 set -eu
 url=${1:?the server URL}
 run=$(dirname "$0")/run.sh
-streams="--endpoint completions --requests 2000 --submit-interval-ms 2 --max-tokens 300 --no-stop-on-eos --recount 16"
+streams="--endpoint completions --requests 2000 --submit-interval-ms 2 --max-tokens 300 --ignore-eos --recount 16"
 # shellcheck disable=SC2086 # options, split on purpose
 REPEAT=1 "$run" two-thousand-memory "$url" ${2:+"$2"} -- $streams --no-server-timings
 # shellcheck disable=SC2086

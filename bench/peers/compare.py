@@ -4,7 +4,7 @@
     bench/peers/compare.py stage15 --model qwen.gguf
     bench/peers/compare.py --list
 
-Both servers hold the same model at once; `loquent bench` drives them in turn from one process,
+Both servers hold the same model at once; `loquent bench load` drives them in turn from one process,
 so that a drift of the machine touches both. Each scenario first tries llama-server with several
 settings (--tune-runs each) and takes the fastest; what it took is printed. Ratios are run by
 run, as median [least, most]. Needs the binaries of bench/peers/build.sh and a quiet machine.
@@ -23,20 +23,20 @@ import servers
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-# What `loquent bench` sends, and what the servers are started with. `slots`: sequences at once;
+# What `loquent bench load` sends, and what the servers are started with. `slots`: sequences at once;
 # `context`: KV cells of all together; `metrics`: key, meaning, target of ours / theirs.
 THROUGHPUT = ("output_throughput", "completion tokens/s", ">=")
 SCENARIOS = {
     "stage15": {
         "about": "40 requests, 16 concurrent, 50 tokens, one prompt",
-        "bench": ["--preset", "cllm-stage15", "--no-stop-on-eos"],
+        "bench": ["--preset", "cllm-stage15", "--ignore-eos"],
         "slots": 16, "context": 8192,
         "metrics": [(*THROUGHPUT, 1.07), ("ttft_p99_ms", "TTFT p99", "<=", 0.5),
                     ("icl_p50_ms", "ICL p50", "<=", None), ("successful_requests", "requests served", ">=", 1.0)],
     },
     "one": {
         "about": "one stream of 128 tokens",
-        "bench": ["--preset", "cllm-stage15", "--no-stop-on-eos", "-n", "2", "-c", "1", "--max-tokens", "128"],
+        "bench": ["--preset", "cllm-stage15", "--ignore-eos", "-n", "2", "-c", "1", "--max-tokens", "128"],
         "slots": 16, "context": 8192,
         "metrics": [(*THROUGHPUT, 1.0), ("tpot_p50_ms", "TPOT p50", "<=", None)],
     },
@@ -60,7 +60,7 @@ SCENARIOS = {
     },
     "inject": {
         "about": "4 streams, a 4,000-token prompt injected",
-        "bench": ["--endpoint", "completions", "--requests", "4", "--max-tokens", "256", "--no-stop-on-eos",
+        "bench": ["--endpoint", "completions", "--requests", "4", "--max-tokens", "256", "--ignore-eos",
                   "--inject-prompt-tokens", "4000", "--inject-at-ms", "2000"],
         "slots": 8, "context": 8192,
         # A cache of 1,024 cells for each sequence would refuse the prompt.
@@ -180,15 +180,15 @@ def alternate(options, scenario, peer):
 
 
 def bench(options, scenario, running, runs, label):
-    """Runs `loquent bench` over the servers in turn and gives its JSON report."""
+    """Runs `loquent bench load` over the servers in turn and gives its JSON report."""
     out = options.out / f"{label}.json"
-    command = [options.loquent, "bench", *scenario["bench"], "--quiet", "--repeat-runs", str(runs), "--json", str(out)]
+    command = [options.loquent, "bench", "load", *scenario["bench"], "--quiet", "--repeat-runs", str(runs), "--json", str(out)]
     for server in running:
         command += ["--url", f"{server.name}={server.url}", "--server-pid", str(server.process.pid)]
     done = subprocess.run(command, check=False)
     # 1: some request failed, which the table shows.
     if done.returncode not in (0, 1):
-        raise SystemExit(f"loquent bench ended with status {done.returncode}")
+        raise SystemExit(f"loquent bench load ended with status {done.returncode}")
     return json.loads(out.read_text())
 
 

@@ -3,7 +3,7 @@
 
     bench/peers/delivery.py --python VENV/bin/python
 
-Both servers give every stream the same simulated tokens at the same rate; `loquent bench` drives
+Both servers give every stream the same simulated tokens at the same rate; `loquent bench load` drives
 them in turn and reads their CPU clocks. VENV needs `pip install fastapi uvicorn uvloop httptools`.
 """
 
@@ -88,7 +88,7 @@ def spread(values, digits):
 
 def bench(options, running, label, *load):
     out = options.out / f"delivery-{label}.json"
-    command = [options.loquent, "bench", "--quiet", "--endpoint", "completions", "--max-tokens", "128", "--no-stop-on-eos",
+    command = [options.loquent, "bench", "load", "--quiet", "--endpoint", "completions", "--max-tokens", "128", "--ignore-eos",
                "--prompt", "Hello", "--warmup-runs", "1", "--repeat-runs", str(options.runs), "--no-server-timings",
                "--json", str(out), *load]
     for server in running:

@@ -61,7 +61,7 @@ fn check_clean(figures: &[Vec<Figures>]) {
 
 #[test]
 fn udp_schemes_deliver_everything_without_root() {
-    let schemes = [Scheme::Eloquent, Scheme::OursUdp];
+    let schemes = [Scheme::Eloquent, Scheme::LoquentUdp];
     let clean = figures(&plan(&schemes, Channel::Clean, true)).expect("needs no root");
     check_clean(&clean);
     let lossy = figures(&plan(&schemes, LOSSY, true)).expect("needs no root");
@@ -73,7 +73,7 @@ fn udp_schemes_deliver_everything_without_root() {
 
 #[test]
 fn kernel_tcp_delivers_everything_between_namespaces() {
-    let schemes = [Scheme::Cubic, Scheme::OursUdp];
+    let schemes = [Scheme::Cubic, Scheme::LoquentUdp];
     if let Some(clean) = figures(&plan(&schemes, Channel::Clean, false)) {
         check_clean(&clean);
     }

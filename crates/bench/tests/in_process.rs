@@ -1,4 +1,4 @@
-//! The command line measures an engine of its own process through the `Target` trait.
+//! A workload measures an engine in its own process through the `Target` trait.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::Parser;
 use futures_util::{FutureExt, StreamExt, stream};
 use loquent_bench::Target;
-use loquent_bench::cli::BenchArgs;
+use loquent_bench::cli::WorkloadArgs;
+use loquent_bench::plan::TargetPlan;
 use loquent_bench::target::{Answer, Failure, FailureKind};
 use loquent_client::http::{BoxFuture, Transport};
 use loquent_client::openai::{Arrival, Delta, Generate, Prompt, Usage};
@@ -66,12 +67,13 @@ async fn token_or_end(token: u32, last: u32) -> Result<Arrival, Failure> {
 #[derive(Parser)]
 struct Cli {
     #[command(flatten)]
-    bench: BenchArgs,
+    workload: WorkloadArgs,
 }
 
 async fn bench(args: &[&str]) -> anyhow::Result<ExitCode> {
-    let args = ["bench", "--quiet", "--in-process"].iter().chain(args);
-    Cli::parse_from(args).bench.run(Some(Arc::new(Engine))).await
+    let args = ["bench", "--quiet"].iter().chain(args);
+    let target = TargetPlan { target: Arc::new(Engine), pid: None };
+    Cli::parse_from(args).workload.run(None, vec![target]).await
 }
 
 #[tokio::test]

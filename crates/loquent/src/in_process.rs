@@ -1,11 +1,10 @@
-//! `loquent bench --in-process`: load on the server's own scheduler, without HTTP.
+//! The engine of this process as a benchmark target, without HTTP.
 //!
-//! A request takes the way of one that came over the network, from its JSON on: parsed,
-//! admitted, tokenized, scheduled, turned into flushes by delivery. What is missing is the
-//! socket, the HTTP framing and the event stream, and that difference is what is looked for.
+//! A request takes the same path as one from the network, from its JSON on: it is parsed,
+//! admitted, tokenized, scheduled, and its tokens become flushes. Only the socket, the HTTP
+//! framing and the event stream are missing, and their cost is what a comparison with a server
+//! measures.
 
-use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,7 +12,6 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::stream;
 use loquent_bench::Target;
-use loquent_bench::cli::BenchArgs;
 use loquent_bench::target::{Answer, Failure};
 use loquent_client::ClientError;
 use loquent_client::http::{BoxFuture, Transport, Wire};
@@ -25,58 +23,21 @@ use loquent_server::{
 };
 use tokio::time::Instant;
 
-use crate::hub::HubSpec;
-use crate::model_args::ModelArgs;
 use crate::serve::args::{
-    AdmissionArgs, EngineArgs, SLOW_READER_TIMEOUT_S, STREAM_BUFFER_BYTES, SourceArgs, parse_rate,
+    AdmissionArgs, EngineArgs, SLOW_READER_TIMEOUT_S, STREAM_BUFFER_BYTES, SourceArgs,
     service_options,
 };
 use crate::serve::load::load;
 
-/// What `loquent bench` takes.
+/// The engine that `loquent bench engine` measures.
 #[derive(Debug, Args)]
-pub struct BenchCommand {
-    /// The load and its reports.
-    #[command(flatten)]
-    pub bench: BenchArgs,
-    /// The engine of this process.
-    #[command(flatten)]
-    pub engine: InProcessArgs,
-}
-
-/// The engine that `--in-process` measures; without it these have no effect.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "In-process engine")]
 pub struct InProcessArgs {
-    /// Model from the Hugging Face hub, OWNER/REPO[:FILE or quantisation]
-    #[arg(long, value_name = "REPO", requires = "in_process", conflicts_with = "model")]
-    hf: Option<HubSpec>,
-    /// No model: a simulated engine that gives each answer so many tokens per second
-    /// ("inf" for as fast as it can)
-    #[arg(long, value_name = "RATE", value_parser = parse_rate, requires = "in_process",
-          conflicts_with_all = ["model", "hf"])]
-    simulate: Option<f64>,
+    #[command(flatten)]
+    source: SourceArgs,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     admission: AdmissionArgs,
-}
-
-impl BenchCommand {
-    /// Runs the benchmark, with an engine of this process where it is asked for.
-    ///
-    /// # Errors
-    /// When options contradict each other, a target cannot be used, or a report not written.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
-        if !self.bench.wants_in_process() {
-            return self.bench.run(None).await;
-        }
-        let model = self.bench.model().map(PathBuf::from);
-        let engine = InProcess::open(self.engine, model).await?;
-        let verdict = self.bench.run(Some(engine.target())).await;
-        engine.close().await;
-        verdict
-    }
 }
 
 /// A service without a listener.
@@ -86,14 +47,13 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Loads what `args` ask for, or the GGUF file `model`, and starts it; delivery runs on
-    /// the current runtime. Streams have the defaults of `loquent serve`.
+    /// Loads the model of `args` and starts its engine; delivery runs on the current runtime.
+    /// Streams have the defaults of `loquent serve`.
     ///
     /// # Errors
     /// When the model cannot be loaded; the message says what to do.
-    pub async fn open(args: InProcessArgs, model: Option<PathBuf>) -> anyhow::Result<Self> {
-        let InProcessArgs { hf, simulate, mut engine, admission } = args;
-        let source = SourceArgs { file: ModelArgs { model, hf }, simulate };
+    pub async fn open(args: InProcessArgs) -> anyhow::Result<Self> {
+        let InProcessArgs { source, mut engine, admission } = args;
         engine.adopt_profile(&source)?;
         let streams = StreamBounds {
             buffer_bytes: STREAM_BUFFER_BYTES,

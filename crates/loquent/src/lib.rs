@@ -1,6 +1,7 @@
 //! The subcommands of `loquent` that are implemented here: serving, the local proxy, model download,
-//! terminal chat, benchmarks of the engine without HTTP, tuning, and split models.
+//! terminal chat, benchmarks, tuning, and split models.
 
+pub mod bench;
 pub mod bundled;
 pub mod chat;
 pub mod connect;

@@ -4,9 +4,9 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use loquent::bench::BenchArgs;
 use loquent::chat::{self, ChatArgs};
 use loquent::connect::{self, ConnectArgs};
-use loquent::in_process::BenchCommand;
 #[cfg(feature = "rpc")]
 use loquent::rpc::RpcServerArgs;
 use loquent::serve::{self, ServeArgs};
@@ -43,8 +43,8 @@ enum Subcommands {
     RpcServer(RpcServerArgs),
     /// Chat in the terminal with any OpenAI-compatible server
     Chat(ChatArgs),
-    /// Measure any OpenAI-compatible server under load, or the engine without one
-    Bench(Box<BenchCommand>),
+    /// Measure a server under load, token delivery, or the engine alone
+    Bench(BenchArgs),
     /// Emulate a bad network between two commands, with real packets
     #[cfg(target_os = "linux")]
     Link(Box<loquent_bench::link::cli::LinkArgs>),

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use loquent::in_process::{BenchCommand, InProcess};
+use loquent::bench::BenchArgs;
+use loquent::in_process::{InProcess, InProcessArgs};
 use loquent_bench::Target;
 use loquent_bench::http_target::HttpTarget;
 use loquent_bench::record::{ChunkMark, Outcome, Record, Role};
@@ -18,18 +19,20 @@ use loquent_client::openai::{Delta, Generate, Prompt, StreamInterval, Usage};
 use serde_json::{Map, Value, json};
 
 #[derive(Parser)]
-struct Cli {
+struct EngineCli {
     #[command(flatten)]
-    command: BenchCommand,
+    engine: InProcessArgs,
 }
 
-fn command(args: &[&str]) -> BenchCommand {
-    let fixed = ["bench", "--quiet", "--in-process"];
-    Cli::parse_from(fixed.iter().chain(args)).command
+#[derive(Parser)]
+struct BenchCli {
+    #[command(flatten)]
+    bench: BenchArgs,
 }
 
 async fn open(args: &[&str]) -> InProcess {
-    InProcess::open(command(args).engine, None).await.unwrap()
+    let cli = EngineCli::parse_from(["engine"].iter().chain(args));
+    InProcess::open(cli.engine).await.unwrap()
 }
 
 /// A request for `tokens` tokens whatever the model says.
@@ -181,13 +184,25 @@ async fn an_engine_that_stops_fails_its_answers() {
 async fn the_command_line_reports_exact_counts() {
     let dir = tempfile::tempdir().unwrap();
     let file: PathBuf = dir.path().join("report.json");
-    let load = ["-n", "64", "--max-tokens", "30", "--no-stop-on-eos", "--pretok"];
+    let load = ["-n", "64", "--max-tokens", "30", "--ignore-eos", "--pretok"];
     let engine = ["--simulate", "inf", "--max-batch-size", "64"];
     let reports = ["--json", file.to_str().unwrap()];
-    let code = command(&[&load[..], &engine, &reports].concat()).run().await.unwrap();
+    let args = [&["bench", "engine", "--quiet"], &load[..], &engine, &reports].concat();
+    let code = BenchCli::parse_from(args).bench.run().await.unwrap();
     assert_eq!(code, ExitCode::SUCCESS);
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let median = &report["groups"][0]["median"];
     assert_eq!(median["output_tokens"], 64.0 * 30.0);
     assert!(median["itl_p50_ms"].is_number(), "{median}");
+}
+
+#[test]
+fn short_help_of_each_benchmark_fits_two_screens() {
+    let mut command = BenchCli::command();
+    command.build();
+    for benchmark in command.get_subcommands_mut() {
+        let help = benchmark.clone().term_width(100).render_help().to_string();
+        let lines = help.lines().count();
+        assert!(lines <= 100, "{}: {lines} lines\n{help}", benchmark.get_name());
+    }
 }

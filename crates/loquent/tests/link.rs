@@ -160,9 +160,9 @@ fn the_real_server_and_client_deliver_over_an_emulated_link_without_root() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("delivery.json");
     let output = Command::new(LOQUENT)
-        .args(["bench", "--delivery", "--without-root", "--schemes", "ours", "--sessions", "3"])
-        .args(["--rtt", "60", "--seconds", "4", "--json", json.to_str().unwrap()])
-        .args(["--channel", "markov:0.6,0.6,0.9,100"])
+        .args(["bench", "delivery", "--without-root", "--schemes", "loquent", "--sessions", "3"])
+        .args(["--rtt", "60", "--duration-s", "4", "--json", json.to_str().unwrap()])
+        .args(["--loss", "markov:0.6,0.6,0.9,100"])
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", stderr(&output));

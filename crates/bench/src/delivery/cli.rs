@@ -1,5 +1,6 @@
-//! The options of `loquent bench --delivery`.
+//! `loquent bench delivery`: its options as typed, resolved into a [`Plan`].
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -11,100 +12,93 @@ use super::{run, sse};
 use crate::BenchError;
 use crate::link::options::parse_loss;
 
-/// What is measured with `--delivery`.
+const EXAMPLES: &str = "\
+Examples:
+  loquent bench delivery --html delivery.html
+  loquent bench delivery --rtt 50 --loss none --schemes serve-cubic,loquent --sessions 64
+  without root, for the schemes over UDP:
+    loquent bench delivery --without-root --schemes eloquent,loquent
+
+Exit status: 0 if every session met --min-reduction and --max-kb-per-s, 1 if not.";
+
+/// Measure token delivery over an emulated bad network
+///
+/// Several delivery schemes carry the same tokens at the same times over real sockets, through the
+/// same emulated link with the same seeds. The report shows stalls, delay and bytes, with the
+/// simulator's figures for the same sessions. Kernel TCP needs root; see also `loquent link`.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Delivery over an emulated link")]
+#[command(after_help = EXAMPLES)]
 pub struct DeliveryArgs {
-    /// Measure ways to deliver tokens over a bad network (see `loquent link`; TCP needs root):
-    /// stalls, delay and bytes, beside the simulator's for the same seeds
-    #[arg(long, conflicts_with_all = ["url", "in_process", "preset"])]
-    delivery: bool,
-    /// Round-trip times in ms, each a case
-    #[arg(
-        long,
-        value_name = "MS",
-        value_delimiter = ',',
-        default_value = "400,100,50",
-        requires = "delivery"
-    )]
+    /// Round-trip times in ms; each is a case
+    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "400,100,50")]
     rtt: Vec<f64>,
-    /// Losses, as in `loquent link --loss`
-    #[arg(long, value_name = "LOSSES", default_value = "default", value_parser = parse_loss,
-          requires = "delivery")]
-    channel: Channel,
-    /// Streams at a time, each with losses of its own
-    #[arg(long, value_name = "N", default_value_t = 30, requires = "delivery")]
+    /// Packet loss, as in `loquent link --loss`
+    #[arg(long, value_name = "LOSSES", default_value = "default", value_parser = parse_loss)]
+    loss: Channel,
+    /// Concurrent streams, each with losses of its own
+    #[arg(long, value_name = "N", default_value_t = 30)]
     sessions: usize,
     /// How long tokens are generated
-    #[arg(long, value_name = "S", default_value_t = 30.0, requires = "delivery")]
-    seconds: f64,
+    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    duration_s: f64,
     /// Tokens per second of each stream
-    #[arg(long, value_name = "RATE", default_value_t = 10.0, requires = "delivery")]
+    #[arg(long, value_name = "RATE", default_value_t = 10.0)]
     tokens_per_s: f64,
-    /// What to measure
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        default_value = "cubic,bbr,eloquent,ours",
-        requires = "delivery"
-    )]
+    /// Delivery schemes to measure
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SCHEMES",
+          default_value = "cubic,bbr,eloquent,loquent")]
     schemes: Vec<Scheme>,
-    /// Text that a pacing client holds back, for the displayed figures
-    #[arg(long, value_name = "MS", default_value_t = 300, requires = "delivery")]
+    /// Playout buffer of a client that paces its text, for the displayed figures
+    #[arg(long, value_name = "MS", default_value_t = 300)]
     pace_ms: u64,
-    /// Without root: UDP relays, for the schemes on UDP alone
-    #[arg(long, requires = "delivery")]
+    /// Seed of losses, text and generation times
+    #[arg(long, value_name = "N", default_value_t = 2024)]
+    seed: u64,
+    /// Use UDP relays instead of network namespaces; only schemes over UDP work
+    #[arg(long)]
     without_root: bool,
-    /// Options of the server that is started for the schemes with `loquent serve`, in one string
-    #[arg(
-        long,
-        value_name = "OPTIONS",
-        default_value = "",
-        allow_hyphen_values = true,
-        requires = "delivery"
-    )]
+    /// Options for `loquent serve`, in one string
+    #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true,
+          allow_hyphen_values = true)]
     serve_options: String,
-    /// Fail unless ours stalls by so many per cent less than the better TCP, RTT=PERCENT
-    #[arg(long, value_name = "MS=PERCENT", value_delimiter = ',', value_parser = parse_target,
-          requires = "delivery")]
-    target: Vec<(f64, f64)>,
-    /// Fail if a stream of ours takes more kB per second
-    #[arg(long, value_name = "KB", requires = "delivery")]
-    target_kb_s: Option<f64>,
+
+    /// Fail unless Loquent stalls PERCENT less than the better TCP
+    #[arg(long, value_name = "MS=PERCENT", value_delimiter = ',', value_parser = parse_reduction,
+          help_heading = "Limits")]
+    min_reduction: Vec<(f64, f64)>,
+    /// Fail if a Loquent stream takes more than KB kB per second
+    #[arg(long, value_name = "KB", help_heading = "Limits")]
+    max_kb_per_s: Option<f64>,
+
+    /// Title of the reports
+    #[arg(long, default_value = "Delivery over an emulated link", help_heading = "Reports")]
+    title: String,
+    /// Write everything as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Reports")]
+    json: Option<PathBuf>,
+    /// Write a self-contained HTML page with plots
+    #[arg(long, value_name = "FILE", help_heading = "Reports")]
+    html: Option<PathBuf>,
+    /// Print neither progress nor the table
+    #[arg(long, short, help_heading = "Reports")]
+    quiet: bool,
 }
 
-fn parse_target(text: &str) -> Result<(f64, f64), String> {
+fn parse_reduction(text: &str) -> Result<(f64, f64), String> {
     let pair = text
         .split_once('=')
         .and_then(|(rtt, percent)| Some((rtt.parse::<f64>().ok()?, percent.parse::<f64>().ok()?)));
-    pair.ok_or_else(|| format!("{text:?}: give a round-trip time and per cents, as 400=75"))
-}
-
-/// What a delivery benchmark takes of the options that it shares with others.
-#[derive(Debug, Clone, Default)]
-pub struct Shared {
-    /// Title of the reports.
-    pub title: Option<String>,
-    /// Seed of everything random.
-    pub seed: Option<u64>,
-    /// Reports.
-    pub outputs: Outputs,
+    pair.ok_or_else(|| format!("{text:?} is not MS=PERCENT; give a round-trip time and a percentage, such as 400=75"))
 }
 
 impl DeliveryArgs {
-    /// Whether it is asked for.
-    pub fn is_asked(&self) -> bool {
-        self.delivery
-    }
-
-    /// Runs the benchmark. The current runtime is used for the server's process.
+    /// Runs the benchmark on a blocking thread of the current runtime.
     ///
     /// # Errors
-    /// If options make no sense, root is missing, or a scheme cannot be run.
-    pub async fn run(self, shared: Shared) -> anyhow::Result<ExitCode> {
-        let targets = Targets { reduction: self.target.clone(), kb_s: self.target_kb_s };
-        let plan = self.resolve(shared)?;
+    /// If an option is out of range, root is missing, or a scheme cannot be run.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let targets = Targets { reduction: self.min_reduction.clone(), kb_s: self.max_kb_per_s };
+        let plan = self.resolve()?;
         let outputs = plan.outputs.clone();
         let report = tokio::task::spawn_blocking(move || -> anyhow::Result<Report> {
             let tell = |line: &str| {
@@ -123,28 +117,28 @@ impl DeliveryArgs {
         Ok(if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn resolve(self, shared: Shared) -> anyhow::Result<Plan> {
+    fn resolve(self) -> anyhow::Result<Plan> {
         let refuse = |reason: &str| Err(BenchError::Options(reason.to_owned()));
         let plan = Plan {
-            title: shared.title.unwrap_or_else(|| "Delivery over an emulated link".into()),
+            title: self.title,
             rtts_ms: self.rtt,
-            channel: self.channel,
+            channel: self.loss,
             sessions: self.sessions,
-            seconds: self.seconds,
+            seconds: self.duration_s,
             tokens_per_s: self.tokens_per_s,
-            seed: shared.seed.unwrap_or(2024),
+            seed: self.seed,
             schemes: self.schemes,
             pace_ms: self.pace_ms,
             server_program: std::env::current_exe()?,
             server_options: self.serve_options.split_whitespace().map(str::to_owned).collect(),
             without_root: self.without_root,
-            outputs: shared.outputs,
+            outputs: Outputs { json: self.json, html: self.html, quiet: self.quiet },
         };
         if !(1..=1000).contains(&plan.sessions) {
             refuse("--sessions must be 1 to 1000")?;
         }
         if !(1.0..=3600.0).contains(&plan.seconds) {
-            refuse("--seconds must be 1 to 3600")?;
+            refuse("--duration-s must be 1 to 3600")?;
         }
         let fault = plan.generator().fault();
         let links = plan.rtts_ms.iter().find_map(|&rtt_ms| plan.link(rtt_ms).fault());
@@ -153,10 +147,55 @@ impl DeliveryArgs {
         }
         for name in plan.schemes.iter().filter_map(|scheme| scheme.congestion()) {
             if plan.without_root {
-                refuse("kernel TCP needs root: leave --without-root out, or its schemes")?;
+                refuse("schemes on kernel TCP need root: drop --without-root or those schemes")?;
             }
             sse::check_congestion(name)?;
         }
         Ok(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        delivery: DeliveryArgs,
+    }
+
+    fn resolve(args: &[&str]) -> Result<Plan, String> {
+        let cli = Cli::try_parse_from(["delivery"].iter().chain(args));
+        let cli = cli.map_err(|error| error.to_string())?;
+        cli.delivery.resolve().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn short_help_fits_one_screen() {
+        let help = Cli::command().term_width(100).render_help().to_string();
+        assert!(help.lines().count() <= 50, "{} lines:\n{help}", help.lines().count());
+    }
+
+    #[test]
+    fn options_out_of_range_are_refused() {
+        for (args, word) in [
+            (&["--sessions", "0"][..], "--sessions"),
+            (&["--duration-s", "0"], "--duration-s"),
+            (&["--min-reduction", "400"], "MS=PERCENT"),
+            (&["--without-root"], "--without-root"),
+            (&["--loss", "150%"], "--loss"),
+        ] {
+            let refused = resolve(args).err().unwrap_or_else(|| panic!("{args:?} was accepted"));
+            assert!(refused.contains(word), "{args:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn limits_name_a_round_trip_time() {
+        let args = ["delivery", "--min-reduction", "400=75,50=70"];
+        let cli = Cli::parse_from(args);
+        assert_eq!(cli.delivery.min_reduction, [(400.0, 75.0), (50.0, 70.0)]);
     }
 }

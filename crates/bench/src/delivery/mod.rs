@@ -1,4 +1,4 @@
-//! `loquent bench --delivery`: the same tokens at the same times over real sockets, by several
+//! `loquent bench delivery`: the same tokens at the same times over real sockets, by several
 //! ways of delivery, through the same emulated link with the same seeds.
 //!
 //! [`sse`] is a server-sent event stream on kernel TCP under a chosen congestion control;

@@ -1,4 +1,4 @@
-//! What `loquent bench --delivery` measures.
+//! What `loquent bench delivery` measures.
 
 use std::path::PathBuf;
 
@@ -21,12 +21,12 @@ pub enum Scheme {
     /// Eloquent as in the paper, over UDP
     Eloquent,
     /// Loquent's sender and receiver over bare UDP
-    OursUdp,
+    LoquentUdp,
     /// `loquent serve` and the native client over QUIC
-    Ours,
-    /// `loquent serve` by server-sent events on kernel TCP with CUBIC
+    Loquent,
+    /// `loquent serve` with server-sent events on kernel TCP with CUBIC
     ServeCubic,
-    /// `loquent serve` by server-sent events on kernel TCP with BBR
+    /// `loquent serve` with server-sent events on kernel TCP with BBR
     ServeBbr,
 }
 
@@ -37,8 +37,8 @@ impl Scheme {
             Self::Cubic => "SSE, TCP CUBIC",
             Self::Bbr => "SSE, TCP BBR",
             Self::Eloquent => "Eloquent, UDP",
-            Self::OursUdp => "Loquent, bare UDP",
-            Self::Ours => "Loquent, QUIC",
+            Self::LoquentUdp => "Loquent, bare UDP",
+            Self::Loquent => "Loquent, QUIC",
             Self::ServeCubic => "Loquent SSE, CUBIC",
             Self::ServeBbr => "Loquent SSE, BBR",
         }
@@ -49,20 +49,20 @@ impl Scheme {
         match self {
             Self::Cubic | Self::ServeCubic => Some("cubic"),
             Self::Bbr | Self::ServeBbr => Some("bbr"),
-            Self::Eloquent | Self::OursUdp | Self::Ours => None,
+            Self::Eloquent | Self::LoquentUdp | Self::Loquent => None,
         }
     }
 
     /// Whether it is one of ours, to be held against TCP.
-    pub fn is_ours(self) -> bool {
-        matches!(self, Self::OursUdp | Self::Ours)
+    pub fn is_loquent(self) -> bool {
+        matches!(self, Self::LoquentUdp | Self::Loquent)
     }
 
     /// What the simulator plays in its place.
     pub fn simulated(self) -> Simulated {
         match self {
             Self::Eloquent => Simulated::Eloquent { max_tokens: 10, resend_ms: 200.0 },
-            Self::OursUdp | Self::Ours => {
+            Self::LoquentUdp | Self::Loquent => {
                 Simulated::Ours { tuning: Tuning::default(), congestion: None }
             }
             _ => Simulated::Tcp,
@@ -73,7 +73,7 @@ impl Scheme {
     /// link: measuring counts 60 for each packet, and bare UDP over IPv4 has 28.
     pub fn missing_header_bytes(self) -> u64 {
         match self {
-            Self::Eloquent | Self::OursUdp => 32,
+            Self::Eloquent | Self::LoquentUdp => 32,
             _ => 0,
         }
     }

@@ -76,7 +76,7 @@ impl Case {
     }
 
     fn ours(&self) -> impl Iterator<Item = &Cell> {
-        self.cells.iter().filter(|cell| cell.scheme.is_ours())
+        self.cells.iter().filter(|cell| cell.scheme.is_loquent())
     }
 }
 

@@ -46,8 +46,8 @@ fn trial(plan: &Plan, scheme: Scheme, rtt_ms: f64) -> anyhow::Result<Trial> {
             let courses = sse::run(plan, scheme, &stage, &starts)?;
             closed(stage, courses)?
         }
-        Scheme::Eloquent | Scheme::OursUdp => udp::run(plan, scheme, rtt_ms, &starts)?,
-        Scheme::Ours | Scheme::ServeCubic | Scheme::ServeBbr => serve::run(plan, scheme, rtt_ms)?,
+        Scheme::Eloquent | Scheme::LoquentUdp => udp::run(plan, scheme, rtt_ms, &starts)?,
+        Scheme::Loquent | Scheme::ServeCubic | Scheme::ServeBbr => serve::run(plan, scheme, rtt_ms)?,
     };
     for course in &mut trial.courses {
         // What was generated after the client had given up is missing all the same.

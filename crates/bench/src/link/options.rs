@@ -73,7 +73,7 @@ pub fn parse_loss(text: &str) -> Result<Channel, String> {
             .collect()
     };
     let channel = match kind {
-        "none" | "clean" => Channel::Clean,
+        "none" => Channel::Clean,
         "default" => markov(&[0.9, 0.5])?,
         "markov" => markov(&numbers()?)?,
         "bursts" => bursts(&numbers()?)?,

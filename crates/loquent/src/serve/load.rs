@@ -1,4 +1,4 @@
-//! Loads what `loquent serve` serves and `loquent bench --in-process` measures: a GGUF file, the entry
+//! Loads what `loquent serve` serves and `loquent bench engine` measures: a GGUF file, the entry
 //! file of a split model, or the simulated engine.
 
 use std::sync::Arc;

@@ -1,0 +1,158 @@
+//! `loquent bench load`: its options as typed, resolved into a [`Plan`](crate::plan::Plan).
+//!
+//! What describes the load itself ([`WorkloadArgs`]) is shared with `loquent bench engine`.
+
+mod disturbances;
+mod prompts;
+mod workload;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use loquent_client::http::{BaseUrl, HttpClient};
+
+pub use self::workload::WorkloadArgs;
+use crate::BenchError;
+use crate::http_target::HttpTarget;
+use crate::plan::TargetPlan;
+
+/// What the exit status of a load test means, for the end of a help text.
+pub const EXIT_STATUS: &str = "\
+Exit status: 0 if every measured request succeeded, 1 if one failed (429 and 503 do not count), \
+3 if a token total is impossible.";
+
+const EXAMPLES: &str = "\
+Examples:
+  loquent bench load --url http://127.0.0.1:8080 --preset rose-050 --html report.html
+  loquent bench load --url loquent=http://127.0.0.1:8080 --url llama=http://127.0.0.1:8081 \\
+      --preset cllm-stage15 --ignore-eos --repeat-runs 5
+  loquent bench load --url http://127.0.0.1:8080 -n 200 --request-rate 20 --burstiness 0.5
+  loquent bench load --url http://127.0.0.1:8080 -n 8 --max-tokens 400 --ignore-eos \\
+      --inject-prompt-tokens 4000 --inject-at-ms 2000 --control
+
+";
+
+/// Put load on OpenAI-compatible servers and report what their users would see
+#[derive(Debug, Clone, Args)]
+#[command(after_help = after_help())]
+pub struct LoadArgs {
+    /// Server to measure; repeat to compare servers
+    ///
+    /// With several servers their runs alternate, so that a change of the machine's speed meets
+    /// all of them. NAME= sets the name in the reports.
+    #[arg(long, env = "LOQUENT_URL", value_name = "[NAME=]URL", required = true)]
+    url: Vec<String>,
+    /// Model name in requests [default: the server's first]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    #[command(flatten)]
+    servers: ServerArgs,
+    #[command(flatten)]
+    workload: WorkloadArgs,
+}
+
+/// Examples, then the exit status.
+fn after_help() -> String {
+    format!("{EXAMPLES}{EXIT_STATUS}")
+}
+
+impl LoadArgs {
+    /// Runs the load test and writes its reports.
+    ///
+    /// # Errors
+    /// If options contradict each other, a server cannot be used, or a report cannot be written.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let targets = self.servers.targets(&self.url)?;
+        self.workload.run(self.model, targets).await
+    }
+}
+
+/// How to reach the servers of `--url`.
+#[derive(Debug, Clone, Args)]
+pub struct ServerArgs {
+    /// Process of a local server, for its CPU time and memory
+    ///
+    /// Give it once per --url, in the same order.
+    #[arg(long, value_name = "PID")]
+    server_pid: Vec<u32>,
+    /// API key, sent as a bearer token
+    #[arg(long, env = "LOQUENT_API_KEY", hide_env_values = true, value_name = "KEY")]
+    api_key: Option<String>,
+}
+
+impl ServerArgs {
+    /// The servers at `urls`, each optionally as `name=url`, in order.
+    ///
+    /// # Errors
+    /// If a URL is invalid, or the process ids do not match the URLs.
+    pub fn targets(&self, urls: &[String]) -> Result<Vec<TargetPlan>, BenchError> {
+        check(
+            self.server_pid.is_empty() || self.server_pid.len() == urls.len(),
+            "--server-pid must be given once per --url, in the same order",
+        )?;
+        let pids = self.server_pid.iter().copied().map(Some).chain(std::iter::repeat(None));
+        urls.iter().zip(pids).map(|(url, pid)| self.target(url, pid)).collect()
+    }
+
+    fn target(&self, given: &str, pid: Option<u32>) -> Result<TargetPlan, BenchError> {
+        // A bare URL may hold a '=' of its own, in its query; a name is followed by "=http".
+        let (name, url) = match given.split_once("=http") {
+            Some((name, rest)) => (name.to_owned(), format!("http{rest}")),
+            None => (given.to_owned(), given.to_owned()),
+        };
+        let base = BaseUrl::parse(&url).map_err(|error| BenchError::Options(error.to_string()))?;
+        let client = HttpClient::new(base, self.api_key.as_deref())
+            .map_err(|error| BenchError::Options(error.to_string()))?;
+        Ok(TargetPlan { target: Arc::new(HttpTarget::new(name, client)), pid })
+    }
+}
+
+fn check(holds: bool, otherwise: &str) -> Result<(), BenchError> {
+    if holds { Ok(()) } else { refuse(otherwise) }
+}
+
+fn refuse<T>(why: &str) -> Result<T, BenchError> {
+    Err(BenchError::Options(why.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        load: LoadArgs,
+    }
+
+    #[test]
+    fn short_help_fits_two_screens() {
+        let help = Cli::command().term_width(100).render_help().to_string();
+        assert!(help.lines().count() <= 100, "{} lines:\n{help}", help.lines().count());
+    }
+
+    #[test]
+    fn servers_have_names_and_processes() {
+        let args = ["bench", "--url", "a=http://127.0.0.1:1", "--url", "http://127.0.0.1:2"];
+        let pids = ["--server-pid", "7", "--server-pid", "8"];
+        let cli = Cli::parse_from(args.iter().chain(&pids));
+        let targets = cli.load.servers.targets(&cli.load.url).unwrap();
+        let named: Vec<_> = targets.iter().map(|plan| (plan.target.name(), plan.pid)).collect();
+        assert_eq!(named, [("a", Some(7)), ("http://127.0.0.1:2", Some(8))]);
+    }
+
+    #[test]
+    fn unusable_servers_are_refused() {
+        for (args, word) in [
+            (&["--url", "ftp://x"][..], "ftp"),
+            (&["--url", "http://x", "--server-pid", "1", "--server-pid", "2"], "--server-pid"),
+        ] {
+            let cli = Cli::parse_from(["bench"].iter().chain(args));
+            let refused = cli.load.servers.targets(&cli.load.url).err();
+            let refused = refused.unwrap_or_else(|| panic!("{args:?} was accepted")).to_string();
+            assert!(refused.contains(word), "{args:?}: {refused}");
+        }
+    }
+}
