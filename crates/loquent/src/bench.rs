@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::{Arg, Args, Subcommand};
 use loquent_bench::cli::{EXIT_STATUS, LoadArgs, ServerArgs, WorkloadArgs};
 use loquent_bench::plan::TargetPlan;
 
@@ -15,6 +15,29 @@ Examples:
   loquent bench engine --simulate 100 -n 64 --url http://127.0.0.1:8080
 
 ";
+
+/// Headings whose flags `bench engine -h` lists; they describe the load.
+const LOAD_HEADINGS: [&str; 7] =
+    ["Load", "Runs", "Prompts", "Generation", "Disturbances", "Reports", "Comparison"];
+/// The engine's flags that `bench engine -h` lists; `--help` lists all.
+const ESSENTIAL: [&str; 9] = [
+    "model",
+    "hf",
+    "simulate",
+    "max_batch_size",
+    "context",
+    "kv_cells",
+    "threads",
+    "gpu_layers",
+    "stages",
+];
+
+/// Leaves the engine's less common flags to `--help`.
+fn sort_by_audience(flag: Arg) -> Arg {
+    let is_of_load = flag.get_help_heading().is_none_or(|name| LOAD_HEADINGS.contains(&name));
+    let is_essential = ESSENTIAL.contains(&flag.get_id().as_str());
+    flag.hide_short_help(!is_of_load && !is_essential)
+}
 
 /// Options of `loquent bench`: which of its benchmarks, and that one's options.
 #[derive(Debug, Args)]
@@ -36,7 +59,7 @@ enum Benchmark {
 /// The engine and admission options are those of `loquent serve`. With --url the runs alternate
 /// with those of a server; the ratios then show what HTTP costs.
 #[derive(Debug, Args)]
-#[command(after_help = after_help())]
+#[command(after_help = after_help(), mut_args(sort_by_audience))]
 pub struct EngineBenchArgs {
     #[command(flatten)]
     in_process: InProcessArgs,
@@ -74,7 +97,8 @@ impl EngineBenchArgs {
         // Before the model is loaded, which takes long: a wrong URL needs no engine.
         let servers = self.servers.targets(&self.url)?;
         let engine = InProcess::open(self.in_process).await?;
-        let mut targets = vec![TargetPlan { target: engine.target(), pid: Some(std::process::id()) }];
+        let mut targets =
+            vec![TargetPlan { target: engine.target(), pid: Some(std::process::id()) }];
         targets.extend(servers);
         let result = self.workload.run(None, targets).await;
         engine.close().await;

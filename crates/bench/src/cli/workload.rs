@@ -225,10 +225,7 @@ impl WorkloadArgs {
         let max_tokens = generation.max_tokens.or(preset.max_tokens).unwrap_or(128);
         check(max_tokens > 0, "--max-tokens must be at least 1")?;
         let timeout_s = arrivals.timeout_s;
-        check(
-            timeout_s > 0.0 && timeout_s < 1e6,
-            "--timeout-s must be above 0 and less than 1e6",
-        )?;
+        check(timeout_s > 0.0 && timeout_s < 1e6, "--timeout-s must be above 0 and less than 1e6")?;
         let mut extra = preset.extra.clone();
         extra.extend(generation.extra_body()?);
         Ok(Settings {

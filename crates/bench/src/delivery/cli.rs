@@ -45,8 +45,13 @@ pub struct DeliveryArgs {
     #[arg(long, value_name = "RATE", default_value_t = 10.0)]
     tokens_per_s: f64,
     /// Delivery schemes to measure
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "SCHEMES",
-          default_value = "cubic,bbr,eloquent,loquent")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "SCHEMES",
+        default_value = "cubic,bbr,eloquent,loquent"
+    )]
     schemes: Vec<Scheme>,
     /// Playout buffer of a client that paces its text, for the displayed figures
     #[arg(long, value_name = "MS", default_value_t = 300)]
@@ -58,8 +63,13 @@ pub struct DeliveryArgs {
     #[arg(long)]
     without_root: bool,
     /// Options for `loquent serve`, in one string
-    #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true,
-          allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "OPTIONS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
     serve_options: String,
 
     /// Fail unless Loquent stalls PERCENT less than the better TCP
@@ -88,7 +98,11 @@ fn parse_reduction(text: &str) -> Result<(f64, f64), String> {
     let pair = text
         .split_once('=')
         .and_then(|(rtt, percent)| Some((rtt.parse::<f64>().ok()?, percent.parse::<f64>().ok()?)));
-    pair.ok_or_else(|| format!("{text:?} is not MS=PERCENT; give a round-trip time and a percentage, such as 400=75"))
+    pair.ok_or_else(|| {
+        format!(
+            "{text:?} is not MS=PERCENT; give a round-trip time and a percentage, such as 400=75"
+        )
+    })
 }
 
 impl DeliveryArgs {

@@ -47,7 +47,9 @@ fn trial(plan: &Plan, scheme: Scheme, rtt_ms: f64) -> anyhow::Result<Trial> {
             closed(stage, courses)?
         }
         Scheme::Eloquent | Scheme::LoquentUdp => udp::run(plan, scheme, rtt_ms, &starts)?,
-        Scheme::Loquent | Scheme::ServeCubic | Scheme::ServeBbr => serve::run(plan, scheme, rtt_ms)?,
+        Scheme::Loquent | Scheme::ServeCubic | Scheme::ServeBbr => {
+            serve::run(plan, scheme, rtt_ms)?
+        }
     };
     for course in &mut trial.courses {
         // What was generated after the client had given up is missing all the same.

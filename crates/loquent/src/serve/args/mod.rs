@@ -15,7 +15,7 @@ pub(crate) use self::admission::AdmissionArgs;
 pub(crate) use self::engine::{EngineArgs, Kernels, KvLayout, Switch};
 use self::http::HttpArgs;
 use self::quic::QuicArgs;
-pub(crate) use self::source::{SourceArgs, parse_rate};
+pub(crate) use self::source::SourceArgs;
 use self::streams::StreamArgs;
 pub(crate) use self::streams::{SLOW_READER_TIMEOUT_S, STREAM_BUFFER_BYTES};
 use self::upstream::UpstreamArgs;

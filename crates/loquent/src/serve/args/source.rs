@@ -18,7 +18,7 @@ pub(crate) struct SourceArgs {
 }
 
 /// Tokens per second of the simulated engine.
-pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
+fn parse_rate(text: &str) -> Result<f64, String> {
     let rate = text.parse::<f64>().ok().filter(|rate| *rate > 0.0);
     rate.ok_or_else(|| "give tokens per second, above 0, or \"inf\"".to_owned())
 }
