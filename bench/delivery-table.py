@@ -17,9 +17,9 @@ LEAST_THROUGHPUT = 0.95
 
 def tokens_per_s(scheme):
     """All streams together, from the first token's generation to the last one's arrival."""
-    courses = [session["course"] for session in scheme["sessions"]]
-    tokens = sum(len(course["ready_us"]) for course in courses)
-    last_us = max((course["ready_us"][-1] for course in courses if course["ready_us"]), default=0)
+    traces = [session["trace"] for session in scheme["sessions"]]
+    tokens = sum(len(trace["ready_us"]) for trace in traces)
+    last_us = max((trace["ready_us"][-1] for trace in traces if trace["ready_us"]), default=0)
     return tokens / (last_us / 1e6) if last_us else 0.0
 
 

@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::arrivals::Pacing;
-use crate::record::{ChunkMark, Outcome, Record, Role};
-use crate::target::{Answer, Failure, FailureKind, Target};
+use crate::record::{ChunkMark, RequestOutcome, RequestRecord, RequestRole};
+use crate::target::{ArrivalStream, FailureKind, RequestFailure, Target};
 
 /// Kernel receive buffer of slow readers: small, so that the server feels them soon.
 const SLOW_READER_RECV_BUFFER_BYTES: u32 = 4096;
@@ -26,7 +26,7 @@ const TIMER_GRANULARITY: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone)]
 pub struct PlannedRequest {
     /// Why it is in the run.
-    pub role: Role,
+    pub role: RequestRole,
     /// What is asked.
     pub generate: Generate,
     /// Send time after the start, for requests outside the pacing.
@@ -54,7 +54,7 @@ pub struct RunPlan {
 
 /// Counters that a progress bar reads while a run goes on.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct RunProgress {
     /// Requests that have ended.
     pub ended: AtomicUsize,
     /// Chunks with text that have arrived.
@@ -62,25 +62,25 @@ pub struct Progress {
 }
 
 /// What the tasks of one run share.
-struct Shared {
+struct RunShared {
     target: Arc<dyn Target>,
     start: Instant,
     timeout: Duration,
-    progress: Arc<Progress>,
+    progress: Arc<RunProgress>,
     measured_left: AtomicUsize,
     /// Becomes true when the last measured request has ended.
     measured_done: watch::Sender<bool>,
 }
 
-impl Shared {
+impl RunShared {
     fn us(&self, at: Instant) -> u64 {
         let elapsed = at.saturating_duration_since(self.start);
         u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
     }
 
-    fn handle_end(&self, role: Role) {
+    fn handle_end(&self, role: RequestRole) {
         self.progress.ended.fetch_add(1, Ordering::Relaxed);
-        if role == Role::Measured && self.measured_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if role == RequestRole::Measured && self.measured_left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.measured_done.send_replace(true);
         }
     }
@@ -88,8 +88,12 @@ impl Shared {
 
 /// Sends the plan's requests to `target`. The records come in the order of their
 /// indices: measured requests first, then the others.
-pub async fn run(target: Arc<dyn Target>, plan: RunPlan, progress: Arc<Progress>) -> Vec<Record> {
-    let shared = Arc::new(Shared {
+pub async fn run(
+    target: Arc<dyn Target>,
+    plan: RunPlan,
+    progress: Arc<RunProgress>,
+) -> Vec<RequestRecord> {
+    let shared = Arc::new(RunShared {
         target,
         start: Instant::now(),
         timeout: plan.timeout,
@@ -112,11 +116,11 @@ pub async fn run(target: Arc<dyn Target>, plan: RunPlan, progress: Arc<Progress>
     while let Some(joined) = tasks.join_next().await {
         records.push(joined.expect("a request's task neither panics nor is cancelled"));
     }
-    records.sort_by_key(|record: &Record| record.index);
+    records.sort_by_key(|record: &RequestRecord| record.index);
     records
 }
 
-async fn send_measured(shared: &Arc<Shared>, plan: RunPlan, tasks: &mut JoinSet<Record>) {
+async fn send_measured(shared: &Arc<RunShared>, plan: RunPlan, tasks: &mut JoinSet<RequestRecord>) {
     let offsets = plan.pacing.offsets(plan.measured.len(), plan.seed);
     let slots = plan.concurrency.map(|limit| Arc::new(Semaphore::new(limit)));
     for (index, request) in plan.measured.into_iter().enumerate() {
@@ -158,17 +162,17 @@ async fn sleep_exactly_until(due: Instant) {
 
 /// One request from its submission to its end.
 async fn exchange(
-    shared: &Shared,
+    shared: &RunShared,
     index: usize,
     request: PlannedRequest,
     due: Instant,
     permit: Option<OwnedSemaphorePermit>,
-) -> Record {
+) -> RequestRecord {
     let submitted = Instant::now();
     let mut record = blank_record(shared, index, &request, due, submitted);
     let deadline = submitted + shared.timeout;
     let recv_buffer_bytes =
-        (request.role == Role::SlowReader).then_some(SLOW_READER_RECV_BUFFER_BYTES);
+        (request.role == RequestRole::SlowReader).then_some(SLOW_READER_RECV_BUFFER_BYTES);
     let submitting = shared.target.submit(request.generate, Transport { recv_buffer_bytes });
     let outcome = match timeout_at(deadline, submitting).await {
         Err(_) => Err(timed_out(shared)),
@@ -178,8 +182,8 @@ async fn exchange(
             receive(shared, answer, &mut record, request.turn_after, deadline).await
         }
     };
-    record.outcome = outcome.unwrap_or_else(Outcome::Failed);
-    if record.outcome != Outcome::Finished {
+    record.outcome = outcome.unwrap_or_else(RequestOutcome::Failed);
+    if record.outcome != RequestOutcome::Finished {
         record.ended_us = shared.us(Instant::now());
     }
     drop(permit);
@@ -188,13 +192,13 @@ async fn exchange(
 }
 
 fn blank_record(
-    shared: &Shared,
+    shared: &RunShared,
     index: usize,
     request: &PlannedRequest,
     due: Instant,
     submitted: Instant,
-) -> Record {
-    Record {
+) -> RequestRecord {
+    RequestRecord {
         index,
         role: request.role,
         scheduled_us: shared.us(due),
@@ -202,7 +206,7 @@ fn blank_record(
         accepted_us: None,
         chunks: Vec::new(),
         ended_us: 0,
-        outcome: Outcome::Left,
+        outcome: RequestOutcome::Left,
         max_tokens: request.generate.max_tokens,
         ignore_eos: request.generate.ignore_eos,
         text: String::new(),
@@ -214,44 +218,48 @@ fn blank_record(
     }
 }
 
-fn timed_out(shared: &Shared) -> Failure {
-    Failure::new(FailureKind::Timeout, format!("not complete within {:?}", shared.timeout))
+fn timed_out(shared: &RunShared) -> RequestFailure {
+    RequestFailure::new(FailureKind::Timeout, format!("not complete within {:?}", shared.timeout))
 }
 
 async fn receive(
-    shared: &Shared,
-    mut answer: Answer,
-    record: &mut Record,
+    shared: &RunShared,
+    mut answer: ArrivalStream,
+    record: &mut RequestRecord,
     turn_after: usize,
     deadline: Instant,
-) -> Result<Outcome, Failure> {
+) -> Result<RequestOutcome, RequestFailure> {
     loop {
         let Ok(next) = timeout_at(deadline, answer.next()).await else {
             return Err(timed_out(shared));
         };
         let Some(arrival) = next else {
-            return Ok(Outcome::Finished);
+            return Ok(RequestOutcome::Finished);
         };
         let had = record.chunks.len();
         take(shared, record, arrival?)?;
         let turned = had < turn_after && record.chunks.len() >= turn_after;
         match record.role {
-            Role::Leaver if turned => return Ok(Outcome::Left),
-            Role::SlowReader if turned => stop_reading(shared, deadline).await?,
+            RequestRole::Leaver if turned => return Ok(RequestOutcome::Left),
+            RequestRole::SlowReader if turned => stop_reading(shared, deadline).await?,
             _ => {}
         }
     }
 }
 
 /// Reads nothing until the measured requests are through.
-async fn stop_reading(shared: &Shared, deadline: Instant) -> Result<(), Failure> {
+async fn stop_reading(shared: &RunShared, deadline: Instant) -> Result<(), RequestFailure> {
     let mut done = shared.measured_done.subscribe();
     let waiting = done.wait_for(|&done| done);
     timeout_at(deadline, waiting).await.map_err(|_| timed_out(shared))?.ok();
     Ok(())
 }
 
-fn take(shared: &Shared, record: &mut Record, arrival: Arrival) -> Result<(), Failure> {
+fn take(
+    shared: &RunShared,
+    record: &mut RequestRecord,
+    arrival: Arrival,
+) -> Result<(), RequestFailure> {
     record.wire = arrival.wire;
     record.ended_us = shared.us(arrival.at);
     let delta = arrival.delta;
@@ -260,7 +268,7 @@ fn take(shared: &Shared, record: &mut Record, arrival: Arrival) -> Result<(), Fa
         if record.text.len() + delta.text.len() > limit {
             let message =
                 format!("more than {limit} bytes of text for {} tokens", record.max_tokens);
-            return Err(Failure::new(FailureKind::TooLarge, message));
+            return Err(RequestFailure::new(FailureKind::TooLarge, message));
         }
         let text_bytes = delta.text.len() as u32;
         record.chunks.push(ChunkMark { at_us: record.ended_us, text_bytes });

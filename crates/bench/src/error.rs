@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// Every error of this crate that ends a benchmark. Failures of single requests are
-/// data, not errors: see [`crate::record::Outcome`].
+/// data, not errors: see [`crate::record::RequestOutcome`].
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// Options contradict each other or are out of range.

@@ -9,11 +9,11 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use loquent_client::openai::{Generate, Prompt};
 
-use crate::drive::{self, PlannedRequest, Progress, RunPlan};
-use crate::plan::{Case, EndpointKind, Inject, Plan, Settings, TargetPlan};
+use crate::drive::{self, PlannedRequest, RunPlan, RunProgress};
+use crate::plan::{EndpointKind, Inject, LoadCase, LoadPlan, LoadSettings, TargetPlan};
 use crate::process::Process;
-use crate::record::{Record, Role};
-use crate::report::{self, Group, Report, RunResult};
+use crate::record::{RequestRecord, RequestRole};
+use crate::report::{self, LoadReport, RunGroup, RunResult};
 use crate::scrape;
 use crate::summary::{Resources, summarize};
 use crate::target::{FailureKind, Target};
@@ -22,7 +22,7 @@ use crate::{BenchError, prompts};
 
 /// How a benchmark ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum RunVerdict {
     /// Every measured request finished or was refused for load.
     Clean,
     /// Some measured request failed.
@@ -31,53 +31,53 @@ pub enum Verdict {
     Impossible,
 }
 
-impl Verdict {
+impl RunVerdict {
     /// The process's exit status.
     pub fn exit_code(self) -> u8 {
         match self {
-            Verdict::Clean => 0,
-            Verdict::SomeFailed => 1,
-            Verdict::Impossible => 3,
+            RunVerdict::Clean => 0,
+            RunVerdict::SomeFailed => 1,
+            RunVerdict::Impossible => 3,
         }
     }
 }
 
 /// Runs the plan, writes its reports and judges the outcome.
-pub async fn run(plan: &Plan) -> Result<Verdict, BenchError> {
+pub async fn run(plan: &LoadPlan) -> Result<RunVerdict, BenchError> {
     let report = measure(plan).await?;
     let verdict = judge(&report);
     report::write(&report, &plan.outputs)?;
     Ok(verdict)
 }
 
-fn judge(report: &Report) -> Verdict {
+fn judge(report: &LoadReport) -> RunVerdict {
     let runs = report.groups.iter().flat_map(|group| &group.runs);
     let of_run = |run: &RunResult| {
         let failed = run.records.iter().any(|record| {
             let kind = record.failure().map(|failure| failure.kind);
-            record.role == Role::Measured
+            record.role == RequestRole::Measured
                 && kind.is_some_and(|kind| kind != FailureKind::Overloaded)
         });
         match (run.findings.impossible.is_empty(), failed) {
-            (false, _) => Verdict::Impossible,
-            (true, true) => Verdict::SomeFailed,
-            (true, false) => Verdict::Clean,
+            (false, _) => RunVerdict::Impossible,
+            (true, true) => RunVerdict::SomeFailed,
+            (true, false) => RunVerdict::Clean,
         }
     };
-    runs.map(of_run).max().unwrap_or(Verdict::Clean)
+    runs.map(of_run).max().unwrap_or(RunVerdict::Clean)
 }
 
 /// Runs the plan without writing anything but progress.
-pub async fn measure(plan: &Plan) -> Result<Report, BenchError> {
+pub async fn measure(plan: &LoadPlan) -> Result<LoadReport, BenchError> {
     let config = report::config(plan);
     let mut prepared = Vec::new();
     for target in &plan.targets {
-        prepared.push(Prepared::new(target, plan).await?);
+        prepared.push(PreparedTarget::new(target, plan).await?);
     }
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<RunGroup> = Vec::new();
     for case in &plan.cases {
         for target in &plan.targets {
-            groups.push(Group {
+            groups.push(RunGroup {
                 name: group_name(plan, target.target.name(), &case.label),
                 target: target.target.name().to_owned(),
                 case: case.clone(),
@@ -100,10 +100,10 @@ pub async fn measure(plan: &Plan) -> Result<Report, BenchError> {
             }
         }
     }
-    Ok(Report { title: plan.title.clone(), config, groups })
+    Ok(LoadReport { title: plan.title.clone(), config, groups })
 }
 
-fn group_name(plan: &Plan, target: &str, case: &str) -> String {
+fn group_name(plan: &LoadPlan, target: &str, case: &str) -> String {
     match (plan.targets.len() > 1, case.is_empty()) {
         (true, false) => format!("{target}, {case}"),
         (false, false) => case.to_owned(),
@@ -111,7 +111,7 @@ fn group_name(plan: &Plan, target: &str, case: &str) -> String {
     }
 }
 
-fn progress_bar(plan: &Plan, group: &str, round: usize, rounds: usize) -> ProgressBar {
+fn progress_bar(plan: &LoadPlan, group: &str, round: usize, rounds: usize) -> ProgressBar {
     if plan.outputs.quiet {
         return ProgressBar::hidden();
     }
@@ -124,7 +124,7 @@ fn progress_bar(plan: &Plan, group: &str, round: usize, rounds: usize) -> Progre
 }
 
 /// A target with what was learned of it before the first run.
-struct Prepared<'a> {
+struct PreparedTarget<'a> {
     plan: &'a TargetPlan,
     model: String,
     process: Option<Process>,
@@ -134,8 +134,8 @@ struct Prepared<'a> {
     ids: HashMap<String, Vec<u32>>,
 }
 
-impl<'a> Prepared<'a> {
-    async fn new(target: &'a TargetPlan, plan: &Plan) -> Result<Self, BenchError> {
+impl<'a> PreparedTarget<'a> {
+    async fn new(target: &'a TargetPlan, plan: &LoadPlan) -> Result<Self, BenchError> {
         let name = target.target.name().to_owned();
         let refuse = |reason: String| BenchError::Target { target: name.clone(), reason };
         let model = match &plan.settings.model {
@@ -155,13 +155,20 @@ impl<'a> Prepared<'a> {
         let separate = target.pid != Some(std::process::id());
         let own_process = if separate { Process::open(std::process::id()).ok() } else { None };
         let ids = HashMap::new();
-        Ok(Prepared { plan: target, model, process, own_process, tokenizes: probe.is_ok(), ids })
+        Ok(PreparedTarget {
+            plan: target,
+            model,
+            process,
+            own_process,
+            tokenizes: probe.is_ok(),
+            ids,
+        })
     }
 
     async fn run(
         &mut self,
-        plan: &Plan,
-        case: &Case,
+        plan: &LoadPlan,
+        case: &LoadCase,
         round: usize,
         bar: ProgressBar,
     ) -> Result<RunResult, BenchError> {
@@ -170,7 +177,7 @@ impl<'a> Prepared<'a> {
         let before = counters(&*target).await;
         let server = self.process.as_ref().map(Process::watch).transpose()?;
         let own = self.own_process.as_ref().map(Process::watch).transpose()?;
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(RunProgress::default());
         bar.set_length((run_plan.measured.len() + run_plan.beside.len()) as u64);
         let ticking = tokio::spawn(tick(bar.clone(), Arc::clone(&progress)));
         let mut records = drive::run(Arc::clone(&target), run_plan, progress).await;
@@ -192,19 +199,19 @@ impl<'a> Prepared<'a> {
 
     async fn plan_run(
         &mut self,
-        settings: &Settings,
-        case: &Case,
+        settings: &LoadSettings,
+        case: &LoadCase,
         round: usize,
     ) -> Result<RunPlan, BenchError> {
         let mut measured = Vec::with_capacity(settings.requests);
         for index in 0..settings.requests {
             let text = settings.prompts.prompt(round, index);
-            measured.push(self.request(settings, case, Role::Measured, text).await?);
+            measured.push(self.request(settings, case, RequestRole::Measured, text).await?);
         }
         let mut beside = Vec::new();
         let extras = &case.extras;
         for (role, count) in
-            [(Role::SlowReader, extras.slow_readers), (Role::Leaver, extras.leavers)]
+            [(RequestRole::SlowReader, extras.slow_readers), (RequestRole::Leaver, extras.leavers)]
         {
             for index in 0..count {
                 let text = settings.prompts.prompt(round, settings.requests + index);
@@ -226,9 +233,9 @@ impl<'a> Prepared<'a> {
 
     async fn request(
         &mut self,
-        settings: &Settings,
-        case: &Case,
-        role: Role,
+        settings: &LoadSettings,
+        case: &LoadCase,
+        role: RequestRole,
         text: String,
     ) -> Result<PlannedRequest, BenchError> {
         let prompt = match settings.endpoint {
@@ -238,9 +245,9 @@ impl<'a> Prepared<'a> {
         };
         let extras = &case.extras;
         let (max_tokens, turn_after) = match role {
-            Role::SlowReader => (extras.slow_reader_max_tokens, extras.slow_reader_after),
-            Role::Leaver => (settings.max_tokens, extras.leave_after),
-            Role::Measured | Role::Injected => (settings.max_tokens, 0),
+            RequestRole::SlowReader => (extras.slow_reader_max_tokens, extras.slow_reader_after),
+            RequestRole::Leaver => (settings.max_tokens, extras.leave_after),
+            RequestRole::Measured | RequestRole::Injected => (settings.max_tokens, 0),
         };
         let generate = self.generate(settings, case, prompt, max_tokens);
         Ok(PlannedRequest { role, generate, at: Duration::ZERO, turn_after })
@@ -248,8 +255,8 @@ impl<'a> Prepared<'a> {
 
     fn generate(
         &self,
-        settings: &Settings,
-        case: &Case,
+        settings: &LoadSettings,
+        case: &LoadCase,
         prompt: Prompt,
         max_tokens: u32,
     ) -> Generate {
@@ -269,8 +276,8 @@ impl<'a> Prepared<'a> {
     /// Long prompts, each different from its first token on so that no cache helps.
     async fn injected(
         &mut self,
-        settings: &Settings,
-        case: &Case,
+        settings: &LoadSettings,
+        case: &LoadCase,
         inject: Inject,
         round: usize,
     ) -> Result<Vec<PlannedRequest>, BenchError> {
@@ -288,7 +295,12 @@ impl<'a> Prepared<'a> {
             };
             let generate = self.generate(settings, case, prompt, inject.max_tokens);
             let at = Duration::from_secs_f64(inject.at_s + index as f64 * inject.every_s);
-            planned.push(PlannedRequest { role: Role::Injected, generate, at, turn_after: 0 });
+            planned.push(PlannedRequest {
+                role: RequestRole::Injected,
+                generate,
+                at,
+                turn_after: 0,
+            });
         }
         Ok(planned)
     }
@@ -305,7 +317,7 @@ impl<'a> Prepared<'a> {
         Ok(ids)
     }
 
-    async fn recount(&self, records: &mut [Record], limit: usize) {
+    async fn recount(&self, records: &mut [RequestRecord], limit: usize) {
         for record in records.iter_mut().filter(|record| record.finished()).take(limit) {
             let ids = self.plan.target.tokenize(&self.model, &record.text, false).await;
             record.recounted_tokens = ids.ok().map(|ids| ids.len() as u64);
@@ -318,7 +330,7 @@ async fn counters(target: &dyn Target) -> scrape::Series {
 }
 
 /// Moves the bar until it is aborted.
-async fn tick(bar: ProgressBar, progress: Arc<Progress>) {
+async fn tick(bar: ProgressBar, progress: Arc<RunProgress>) {
     let mut every = tokio::time::interval(Duration::from_millis(200));
     loop {
         every.tick().await;

@@ -4,7 +4,7 @@ use futures_util::stream;
 use loquent_client::http::{BoxFuture, HttpClient, Transport};
 use loquent_client::openai::{self, AnswerStream, Arrival, Delta, Generate};
 
-use crate::target::{Answer, Failure, Target};
+use crate::target::{ArrivalStream, RequestFailure, Target};
 
 /// Limit of a `/metrics` answer, in bytes.
 const MAX_METRICS_BYTES: usize = 8 << 20;
@@ -27,7 +27,7 @@ impl Target for HttpTarget {
         &self.name
     }
 
-    fn models(&self) -> BoxFuture<'_, Result<Vec<String>, Failure>> {
+    fn models(&self) -> BoxFuture<'_, Result<Vec<String>, RequestFailure>> {
         Box::pin(async { Ok(openai::models(&self.client).await?) })
     }
 
@@ -35,10 +35,10 @@ impl Target for HttpTarget {
         &self,
         request: Generate,
         transport: Transport,
-    ) -> BoxFuture<'_, Result<Answer, Failure>> {
+    ) -> BoxFuture<'_, Result<ArrivalStream, RequestFailure>> {
         Box::pin(async move {
             let answer = openai::generate(&self.client, &request, transport).await?;
-            Ok(Box::pin(stream::unfold(Some(Box::new(answer)), read)) as Answer)
+            Ok(Box::pin(stream::unfold(Some(Box::new(answer)), read)) as ArrivalStream)
         })
     }
 
@@ -47,7 +47,7 @@ impl Target for HttpTarget {
         model: &'a str,
         text: &'a str,
         add_special: bool,
-    ) -> BoxFuture<'a, Result<Vec<u32>, Failure>> {
+    ) -> BoxFuture<'a, Result<Vec<u32>, RequestFailure>> {
         Box::pin(async move { Ok(openai::tokenize(&self.client, model, text, add_special).await?) })
     }
 
@@ -60,10 +60,10 @@ impl Target for HttpTarget {
 }
 
 /// The state is `None` after the answer's end. Boxed: it moves at every chunk.
-type Reading = Option<Box<AnswerStream>>;
+type Unread = Option<Box<AnswerStream>>;
 
-async fn read(reading: Reading) -> Option<(Result<Arrival, Failure>, Reading)> {
-    let mut answer = reading?;
+async fn read(unread: Unread) -> Option<(Result<Arrival, RequestFailure>, Unread)> {
+    let mut answer = unread?;
     match answer.next().await {
         Ok(Some(arrival)) => Some((Ok(arrival), Some(answer))),
         Ok(None) => {

@@ -1,8 +1,8 @@
 //! Load generator and reports for any OpenAI-compatible server.
 //!
-//! [`cli`] turns arguments into an [`plan::Plan`]; [`experiment`] runs its cases
+//! [`cli`] turns arguments into an [`plan::LoadPlan`]; [`experiment`] runs its cases
 //! against its targets in turn; [`drive`] sends one run's requests and keeps a
-//! [`record::Record`] of each; [`summary`] turns records into the metrics that
+//! [`record::RequestRecord`] of each; [`summary`] turns records into the metrics that
 //! [`report`] prints, and [`verify`] refuses token totals that cannot be.
 
 pub mod arrivals;
@@ -22,7 +22,6 @@ pub mod reconcile;
 pub mod record;
 pub mod report;
 pub mod scrape;
-pub mod stats;
 pub mod summary;
 pub mod target;
 pub mod verify;

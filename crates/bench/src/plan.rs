@@ -24,7 +24,7 @@ pub enum EndpointKind {
 
 /// What all cases share.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct LoadSettings {
     /// Model name; the target's first when absent.
     pub model: Option<String>,
     /// Where requests go.
@@ -89,7 +89,7 @@ pub struct Inject {
 
 /// One configuration to measure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Case {
+pub struct LoadCase {
     /// What tells it from the others; empty when there is one case.
     pub label: String,
     /// Most measured requests in flight; unlimited when absent.
@@ -123,7 +123,7 @@ pub struct TargetPlan {
 
 /// Where results go besides the terminal.
 #[derive(Debug, Clone, Default)]
-pub struct Outputs {
+pub struct ReportPaths {
     /// Everything as JSON.
     pub json: Option<PathBuf>,
     /// One line per request.
@@ -136,13 +136,13 @@ pub struct Outputs {
 
 /// A whole benchmark.
 #[derive(Clone)]
-pub struct Plan {
+pub struct LoadPlan {
     /// Title of the reports.
     pub title: String,
     /// What all cases share.
-    pub settings: Settings,
+    pub settings: LoadSettings,
     /// Cases, run in turn.
-    pub cases: Vec<Case>,
+    pub cases: Vec<LoadCase>,
     /// Servers, run in turn.
     pub targets: Vec<TargetPlan>,
     /// Runs of each case that are thrown away.
@@ -152,5 +152,5 @@ pub struct Plan {
     /// Between two runs where there are several servers.
     pub pause: Duration,
     /// Reports.
-    pub outputs: Outputs,
+    pub outputs: ReportPaths,
 }

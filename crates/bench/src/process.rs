@@ -21,7 +21,7 @@ pub struct Process {
 
 /// A reading of its counters.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Reading {
+pub struct ProcessReading {
     cpu_s: f64,
     rss_bytes: u64,
     voluntary_switches: u64,
@@ -29,7 +29,7 @@ pub struct Reading {
 
 /// What it used during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// CPU time, user and system, in seconds.
     pub cpu_s: f64,
     /// Resident memory before the run, in bytes.
@@ -48,7 +48,7 @@ impl Process {
     }
 
     /// Its counters now.
-    pub fn read(&self) -> Result<Reading, BenchError> {
+    pub fn read(&self) -> Result<ProcessReading, BenchError> {
         let refuse = |reason: String| BenchError::Process { pid: self.pid, reason };
         let file = |name: &str| {
             std::fs::read_to_string(self.dir.join(name))
@@ -56,11 +56,11 @@ impl Process {
         };
         let cpu_s = cpu_s(self.pid).map_err(|error| refuse(format!("no CPU clock: {error}")))?;
         let rss_bytes = field_kib(&file("status")?, "VmRSS:").unwrap_or(0) * 1024;
-        Ok(Reading { cpu_s, rss_bytes, voluntary_switches: self.voluntary_switches() })
+        Ok(ProcessReading { cpu_s, rss_bytes, voluntary_switches: self.voluntary_switches() })
     }
 
-    /// Begins to measure; memory is sampled until [`Watch::stop`].
-    pub fn watch(&self) -> Result<Watch, BenchError> {
+    /// Begins to measure; memory is sampled until [`UsageWatch::stop`].
+    pub fn watch(&self) -> Result<UsageWatch, BenchError> {
         let before = self.read()?;
         let peak = Arc::new(AtomicU64::new(before.rss_bytes));
         let stopped = Arc::new(AtomicBool::new(false));
@@ -74,7 +74,7 @@ impl Process {
                 std::thread::park_timeout(SAMPLE_EVERY);
             }
         });
-        Ok(Watch { process: self.clone(), before, peak, stopped, sampler })
+        Ok(UsageWatch { process: self.clone(), before, peak, stopped, sampler })
     }
 
     /// Summed over the threads that live now.
@@ -92,24 +92,24 @@ impl Process {
 
 /// A measurement in progress.
 #[derive(Debug)]
-pub struct Watch {
+pub struct UsageWatch {
     process: Process,
-    before: Reading,
+    before: ProcessReading,
     peak: Arc<AtomicU64>,
     stopped: Arc<AtomicBool>,
     sampler: std::thread::JoinHandle<()>,
 }
 
-impl Watch {
+impl UsageWatch {
     /// Ends the measurement.
-    pub fn stop(self) -> Result<Usage, BenchError> {
+    pub fn stop(self) -> Result<ResourceUsage, BenchError> {
         self.stopped.store(true, Ordering::Relaxed);
         self.sampler.thread().unpark();
         let after = self.process.read();
         // The sampler holds no lock and cannot panic; its end is not worth an error.
         let _ = self.sampler.join();
         let after = after?;
-        Ok(Usage {
+        Ok(ResourceUsage {
             cpu_s: after.cpu_s - self.before.cpu_s,
             rss_before_bytes: self.before.rss_bytes,
             rss_peak_bytes: self.peak.load(Ordering::Relaxed).max(after.rss_bytes),

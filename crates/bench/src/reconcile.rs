@@ -5,7 +5,7 @@
 //! offset is taken so that the fastest flush of the request took no time; what the
 //! others took beyond it is queueing on the way, which is what is looked for.
 
-use crate::record::{Record, ms};
+use crate::record::{RequestRecord, ms};
 
 /// A gap above this is a stall, in milliseconds.
 pub const STALL_MS: f64 = 200.0;
@@ -29,7 +29,7 @@ pub struct Reconciled {
 
 /// Joins the two sides; `None` where the server's timings are absent or do not match
 /// the chunks that arrived.
-pub fn reconcile(record: &Record) -> Option<Reconciled> {
+pub fn reconcile(record: &RequestRecord) -> Option<Reconciled> {
     let timings = record.timings.as_deref()?;
     let chunks = &record.chunks;
     // The flush of the finish may carry no text and so have no chunk.
@@ -93,21 +93,21 @@ pub fn stall(from_ms: f64, shown_ms: impl IntoIterator<Item = f64>) -> Option<St
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::record::{ChunkMark, Outcome, Role};
+    use crate::record::{ChunkMark, RequestOutcome, RequestRole};
     use loquent_client::openai::{ServerTimings, Usage};
 
     /// A finished request, sent at 1 s, whose chunks arrived at `at_ms`.
-    pub(crate) fn record(at_ms: &[u64], tokens: u64) -> Record {
+    pub(crate) fn record(at_ms: &[u64], tokens: u64) -> RequestRecord {
         let chunks = at_ms.iter().map(|at| ChunkMark { at_us: at * 1000, text_bytes: 1 });
-        Record {
+        RequestRecord {
             index: 0,
-            role: Role::Measured,
+            role: RequestRole::Measured,
             scheduled_us: 1_000_000,
             submitted_us: 1_000_000,
             accepted_us: Some(1_001_000),
             chunks: chunks.collect(),
             ended_us: at_ms.last().map_or(0, |at| at * 1000),
-            outcome: Outcome::Finished,
+            outcome: RequestOutcome::Finished,
             max_tokens: tokens as u32,
             ignore_eos: true,
             text: "x".repeat(at_ms.len()),

@@ -4,12 +4,12 @@ use loquent_client::http::Wire;
 use loquent_client::openai::{ServerTimings, Usage};
 use serde::Serialize;
 
-use crate::target::Failure;
+use crate::target::RequestFailure;
 
 /// Why a request is in the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
+pub enum RequestRole {
     /// One of the requests that are measured.
     Measured,
     /// A long prompt injected among them.
@@ -23,13 +23,13 @@ pub enum Role {
 /// How a request ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// Its finish arrived.
     Finished,
     /// It left on purpose.
     Left,
     /// It failed.
-    Failed(Failure),
+    Failed(RequestFailure),
 }
 
 /// The arrival of a chunk that carried text.
@@ -43,11 +43,11 @@ pub struct ChunkMark {
 
 /// One request from its schedule to its end. Times are microseconds since the run's start.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct RequestRecord {
     /// Its number within the run.
     pub index: usize,
     /// Why it is in the run.
-    pub role: Role,
+    pub role: RequestRole,
     /// When it was to be sent.
     pub scheduled_us: u64,
     /// When it was sent.
@@ -59,7 +59,7 @@ pub struct Record {
     /// Arrival of the last byte, or of the failure.
     pub ended_us: u64,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: RequestOutcome,
     /// Most tokens that it asked for.
     pub max_tokens: u32,
     /// Whether it asked to ignore the model's own end.
@@ -78,17 +78,17 @@ pub struct Record {
     pub wire: Wire,
 }
 
-impl Record {
+impl RequestRecord {
     /// Whether the answer is complete.
     pub fn finished(&self) -> bool {
-        self.outcome == Outcome::Finished
+        self.outcome == RequestOutcome::Finished
     }
 
     /// Its failure, if it failed.
-    pub fn failure(&self) -> Option<&Failure> {
+    pub fn failure(&self) -> Option<&RequestFailure> {
         match &self.outcome {
-            Outcome::Failed(failure) => Some(failure),
-            Outcome::Finished | Outcome::Left => None,
+            RequestOutcome::Failed(failure) => Some(failure),
+            RequestOutcome::Finished | RequestOutcome::Left => None,
         }
     }
 

@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use crate::process;
 use crate::reconcile::{LATE_MS, Reconciled, reconcile, stall};
-use crate::record::{Record, Role, ms};
-use crate::stats::Samples;
+use crate::record::{RequestRecord, RequestRole, ms};
 use crate::target::FailureKind;
+use loquent_sim::stats::Samples;
 
 /// The percentiles of every distribution, with their names.
 pub const PERCENTILES: [(&str, &str, f64); 5] = [
@@ -25,7 +25,7 @@ pub const PERCENTILES: [(&str, &str, f64); 5] = [
 
 /// One figure of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Metric {
+pub struct Measurement {
     /// Stable name for programs, with its unit.
     pub key: String,
     /// Heading under which tables show it.
@@ -42,9 +42,9 @@ pub struct Metric {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Resources {
     /// The server's process.
-    pub server: Option<process::Usage>,
+    pub server: Option<process::ResourceUsage>,
     /// This process.
-    pub generator: Option<process::Usage>,
+    pub generator: Option<process::ResourceUsage>,
 }
 
 /// Samples that the plots need.
@@ -71,14 +71,14 @@ const MAX_BINS: usize = 100_000;
 
 /// Metrics and plots of one run.
 #[derive(Debug, Clone, Default)]
-pub struct Summary {
+pub struct RunSummary {
     /// The metrics in the order of the table.
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<Measurement>,
     /// What the plots show.
     pub plots: Plots,
 }
 
-impl Summary {
+impl RunSummary {
     /// The value of a metric.
     pub fn value(&self, key: &str) -> Option<f64> {
         self.metrics.iter().find(|metric| metric.key == key).map(|metric| metric.value)
@@ -86,7 +86,7 @@ impl Summary {
 
     fn push(&mut self, section: &'static str, key: &str, label: &str, value: f64) {
         let (key, label) = (key.to_owned(), label.to_owned());
-        self.metrics.push(Metric { key, section, label, value });
+        self.metrics.push(Measurement { key, section, label, value });
     }
 
     fn push_some(&mut self, section: &'static str, key: &str, label: &str, value: Option<f64>) {
@@ -122,21 +122,23 @@ fn unit_of(key: &str) -> (&'static str, &'static str) {
 }
 
 /// Everything that is known of a run's measured requests, once.
-struct Run<'a> {
-    measured: Vec<&'a Record>,
-    finished: Vec<&'a Record>,
+struct RunData<'a> {
+    measured: Vec<&'a RequestRecord>,
+    finished: Vec<&'a RequestRecord>,
     joined: Vec<Option<Reconciled>>,
     duration_s: f64,
     tokens: Option<u64>,
 }
 
-impl<'a> Run<'a> {
-    fn of(records: &'a [Record]) -> Self {
-        let measured: Vec<&Record> = records.iter().filter(|r| r.role == Role::Measured).collect();
-        let finished: Vec<&Record> = measured.iter().copied().filter(|r| r.finished()).collect();
+impl<'a> RunData<'a> {
+    fn of(records: &'a [RequestRecord]) -> Self {
+        let measured: Vec<&RequestRecord> =
+            records.iter().filter(|r| r.role == RequestRole::Measured).collect();
+        let finished: Vec<&RequestRecord> =
+            measured.iter().copied().filter(|r| r.finished()).collect();
         let first = measured.iter().map(|record| record.submitted_us).min().unwrap_or(0);
         let last = finished.iter().map(|record| record.ended_us).max().unwrap_or(first);
-        Run {
+        RunData {
             joined: finished.iter().map(|record| reconcile(record)).collect(),
             tokens: finished.iter().map(|record| record.completion_tokens()).sum(),
             duration_s: ms(last.saturating_sub(first)) / 1e3,
@@ -145,7 +147,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn pool<I: IntoIterator<Item = f64>>(&self, of: impl Fn(&Record) -> I) -> Samples {
+    fn pool<I: IntoIterator<Item = f64>>(&self, of: impl Fn(&RequestRecord) -> I) -> Samples {
         self.finished.iter().flat_map(|record| of(record)).collect()
     }
 
@@ -160,9 +162,9 @@ impl<'a> Run<'a> {
 }
 
 /// Computes all metrics of a run.
-pub fn summarize(records: &[Record], resources: &Resources) -> Summary {
-    let run = Run::of(records);
-    let mut summary = Summary { metrics: Vec::new(), plots: plots(&run) };
+pub fn summarize(records: &[RequestRecord], resources: &Resources) -> RunSummary {
+    let run = RunData::of(records);
+    let mut summary = RunSummary { metrics: Vec::new(), plots: plots(&run) };
     push_counts(&mut summary, &run);
     push_rates(&mut summary, &run);
     push_client(&mut summary, &run);
@@ -181,7 +183,7 @@ pub fn summarize(records: &[Record], resources: &Resources) -> Summary {
     summary
 }
 
-fn push_counts(summary: &mut Summary, run: &Run<'_>) {
+fn push_counts(summary: &mut RunSummary, run: &RunData<'_>) {
     let failed = |overloaded: bool| {
         let kinds = run.measured.iter().filter_map(|record| Some(record.failure()?.kind));
         kinds.filter(|kind| (*kind == FailureKind::Overloaded) == overloaded).count() as f64
@@ -193,7 +195,7 @@ fn push_counts(summary: &mut Summary, run: &Run<'_>) {
     push("duration_s", "Benchmark duration (s)", run.duration_s);
 }
 
-fn push_rates(summary: &mut Summary, run: &Run<'_>) {
+fn push_rates(summary: &mut RunSummary, run: &RunData<'_>) {
     let input: Option<u64> = run.finished.iter().map(|r| Some(r.usage?.prompt_tokens)).sum();
     let (input, output) = (input.map(|n| n as f64), run.tokens.map(|n| n as f64));
     let requests = run.finished.len() as f64;
@@ -213,7 +215,7 @@ fn push_rates(summary: &mut Summary, run: &Run<'_>) {
     push("peak_concurrency", "Peak concurrent requests", Some(concurrency));
 }
 
-fn peak_concurrency<'a>(records: impl IntoIterator<Item = &'a Record> + Clone) -> f64 {
+fn peak_concurrency<'a>(records: impl IntoIterator<Item = &'a RequestRecord> + Clone) -> f64 {
     let begins = records.clone().into_iter().map(|record| (record.submitted_us, 1));
     let ends = records.into_iter().map(|record| (record.ended_us, -1));
     let mut changes: Vec<(u64, i64)> = begins.chain(ends).collect();
@@ -226,7 +228,7 @@ fn peak_concurrency<'a>(records: impl IntoIterator<Item = &'a Record> + Clone) -
     }) as f64
 }
 
-fn push_client(summary: &mut Summary, run: &Run<'_>) {
+fn push_client(summary: &mut RunSummary, run: &RunData<'_>) {
     let (ttft, icl) = (summary.plots.ttft_ms.clone(), summary.plots.icl_ms.clone());
     summary.distribution("Time to First Token", "ttft_ms", "TTFT", &ttft);
     let tpot = run.pool(|record| record.tpot_ms());
@@ -243,7 +245,7 @@ fn push_client(summary: &mut Summary, run: &Run<'_>) {
     summary.push_some("Submit lag of this generator", "submit_wall_ms", "Submit wall (ms)", wall);
 }
 
-fn push_server(summary: &mut Summary, run: &Run<'_>) {
+fn push_server(summary: &mut RunSummary, run: &RunData<'_>) {
     let tokenize = run.timing(|timings| timings.tokenize_us);
     summary.distribution("Tokenize (server)", "tokenize_ms", "tokenize", &tokenize);
     let queue = run.timing(|timings| timings.queue_us);
@@ -264,8 +266,9 @@ fn push_server(summary: &mut Summary, run: &Run<'_>) {
     summary.push_some(title, "decode_batch_wait_max_ms", "Max batch wait (ms)", max);
 }
 
-fn push_chunks(summary: &mut Summary, run: &Run<'_>) {
-    let sum = |of: fn(&Record) -> u64| run.finished.iter().map(|r| of(r)).sum::<u64>() as f64;
+fn push_chunks(summary: &mut RunSummary, run: &RunData<'_>) {
+    let sum =
+        |of: fn(&RequestRecord) -> u64| run.finished.iter().map(|r| of(r)).sum::<u64>() as f64;
     let chunks = sum(|record| record.chunks.len() as u64);
     let reads = sum(|record| record.wire.reads);
     let bytes = sum(|record| record.wire.bytes);
@@ -282,7 +285,7 @@ fn push_chunks(summary: &mut Summary, run: &Run<'_>) {
     push("text_bytes_per_token", "Text bytes per token", tokens.map(|n| text / n));
 }
 
-fn push_way(summary: &mut Summary, run: &Run<'_>) {
+fn push_way(summary: &mut RunSummary, run: &RunData<'_>) {
     const WHOLE: &str = "Emission to arrival";
     let hold = run.joined(|joined| &joined.emit_to_flush_ms);
     summary.distribution("Emission to flush (server)", "emit_to_flush_ms", "hold", &hold);
@@ -301,7 +304,7 @@ fn push_way(summary: &mut Summary, run: &Run<'_>) {
     summary.push(WHOLE, "reconciled_requests", "Requests reconciled", matched);
 }
 
-fn push_stalls(summary: &mut Summary, run: &Run<'_>) {
+fn push_stalls(summary: &mut RunSummary, run: &RunData<'_>) {
     let stalls = run.finished.iter().zip(&run.joined).filter_map(|(record, joined)| {
         let first = ms(record.chunks.first()?.at_us);
         let from = joined.as_ref().map_or(first, |joined| joined.first_emit_ms);
@@ -316,11 +319,11 @@ fn push_stalls(summary: &mut Summary, run: &Run<'_>) {
     push("stall_full_max", "Max stall ratio (full)", full.max());
 }
 
-fn push_disturbance(summary: &mut Summary, records: &[Record]) {
+fn push_disturbance(summary: &mut RunSummary, records: &[RequestRecord]) {
     for (role, key, name) in [
-        (Role::Injected, "injected", "Injected prompts"),
-        (Role::SlowReader, "slow_readers", "Slow readers"),
-        (Role::Leaver, "leavers", "Leavers"),
+        (RequestRole::Injected, "injected", "Injected prompts"),
+        (RequestRole::SlowReader, "slow_readers", "Slow readers"),
+        (RequestRole::Leaver, "leavers", "Leavers"),
     ] {
         let of_role = records.iter().filter(|record| record.role == role);
         let failed = of_role.clone().filter(|record| record.failure().is_some()).count();
@@ -334,8 +337,9 @@ fn push_disturbance(summary: &mut Summary, records: &[Record]) {
     }
 }
 
-fn push_injected(summary: &mut Summary, run: &Run<'_>, records: &[Record]) {
-    let injected: Vec<&Record> = records.iter().filter(|r| r.role == Role::Injected).collect();
+fn push_injected(summary: &mut RunSummary, run: &RunData<'_>, records: &[RequestRecord]) {
+    let injected: Vec<&RequestRecord> =
+        records.iter().filter(|r| r.role == RequestRole::Injected).collect();
     if injected.is_empty() {
         return;
     }
@@ -353,8 +357,8 @@ fn push_injected(summary: &mut Summary, run: &Run<'_>, records: &[Record]) {
 
 /// Gaps that overlap the time from an injected prompt's submission to its first token,
 /// and the other gaps.
-fn split_icl(run: &Run<'_>, injected: &[&Record]) -> (Samples, Samples) {
-    let window = |record: &&Record| {
+fn split_icl(run: &RunData<'_>, injected: &[&RequestRecord]) -> (Samples, Samples) {
+    let window = |record: &&RequestRecord| {
         let end = record.chunks.first().map_or(record.ended_us, |chunk| chunk.at_us);
         (record.submitted_us, end)
     };
@@ -370,7 +374,11 @@ fn split_icl(run: &Run<'_>, injected: &[&Record]) -> (Samples, Samples) {
 
 /// The process served all requests, so its use is shared by the tokens of all of them;
 /// those of answers that were not read to their end are not known and not counted.
-fn push_server_process(summary: &mut Summary, records: &[Record], server: &process::Usage) {
+fn push_server_process(
+    summary: &mut RunSummary,
+    records: &[RequestRecord],
+    server: &process::ResourceUsage,
+) {
     let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
     let grown = server.rss_peak_bytes.saturating_sub(server.rss_before_bytes);
     let streams = peak_concurrency(records);
@@ -389,7 +397,7 @@ fn push_server_process(summary: &mut Summary, records: &[Record], server: &proce
     push("server_rss_growth_per_stream_kib", "Server RSS growth per stream (KiB)", per_stream);
 }
 
-fn push_generator(summary: &mut Summary, run: &Run<'_>, generator: &process::Usage) {
+fn push_generator(summary: &mut RunSummary, run: &RunData<'_>, generator: &process::ResourceUsage) {
     summary.push(RESOURCES, "generator_cpu_s", "Generator CPU time (s)", generator.cpu_s);
     let chunks: usize = run.finished.iter().map(|record| record.chunks.len()).sum();
     let per_chunk = (chunks > 0).then(|| generator.cpu_s * 1e6 / chunks as f64);
@@ -397,7 +405,7 @@ fn push_generator(summary: &mut Summary, run: &Run<'_>, generator: &process::Usa
     summary.push_some(RESOURCES, "generator_cpu_us_per_chunk", label, per_chunk);
 }
 
-fn plots(run: &Run<'_>) -> Plots {
+fn plots(run: &RunData<'_>) -> Plots {
     Plots {
         ttft_ms: run.pool(|record| record.ttft_ms()),
         icl_ms: run.pool(|record| record.icl_ms().collect::<Vec<f64>>()),
@@ -407,7 +415,7 @@ fn plots(run: &Run<'_>) -> Plots {
 }
 
 /// Exact where the server says what it flushed; otherwise each request's mean.
-fn tokens_per_chunk(run: &Run<'_>) -> Samples {
+fn tokens_per_chunk(run: &RunData<'_>) -> Samples {
     let pairs = run.finished.iter().zip(&run.joined);
     pairs
         .flat_map(|(record, joined)| match joined {
@@ -417,14 +425,14 @@ fn tokens_per_chunk(run: &Run<'_>) -> Samples {
         .collect()
 }
 
-fn mean_tokens_per_chunk(record: &Record) -> Option<f64> {
+fn mean_tokens_per_chunk(record: &RequestRecord) -> Option<f64> {
     let chunks = record.chunks.len();
     (chunks > 0).then_some(record.completion_tokens()? as f64 / chunks as f64)
 }
 
 /// A request's tokens are spread over its chunks where the server does not say how many
 /// each holds.
-fn tokens_per_bin(run: &Run<'_>) -> Vec<f64> {
+fn tokens_per_bin(run: &RunData<'_>) -> Vec<f64> {
     let mut bins = Vec::new();
     for (record, joined) in run.finished.iter().zip(&run.joined) {
         let mean = mean_tokens_per_chunk(record).unwrap_or(0.0);
@@ -446,10 +454,10 @@ fn tokens_per_bin(run: &Run<'_>) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::reconcile::tests::record;
-    use crate::record::Outcome;
-    use crate::target::Failure;
+    use crate::record::RequestOutcome;
+    use crate::target::RequestFailure;
 
-    fn value(summary: &Summary, key: &str) -> f64 {
+    fn value(summary: &RunSummary, key: &str) -> f64 {
         summary.value(key).unwrap_or_else(|| panic!("no {key} in {:?}", summary.metrics))
     }
 
@@ -480,9 +488,11 @@ mod tests {
     #[test]
     fn failures_count_and_contribute_nothing() {
         let mut broken = record(&[1100, 1900], 9);
-        broken.outcome = Outcome::Failed(Failure::new(FailureKind::Truncated, "no finish"));
+        broken.outcome =
+            RequestOutcome::Failed(RequestFailure::new(FailureKind::Truncated, "no finish"));
         let mut refused = record(&[], 0);
-        refused.outcome = Outcome::Failed(Failure::new(FailureKind::Overloaded, "full"));
+        refused.outcome =
+            RequestOutcome::Failed(RequestFailure::new(FailureKind::Overloaded, "full"));
         let summary = summarize(&[record(&[1100], 1), broken, refused], &Resources::default());
         near(value(&summary, "successful_requests"), 1.0);
         near(value(&summary, "failed_requests"), 1.0);
@@ -505,7 +515,7 @@ mod tests {
     #[test]
     fn gaps_beside_an_injected_prompt_are_told_apart() {
         let mut injected = record(&[1300], 1);
-        injected.role = Role::Injected;
+        injected.role = RequestRole::Injected;
         injected.submitted_us = 1_150_000;
         let summary = summarize(
             &[record(&[1100, 1200, 1290, 1400, 1450], 5), injected],
@@ -520,8 +530,8 @@ mod tests {
     #[test]
     fn cpu_time_is_shared_by_all_tokens_that_were_served() {
         let mut slow = record(&[1100, 1200], 6);
-        slow.role = Role::SlowReader;
-        let server = process::Usage {
+        slow.role = RequestRole::SlowReader;
+        let server = process::ResourceUsage {
             cpu_s: 0.001,
             rss_before_bytes: 1 << 20,
             rss_peak_bytes: 3 << 20,

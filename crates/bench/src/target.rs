@@ -9,7 +9,7 @@ use serde::Serialize;
 /// The chunks of one answer in the order of their arrival. The last item of a complete
 /// answer is stamped with the arrival of its last byte. The stream ends after the answer's
 /// finish or after its first error; dropping it abandons the request.
-pub type Answer = BoxStream<'static, Result<Arrival, Failure>>;
+pub type ArrivalStream = BoxStream<'static, Result<Arrival, RequestFailure>>;
 
 /// A server under test: over HTTP, or within this process.
 pub trait Target: Send + Sync + 'static {
@@ -17,14 +17,14 @@ pub trait Target: Send + Sync + 'static {
     fn name(&self) -> &str;
 
     /// The models it offers; the first is used when none is named.
-    fn models(&self) -> BoxFuture<'_, Result<Vec<String>, Failure>>;
+    fn models(&self) -> BoxFuture<'_, Result<Vec<String>, RequestFailure>>;
 
     /// Submits a request; resolves when it was accepted or refused.
     fn submit(
         &self,
         request: Generate,
         transport: Transport,
-    ) -> BoxFuture<'_, Result<Answer, Failure>>;
+    ) -> BoxFuture<'_, Result<ArrivalStream, RequestFailure>>;
 
     /// Token ids of `text`, with the model's special tokens if `add_special`.
     fn tokenize<'a>(
@@ -32,7 +32,7 @@ pub trait Target: Send + Sync + 'static {
         model: &'a str,
         text: &'a str,
         add_special: bool,
-    ) -> BoxFuture<'a, Result<Vec<u32>, Failure>>;
+    ) -> BoxFuture<'a, Result<Vec<u32>, RequestFailure>>;
 
     /// Its metrics in Prometheus text format, where it has any.
     fn metrics(&self) -> BoxFuture<'_, Option<String>>;
@@ -64,7 +64,7 @@ pub enum FailureKind {
 
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Failure {
+pub struct RequestFailure {
     /// Its kind.
     pub kind: FailureKind,
     /// In words.
@@ -75,14 +75,14 @@ pub struct Failure {
     pub retry_after_s: Option<u64>,
 }
 
-impl Failure {
+impl RequestFailure {
     /// A failure without a status.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Failure { kind, message: message.into(), status: None, retry_after_s: None }
+        RequestFailure { kind, message: message.into(), status: None, retry_after_s: None }
     }
 }
 
-impl From<ClientError> for Failure {
+impl From<ClientError> for RequestFailure {
     fn from(error: ClientError) -> Self {
         let kind = match &error {
             ClientError::Refused { status: 429 | 503, .. } => FailureKind::Overloaded,
@@ -98,7 +98,7 @@ impl From<ClientError> for Failure {
             ClientError::Malformed(_) => FailureKind::Malformed,
             ClientError::TooLarge { .. } => FailureKind::TooLarge,
         };
-        let mut failure = Failure::new(kind, error.to_string());
+        let mut failure = RequestFailure::new(kind, error.to_string());
         if let ClientError::Refused { status, retry_after_s, .. } = error {
             failure.status = Some(status);
             failure.retry_after_s = retry_after_s;

@@ -5,7 +5,7 @@
 //! a server's rate was multiplied by a client's time. Every count here is checked
 //! against what was asked, what arrived and what the server says elsewhere.
 
-use crate::record::Record;
+use crate::record::RequestRecord;
 
 /// What the check of one run found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -20,9 +20,9 @@ pub struct Findings {
 const MAX_LINES: usize = 5;
 
 /// Checks the token counts of all finished requests.
-pub fn verify(records: &[Record]) -> Findings {
+pub fn verify(records: &[RequestRecord]) -> Findings {
     let mut findings = Findings::default();
-    let finished: Vec<&Record> = records.iter().filter(|record| record.finished()).collect();
+    let finished: Vec<&RequestRecord> = records.iter().filter(|record| record.finished()).collect();
     let impossible = finished.iter().flat_map(|record| {
         let index = record.index;
         impossible(record).into_iter().map(move |reason| format!("request {index}: {reason}"))
@@ -41,7 +41,7 @@ fn shorten(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-fn impossible(record: &Record) -> Option<String> {
+fn impossible(record: &RequestRecord) -> Option<String> {
     let counted = record.completion_tokens()?;
     let asked = u64::from(record.max_tokens);
     let chunks = record.chunks.len() as u64;
@@ -61,14 +61,15 @@ fn impossible(record: &Record) -> Option<String> {
     None
 }
 
-fn notes(finished: &[&Record]) -> Vec<String> {
+fn notes(finished: &[&RequestRecord]) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |count: usize, what: &str| {
         if count > 0 {
             notes.push(format!("{count} of {} answers {what}", finished.len()));
         }
     };
-    let count = |of: fn(&Record) -> bool| finished.iter().filter(|record| of(record)).count();
+    let count =
+        |of: fn(&RequestRecord) -> bool| finished.iter().filter(|record| of(record)).count();
     note(count(|r| r.completion_tokens().is_none()), "came without a token count (no usage)");
     note(
         count(|r| r.ignore_eos && r.completion_tokens().is_some_and(|n| n < r.max_tokens.into())),
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn long_lists_are_shortened() {
-        let liars: Vec<Record> = (0..20).map(|_| record(&[1010, 1020], 1)).collect();
+        let liars: Vec<RequestRecord> = (0..20).map(|_| record(&[1010, 1020], 1)).collect();
         let found = verify(&liars);
         assert_eq!(found.impossible.len(), MAX_LINES + 1);
         assert!(found.impossible[MAX_LINES].contains("15 more"));

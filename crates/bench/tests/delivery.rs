@@ -1,15 +1,15 @@
 //! The delivery benchmark on real sockets: every token arrives, stalls are seen where they are.
 #![cfg(target_os = "linux")]
 
-use loquent_bench::delivery::judge::{Figures, judge};
-use loquent_bench::delivery::plan::{Outputs, Plan, Scheme};
+use loquent_bench::delivery::metrics::{StreamMetrics, stream_metrics};
+use loquent_bench::delivery::plan::{DeliveryPlan, DeliveryReportPaths, DeliveryScheme};
 use loquent_bench::delivery::{report, run};
 use loquent_bench::link::LinkError;
 use loquent_sim::channel::Channel;
 
 /// Two short streams; an answer of 30 tokens takes three seconds.
-fn plan(schemes: &[Scheme], channel: Channel, without_root: bool) -> Plan {
-    Plan {
+fn plan(schemes: &[DeliveryScheme], channel: Channel, without_root: bool) -> DeliveryPlan {
+    DeliveryPlan {
         title: "test".into(),
         rtts_ms: vec![40.0],
         channel,
@@ -22,7 +22,7 @@ fn plan(schemes: &[Scheme], channel: Channel, without_root: bool) -> Plan {
         server_program: "unused".into(),
         server_options: Vec::new(),
         without_root,
-        outputs: Outputs::default(),
+        outputs: DeliveryReportPaths::default(),
     }
 }
 
@@ -30,14 +30,18 @@ const LOSSY: Channel =
     Channel::Markov { stay_good: 0.6, stay_lossy: 0.6, loss: 0.9, state_ms: 100.0 };
 
 /// Runs a plan; none, and the reason printed, where namespaces cannot be had.
-fn figures(plan: &Plan) -> Option<Vec<Vec<Figures>>> {
+fn figures(plan: &DeliveryPlan) -> Option<Vec<Vec<StreamMetrics>>> {
     match run::run(plan, |_| ()) {
         Ok(trials) => {
             let judged = plan.schemes.iter().zip(&trials[0]).map(|(&scheme, trial)| {
-                trial.courses.iter().map(|course| judge(plan, scheme, 40.0, course)).collect()
+                trial.traces.iter().map(|trace| stream_metrics(plan, scheme, 40.0, trace)).collect()
             });
             let judged = judged.collect();
-            let report = report::Report::new(plan.clone(), trials, report::Targets::default());
+            let report = report::DeliveryReport::new(
+                plan.clone(),
+                trials,
+                report::DeliveryLimits::default(),
+            );
             println!("{}", report.table());
             Some(judged)
         }
@@ -49,7 +53,7 @@ fn figures(plan: &Plan) -> Option<Vec<Vec<Figures>>> {
     }
 }
 
-fn check_clean(figures: &[Vec<Figures>]) {
+fn check_clean(figures: &[Vec<StreamMetrics>]) {
     for figures in figures.concat() {
         assert_eq!(figures.missing, 0);
         // A busy machine may be late, but not by the half of all tokens.
@@ -61,7 +65,7 @@ fn check_clean(figures: &[Vec<Figures>]) {
 
 #[test]
 fn udp_schemes_deliver_everything_without_root() {
-    let schemes = [Scheme::Eloquent, Scheme::LoquentUdp];
+    let schemes = [DeliveryScheme::Eloquent, DeliveryScheme::LoquentUdp];
     let clean = figures(&plan(&schemes, Channel::Clean, true)).expect("needs no root");
     check_clean(&clean);
     let lossy = figures(&plan(&schemes, LOSSY, true)).expect("needs no root");
@@ -73,7 +77,7 @@ fn udp_schemes_deliver_everything_without_root() {
 
 #[test]
 fn kernel_tcp_delivers_everything_between_namespaces() {
-    let schemes = [Scheme::Cubic, Scheme::LoquentUdp];
+    let schemes = [DeliveryScheme::Cubic, DeliveryScheme::LoquentUdp];
     if let Some(clean) = figures(&plan(&schemes, Channel::Clean, false)) {
         check_clean(&clean);
     }

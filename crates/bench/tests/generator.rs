@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use loquent_bench::Target;
 use loquent_bench::arrivals::Pacing;
-use loquent_bench::experiment::{Verdict, measure, run};
+use loquent_bench::experiment::{RunVerdict, measure, run};
 use loquent_bench::http_target::HttpTarget;
 use loquent_bench::plan::{
-    Case, EndpointKind, Extras, Inject, Outputs, Plan, Settings, TargetPlan,
+    EndpointKind, Extras, Inject, LoadCase, LoadPlan, LoadSettings, ReportPaths, TargetPlan,
 };
 use loquent_bench::prompts::PromptSource;
-use loquent_bench::record::{Outcome, Record, Role};
-use loquent_bench::report::Report;
+use loquent_bench::record::{RequestOutcome, RequestRecord, RequestRole};
+use loquent_bench::report::LoadReport;
 use loquent_bench::target::FailureKind;
 use loquent_client::http::{BaseUrl, HttpClient};
 use loquent_client::openai::StreamInterval;
-use sse_server::{Ending, MemoryDial, Script, SseServer};
+use sse_server::{MemoryDial, Script, ScriptEnd, SseServer};
 
 fn target(server: &Arc<SseServer>) -> Arc<dyn Target> {
     let base = BaseUrl::parse("http://script").unwrap();
@@ -28,11 +28,11 @@ fn target(server: &Arc<SseServer>) -> Arc<dyn Target> {
     Arc::new(HttpTarget::new("script".into(), client))
 }
 
-fn plan(servers: &[&Arc<SseServer>]) -> Plan {
+fn plan(servers: &[&Arc<SseServer>]) -> LoadPlan {
     let targets = servers.iter().map(|server| TargetPlan { target: target(server), pid: None });
-    Plan {
+    LoadPlan {
         title: "test".into(),
-        settings: Settings {
+        settings: LoadSettings {
             model: None,
             endpoint: EndpointKind::Chat,
             requests: 8,
@@ -48,7 +48,7 @@ fn plan(servers: &[&Arc<SseServer>]) -> Plan {
             recount: 64,
             extra: Default::default(),
         },
-        cases: vec![Case {
+        cases: vec![LoadCase {
             label: String::new(),
             concurrency: None,
             stream_interval: None,
@@ -58,16 +58,16 @@ fn plan(servers: &[&Arc<SseServer>]) -> Plan {
         warmup_runs: 0,
         repeat_runs: 1,
         pause: Duration::from_secs(1),
-        outputs: Outputs { quiet: true, ..Outputs::default() },
+        outputs: ReportPaths { quiet: true, ..ReportPaths::default() },
     }
 }
 
-fn metric(report: &Report, group: usize, key: &str) -> f64 {
+fn metric(report: &LoadReport, group: usize, key: &str) -> f64 {
     let summary = &report.groups[group].runs[0].summary;
     summary.value(key).unwrap_or_else(|| panic!("no {key} among {:?}", summary.metrics))
 }
 
-fn records(report: &Report) -> &[Record] {
+fn records(report: &LoadReport) -> &[RequestRecord] {
     &report.groups[0].runs[0].records
 }
 
@@ -106,7 +106,7 @@ async fn coalescing_shows_in_icl_and_keeps_the_text() {
     let mut plan = plan(&[&server]);
     plan.settings.max_tokens = 17;
     plan.cases = [1, 8]
-        .map(|tokens| Case {
+        .map(|tokens| LoadCase {
             label: format!("interval {tokens}"),
             stream_interval: Some(StreamInterval::Tokens(tokens)),
             ..plan.cases[0].clone()
@@ -151,11 +151,11 @@ async fn absolute_times_hold_whatever_the_server_does() {
 #[tokio::test(start_paused = true)]
 async fn broken_answers_are_failures_of_their_kind() {
     for (ending, kind) in [
-        (Ending::WithoutFinish, FailureKind::Truncated),
-        (Ending::Abort, FailureKind::Broken),
-        (Ending::ErrorEvent, FailureKind::Server),
-        (Ending::Rubbish, FailureKind::Malformed),
-        (Ending::EndlessEvent, FailureKind::TooLarge),
+        (ScriptEnd::WithoutFinish, FailureKind::Truncated),
+        (ScriptEnd::Abort, FailureKind::Broken),
+        (ScriptEnd::ErrorEvent, FailureKind::Server),
+        (ScriptEnd::Rubbish, FailureKind::Malformed),
+        (ScriptEnd::EndlessEvent, FailureKind::TooLarge),
     ] {
         let server = SseServer::new(Script { ending, ..Script::default() });
         let report = measure(&plan(&[&server])).await.unwrap();
@@ -163,7 +163,7 @@ async fn broken_answers_are_failures_of_their_kind() {
         for record in records(&report) {
             assert_eq!(record.failure().map(|failure| failure.kind), Some(kind), "{ending:?}");
         }
-        assert_eq!(run(&plan(&[&server])).await.unwrap(), Verdict::SomeFailed);
+        assert_eq!(run(&plan(&[&server])).await.unwrap(), RunVerdict::SomeFailed);
     }
 }
 
@@ -179,7 +179,7 @@ async fn refusals_for_load_carry_their_retry_after() {
         assert_eq!((refusal.status, refusal.retry_after_s), (Some(429), Some(7)));
         assert!(refusal.message.contains("too many"));
     }
-    assert_eq!(run(&plan(&[&server])).await.unwrap(), Verdict::Clean);
+    assert_eq!(run(&plan(&[&server])).await.unwrap(), RunVerdict::Clean);
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,7 +188,7 @@ async fn an_impossible_total_is_refused() {
     let server = SseServer::new(script);
     let report = measure(&plan(&[&server])).await.unwrap();
     assert!(report.impossible()[0].contains("109 tokens were counted, but at most 5"));
-    assert_eq!(run(&plan(&[&server])).await.unwrap(), Verdict::Impossible);
+    assert_eq!(run(&plan(&[&server])).await.unwrap(), RunVerdict::Impossible);
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,9 +208,9 @@ async fn leavers_leave_and_the_server_notices() {
     let mut plan = plan(&[&server]);
     plan.cases[0].extras = Extras { leavers: 3, leave_after: 2, ..Extras::default() };
     let report = measure(&plan).await.unwrap();
-    let left = records(&report).iter().filter(|record| record.role == Role::Leaver);
+    let left = records(&report).iter().filter(|record| record.role == RequestRole::Leaver);
     for record in left {
-        assert_eq!((&record.outcome, record.chunks.len()), (&Outcome::Left, 2));
+        assert_eq!((&record.outcome, record.chunks.len()), (&RequestOutcome::Left, 2));
     }
     assert_eq!(metric(&report, 0, "successful_requests"), 8.0);
     assert_eq!(metric(&report, 0, "leavers"), 3.0);
@@ -230,8 +230,8 @@ async fn slow_readers_push_back_and_still_get_everything() {
     };
     let report = measure(&plan).await.unwrap();
     near(metric(&report, 0, "e2el_max_ms"), 30.0 + 49.0 * 10.0);
-    let slow: Vec<&Record> =
-        records(&report).iter().filter(|record| record.role == Role::SlowReader).collect();
+    let slow: Vec<&RequestRecord> =
+        records(&report).iter().filter(|record| record.role == RequestRole::SlowReader).collect();
     for record in &slow {
         assert!(record.finished());
         assert_eq!(record.usage.unwrap().completion_tokens, 200);
@@ -256,7 +256,7 @@ async fn injected_prompts_are_reported_apart() {
     near(metric(&report, 0, "icl_during_p50_ms"), 10.0);
     let sent: Vec<u64> = records(&report)
         .iter()
-        .filter(|r| r.role == Role::Injected)
+        .filter(|r| r.role == RequestRole::Injected)
         .map(|r| r.submitted_us)
         .collect();
     assert_eq!(sent, [100_000, 150_000]);
@@ -285,7 +285,7 @@ async fn servers_alternate_and_are_compared_run_by_run() {
     plan.outputs.html = Some(dir.path().join("r.html"));
     plan.pause = Duration::from_secs(1000);
     let start = tokio::time::Instant::now();
-    assert_eq!(run(&plan).await.unwrap(), Verdict::Clean);
+    assert_eq!(run(&plan).await.unwrap(), RunVerdict::Clean);
     assert_eq!(start.elapsed().as_secs() / 1000, 7, "pauses between eight runs");
     assert_eq!(slow.completed.load(Ordering::SeqCst), 32);
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();

@@ -9,7 +9,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use loquent_bench::Target;
 use loquent_bench::cli::WorkloadArgs;
 use loquent_bench::plan::TargetPlan;
-use loquent_bench::target::{Answer, Failure, FailureKind};
+use loquent_bench::target::{ArrivalStream, FailureKind, RequestFailure};
 use loquent_client::http::{BoxFuture, Transport};
 use loquent_client::openai::{Arrival, Delta, Generate, Prompt, Usage};
 use tokio::time::{Instant, sleep};
@@ -22,14 +22,21 @@ impl Target for Engine {
         "engine"
     }
 
-    fn models(&self) -> BoxFuture<'_, Result<Vec<String>, Failure>> {
+    fn models(&self) -> BoxFuture<'_, Result<Vec<String>, RequestFailure>> {
         async { Ok(vec!["words".to_owned()]) }.boxed()
     }
 
-    fn submit(&self, request: Generate, _: Transport) -> BoxFuture<'_, Result<Answer, Failure>> {
+    fn submit(
+        &self,
+        request: Generate,
+        _: Transport,
+    ) -> BoxFuture<'_, Result<ArrivalStream, RequestFailure>> {
         async move {
             if !matches!(&request.prompt, Prompt::Tokens(ids) if ids.len() == 2) {
-                return Err(Failure::new(FailureKind::Refused, "two token ids were expected"));
+                return Err(RequestFailure::new(
+                    FailureKind::Refused,
+                    "two token ids were expected",
+                ));
             }
             let last = request.max_tokens;
             let tokens = stream::iter(0..=last).then(move |token| token_or_end(token, last));
@@ -43,7 +50,7 @@ impl Target for Engine {
         _model: &'a str,
         text: &'a str,
         _add_special: bool,
-    ) -> BoxFuture<'a, Result<Vec<u32>, Failure>> {
+    ) -> BoxFuture<'a, Result<Vec<u32>, RequestFailure>> {
         async move { Ok(text.split_whitespace().map(|word| word.len() as u32).collect()) }.boxed()
     }
 
@@ -52,7 +59,7 @@ impl Target for Engine {
     }
 }
 
-async fn token_or_end(token: u32, last: u32) -> Result<Arrival, Failure> {
+async fn token_or_end(token: u32, last: u32) -> Result<Arrival, RequestFailure> {
     let mut delta = Delta::default();
     if token < last {
         sleep(Duration::from_millis(1)).await;

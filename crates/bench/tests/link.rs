@@ -7,14 +7,14 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use loquent_bench::link::emulator::Course;
-use loquent_bench::link::relay::Relay;
-use loquent_bench::link::tally::Summary;
+use loquent_bench::link::emulator::PathSchedule;
+use loquent_bench::link::packet_stats::LinkSummary;
+use loquent_bench::link::relay::LinkRelay;
 use loquent_bench::link::tun::{self, Ends, Paths};
 use loquent_bench::link::udp::UdpWire;
 use loquent_bench::link::{LinkError, forward};
-use loquent_sim::channel::{Channel, Lane, Weather};
-use loquent_sim::link::{HEADER_BYTES, Link, Path};
+use loquent_sim::channel::{Channel, Direction, LossSchedule};
+use loquent_sim::link::{HEADER_BYTES, Link, LinkState};
 use serde_json::Value;
 
 const SEED: u64 = 11;
@@ -26,8 +26,8 @@ fn lossy(rtt_ms: f64) -> Link {
     Link::new(rtt_ms, channel)
 }
 
-fn course(link: &Link) -> Course {
-    Course::new(link.clone(), SEED, LENGTH_US, Vec::new())
+fn schedule(link: &Link) -> PathSchedule {
+    PathSchedule::new(link.clone(), SEED, LENGTH_US, Vec::new())
 }
 
 /// Sends numbered datagrams to `to`, which sends them back, and returns the numbers that came.
@@ -66,15 +66,15 @@ fn echo(socket: UdpSocket) -> std::thread::JoinHandle<()> {
 /// Replays a record through the simulator's model: every fate must be the same. Returns how many
 /// packets came through from client to server and back.
 fn replay(record: &str, link: &Link) -> (usize, usize) {
-    let weather = Weather::new(&link.channel, SEED, LENGTH_US);
-    let mut path = Path::new(link, &weather, SEED, LENGTH_US);
+    let weather = LossSchedule::new(&link.channel, SEED, LENGTH_US);
+    let mut path = LinkState::new(link, &weather, SEED, LENGTH_US);
     let mut through = (0, 0);
     for line in record.lines() {
         let line: Value = serde_json::from_str(line).unwrap();
         let up = line["direction"] == "up";
-        let lane = if up { Lane::Up } else { Lane::Down };
+        let direction = if up { Direction::Up } else { Direction::Down };
         let payload = (line["bytes"].as_u64().unwrap() as usize).saturating_sub(HEADER_BYTES);
-        let fate = path.send(line["at_us"].as_u64().unwrap(), payload, lane);
+        let fate = path.send(line["at_us"].as_u64().unwrap(), payload, direction);
         let due_us = fate.arrivals[0].map(|arrival| arrival.at_us);
         assert_eq!(line["due_us"].as_u64(), due_us, "{line}");
         if due_us.is_some() {
@@ -84,9 +84,9 @@ fn replay(record: &str, link: &Link) -> (usize, usize) {
     through
 }
 
-fn check_losses(seen: &BTreeSet<u32>, sent: u32, record: &str, link: &Link, summary: &Summary) {
+fn check_losses(seen: &BTreeSet<u32>, sent: u32, record: &str, link: &Link, summary: &LinkSummary) {
     let (up, down) = replay(record, link);
-    let [to_client, to_server] = &summary.tallies[0];
+    let [to_client, to_server] = &summary.paths[0];
     assert_eq!(to_server.packets, u64::from(sent), "every datagram was counted");
     assert_eq!(to_server.packets - to_server.lost, up as u64);
     assert_eq!(to_client.packets - to_client.lost, down as u64);
@@ -106,7 +106,7 @@ fn a_udp_relay_loses_what_the_simulator_loses() {
     let address = door.local_addr().unwrap();
     let wire = UdpWire::new(vec![(door, to)]).unwrap();
     let record = Some(File::create(&file).unwrap());
-    let relay = Relay::start(wire, vec![course(&link)], record).unwrap();
+    let relay = LinkRelay::start(wire, vec![schedule(&link)], record).unwrap();
     relay.begin(0, Instant::now());
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     let seen = ping(&client, address, 400);
@@ -124,8 +124,8 @@ fn a_udp_relay_keeps_clients_and_paths_apart() {
     let addresses = doors.each_ref().map(|door| door.local_addr().unwrap());
     let targets = servers.each_ref().map(|server| server.local_addr().unwrap());
     let wire = UdpWire::new(doors.into_iter().zip(targets).collect()).unwrap();
-    let courses = vec![course(&Link::new(4.0, Channel::Clean)); 2];
-    let _relay = Relay::start(wire, courses, None).unwrap();
+    let schedules = vec![schedule(&Link::new(4.0, Channel::Clean)); 2];
+    let _relay = LinkRelay::start(wire, schedules, None).unwrap();
     let mut peers = BTreeSet::new();
     for (address, server) in addresses.iter().zip(&servers) {
         server.set_read_timeout(WITHIN).unwrap();
@@ -145,10 +145,10 @@ fn a_udp_relay_keeps_clients_and_paths_apart() {
 }
 
 /// Two namespaces, or why there are none.
-fn namespaces(link: &Link, record: Option<File>) -> Option<(Ends, Relay)> {
+fn namespaces(link: &Link, record: Option<File>) -> Option<(Ends, LinkRelay)> {
     match tun::create(Paths::One) {
         Ok((ends, wire)) => {
-            let relay = Relay::start(wire, vec![course(link)], record).unwrap();
+            let relay = LinkRelay::start(wire, vec![schedule(link)], record).unwrap();
             Some((ends, relay))
         }
         Err(error @ (LinkError::Privilege { .. } | LinkError::Network { .. })) => {
@@ -172,7 +172,7 @@ fn packets_between_namespaces_are_delayed_and_lost_as_the_simulator_says() {
     let client = ends.client.within(bind).unwrap();
     let echo = echo(server);
     let to = SocketAddr::from((tun::SERVER, 7000));
-    // Before its course begins the link loses nothing, so one round trip can be timed.
+    // Before its schedule begins the link loses nothing, so one round trip can be timed.
     client.set_read_timeout(WITHIN).unwrap();
     let began = Instant::now();
     client.send_to(b"time", to).unwrap();

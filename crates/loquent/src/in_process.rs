@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::stream;
 use loquent_bench::Target;
-use loquent_bench::target::{Answer, Failure};
+use loquent_bench::target::{ArrivalStream, RequestFailure};
 use loquent_client::ClientError;
 use loquent_client::http::{BoxFuture, Transport, Wire};
 use loquent_client::openai::{self, Arrival, Delta, Generate};
@@ -115,9 +115,9 @@ impl ServiceTarget {
         Ok(self.service.start(request, arrived).await?.answering)
     }
 
-    fn refusal(&self, error: &ApiError) -> Failure {
+    fn refusal(&self, error: &ApiError) -> RequestFailure {
         self.service.metrics().on_refusal(error.status());
-        Failure::from(ClientError::Refused {
+        RequestFailure::from(ClientError::Refused {
             status: error.status(),
             retry_after_s: error.retry_after_s(),
             message: error.to_string(),
@@ -130,14 +130,18 @@ impl Target for ServiceTarget {
         "in-process"
     }
 
-    fn models(&self) -> BoxFuture<'_, Result<Vec<String>, Failure>> {
+    fn models(&self) -> BoxFuture<'_, Result<Vec<String>, RequestFailure>> {
         Box::pin(async { Ok(vec![self.service.model().name.clone()]) })
     }
 
-    fn submit(&self, request: Generate, _: Transport) -> BoxFuture<'_, Result<Answer, Failure>> {
+    fn submit(
+        &self,
+        request: Generate,
+        _: Transport,
+    ) -> BoxFuture<'_, Result<ArrivalStream, RequestFailure>> {
         Box::pin(async move {
             let answering = self.answer(request).await.map_err(|error| self.refusal(&error))?;
-            Ok(Box::pin(stream::unfold(Some(Box::new(answering)), read)) as Answer)
+            Ok(Box::pin(stream::unfold(Some(Box::new(answering)), read)) as ArrivalStream)
         })
     }
 
@@ -146,7 +150,7 @@ impl Target for ServiceTarget {
         _model: &'a str,
         text: &'a str,
         add_special: bool,
-    ) -> BoxFuture<'a, Result<Vec<u32>, Failure>> {
+    ) -> BoxFuture<'a, Result<Vec<u32>, RequestFailure>> {
         Box::pin(async move {
             let encoding = self.service.encode(Prompt::Text(text.to_owned()), add_special);
             encoding.await.map_err(|error| self.refusal(&error))
@@ -161,7 +165,7 @@ impl Target for ServiceTarget {
 /// The state is `None` after the answer's end. Boxed: it moves at every flush.
 type Reading = Option<Box<Answering>>;
 
-async fn read(reading: Reading) -> Option<(Result<Arrival, Failure>, Reading)> {
+async fn read(reading: Reading) -> Option<(Result<Arrival, RequestFailure>, Reading)> {
     let mut answering = reading?;
     let flush = answering.next_flush().await;
     let at = Instant::now();
@@ -176,7 +180,7 @@ async fn read(reading: Reading) -> Option<(Result<Arrival, Failure>, Reading)> {
     }
 }
 
-fn broken(error: &ApiError) -> Failure {
+fn broken(error: &ApiError) -> RequestFailure {
     ClientError::Stream(error.to_string()).into()
 }
 
@@ -192,7 +196,7 @@ fn delta(flush: Flush) -> Result<Delta, ApiError> {
 }
 
 /// What a stream's usage chunk carries.
-fn last_delta(answering: &Answering) -> Result<Delta, Failure> {
+fn last_delta(answering: &Answering) -> Result<Delta, RequestFailure> {
     let mut delta = Delta::default();
     if answering.stream.include_usage {
         let usage = answering.usage();

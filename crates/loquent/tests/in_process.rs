@@ -12,8 +12,8 @@ use loquent::bench::BenchArgs;
 use loquent::in_process::{InProcess, InProcessArgs};
 use loquent_bench::Target;
 use loquent_bench::http_target::HttpTarget;
-use loquent_bench::record::{ChunkMark, Outcome, Record, Role};
-use loquent_bench::target::{Failure, FailureKind};
+use loquent_bench::record::{ChunkMark, RequestOutcome, RequestRecord, RequestRole};
+use loquent_bench::target::{FailureKind, RequestFailure};
 use loquent_client::http::{BaseUrl, HttpClient, Transport};
 use loquent_client::openai::{Delta, Generate, Prompt, StreamInterval, Usage};
 use serde_json::{Map, Value, json};
@@ -51,7 +51,7 @@ fn request(index: usize, tokens: u32) -> Generate {
 }
 
 /// All deltas of one answer.
-async fn deltas(target: &dyn Target, request: Generate) -> Result<Vec<Delta>, Failure> {
+async fn deltas(target: &dyn Target, request: Generate) -> Result<Vec<Delta>, RequestFailure> {
     let answer = target.submit(request, Transport::default()).await?;
     let arrivals: Vec<_> = answer.collect().await;
     arrivals.into_iter().map(|arrival| Ok(arrival?.delta)).collect()
@@ -123,9 +123,9 @@ async fn both_sides_of_a_request_are_joined() {
     let mut asked = request(0, 40);
     asked.stream_interval = Some(StreamInterval::Tokens(8));
     let answer = deltas(&*engine.target(), asked).await.unwrap();
-    let record = Record {
+    let record = RequestRecord {
         index: 0,
-        role: Role::Measured,
+        role: RequestRole::Measured,
         scheduled_us: 0,
         submitted_us: 0,
         accepted_us: None,
@@ -133,7 +133,7 @@ async fn both_sides_of_a_request_are_joined() {
             .map(|delta| ChunkMark { at_us: 0, text_bytes: delta.text.len() as u32 })
             .collect(),
         ended_us: 0,
-        outcome: Outcome::Finished,
+        outcome: RequestOutcome::Finished,
         max_tokens: 40,
         ignore_eos: true,
         text: text(&answer),

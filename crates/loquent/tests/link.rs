@@ -169,9 +169,9 @@ fn the_real_server_and_client_deliver_over_an_emulated_link_without_root() {
     println!("{}", String::from_utf8_lossy(&output.stdout));
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     for session in report["cases"][0]["schemes"][0]["sessions"].as_array().unwrap() {
-        let (figures, course) = (&session["figures"], &session["course"]);
+        let (figures, trace) = (&session["figures"], &session["trace"]);
         assert_eq!(figures["missing"], 0);
-        let (generated, ready) = (&course["generated_us"], &course["ready_us"]);
+        let (generated, ready) = (&trace["generated_us"], &trace["ready_us"]);
         let times = |times: &serde_json::Value| -> Vec<u64> {
             times.as_array().unwrap().iter().map(|us| us.as_u64().unwrap()).collect()
         };
@@ -180,6 +180,6 @@ fn the_real_server_and_client_deliver_over_an_emulated_link_without_root() {
         // Nothing crosses the link faster than its delay.
         let early = generated.iter().zip(&ready).find(|(from, to)| **to < **from + 30_000);
         assert_eq!(early, None, "of {generated:?} and {ready:?}");
-        assert!(course["down"]["lost"].as_u64().unwrap() > 0, "{course}");
+        assert!(trace["down"]["lost"].as_u64().unwrap() > 0, "{trace}");
     }
 }

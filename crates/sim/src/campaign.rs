@@ -3,11 +3,11 @@
 use crate::channel::Channel;
 use crate::generate::Generator;
 use crate::link::{AckPath, Link};
-use crate::reader::Reader;
-use crate::rng::{Draws, Stream};
+use crate::reader::ReaderBehaviour;
+use crate::rng::{DrawSequence, Draws};
 
 /// A link, a generator and a reader drawn under `seed`, from mild to hostile.
-pub fn draw(seed: u64) -> (Link, Generator, Reader) {
+pub fn draw(seed: u64) -> (Link, Generator, ReaderBehaviour) {
     let mut stream = Draws::new(seed, "campaign").stream();
     let link = draw_link(&mut stream);
     let generator = draw_generator(&mut stream);
@@ -17,11 +17,11 @@ pub fn draw(seed: u64) -> (Link, Generator, Reader) {
 }
 
 /// Uniform in the logarithm: small and large values alike.
-fn log_range(stream: &mut Stream, low: f64, high: f64) -> f64 {
+fn log_range(stream: &mut DrawSequence, low: f64, high: f64) -> f64 {
     low * (high / low).powf(stream.unit())
 }
 
-fn draw_link(stream: &mut Stream) -> Link {
+fn draw_link(stream: &mut DrawSequence) -> Link {
     let rtt_ms = log_range(stream, 5.0, 800.0);
     let mut link = Link::new(rtt_ms, draw_channel(stream));
     if stream.chance(0.2) {
@@ -46,7 +46,7 @@ fn draw_link(stream: &mut Stream) -> Link {
     link
 }
 
-fn draw_channel(stream: &mut Stream) -> Channel {
+fn draw_channel(stream: &mut DrawSequence) -> Channel {
     match stream.bits() % 5 {
         0 => Channel::Clean,
         1 => Channel::Markov {
@@ -71,7 +71,7 @@ fn draw_channel(stream: &mut Stream) -> Channel {
     }
 }
 
-fn draw_generator(stream: &mut Stream) -> Generator {
+fn draw_generator(stream: &mut DrawSequence) -> Generator {
     let tokens_per_s = log_range(stream, 1.0, 150.0);
     if stream.chance(0.7) {
         Generator::Constant { tokens_per_s }
@@ -80,12 +80,12 @@ fn draw_generator(stream: &mut Stream) -> Generator {
     }
 }
 
-fn draw_reader(stream: &mut Stream) -> Reader {
+fn draw_reader(stream: &mut DrawSequence) -> ReaderBehaviour {
     let paced = stream.chance(0.4);
     let slow = stream.chance(0.2);
     let hidden = stream.chance(0.2);
     let from_s = stream.range(0.0, 4.0);
-    Reader {
+    ReaderBehaviour {
         buffer_ms: if paced { stream.range(20.0, 800.0) } else { 0.0 },
         max_tokens_per_s: slow.then(|| log_range(stream, 10.0, 100.0) as u32),
         hidden_s: hidden.then_some((from_s, from_s + 3.0)),

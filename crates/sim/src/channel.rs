@@ -1,12 +1,12 @@
 //! Channels: when a link loses what is sent over it.
 //!
-//! A [`Channel`] is the description that a plan holds. [`Weather`] is one session's course of it:
+//! A [`Channel`] is the description that a plan holds. [`LossSchedule`] is one session's builder of it:
 //! a timeline of loss probabilities laid down before anything is sent, so that the TCP model,
 //! Eloquent, our sender and the oracle all live through the same one.
 
 use serde::{Deserialize, Serialize};
 
-use crate::rng::{Draws, Stream};
+use crate::rng::{DrawSequence, Draws};
 
 /// How a link loses packets, as written in a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub enum Channel {
         #[serde(default)]
         residual_loss: f64,
     },
-    /// A recorded course: loss probability from each time on, repeated when it ends. Each session
+    /// A recorded builder: loss probability from each time on, repeated when it ends. Each session
     /// enters it at a point of its own.
     Trace {
         /// (start in ms, loss probability) in rising order, the first at 0.
@@ -120,9 +120,9 @@ fn trace_fault(steps: &[(f64, f64)], length_ms: f64) -> Option<String> {
         .then(|| "trace steps must rise from 0 to below length_ms, losses in 0..=1".to_owned())
 }
 
-/// One session's course of a channel.
+/// One session's builder of a channel.
 #[derive(Debug, Clone)]
-pub struct Weather {
+pub struct LossSchedule {
     /// (start in µs, loss probability), rising, the first at 0.
     steps: Vec<(u64, f64)>,
     length_us: u64,
@@ -134,14 +134,14 @@ const SLOT_US: u64 = 1_000;
 /// More packets than this in one slot share the last draw.
 const DRAWS_PER_SLOT: u64 = 64;
 
-impl Weather {
-    /// Lays down the course of `channel` under `seed` for `length_us`; it repeats after that.
+impl LossSchedule {
+    /// Lays down the builder of `channel` under `seed` for `length_us`; it repeats after that.
     pub fn new(channel: &Channel, seed: u64, length_us: u64) -> Self {
         let mut stream = Draws::new(seed, "weather").stream();
-        let mut course =
-            Course { steps: Vec::new(), at_ms: 0.0, length_ms: length_us as f64 / 1e3 };
-        course.lay(channel, &mut stream);
-        Self { steps: course.steps, length_us, draws: Draws::new(seed, "loss") }
+        let mut builder =
+            ScheduleBuilder { steps: Vec::new(), at_ms: 0.0, length_ms: length_us as f64 / 1e3 };
+        builder.lay(channel, &mut stream);
+        Self { steps: builder.steps, length_us, draws: Draws::new(seed, "loss") }
     }
 
     /// The loss probability of a packet sent at `now_us`.
@@ -151,23 +151,24 @@ impl Weather {
         self.steps[next - 1].1
     }
 
-    /// Whether the `nth` packet (from 0) sent in this slot gets through. `lane` separates the two
+    /// Whether the `nth` packet (from 0) sent in this slot gets through. `direction` separates the two
     /// directions: they share the state of the air but not the fate of a packet.
-    pub fn delivers(&self, now_us: u64, nth: u64, lane: Lane) -> bool {
+    pub fn delivers(&self, now_us: u64, nth: u64, direction: Direction) -> bool {
         let loss = self.loss(now_us);
-        let index = (slot(now_us) * 2 + lane as u64) * DRAWS_PER_SLOT + nth.min(DRAWS_PER_SLOT - 1);
+        let index =
+            (slot(now_us) * 2 + direction as u64) * DRAWS_PER_SLOT + nth.min(DRAWS_PER_SLOT - 1);
         loss <= 0.0 || self.draws.unit(index) >= loss
     }
 }
 
-/// The slot of a send time, see [`Weather::delivers`].
+/// The slot of a send time, see [`LossSchedule::delivers`].
 pub fn slot(now_us: u64) -> u64 {
     now_us / SLOT_US
 }
 
 /// A direction of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lane {
+pub enum Direction {
     /// Server to client: tokens.
     Down = 0,
     /// Client to server: acknowledgements.
@@ -175,14 +176,14 @@ pub enum Lane {
 }
 
 /// A timeline under construction.
-struct Course {
+struct ScheduleBuilder {
     steps: Vec<(u64, f64)>,
     at_ms: f64,
     length_ms: f64,
 }
 
-impl Course {
-    fn lay(&mut self, channel: &Channel, stream: &mut Stream) {
+impl ScheduleBuilder {
+    fn lay(&mut self, channel: &Channel, stream: &mut DrawSequence) {
         match channel {
             Channel::Clean => self.push(self.length_ms, 0.0),
             Channel::Random { loss } => self.push(self.length_ms, *loss),
@@ -208,7 +209,7 @@ impl Course {
         }
     }
 
-    fn markov(&mut self, stay: (f64, f64), loss: f64, state_ms: f64, stream: &mut Stream) {
+    fn markov(&mut self, stay: (f64, f64), loss: f64, state_ms: f64, stream: &mut DrawSequence) {
         let (leave_good, leave_lossy) = (1.0 - stay.0, 1.0 - stay.1);
         let mut lossy = stream.chance(leave_good / (leave_good + leave_lossy).max(1e-9));
         // Nothing aligns the air with a generator: the session begins somewhere in a state.
@@ -219,7 +220,7 @@ impl Course {
         }
     }
 
-    fn replay(&mut self, steps: &[(f64, f64)], length_ms: f64, stream: &mut Stream) {
+    fn replay(&mut self, steps: &[(f64, f64)], length_ms: f64, stream: &mut DrawSequence) {
         let enter_ms = stream.range(0.0, length_ms);
         let first = steps.partition_point(|&(start, _)| start <= enter_ms) - 1;
         let mut skip_ms = enter_ms - steps[first].0;
@@ -250,9 +251,10 @@ mod tests {
 
     fn lost_share(channel: &Channel) -> f64 {
         let length_us = 2_000_000_000;
-        let weather = Weather::new(channel, 5, length_us);
+        let schedule = LossSchedule::new(channel, 5, length_us);
         let sent = length_us / 100_000;
-        let lost = (0..sent).filter(|i| !weather.delivers(i * 100_000, 0, Lane::Down)).count();
+        let lost =
+            (0..sent).filter(|i| !schedule.delivers(i * 100_000, 0, Direction::Down)).count();
         lost as f64 / sent as f64
     }
 

@@ -1,7 +1,7 @@
-//! Checkers: what must hold in every session, whatever the weather.
+//! Checkers: what must hold in every session, whatever the schedule.
 
-use crate::scheme::Progress;
-use crate::world::{AFTERMATH_US, Course};
+use crate::scheme::{Budget, DeliveryProgress};
+use crate::world::{AFTERMATH_US, SessionTrace};
 
 /// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,35 +30,28 @@ pub enum Violation {
     },
 }
 
-/// Bounds what a sender may spend on packets without new text, headers included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budget {
-    /// Bytes that may be spent at once.
-    pub burst_bytes: u64,
-    /// Bytes that come in per second.
-    pub bytes_per_s: u64,
-}
-
-/// Names every promise that `course` breaks.
-pub fn violations(course: &Course, budget: Option<Budget>) -> Vec<Violation> {
+/// Names every promise that `trace` breaks.
+pub fn violations(trace: &SessionTrace, budget: Option<Budget>) -> Vec<Violation> {
     let mut found = Vec::new();
-    if !course.prefix_holds {
+    if !trace.prefix_holds {
         found.push(Violation::NotAPrefix);
     }
-    let complete = course.finished && course.shown_us.len() == course.generated_us.len();
-    match course.progress {
-        Progress::Active => found.push(Violation::StillActive(AFTERMATH_US / 1_000_000)),
+    let complete = trace.finished && trace.shown_us.len() == trace.generated_us.len();
+    match trace.progress {
+        DeliveryProgress::Active => found.push(Violation::StillActive(AFTERMATH_US / 1_000_000)),
         // A slow reader may still be reading at the horizon.
-        Progress::Complete if !complete && !course.cut_off => found.push(Violation::FalseEnd {
-            shown: course.shown_us.len(),
-            generated: course.generated_us.len(),
-        }),
-        Progress::Complete | Progress::Suspended => {}
+        DeliveryProgress::Complete if !complete && !trace.cut_off => {
+            found.push(Violation::FalseEnd {
+                shown: trace.shown_us.len(),
+                generated: trace.generated_us.len(),
+            })
+        }
+        DeliveryProgress::Complete | DeliveryProgress::Suspended => {}
     }
     if let Some(budget) = budget {
-        let allowed = budget.burst_bytes + budget.bytes_per_s * course.ended_us / 1_000_000;
-        if course.repeated_bytes > allowed {
-            found.push(Violation::OverBudget { sent: course.repeated_bytes, allowed });
+        let allowed = budget.burst_bytes + budget.bytes_per_s * trace.ended_us / 1_000_000;
+        if trace.repeated_bytes > allowed {
+            found.push(Violation::OverBudget { sent: trace.repeated_bytes, allowed });
         }
     }
     found
@@ -68,8 +61,8 @@ pub fn violations(course: &Course, budget: Option<Budget>) -> Vec<Violation> {
 mod tests {
     use super::*;
 
-    fn good() -> Course {
-        Course {
+    fn good() -> SessionTrace {
+        SessionTrace {
             generated_us: vec![0, 100],
             ready_us: vec![50, 150],
             shown_us: vec![50, 150],
@@ -80,7 +73,7 @@ mod tests {
             repeated_bytes: 200,
             ended_us: 1_000_000,
             cut_off: false,
-            progress: Progress::Complete,
+            progress: DeliveryProgress::Complete,
             finished: true,
             prefix_holds: true,
         }
@@ -90,21 +83,21 @@ mod tests {
     fn each_promise_is_watched() {
         let budget = Budget { burst_bytes: 100, bytes_per_s: 50 };
         assert_eq!(violations(&good(), None), []);
-        let mut course = good();
-        course.prefix_holds = false;
-        course.progress = Progress::Active;
+        let mut trace = good();
+        trace.prefix_holds = false;
+        trace.progress = DeliveryProgress::Active;
         assert_eq!(
-            violations(&course, Some(budget)),
+            violations(&trace, Some(budget)),
             [
                 Violation::NotAPrefix,
                 Violation::StillActive(120),
                 Violation::OverBudget { sent: 200, allowed: 150 }
             ]
         );
-        let mut course = good();
-        course.shown_us.pop();
-        assert!(matches!(violations(&course, None)[..], [Violation::FalseEnd { .. }]));
-        course.progress = Progress::Suspended;
-        assert_eq!(violations(&course, None), []);
+        let mut trace = good();
+        trace.shown_us.pop();
+        assert!(matches!(violations(&trace, None)[..], [Violation::FalseEnd { .. }]));
+        trace.progress = DeliveryProgress::Suspended;
+        assert_eq!(violations(&trace, None), []);
     }
 }

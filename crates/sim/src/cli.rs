@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::link::Link;
 use crate::plan::{Case, Plan};
 use crate::report::{replay, run_plan};
-use crate::study::Watch;
+use crate::study::ProgressReport;
 use crate::trace;
 
 /// Runs a plan in virtual time and reports stalls, delays and bytes.
@@ -71,8 +71,8 @@ impl SimArgs {
             write(path, &report.csv())?;
         }
         if let Some(folder) = &self.svg {
-            for picture in report.pictures() {
-                write(&folder.join(&picture.file), &picture.svg)?;
+            for figure in report.figures() {
+                write(&folder.join(&figure.file), &figure.svg)?;
             }
         }
         if !report.good() {
@@ -166,7 +166,7 @@ impl Meter {
     }
 }
 
-impl Watch for Meter {
+impl ProgressReport for Meter {
     fn advance(&self, sessions: u64, _simulated_s: f64) {
         self.bar.inc(sessions);
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::channel::{Channel, Lane, Weather, slot};
+use crate::channel::{Channel, Direction, LossSchedule, slot};
 use crate::rng::Draws;
 
 /// Bytes of headers per packet on the wire (IP, UDP, QUIC and its tag): measuring.md counts 60.
@@ -97,7 +97,7 @@ impl Link {
 
 /// One packet's arrival at the far end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
+pub struct PacketArrival {
     /// When.
     pub at_us: u64,
     /// If the bits were flipped on the way: which draw says how.
@@ -106,24 +106,24 @@ pub struct Arrival {
 
 /// What became of one packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct PacketFate {
     /// None if it was lost; the second one if the network doubled it.
-    pub arrivals: [Option<Arrival>; 2],
+    pub arrivals: [Option<PacketArrival>; 2],
 }
 
 /// A link during one session.
 #[derive(Debug)]
-pub struct Path<'a> {
+pub struct LinkState<'a> {
     link: &'a Link,
-    weather: &'a Weather,
+    schedule: &'a LossSchedule,
     /// Times of path changes in µs, rising.
     migrations_us: Vec<u64>,
     mishaps: Draws,
-    lanes: [LaneState; 2],
+    directions: [DirectionState; 2],
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct LaneState {
+struct DirectionState {
     busy_until_us: u64,
     /// The path whose queue that is: another path has one of its own.
     epoch: usize,
@@ -134,9 +134,9 @@ struct LaneState {
     queue_drops: u64,
 }
 
-impl<'a> Path<'a> {
+impl<'a> LinkState<'a> {
     /// The link at the start of a session of at most `length_us`.
-    pub fn new(link: &'a Link, weather: &'a Weather, seed: u64, length_us: u64) -> Self {
+    pub fn new(link: &'a Link, schedule: &'a LossSchedule, seed: u64, length_us: u64) -> Self {
         let mut migrations_us = Vec::new();
         if let Some(mean_ms) = link.migrate_every_ms {
             let mut stream = Draws::new(seed, "migrations").stream();
@@ -148,26 +148,26 @@ impl<'a> Path<'a> {
         }
         Self {
             link,
-            weather,
+            schedule,
             migrations_us,
             mishaps: Draws::new(seed, "mishaps"),
-            lanes: [LaneState::default(); 2],
+            directions: [DirectionState::default(); 2],
         }
     }
 
     /// Bytes put on the wire in this direction so far, headers included.
-    pub fn wire_bytes(&self, lane: Lane) -> u64 {
-        self.lanes[lane as usize].wire_bytes
+    pub fn wire_bytes(&self, direction: Direction) -> u64 {
+        self.directions[direction as usize].wire_bytes
     }
 
     /// Packets put on the wire in this direction so far.
-    pub fn packets(&self, lane: Lane) -> u64 {
-        self.lanes[lane as usize].sent
+    pub fn packets(&self, direction: Direction) -> u64 {
+        self.directions[direction as usize].sent
     }
 
     /// Packets dropped in front of the rate limit in this direction so far.
-    pub fn queue_drops(&self, lane: Lane) -> u64 {
-        self.lanes[lane as usize].queue_drops
+    pub fn queue_drops(&self, direction: Direction) -> u64 {
+        self.directions[direction as usize].queue_drops
     }
 
     /// The next change of the path after `now_us`, if there is one.
@@ -176,31 +176,31 @@ impl<'a> Path<'a> {
     }
 
     /// Sends a packet of `payload_bytes` and says what becomes of it.
-    pub fn send(&mut self, now_us: u64, payload_bytes: usize, lane: Lane) -> Fate {
+    pub fn send(&mut self, now_us: u64, payload_bytes: usize, direction: Direction) -> PacketFate {
         let bytes = (payload_bytes + HEADER_BYTES) as u64;
-        let nth = self.lanes[lane as usize].count(now_us, bytes);
-        let clean = lane == Lane::Up && self.link.acks == AckPath::Clean;
+        let nth = self.directions[direction as usize].count(now_us, bytes);
+        let clean = direction == Direction::Up && self.link.acks == AckPath::Clean;
         // A packet takes its place in the queue before the air decides over it: the bottleneck
         // comes first on the way.
-        let Some(out_us) = self.queue(now_us, bytes, lane) else {
-            return Fate::default();
+        let Some(out_us) = self.queue(now_us, bytes, direction) else {
+            return PacketFate::default();
         };
-        if !clean && !self.weather.delivers(now_us, nth, lane) {
-            return Fate::default();
+        if !clean && !self.schedule.delivers(now_us, nth, direction) {
+            return PacketFate::default();
         }
-        let index = self.lanes[lane as usize].sent * 8 + lane as u64 * 4;
+        let index = self.directions[direction as usize].sent * 8 + direction as u64 * 4;
         let first = self.arrival(now_us, out_us, index);
         let doubled = self.mishaps.unit(index + 1) < self.link.duplicate;
         let second = doubled.then(|| self.arrival(now_us, out_us, index ^ (1 << 40))).flatten();
-        Fate { arrivals: [first, second] }
+        PacketFate { arrivals: [first, second] }
     }
 
-    fn queue(&mut self, now_us: u64, bytes: u64, lane: Lane) -> Option<u64> {
+    fn queue(&mut self, now_us: u64, bytes: u64, direction: Direction) -> Option<u64> {
         let Some(rate_kbps) = self.link.rate_kbps else {
             return Some(now_us);
         };
         let epoch = self.epoch(now_us);
-        let state = &mut self.lanes[lane as usize];
+        let state = &mut self.directions[direction as usize];
         if state.epoch != epoch {
             (state.epoch, state.busy_until_us) = (epoch, now_us);
         }
@@ -214,12 +214,12 @@ impl<'a> Path<'a> {
         Some(state.busy_until_us)
     }
 
-    fn arrival(&self, now_us: u64, out_us: u64, index: u64) -> Option<Arrival> {
+    fn arrival(&self, now_us: u64, out_us: u64, index: u64) -> Option<PacketArrival> {
         let epoch = self.epoch(now_us);
         let jitter_us = self.link.jitter_ms * 1e3 * self.mishaps.unit(index + 2);
         let at_us = out_us + (self.delay_us(epoch) + jitter_us).round() as u64;
         let cut_off = self.epoch(at_us) != epoch;
-        (!cut_off).then(|| Arrival {
+        (!cut_off).then(|| PacketArrival {
             at_us,
             corrupted: (self.mishaps.unit(index + 3) < self.link.corrupt)
                 .then(|| self.mishaps.bits(index + 3)),
@@ -240,7 +240,7 @@ impl<'a> Path<'a> {
     }
 }
 
-impl LaneState {
+impl DirectionState {
     /// Counts a packet; returns its place among those of the same slot.
     fn count(&mut self, now_us: u64, bytes: u64) -> u64 {
         let slot = slot(now_us);
@@ -259,8 +259,8 @@ impl LaneState {
 mod tests {
     use super::*;
 
-    fn weather() -> Weather {
-        Weather::new(&Channel::Clean, 1, 60_000_000)
+    fn schedule() -> LossSchedule {
+        LossSchedule::new(&Channel::Clean, 1, 60_000_000)
     }
 
     #[test]
@@ -268,11 +268,12 @@ mod tests {
         let mut link = Link::new(100.0, Channel::Clean);
         link.rate_kbps = Some(16.0);
         link.queue_bytes = 200;
-        let weather = weather();
-        let mut path = Path::new(&link, &weather, 1, 60_000_000);
+        let schedule = schedule();
+        let mut path = LinkState::new(&link, &schedule, 1, 60_000_000);
         // 40 + 60 bytes take 50 ms at 16 kbit/s, and 50 ms of delay follow.
-        let arrivals: Vec<_> =
-            (0..5).map(|_| path.send(0, 40, Lane::Down).arrivals[0].map(|a| a.at_us)).collect();
+        let arrivals: Vec<_> = (0..5)
+            .map(|_| path.send(0, 40, Direction::Down).arrivals[0].map(|a| a.at_us))
+            .collect();
         assert_eq!(arrivals, [Some(100_000), Some(150_000), Some(200_000), None, None]);
     }
 
@@ -280,11 +281,11 @@ mod tests {
     fn a_migration_loses_what_is_in_flight() {
         let mut link = Link::new(400.0, Channel::Clean);
         link.migrate_every_ms = Some(5_000.0);
-        let weather = weather();
-        let mut path = Path::new(&link, &weather, 9, 60_000_000);
+        let schedule = schedule();
+        let mut path = LinkState::new(&link, &schedule, 9, 60_000_000);
         let change_us = path.next_migration_us(0).expect("some change");
-        let before = path.send(change_us - 1, 40, Lane::Down);
-        assert_eq!(before, Fate::default());
+        let before = path.send(change_us - 1, 40, Direction::Down);
+        assert_eq!(before, PacketFate::default());
         assert_eq!(path.epoch(change_us), 1);
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::channel::Channel;
 use crate::generate::Generator;
 use crate::link::Link;
-use crate::reader::Reader;
+use crate::reader::ReaderBehaviour;
 use crate::scheme::Scheme;
 
 /// Sessions of one case and scheme at most.
@@ -58,7 +58,7 @@ pub struct Plan {
     #[serde(default = "ten_per_second")]
     pub generator: Generator,
     /// What is compared.
-    pub scheme: Vec<Entry>,
+    pub scheme: Vec<SchemeEntry>,
     /// Where it is compared.
     pub case: Vec<Case>,
     /// Sets one scheme against the others.
@@ -79,7 +79,7 @@ fn ten_per_second() -> Generator {
 /// A scheme in a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct SchemeEntry {
     /// Its name in tables and plots; the scheme's own if absent.
     #[serde(default)]
     pub name: Option<String>,
@@ -87,14 +87,14 @@ pub struct Entry {
     pub send: Scheme,
     /// How its client shows tokens.
     #[serde(default)]
-    pub reader: Reader,
+    pub reader: ReaderBehaviour,
 }
 
 fn direct() -> Link {
     Link::new(0.0, Channel::Clean)
 }
 
-impl Entry {
+impl SchemeEntry {
     /// Its name in tables and plots.
     pub fn label(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.send.label())
@@ -232,25 +232,12 @@ impl Metric {
     }
 }
 
-/// A picture of the results.
+/// A figure to draw of the results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Plot {
     /// A point for each scheme, a panel for each case.
-    Scatter {
-        /// File name without its suffix.
-        file: String,
-        /// Across.
-        x: Metric,
-        /// Up.
-        y: Metric,
-        /// Schemes to join by a line, in this order.
-        #[serde(default)]
-        join: Vec<Vec<String>>,
-        /// Whom the legend names.
-        #[serde(default)]
-        legend: Legend,
-    },
+    Scatter(ScatterPlot),
     /// A bar for each scheme, a group for each case.
     Bars {
         /// File name without its suffix.
@@ -264,32 +251,67 @@ pub enum Plot {
         file: String,
         /// What `at` is.
         x_label: String,
-        /// Up, a panel for each.
+        /// The lines' heights, a panel for each.
         y: Vec<Metric>,
         /// A logarithmic x axis.
         #[serde(default)]
         log_x: bool,
     },
     /// Tokens shown over time in one session.
-    Course {
-        /// File name without its suffix.
-        file: String,
-        /// The case.
-        case: String,
-        /// Which of its sessions.
-        session: u32,
-        /// Part of the session to show: from and to, in seconds.
-        window_s: (f64, f64),
-        /// Schemes to draw; all if empty.
-        #[serde(default)]
-        schemes: Vec<String>,
-    },
+    Session(SessionPlot),
 }
 
-/// Whom a legend names.
+impl Plot {
+    /// File name without its suffix.
+    pub fn file(&self) -> &str {
+        match self {
+            Self::Scatter(ScatterPlot { file, .. })
+            | Self::Session(SessionPlot { file, .. })
+            | Self::Bars { file, .. }
+            | Self::Lines { file, .. } => file,
+        }
+    }
+}
+
+/// One metric against another, a point for each scheme.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScatterPlot {
+    /// File name without its suffix.
+    pub file: String,
+    /// The metric from left to right.
+    pub x: Metric,
+    /// The metric from bottom to top.
+    pub y: Metric,
+    /// Lists of schemes; each list is joined by a line.
+    #[serde(default)]
+    pub join: Vec<Vec<String>>,
+    /// Which schemes the legend names.
+    #[serde(default)]
+    pub legend: LegendNames,
+}
+
+/// Tokens shown over time in one session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SessionPlot {
+    /// File name without its suffix.
+    pub file: String,
+    /// The case that the session belongs to.
+    pub case: String,
+    /// The session's number, from 0.
+    pub session: u32,
+    /// Part of the session to show: from and to, in seconds.
+    pub window_s: (f64, f64),
+    /// Schemes to draw; all if empty.
+    #[serde(default)]
+    pub schemes: Vec<String>,
+}
+
+/// Which schemes a legend names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Legend {
+pub enum LegendNames {
     /// Every scheme.
     #[default]
     All,
@@ -346,7 +368,7 @@ impl Plan {
 
     /// A scheme or a case that is mentioned and does not exist.
     fn unknown_name(&self) -> Option<String> {
-        let labels: Vec<String> = self.scheme.iter().map(Entry::label).collect();
+        let labels: Vec<String> = self.scheme.iter().map(SchemeEntry::label).collect();
         let mut schemes: Vec<&String> = self.compare.iter().map(|c| &c.subject).collect();
         let mut cases: Vec<&String> = Vec::new();
         for claim in &self.claim {
@@ -356,10 +378,10 @@ impl Plan {
         }
         for plot in &self.plot {
             match plot {
-                Plot::Scatter { join, .. } => schemes.extend(join.iter().flatten()),
-                Plot::Course { case, schemes: some, .. } => {
-                    cases.push(case);
-                    schemes.extend(some);
+                Plot::Scatter(scatter) => schemes.extend(scatter.join.iter().flatten()),
+                Plot::Session(session) => {
+                    cases.push(&session.case);
+                    schemes.extend(&session.schemes);
                 }
                 Plot::Bars { .. } | Plot::Lines { .. } => {}
             }

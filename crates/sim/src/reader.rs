@@ -8,7 +8,7 @@ use loquent_proto::{Micros, Playout};
 /// A reader as written in a plan; by default everything is shown as it comes.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Reader {
+pub struct ReaderBehaviour {
     /// Text that the client holds back to show evenly, in ms.
     #[serde(default)]
     pub buffer_ms: f64,
@@ -20,7 +20,7 @@ pub struct Reader {
     pub hidden_s: Option<(f64, f64)>,
 }
 
-impl Reader {
+impl ReaderBehaviour {
     /// Its pace, for the production code.
     pub fn pace(&self) -> Playout {
         Playout {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_buffer_hides_a_gap_that_is_shorter_than_it() {
-        let reader = Reader { buffer_ms: 300.0, ..Reader::default() };
+        let reader = ReaderBehaviour { buffer_ms: 300.0, ..ReaderBehaviour::default() };
         let mut shower = Shower::new(reader.pace());
         let mut shown_us = Vec::new();
         for now_ms in 0..10_000 {

@@ -1,13 +1,13 @@
-//! The results of a study as a table, JSON, CSV and pictures.
+//! The results of a study as a table, JSON, CSV and figures.
 
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
+use crate::figures::{self, Figure};
 use crate::plan::{Claim, Metric, Plan};
-use crate::plot::{self, Picture};
 use crate::scheme::Scheme;
-use crate::study::{Study, Watch, run, with_setting};
+use crate::study::{ProgressReport, Study, run, with_setting};
 use crate::world;
 
 /// A study with its plan: everything that can be said about it.
@@ -18,7 +18,7 @@ pub struct Report {
 }
 
 /// Runs `plan` on `threads` threads.
-pub fn run_plan(plan: &Plan, threads: usize, watch: &dyn Watch) -> Report {
+pub fn run_plan(plan: &Plan, threads: usize, watch: &dyn ProgressReport) -> Report {
     Report { plan: plan.clone(), study: run(plan, threads, watch) }
 }
 
@@ -233,21 +233,21 @@ impl Report {
         text
     }
 
-    /// The plan's pictures.
-    pub fn pictures(&self) -> Vec<Picture> {
-        plot::draw(&self.plan, &self.study)
+    /// The plan's figures.
+    pub fn figures(&self) -> Vec<Figure> {
+        figures::draw(&self.plan, &self.study)
     }
 }
 
-/// Replays one session of every case and scheme and tells its course, for whoever looks into a
+/// Replays one session of every case and scheme and tells its trace, for whoever looks into a
 /// finding.
 pub fn replay(plan: &Plan, session: u32) -> String {
     let mut text = String::new();
     for case in &plan.case {
         for entry in &plan.scheme {
             with_setting(plan, case, entry, session, |setting| {
-                let course = world::run(&entry.send, setting);
-                let shown = course.shown_us.last().map_or(0, |at_us| at_us / 1_000);
+                let trace = world::run(&entry.send, setting);
+                let shown = trace.shown_us.last().map_or(0, |at_us| at_us / 1_000);
                 let _ = writeln!(
                     text,
                     "{} / {}, session {session}\n  {:?}\n  {:?}\n  {:?}\n  \
@@ -258,14 +258,14 @@ pub fn replay(plan: &Plan, session: u32) -> String {
                     setting.link,
                     setting.generator,
                     setting.reader,
-                    course.progress,
-                    course.ended_us / 1_000,
-                    course.ready_us.len(),
-                    course.generated_us.len(),
-                    course.shown_us.len(),
-                    course.packets,
-                    course.wire_bytes,
-                    course.repeated_bytes,
+                    trace.progress,
+                    trace.ended_us / 1_000,
+                    trace.ready_us.len(),
+                    trace.generated_us.len(),
+                    trace.shown_us.len(),
+                    trace.packets,
+                    trace.wire_bytes,
+                    trace.repeated_bytes,
                 );
             });
         }

@@ -1,6 +1,6 @@
 //! Randomness that can be asked for by index.
 //!
-//! Every scheme has to meet the same weather, whatever it sends and in whatever order. So a draw
+//! Every scheme has to meet the same schedule, whatever it sends and in whatever order. So a draw
 //! is a pure function of (seed, purpose, index) and never of how many draws came before. The
 //! generator is written here, not taken from a crate, because published figures must not change
 //! when a dependency does.
@@ -31,19 +31,19 @@ impl Draws {
     }
 
     /// The same family read in order, for a purpose whose draws have one consumer.
-    pub fn stream(self) -> Stream {
-        Stream { draws: self, next: 0 }
+    pub fn stream(self) -> DrawSequence {
+        DrawSequence { draws: self, next: 0 }
     }
 }
 
 /// Draws taken one after another.
 #[derive(Debug, Clone)]
-pub struct Stream {
+pub struct DrawSequence {
     draws: Draws,
     next: u64,
 }
 
-impl Stream {
+impl DrawSequence {
     /// 64 uniform bits.
     pub fn bits(&mut self) -> u64 {
         self.next += 1;

@@ -7,14 +7,14 @@ use serde::Serialize;
 use crate::campaign;
 use crate::check::{self, Violation};
 use crate::metrics::{Smoothness, smoothness};
-use crate::plan::{Case, Entry, Metric, Plan};
+use crate::plan::{Case, Metric, Plan, SchemeEntry};
 use crate::rng::Draws;
-use crate::scheme::Progress;
-use crate::world::{self, Course, Setting};
+use crate::scheme::DeliveryProgress;
+use crate::world::{self, SessionTrace, Setting};
 
 /// The figures of one session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct SessionMetrics {
     /// As tokens become ready in order.
     pub ready: Smoothness,
     /// As the client displays them.
@@ -27,7 +27,7 @@ pub struct Outcome {
     suspended: bool,
 }
 
-impl Outcome {
+impl SessionMetrics {
     /// One figure of it.
     pub fn value(&self, metric: Metric) -> f64 {
         match metric {
@@ -63,7 +63,7 @@ pub struct Finding {
 #[derive(Debug, Clone)]
 pub struct Study {
     /// By case, then scheme, then session.
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<SessionMetrics>,
     schemes: usize,
     sessions: usize,
     /// Broken promises in the order of the plan.
@@ -73,23 +73,23 @@ pub struct Study {
 }
 
 /// Told how far a study is.
-pub trait Watch: Sync {
+pub trait ProgressReport: Sync {
     /// So many more sessions are done, which took so much virtual time.
     fn advance(&self, sessions: u64, simulated_s: f64);
 }
 
-impl Watch for () {
+impl ProgressReport for () {
     fn advance(&self, _sessions: u64, _simulated_s: f64) {}
 }
 
 /// The seed of a session. It depends on neither scheme nor case: cases that share a channel share
-/// its weather, which makes their differences sharper.
+/// its schedule, which makes their differences sharper.
 pub fn session_seed(plan: &Plan, session: u32) -> u64 {
     Draws::new(plan.seed, "session").bits(u64::from(session))
 }
 
 /// Runs all of `plan` on `threads` threads. Their number does not change the result.
-pub fn run(plan: &Plan, threads: usize, watch: &dyn Watch) -> Study {
+pub fn run(plan: &Plan, threads: usize, watch: &dyn ProgressReport) -> Study {
     let (schemes, sessions) = (plan.scheme.len(), plan.sessions as usize);
     let jobs = plan.case.len() * schemes * sessions;
     let next = AtomicUsize::new(0);
@@ -128,14 +128,14 @@ pub fn run(plan: &Plan, threads: usize, watch: &dyn Watch) -> Study {
     study
 }
 
-fn run_job(plan: &Plan, job: usize) -> (Outcome, Vec<Finding>, f64) {
+fn run_job(plan: &Plan, job: usize) -> (SessionMetrics, Vec<Finding>, f64) {
     let sessions = plan.sessions as usize;
     let session = (job % sessions) as u32;
     let entry = &plan.scheme[job / sessions % plan.scheme.len()];
     let case = &plan.case[job / sessions / plan.scheme.len()];
     with_setting(plan, case, entry, session, |setting| {
-        let course = world::run(&entry.send, setting);
-        let findings = check::violations(&course, entry.send.budget())
+        let trace = world::run(&entry.send, setting);
+        let findings = check::violations(&trace, entry.send.budget())
             .into_iter()
             .map(|violation| Finding {
                 case: case.name.clone(),
@@ -144,8 +144,8 @@ fn run_job(plan: &Plan, job: usize) -> (Outcome, Vec<Finding>, f64) {
                 violation,
             })
             .collect();
-        let simulated_s = course.ended_us as f64 / 1e6;
-        (judge(setting, &course), findings, simulated_s)
+        let simulated_s = trace.ended_us as f64 / 1e6;
+        (judge(setting, &trace), findings, simulated_s)
     })
 }
 
@@ -153,7 +153,7 @@ fn run_job(plan: &Plan, job: usize) -> (Outcome, Vec<Finding>, f64) {
 pub fn with_setting<T>(
     plan: &Plan,
     case: &Case,
-    entry: &Entry,
+    entry: &SchemeEntry,
     session: u32,
     then: impl FnOnce(&Setting<'_>) -> T,
 ) -> T {
@@ -166,24 +166,24 @@ pub fn with_setting<T>(
     then(&Setting { link, generator, reader, length_us: (plan.seconds * 1e6) as u64, seed })
 }
 
-fn judge(setting: &Setting<'_>, course: &Course) -> Outcome {
+fn judge(setting: &Setting<'_>, trace: &SessionTrace) -> SessionMetrics {
     let rtt_us = (setting.link.rtt_ms * 1e3) as u64;
     let seconds = setting.length_us as f64 / 1e6;
     let hidden_us = setting.reader.hidden_us();
-    Outcome {
-        ready: smoothness(&course.generated_us, &course.ready_us, rtt_us, None),
-        shown: smoothness(&course.generated_us, &course.shown_us, rtt_us, hidden_us),
+    SessionMetrics {
+        ready: smoothness(&trace.generated_us, &trace.ready_us, rtt_us, None),
+        shown: smoothness(&trace.generated_us, &trace.shown_us, rtt_us, hidden_us),
         half_rtt_ms: setting.link.rtt_ms / 2.0,
-        redundancy: course.redundancy,
-        wire_kb: course.wire_bytes as f64 / 1e3 / seconds,
-        ack_kb: course.ack_bytes as f64 / 1e3 / seconds,
-        suspended: course.progress == Progress::Suspended,
+        redundancy: trace.redundancy,
+        wire_kb: trace.wire_bytes as f64 / 1e3 / seconds,
+        ack_kb: trace.ack_bytes as f64 / 1e3 / seconds,
+        suspended: trace.progress == DeliveryProgress::Suspended,
     }
 }
 
 impl Study {
     /// The sessions of one case and scheme.
-    pub fn cell(&self, case: usize, scheme: usize) -> &[Outcome] {
+    pub fn cell(&self, case: usize, scheme: usize) -> &[SessionMetrics] {
         let start = (case * self.schemes + scheme) * self.sessions;
         &self.outcomes[start..start + self.sessions]
     }
@@ -193,13 +193,13 @@ impl Study {
         let cell = self.cell(case, scheme);
         let count = cell.len() as f64;
         let mean = cell.iter().map(|o| o.value(metric)).sum::<f64>() / count;
-        let square = |outcome: &Outcome| (outcome.value(metric) - mean).powi(2);
+        let square = |outcome: &SessionMetrics| (outcome.value(metric) - mean).powi(2);
         let variance = cell.iter().map(square).sum::<f64>() / (count - 1.0).max(1.0);
         (mean, 1.96 * (variance / count).sqrt())
     }
 
     /// The ratio of two schemes' means minus 1, with a 95 % interval by resampling sessions in
-    /// pairs: both schemes met the same weather in each.
+    /// pairs: both schemes met the same schedule in each.
     pub fn change(&self, case: usize, of: usize, over: usize, metric: Metric) -> Change {
         let values = |scheme| -> Vec<f64> {
             let cell = self.cell(case, scheme).iter();

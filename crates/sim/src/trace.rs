@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::channel::Channel;
 use crate::metrics::STALL_MS;
+use crate::stats::percentile;
 
 /// Packets read from one capture at most.
 const MAX_PACKETS: usize = 5_000_000;
@@ -64,7 +65,7 @@ fn filter(port: Option<u16>) -> String {
 
 /// A data segment as captured, in one direction of one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Segment {
+struct TcpSegment {
     at_us: u64,
     sequence: u32,
     payload: Vec<u8>,
@@ -164,11 +165,11 @@ pub fn read(path: &Path, port: Option<u16>) -> Result<Trace, TraceError> {
 fn read_flows(
     name: &str,
     file: impl std::io::Read + Send + 'static,
-) -> Result<HashMap<Flow, Vec<Segment>>, TraceError> {
+) -> Result<HashMap<Flow, Vec<TcpSegment>>, TraceError> {
     let format = |reason: String| TraceError::Format { path: name.to_owned(), reason };
     let mut reader =
         pcap_parser::create_reader(READ_BUFFER, file).map_err(|e| format(e.to_string()))?;
-    let mut capture = Capture::default();
+    let mut capture = CaptureReader::default();
     loop {
         match reader.next() {
             Ok((consumed, block)) => {
@@ -194,8 +195,8 @@ fn read_flows(
 
 /// A capture while it is read.
 #[derive(Debug, Default)]
-struct Capture {
-    flows: HashMap<Flow, Vec<Segment>>,
+struct CaptureReader {
+    flows: HashMap<Flow, Vec<TcpSegment>>,
     packets: usize,
     payload: usize,
     /// pcap: the file's link type, and whether its times are in nanoseconds.
@@ -204,7 +205,7 @@ struct Capture {
     interfaces: Vec<(Linktype, u64, i64)>,
 }
 
-impl Capture {
+impl CaptureReader {
     fn handle(&mut self, block: PcapBlockOwned<'_>) {
         match block {
             PcapBlockOwned::LegacyHeader(header) => {
@@ -277,7 +278,7 @@ impl Capture {
         let payload = tcp.payload();
         self.payload += payload.len();
         let flow = (from, tcp.source_port(), to, tcp.destination_port());
-        self.flows.entry(flow).or_default().push(Segment {
+        self.flows.entry(flow).or_default().push(TcpSegment {
             at_us,
             sequence: tcp.sequence_number(),
             payload: payload[..payload.len().min(length)].to_vec(),
@@ -296,10 +297,10 @@ struct Placed {
 }
 
 /// Sequence numbers wrap; offsets are their distance from the lowest one near the first.
-fn place(segments: Vec<Segment>) -> Vec<Placed> {
+fn place(segments: Vec<TcpSegment>) -> Vec<Placed> {
     let first = segments.first().map_or(0, |segment| segment.sequence);
     let mut expected: i64 = 0;
-    let mut placed: Vec<(i64, Segment)> = Vec::with_capacity(segments.len());
+    let mut placed: Vec<(i64, TcpSegment)> = Vec::with_capacity(segments.len());
     for segment in segments {
         let near = segment.sequence.wrapping_sub(first).wrapping_sub(expected as u32) as i32;
         let start = expected + i64::from(near);
@@ -307,7 +308,7 @@ fn place(segments: Vec<Segment>) -> Vec<Placed> {
         placed.push((start, segment));
     }
     let lowest = placed.iter().map(|(start, _)| *start).min().unwrap_or(0);
-    let to_place = |(start, segment): (i64, Segment)| Placed {
+    let to_place = |(start, segment): (i64, TcpSegment)| Placed {
         start: (start - lowest) as u64,
         end: (start - lowest) as u64 + u64::from(segment.length),
         at_us: segment.at_us,
@@ -316,7 +317,7 @@ fn place(segments: Vec<Segment>) -> Vec<Placed> {
     placed.into_iter().map(to_place).collect()
 }
 
-fn analyse(flow: Flow, segments: Vec<Segment>) -> Trace {
+fn analyse(flow: Flow, segments: Vec<TcpSegment>) -> Trace {
     let placed = place(segments);
     let start_us = placed.iter().map(|p| p.at_us).min().unwrap_or(0);
     let side = side(&placed);
@@ -573,16 +574,6 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|window| window == what)
 }
 
-/// Linear interpolation at (n − 1)p of sorted values.
-fn percentile(sorted: &[f64], p: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else {
-        return 0.0;
-    };
-    let at = last as f64 * p;
-    let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
-    low + (high - low) * at.fract()
-}
-
 fn gaps(token_ms: &[f64]) -> Gaps {
     let mut all: Vec<f64> = token_ms.windows(2).map(|pair| pair[1] - pair[0]).collect();
     all.sort_by(f64::total_cmp);
@@ -590,11 +581,11 @@ fn gaps(token_ms: &[f64]) -> Gaps {
     let span = all.iter().sum::<f64>().max(1e-9);
     Gaps {
         tokens: token_ms.len(),
-        p50_ms: percentile(&all, 0.5),
-        p95_ms: percentile(&all, 0.95),
+        p50_ms: percentile(&all, 0.5).unwrap_or(0.0),
+        p95_ms: percentile(&all, 0.95).unwrap_or(0.0),
         longest_ms: all.last().copied().unwrap_or(0.0),
         stalls: stalls.len(),
-        stall_p95_ms: percentile(stalls, 0.95),
+        stall_p95_ms: percentile(stalls, 0.95).unwrap_or(0.0),
         stall_ratio: stalls.iter().sum::<f64>() / span,
     }
 }
@@ -656,8 +647,8 @@ impl Trace {
 mod tests {
     use super::*;
 
-    fn segment(at_ms: u64, sequence: u32, length: u32) -> Segment {
-        Segment { at_us: at_ms * 1_000, sequence, payload: vec![b'x'; length as usize], length }
+    fn segment(at_ms: u64, sequence: u32, length: u32) -> TcpSegment {
+        TcpSegment { at_us: at_ms * 1_000, sequence, payload: vec![b'x'; length as usize], length }
     }
 
     fn flow() -> Flow {

@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use crate::channel::{Lane, Weather};
+use crate::channel::{Direction, LossSchedule};
 use crate::generate::{Generator, token_text};
-use crate::link::{Link, Path};
-use crate::reader::Reader;
-use crate::scheme::{Ends, Progress, Receiver, Scheme, Sender};
+use crate::link::{Link, LinkState};
+use crate::reader::ReaderBehaviour;
+use crate::scheme::{DeliveryProgress, Ends, ReceiverEnd, Scheme, SenderEnd};
 
 /// A session runs at most this long after its last token. Every sender has to stop before.
 pub const AFTERMATH_US: u64 = 120_000_000;
@@ -21,16 +21,16 @@ pub struct Setting<'a> {
     /// The rhythm of the tokens.
     pub generator: &'a Generator,
     /// The reader.
-    pub reader: Reader,
+    pub reader: ReaderBehaviour,
     /// How long tokens are generated, in µs.
     pub length_us: u64,
-    /// Decides weather, mishaps, rhythm and text. The scheme has no part in it.
+    /// Decides schedule, mishaps, rhythm and text. The scheme has no part in it.
     pub seed: u64,
 }
 
-/// The course of one session.
+/// The trace of one session.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Course {
+pub struct SessionTrace {
     /// Generation time of each token in µs.
     pub generated_us: Vec<u64>,
     /// Time from which each token could be shown in order, in µs; shorter if some never could.
@@ -52,7 +52,7 @@ pub struct Course {
     /// True if the session was cut off at its horizon with something left to do.
     pub cut_off: bool,
     /// How the sender ended.
-    pub progress: Progress,
+    pub progress: DeliveryProgress,
     /// True if the receiver saw the end of the answer.
     pub finished: bool,
     /// True if everything shown is a prefix of what was generated.
@@ -60,33 +60,33 @@ pub struct Course {
 }
 
 /// Runs one session of `scheme`.
-pub fn run(scheme: &Scheme, setting: &Setting<'_>) -> Course {
+pub fn run(scheme: &Scheme, setting: &Setting<'_>) -> SessionTrace {
     run_at(scheme, setting, setting.generator.times_us(setting.seed, setting.length_us))
 }
 
 /// The same for tokens that are generated at these times, in µs and ascending: of a measurement
-/// that is to be compared. Its tokens do not come at the moments at which the weather changes.
-pub fn run_at(scheme: &Scheme, setting: &Setting<'_>, generated_us: Vec<u64>) -> Course {
+/// that is to be compared. Its tokens do not come at the moments at which the schedule changes.
+pub fn run_at(scheme: &Scheme, setting: &Setting<'_>, generated_us: Vec<u64>) -> SessionTrace {
     let horizon_us = setting.length_us.max(generated_us.last().map_or(0, |last| last + 1));
     let horizon_us = horizon_us + AFTERMATH_US;
-    let weather = Weather::new(&setting.link.channel, setting.seed, horizon_us);
+    let schedule = LossSchedule::new(&setting.link.channel, setting.seed, horizon_us);
     match scheme.ends(setting.link, &setting.reader) {
         Some((sender, receiver)) => {
-            let path = Path::new(setting.link, &weather, setting.seed, horizon_us);
-            World::new(setting, generated_us, path, (sender, receiver)).run(horizon_us)
+            let path = LinkState::new(setting.link, &schedule, setting.seed, horizon_us);
+            SessionRun::new(setting, generated_us, path, (sender, receiver)).run(horizon_us)
         }
-        None => oracle(scheme, setting, &weather, generated_us),
+        None => oracle(scheme, setting, &schedule, generated_us),
     }
 }
 
 /// The bound for a sender of one packet every X ms: each token is shown at the first opportunity
-/// of the grid that the weather lets through.
+/// of the grid that the schedule lets through.
 fn oracle(
     scheme: &Scheme,
     setting: &Setting<'_>,
-    weather: &Weather,
+    schedule: &LossSchedule,
     generated_us: Vec<u64>,
-) -> Course {
+) -> SessionTrace {
     let &Scheme::Oracle { every_ms } = scheme else {
         unreachable!("only the oracle has no ends");
     };
@@ -96,12 +96,12 @@ fn oracle(
     let mut ready_us = Vec::with_capacity(generated_us.len());
     for &token_us in &generated_us {
         grid_us = grid_us.max(token_us.div_ceil(every_us) * every_us);
-        while !weather.delivers(grid_us, 0, Lane::Down) {
+        while !schedule.delivers(grid_us, 0, Direction::Down) {
             grid_us += every_us;
         }
         ready_us.push(grid_us + half_us);
     }
-    Course {
+    SessionTrace {
         ended_us: ready_us.last().copied().unwrap_or(0),
         cut_off: false,
         generated_us,
@@ -112,7 +112,7 @@ fn oracle(
         packets: 0,
         redundancy: 0.0,
         repeated_bytes: 0,
-        progress: Progress::Complete,
+        progress: DeliveryProgress::Complete,
         finished: true,
         prefix_holds: true,
     }
@@ -121,19 +121,19 @@ fn oracle(
 /// What waits for its time. The order of the variants is the order at the same time: what arrives
 /// is known to an end before it decides.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum ArrivingPacket {
     ToSender(Vec<u8>),
     ToReceiver(Vec<u8>),
 }
 
-struct World<'a> {
+struct SessionRun<'a> {
     now_us: u64,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    events: BinaryHeap<Reverse<(u64, u64, ArrivingPacket)>>,
     scheduled: u64,
-    path: Path<'a>,
-    sender: Box<dyn Sender>,
-    receiver: Box<dyn Receiver>,
-    answer: Answer,
+    path: LinkState<'a>,
+    sender: Box<dyn SenderEnd>,
+    receiver: Box<dyn ReceiverEnd>,
+    answer: Transcript,
     /// Times at which the page is hidden and seen again, the next one last.
     turns_us: Vec<(u64, bool)>,
     next_migration_us: Option<u64>,
@@ -142,7 +142,7 @@ struct World<'a> {
 }
 
 /// The text, its times, and how much of it is shown.
-struct Answer {
+struct Transcript {
     text: Vec<u8>,
     /// End of each token in `text`.
     ends: Vec<usize>,
@@ -154,7 +154,7 @@ struct Answer {
     prefix_holds: bool,
 }
 
-impl Answer {
+impl Transcript {
     fn new(seed: u64, generated_us: Vec<u64>) -> Self {
         let mut text = Vec::new();
         let ends = (0..generated_us.len())
@@ -185,7 +185,7 @@ impl Answer {
     }
 
     /// Checks what the receiver has just shown and dates the tokens that it completes.
-    fn show(&mut self, now_us: u64, receiver: &mut dyn Receiver) {
+    fn show(&mut self, now_us: u64, receiver: &mut dyn ReceiverEnd) {
         let before = self.shown.len();
         receiver.take_shown(&mut self.shown);
         let emitted_bytes = self.emitted.checked_sub(1).map_or(0, |last| self.ends[last]);
@@ -203,11 +203,11 @@ impl Answer {
     }
 }
 
-impl<'a> World<'a> {
+impl<'a> SessionRun<'a> {
     fn new(
         setting: &Setting<'_>,
         generated_us: Vec<u64>,
-        path: Path<'a>,
+        path: LinkState<'a>,
         (sender, receiver): Ends,
     ) -> Self {
         let hidden_us = setting.reader.hidden_us();
@@ -220,13 +220,13 @@ impl<'a> World<'a> {
             path,
             sender,
             receiver,
-            answer: Answer::new(setting.seed, generated_us),
+            answer: Transcript::new(setting.seed, generated_us),
             turns_us: hidden_us.map_or(vec![], |(from, to)| vec![(to, false), (from, true)]),
             packet: Vec::new(),
         }
     }
 
-    fn run(mut self, horizon_us: u64) -> Course {
+    fn run(mut self, horizon_us: u64) -> SessionTrace {
         let mut cut_off = false;
         while let Some(at_us) = self.next_us() {
             if at_us > horizon_us {
@@ -236,13 +236,13 @@ impl<'a> World<'a> {
             self.now_us = self.now_us.max(at_us);
             self.step();
         }
-        Course {
+        SessionTrace {
             ready_us: self.answer.ready_us,
             shown_us: self.answer.shown_us,
             generated_us: self.answer.generated_us,
-            wire_bytes: self.path.wire_bytes(Lane::Down),
-            ack_bytes: self.path.wire_bytes(Lane::Up),
-            packets: self.path.packets(Lane::Down),
+            wire_bytes: self.path.wire_bytes(Direction::Down),
+            ack_bytes: self.path.wire_bytes(Direction::Up),
+            packets: self.path.packets(Direction::Down),
             redundancy: self.sender.volume().redundancy(),
             repeated_bytes: self.sender.repeated_bytes(),
             ended_us: self.now_us,
@@ -299,8 +299,8 @@ impl<'a> World<'a> {
             }
             let Reverse((_, _, event)) = PeekMut::pop(next);
             match event {
-                Event::ToSender(packet) => self.sender.handle_packet(now_us, &packet),
-                Event::ToReceiver(packet) => {
+                ArrivingPacket::ToSender(packet) => self.sender.handle_packet(now_us, &packet),
+                ArrivingPacket::ToReceiver(packet) => {
                     self.receiver.handle_packet(now_us, &packet);
                     self.answer.show(now_us, &mut *self.receiver);
                 }
@@ -330,26 +330,26 @@ impl<'a> World<'a> {
         let mut packet = std::mem::take(&mut self.packet);
         packet.clear();
         while self.sender.poll_transmit(self.now_us, &mut packet) {
-            self.post(Lane::Down, &packet);
+            self.post(Direction::Down, &packet);
             packet.clear();
         }
         while self.receiver.poll_transmit(self.now_us, &mut packet) {
-            self.post(Lane::Up, &packet);
+            self.post(Direction::Up, &packet);
             packet.clear();
         }
         self.packet = packet;
     }
 
-    fn post(&mut self, lane: Lane, packet: &[u8]) {
-        let fate = self.path.send(self.now_us, packet.len(), lane);
+    fn post(&mut self, direction: Direction, packet: &[u8]) {
+        let fate = self.path.send(self.now_us, packet.len(), direction);
         for arrival in fate.arrivals.into_iter().flatten() {
             let mut packet = packet.to_vec();
             if let Some(bits) = arrival.corrupted {
                 corrupt(&mut packet, bits);
             }
-            let event = match lane {
-                Lane::Down => Event::ToReceiver(packet),
-                Lane::Up => Event::ToSender(packet),
+            let event = match direction {
+                Direction::Down => ArrivingPacket::ToReceiver(packet),
+                Direction::Up => ArrivingPacket::ToSender(packet),
             };
             self.scheduled += 1;
             self.events.push(Reverse((arrival.at_us, self.scheduled, event)));

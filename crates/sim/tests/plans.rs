@@ -40,7 +40,7 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
         assert_eq!(one.json(), three.json());
         assert_eq!(one.csv(), three.csv());
         assert_eq!(one.table(), three.table());
-        assert_eq!(one.pictures(), three.pictures());
+        assert_eq!(one.figures(), three.figures());
         let mut other = plan;
         other.seed += 1;
         assert_ne!(run_plan(&other, 1, &()).csv(), one.csv());

@@ -1,4 +1,4 @@
-//! `loquent bench load`: its options as typed, resolved into a [`Plan`](crate::plan::Plan).
+//! `loquent bench load`: its options as typed, resolved into a [`LoadPlan`](crate::plan::LoadPlan).
 //!
 //! What describes the load itself ([`WorkloadArgs`]) is shared with `loquent bench engine`.
 

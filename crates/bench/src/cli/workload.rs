@@ -12,7 +12,9 @@ use super::disturbances::DisturbanceArgs;
 use super::prompts::PromptArgs;
 use super::{check, refuse};
 use crate::arrivals::{Pacing, Spacing};
-use crate::plan::{Case, EndpointKind, Extras, Outputs, Plan, Settings, TargetPlan};
+use crate::plan::{
+    EndpointKind, Extras, LoadCase, LoadPlan, LoadSettings, ReportPaths, TargetPlan,
+};
 use crate::preset::{Preset, PresetValues};
 use crate::process::raise_open_files_limit;
 use crate::{BenchError, experiment};
@@ -182,7 +184,11 @@ impl WorkloadArgs {
         Ok(ExitCode::from(verdict.await??.exit_code()))
     }
 
-    fn resolve(self, model: Option<String>, targets: Vec<TargetPlan>) -> Result<Plan, BenchError> {
+    fn resolve(
+        self,
+        model: Option<String>,
+        targets: Vec<TargetPlan>,
+    ) -> Result<LoadPlan, BenchError> {
         let preset = self.preset.map(Preset::values).unwrap_or_default();
         if let (Some(note), false) = (preset.server_note, self.reports.quiet) {
             eprintln!("note: {note}");
@@ -190,7 +196,7 @@ impl WorkloadArgs {
         let settings = self.settings(&preset, model)?;
         let cases = self.cases(&preset, &settings)?;
         check(self.runs.repeat_runs > 0, "--repeat-runs must be at least 1")?;
-        Ok(Plan {
+        Ok(LoadPlan {
             title: self.title(),
             settings,
             cases,
@@ -198,7 +204,7 @@ impl WorkloadArgs {
             warmup_runs: self.runs.warmup_runs.or(preset.warmup_runs).unwrap_or(0),
             repeat_runs: self.runs.repeat_runs,
             pause: Duration::from_millis(self.runs.pause_ms),
-            outputs: Outputs {
+            outputs: ReportPaths {
                 json: self.reports.json,
                 jsonl: self.reports.jsonl,
                 html: self.reports.html,
@@ -217,7 +223,7 @@ impl WorkloadArgs {
         &self,
         preset: &PresetValues,
         model: Option<String>,
-    ) -> Result<Settings, BenchError> {
+    ) -> Result<LoadSettings, BenchError> {
         let Self { arrivals, generation, .. } = self;
         let pretok = self.prompts.pretok || preset.pretok;
         let requests = arrivals.requests.or(preset.requests).unwrap_or(64);
@@ -228,7 +234,7 @@ impl WorkloadArgs {
         check(timeout_s > 0.0 && timeout_s < 1e6, "--timeout-s must be above 0 and less than 1e6")?;
         let mut extra = preset.extra.clone();
         extra.extend(generation.extra_body()?);
-        Ok(Settings {
+        Ok(LoadSettings {
             model,
             endpoint: self.endpoint(preset, pretok)?,
             requests,
@@ -256,7 +262,11 @@ impl WorkloadArgs {
         Ok(endpoint)
     }
 
-    fn cases(&self, preset: &PresetValues, settings: &Settings) -> Result<Vec<Case>, BenchError> {
+    fn cases(
+        &self,
+        preset: &PresetValues,
+        settings: &LoadSettings,
+    ) -> Result<Vec<LoadCase>, BenchError> {
         let given = &self.arrivals.concurrency;
         let listed = if given.is_empty() { &preset.concurrency } else { given };
         check(!listed.contains(&0), "--concurrency must be at least 1")?;
@@ -266,7 +276,12 @@ impl WorkloadArgs {
         for concurrency in one_or_all(listed) {
             for &stream_interval in &intervals {
                 for &extras in &disturbances {
-                    cases.push(Case { label: String::new(), concurrency, stream_interval, extras });
+                    cases.push(LoadCase {
+                        label: String::new(),
+                        concurrency,
+                        stream_interval,
+                        extras,
+                    });
                 }
             }
         }
@@ -329,9 +344,11 @@ fn one_or_all<T: Copy>(items: &[T]) -> impl Iterator<Item = Option<T>> {
 }
 
 /// Names each case by what varies between them.
-fn label(cases: &mut [Case]) {
+fn label(cases: &mut [LoadCase]) {
     let first = cases[0].clone();
-    let varies = |of: fn(&Case, &Case) -> bool, cases: &[Case]| cases.iter().any(|c| of(c, &first));
+    let varies = |of: fn(&LoadCase, &LoadCase) -> bool, cases: &[LoadCase]| {
+        cases.iter().any(|c| of(c, &first))
+    };
     let by_concurrency = varies(|a, b| a.concurrency != b.concurrency, cases);
     let by_interval = varies(|a, b| a.stream_interval != b.stream_interval, cases);
     let by_extras = varies(|a, b| a.extras != b.extras, cases);
@@ -364,7 +381,7 @@ mod tests {
         workload: WorkloadArgs,
     }
 
-    fn resolve(args: &[&str]) -> Result<Plan, String> {
+    fn resolve(args: &[&str]) -> Result<LoadPlan, String> {
         let full = ["bench", "--quiet"].iter().chain(args);
         let cli = Cli::try_parse_from(full).map_err(|error| error.to_string())?;
         cli.workload.resolve(None, Vec::new()).map_err(|error| error.to_string())

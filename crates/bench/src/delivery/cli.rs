@@ -1,4 +1,4 @@
-//! `loquent bench delivery`: its options as typed, resolved into a [`Plan`].
+//! `loquent bench delivery`: its options as typed, resolved into a [`DeliveryPlan`].
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 use loquent_sim::channel::Channel;
 
-use super::plan::{Outputs, Plan, Scheme};
-use super::report::{Report, Targets};
+use super::plan::{DeliveryPlan, DeliveryReportPaths, DeliveryScheme};
+use super::report::{DeliveryLimits, DeliveryReport};
 use super::{run, sse};
 use crate::BenchError;
 use crate::link::options::parse_loss;
@@ -52,7 +52,7 @@ pub struct DeliveryArgs {
         value_name = "SCHEMES",
         default_value = "cubic,bbr,eloquent,loquent"
     )]
-    schemes: Vec<Scheme>,
+    schemes: Vec<DeliveryScheme>,
     /// Playout buffer of a client that paces its text, for the displayed figures
     #[arg(long, value_name = "MS", default_value_t = 300)]
     pace_ms: u64,
@@ -111,17 +111,18 @@ impl DeliveryArgs {
     /// # Errors
     /// If an option is out of range, root is missing, or a scheme cannot be run.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let targets = Targets { reduction: self.min_reduction.clone(), kb_s: self.max_kb_per_s };
+        let targets =
+            DeliveryLimits { reduction: self.min_reduction.clone(), kb_s: self.max_kb_per_s };
         let plan = self.resolve()?;
         let outputs = plan.outputs.clone();
-        let report = tokio::task::spawn_blocking(move || -> anyhow::Result<Report> {
+        let report = tokio::task::spawn_blocking(move || -> anyhow::Result<DeliveryReport> {
             let tell = |line: &str| {
                 if !plan.outputs.quiet {
                     eprintln!("{line}");
                 }
             };
             let trials = run::run(&plan, tell)?;
-            Ok(Report::new(plan, trials, targets))
+            Ok(DeliveryReport::new(plan, trials, targets))
         })
         .await??;
         if !outputs.quiet {
@@ -131,9 +132,9 @@ impl DeliveryArgs {
         Ok(if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn resolve(self) -> anyhow::Result<Plan> {
+    fn resolve(self) -> anyhow::Result<DeliveryPlan> {
         let refuse = |reason: &str| Err(BenchError::Options(reason.to_owned()));
-        let plan = Plan {
+        let plan = DeliveryPlan {
             title: self.title,
             rtts_ms: self.rtt,
             channel: self.loss,
@@ -146,7 +147,7 @@ impl DeliveryArgs {
             server_program: std::env::current_exe()?,
             server_options: self.serve_options.split_whitespace().map(str::to_owned).collect(),
             without_root: self.without_root,
-            outputs: Outputs { json: self.json, html: self.html, quiet: self.quiet },
+            outputs: DeliveryReportPaths { json: self.json, html: self.html, quiet: self.quiet },
         };
         if !(1..=1000).contains(&plan.sessions) {
             refuse("--sessions must be 1 to 1000")?;
@@ -180,7 +181,7 @@ mod tests {
         delivery: DeliveryArgs,
     }
 
-    fn resolve(args: &[&str]) -> Result<Plan, String> {
+    fn resolve(args: &[&str]) -> Result<DeliveryPlan, String> {
         let cli = Cli::try_parse_from(["delivery"].iter().chain(args));
         let cli = cli.map_err(|error| error.to_string())?;
         cli.delivery.resolve().map_err(|error| error.to_string())

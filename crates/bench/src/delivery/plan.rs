@@ -13,10 +13,10 @@ use serde::Serialize;
 /// A way to deliver tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Scheme {
-    /// Server-sent events on kernel TCP with CUBIC
+pub enum DeliveryScheme {
+    /// ServeProcess-sent events on kernel TCP with CUBIC
     Cubic,
-    /// Server-sent events on kernel TCP with BBR
+    /// ServeProcess-sent events on kernel TCP with BBR
     Bbr,
     /// Eloquent as in the paper, over UDP
     Eloquent,
@@ -30,7 +30,7 @@ pub enum Scheme {
     ServeBbr,
 }
 
-impl Scheme {
+impl DeliveryScheme {
     /// Its name in reports.
     pub fn label(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Scheme {
         match self {
             Self::Eloquent => Simulated::Eloquent { max_tokens: 10, resend_ms: 200.0 },
             Self::LoquentUdp | Self::Loquent => {
-                Simulated::Ours { tuning: Tuning::default(), congestion: None }
+                Simulated::Loquent { tuning: Tuning::default(), congestion: None }
             }
             _ => Simulated::Tcp,
         }
@@ -81,7 +81,7 @@ impl Scheme {
 
 /// Where reports go.
 #[derive(Debug, Clone, Default)]
-pub struct Outputs {
+pub struct DeliveryReportPaths {
     /// Everything as JSON.
     pub json: Option<PathBuf>,
     /// A page with plots.
@@ -92,7 +92,7 @@ pub struct Outputs {
 
 /// A resolved command line.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct DeliveryPlan {
     /// Title of the reports.
     pub title: String,
     /// Round-trip times in ms; each is a case.
@@ -108,7 +108,7 @@ pub struct Plan {
     /// Decides weather, text and fates.
     pub seed: u64,
     /// What is measured, in order.
-    pub schemes: Vec<Scheme>,
+    pub schemes: Vec<DeliveryScheme>,
     /// Text that a pacing client holds back, in ms.
     pub pace_ms: u64,
     /// The program to start as the server.
@@ -118,10 +118,10 @@ pub struct Plan {
     /// Without namespaces: UDP relays, which carry UDP alone.
     pub without_root: bool,
     /// Reports.
-    pub outputs: Outputs,
+    pub outputs: DeliveryReportPaths,
 }
 
-impl Plan {
+impl DeliveryPlan {
     /// The link of a case.
     pub fn link(&self, rtt_ms: f64) -> Link {
         Link::new(rtt_ms, self.channel.clone())
@@ -148,7 +148,7 @@ impl Plan {
     }
 
     /// The tokens of a session.
-    pub fn answer(&self, session: usize) -> Answer {
+    pub fn answer(&self, session: usize) -> TimedTokens {
         let seed = self.session_seed(session);
         let times_us = self.generator().times_us(seed, self.length_us());
         let text = |index: usize| {
@@ -157,13 +157,13 @@ impl Plan {
             String::from_utf8(text).expect("tokens are letters")
         };
         let tokens = (0..times_us.len()).map(text).collect();
-        Answer { times_us, tokens }
+        TimedTokens { times_us, tokens }
     }
 }
 
 /// What a generator says, and when.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct TimedTokens {
     /// When each token is generated, in µs after the session's start.
     pub times_us: Vec<u64>,
     /// Their texts.

@@ -3,17 +3,19 @@
 
 use std::fmt::Write;
 
-use super::judge::Course;
-use super::plan::Plan;
-use super::report::{Case, Cell};
-use crate::report::svg::{self, Line, Scale, escape};
+use loquent_sim::chart::escape;
+
+use super::cells::{CaseResult, Cell};
+use super::metrics::StreamTrace;
+use super::plan::DeliveryPlan;
+use crate::report::charts::{self, Scale, Series};
 
 const STYLE: &str = include_str!("../report/report.css");
 /// Length of the close view in µs.
 const CLOSE_US: u64 = 8_000_000;
 
 /// Renders the page.
-pub fn page(plan: &Plan, cases: &[Case], table: &str) -> String {
+pub fn page(plan: &DeliveryPlan, cases: &[CaseResult], table: &str) -> String {
     let mut out = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>{0}</title>\
@@ -35,7 +37,11 @@ pub fn page(plan: &Plan, cases: &[Case], table: &str) -> String {
     for case in cases {
         arrivals(&mut out, case, &names);
     }
-    let _ = write!(out, "<h2>Figures</h2><div class=\"scroll\"><pre>{}</pre></div>", escape(table));
+    let _ = write!(
+        out,
+        "<h2>StreamMetrics</h2><div class=\"scroll\"><pre>{}</pre></div>",
+        escape(table)
+    );
     out.push_str("</main></body></html>\n");
     out
 }
@@ -52,39 +58,39 @@ fn legend(out: &mut String, names: &[String]) {
     out.push_str("</p>");
 }
 
-fn ratio_bars(plan: &Plan, cases: &[Case], value: impl Fn(&Cell) -> f64) -> String {
-    let series: Vec<Line> = plan
+fn ratio_bars(plan: &DeliveryPlan, cases: &[CaseResult], value: impl Fn(&Cell) -> f64) -> String {
+    let series: Vec<Series> = plan
         .schemes
         .iter()
         .enumerate()
-        .map(|(index, scheme)| Line {
+        .map(|(index, scheme)| Series {
             name: scheme.label().to_owned(),
             points: cases.iter().map(|case| (case.rtt_ms, value(&case.cells[index]))).collect(),
         })
         .collect();
-    svg::bars("Stall ratio", "round-trip time, ms", "stall ratio (full)", &series)
+    charts::bars("Stall ratio", "round-trip time, ms", "stall ratio (full)", &series)
 }
 
 /// Tokens over time for the session in which TCP did as it usually does.
-fn arrivals(out: &mut String, case: &Case, names: &[String]) {
+fn arrivals(out: &mut String, case: &CaseResult, names: &[String]) {
     let Some(reference) = case.cells.first() else { return };
     let session = median_session(reference);
-    let courses: Vec<&Course> =
-        case.cells.iter().filter_map(|cell| cell.trial.courses.get(session)).collect();
+    let traces: Vec<&StreamTrace> =
+        case.cells.iter().filter_map(|cell| cell.trial.traces.get(session)).collect();
     let _ = write!(out, "<h2>Arrivals at {} ms, stream {session}</h2>", case.rtt_ms);
     let mut named = vec!["generated".to_owned()];
     named.extend(names.iter().cloned());
     legend(out, &named);
     out.push_str("<div class=\"plots\">");
-    let end_us = reference.trial.courses[session].generated_us.last().copied().unwrap_or(0);
-    let close_us = longest_gap_at(&reference.trial.courses[session]).saturating_sub(CLOSE_US / 4);
+    let end_us = reference.trial.traces[session].generated_us.last().copied().unwrap_or(0);
+    let close_us = longest_gap_at(&reference.trial.traces[session]).saturating_sub(CLOSE_US / 4);
     for (caption, from_us, to_us) in [
         ("The whole answer", 0, end_us + CLOSE_US),
         ("Around the longest stall of the first scheme", close_us, close_us + CLOSE_US),
     ] {
-        let lines = token_lines(&named, &courses, from_us, to_us);
+        let lines = token_lines(&named, &traces, from_us, to_us);
         let x = ("seconds", Scale::Linear);
-        figure(out, caption, &svg::lines("Arrivals", x, "tokens ready", &lines, true));
+        figure(out, caption, &charts::lines("Arrivals", x, "tokens ready", &lines, true));
     }
     out.push_str("</div>");
 }
@@ -95,17 +101,17 @@ fn median_session(cell: &Cell) -> usize {
     order.get(order.len() / 2).copied().unwrap_or(0)
 }
 
-fn longest_gap_at(course: &Course) -> u64 {
-    let gaps = course.ready_us.windows(2).max_by_key(|pair| pair[1] - pair[0]);
+fn longest_gap_at(trace: &StreamTrace) -> u64 {
+    let gaps = trace.ready_us.windows(2).max_by_key(|pair| pair[1] - pair[0]);
     gaps.map_or(0, |pair| pair[0])
 }
 
 /// Generated tokens and those ready by each scheme, within a window of time that begins at 0.
-fn token_lines(names: &[String], courses: &[&Course], from_us: u64, to_us: u64) -> Vec<Line> {
-    let Some(first) = courses.first() else { return Vec::new() };
+fn token_lines(names: &[String], traces: &[&StreamTrace], from_us: u64, to_us: u64) -> Vec<Series> {
+    let Some(first) = traces.first() else { return Vec::new() };
     let base = first.generated_us.partition_point(|&at| at < from_us).saturating_sub(20);
-    let times = std::iter::once(&first.generated_us).chain(courses.iter().map(|c| &c.ready_us));
-    let line = |(name, times): (&String, &Vec<u64>)| Line {
+    let times = std::iter::once(&first.generated_us).chain(traces.iter().map(|c| &c.ready_us));
+    let line = |(name, times): (&String, &Vec<u64>)| Series {
         name: name.clone(),
         points: times
             .iter()

@@ -5,15 +5,16 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::judge::{Figures, Spread, Trial, judge, predict, spread};
-use super::plan::{Outputs, Plan, Scheme};
+use super::cells::{CaseResult, Cell};
+use super::metrics::{MeanInterval, SchemeTrial, StreamMetrics, predict, spread, stream_metrics};
+use super::plan::{DeliveryPlan, DeliveryReportPaths, DeliveryScheme};
 use super::plot;
 use super::run::Trials;
 use crate::BenchError;
 
-/// What ours has to reach.
+/// What Loquent's schemes have to reach.
 #[derive(Debug, Clone, Default)]
-pub struct Targets {
+pub struct DeliveryLimits {
     /// Round-trip time in ms, and by how many per cent the stall ratio must be below the better
     /// TCP's.
     pub reduction: Vec<(f64, f64)>,
@@ -21,68 +22,9 @@ pub struct Targets {
     pub kb_s: Option<f64>,
 }
 
-/// One scheme at one round-trip time, judged.
-#[derive(Debug, Clone)]
-pub struct Cell {
-    /// The scheme.
-    pub scheme: Scheme,
-    /// What was measured.
-    pub trial: Trial,
-    /// Its figures, by session.
-    pub figures: Vec<Figures>,
-    /// The simulator's for the same sessions.
-    pub predicted: Vec<Figures>,
-}
-
-impl Cell {
-    /// Mean, interval and median of a figure.
-    pub fn spread(&self, value: impl Fn(&Figures) -> f64) -> Spread {
-        spread(&self.figures, value)
-    }
-
-    /// The mean stall ratio.
-    pub fn full(&self) -> f64 {
-        self.spread(|figures| figures.ready.full).mean
-    }
-
-    /// The simulator's mean stall ratio.
-    pub fn predicted_full(&self) -> f64 {
-        spread(&self.predicted, |figures| figures.ready.full).mean
-    }
-
-    /// How far the measured stall ratio is from the simulator's, both with the threshold that
-    /// real clocks can be held to; 0.1 is 10 % above.
-    fn off_prediction(&self) -> Option<f64> {
-        let predicted = spread(&self.predicted, |figures| figures.full_205).mean;
-        let measured = self.spread(|figures| figures.full_205).mean;
-        (predicted > 0.0).then(|| measured / predicted - 1.0)
-    }
-}
-
-/// Everything of one round-trip time.
-#[derive(Debug, Clone)]
-pub struct Case {
-    /// Round-trip time in ms.
-    pub rtt_ms: f64,
-    /// Its schemes.
-    pub cells: Vec<Cell>,
-}
-
-impl Case {
-    /// The TCP that stalls least.
-    fn better_tcp(&self) -> Option<&Cell> {
-        let tcp = self.cells.iter().filter(|cell| cell.scheme.congestion().is_some());
-        tcp.min_by(|a, b| a.full().total_cmp(&b.full()))
-    }
-
-    fn ours(&self) -> impl Iterator<Item = &Cell> {
-        self.cells.iter().filter(|cell| cell.scheme.is_loquent())
-    }
-}
-
 /// Whether a target is met.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct LimitVerdict {
     /// The target and the figure.
     pub text: String,
     /// Whether it is met.
@@ -91,24 +33,28 @@ pub struct Verdict {
 
 /// A finished benchmark.
 #[derive(Debug, Clone)]
-pub struct Report {
-    plan: Plan,
-    targets: Targets,
-    cases: Vec<Case>,
+pub struct DeliveryReport {
+    plan: DeliveryPlan,
+    targets: DeliveryLimits,
+    cases: Vec<CaseResult>,
 }
 
-impl Report {
+impl DeliveryReport {
     /// Judges what was measured and asks the simulator for its opinion.
-    pub fn new(plan: Plan, trials: Trials, targets: Targets) -> Self {
-        let cell = |scheme: Scheme, rtt_ms: f64, trial: Trial| Cell {
-            figures: trial.courses.iter().map(|c| judge(&plan, scheme, rtt_ms, c)).collect(),
-            predicted: (trial.courses.iter().enumerate())
-                .map(|(s, course)| predict(&plan, scheme, rtt_ms, s, &course.generated_us))
+    pub fn new(plan: DeliveryPlan, trials: Trials, targets: DeliveryLimits) -> Self {
+        let cell = |scheme: DeliveryScheme, rtt_ms: f64, trial: SchemeTrial| Cell {
+            figures: trial
+                .traces
+                .iter()
+                .map(|c| stream_metrics(&plan, scheme, rtt_ms, c))
+                .collect(),
+            predicted: (trial.traces.iter().enumerate())
+                .map(|(s, trace)| predict(&plan, scheme, rtt_ms, s, &trace.generated_us))
                 .collect(),
             scheme,
             trial,
         };
-        let cases = plan.rtts_ms.iter().zip(trials).map(|(&rtt_ms, row)| Case {
+        let cases = plan.rtts_ms.iter().zip(trials).map(|(&rtt_ms, row)| CaseResult {
             rtt_ms,
             cells: plan.schemes.iter().zip(row).map(|(&s, trial)| cell(s, rtt_ms, trial)).collect(),
         });
@@ -144,18 +90,18 @@ impl Report {
     }
 
     /// The targets against the figures.
-    pub fn verdicts(&self) -> Vec<Verdict> {
+    pub fn verdicts(&self) -> Vec<LimitVerdict> {
         let mut verdicts = Vec::new();
         for &(rtt_ms, percent) in &self.targets.reduction {
             let case = self.cases.iter().find(|case| case.rtt_ms == rtt_ms);
             let pair = case.and_then(|case| case.better_tcp().map(|tcp| (case, tcp)));
             let Some((case, tcp)) = pair else { continue };
-            for ours in case.ours() {
-                let less = 100.0 * (1.0 - ours.full() / tcp.full());
-                verdicts.push(Verdict {
+            for loquent in case.loquent() {
+                let less = 100.0 * (1.0 - loquent.full() / tcp.full());
+                verdicts.push(LimitVerdict {
                     text: format!(
                         "RTT {rtt_ms} ms: {} stalls {less:.1} % less than {}; at least {percent} %",
-                        ours.scheme.label(),
+                        loquent.scheme.label(),
                         tcp.scheme.label()
                     ),
                     holds: less >= percent,
@@ -163,13 +109,13 @@ impl Report {
             }
         }
         for (case, most) in self.cases.iter().flat_map(|case| Some((case, self.targets.kb_s?))) {
-            verdicts.extend(case.ours().map(|ours| {
-                let kb_s = ours.spread(|figures| figures.down_kb_s).mean;
-                Verdict {
+            verdicts.extend(case.loquent().map(|cell| {
+                let kb_s = cell.spread(|figures| figures.down_kb_s).mean;
+                LimitVerdict {
                     text: format!(
                         "RTT {} ms: {} takes {kb_s:.2} kB/s per stream; at most {most}",
                         case.rtt_ms,
-                        ours.scheme.label()
+                        cell.scheme.label()
                     ),
                     holds: kb_s <= most,
                 }
@@ -187,7 +133,7 @@ impl Report {
     ///
     /// # Errors
     /// If a file cannot be written.
-    pub fn write(&self, outputs: &Outputs) -> Result<(), BenchError> {
+    pub fn write(&self, outputs: &DeliveryReportPaths) -> Result<(), BenchError> {
         if let Some(path) = &outputs.json {
             let text = serde_json::to_string(&self.json()).unwrap_or_default();
             write(path, &text)?;
@@ -251,7 +197,7 @@ fn header() -> String {
 }
 
 fn row(cell: &Cell, rtt_ms: f64) -> String {
-    let three = |spread: Spread| format!("{:.3} ±{:.3}", spread.mean, spread.half);
+    let three = |spread: MeanInterval| format!("{:.3} ±{:.3}", spread.mean, spread.half);
     let full = cell.spread(|f| f.ready.full);
     let columns = [
         three(full),
@@ -277,15 +223,15 @@ fn row(cell: &Cell, rtt_ms: f64) -> String {
     text + "\n"
 }
 
-fn comparisons(text: &mut String, case: &Case) {
-    for ours in case.ours() {
+fn comparisons(text: &mut String, case: &CaseResult) {
+    for loquent in case.loquent() {
         if let Some(tcp) = case.better_tcp().filter(|tcp| tcp.full() > 0.0) {
             let _ = writeln!(
                 text,
                 "  {} against {}: full {:+.1} %",
-                ours.scheme.label(),
+                loquent.scheme.label(),
                 tcp.scheme.label(),
-                100.0 * (ours.full() / tcp.full() - 1.0)
+                100.0 * (loquent.full() / tcp.full() - 1.0)
             );
         }
     }
@@ -303,7 +249,7 @@ fn comparisons(text: &mut String, case: &Case) {
         }
         if let Some(cpu_us) = cell.trial.server_cpu_us_per_token {
             let first_ms =
-                crate::stats::median(cell.trial.first_token_ms.clone()).unwrap_or(f64::NAN);
+                loquent_sim::stats::median(cell.trial.first_token_ms.clone()).unwrap_or(f64::NAN);
             let _ = writeln!(
                 text,
                 "  {}: {cpu_us:.0} µs of the server's CPU per token; first token \
@@ -318,15 +264,15 @@ fn comparisons(text: &mut String, case: &Case) {
     let _ = writeln!(text, "  emulator late by {p99_ms:.2} ms at p99, {max_ms:.2} ms at most");
 }
 
-fn case_json(case: &Case) -> Value {
+fn case_json(case: &CaseResult) -> Value {
     let cells: Vec<Value> = case.cells.iter().map(|cell| cell_json(cell, case.rtt_ms)).collect();
     json!({ "rtt_ms": case.rtt_ms, "schemes": cells })
 }
 
 fn cell_json(cell: &Cell, rtt_ms: f64) -> Value {
-    let measured = |value: fn(&Figures) -> f64| json!(cell.spread(value));
-    let simulated = |value: fn(&Figures) -> f64| json!(spread(&cell.predicted, value));
-    type Named = (&'static str, fn(&Figures) -> f64);
+    let measured = |value: fn(&StreamMetrics) -> f64| json!(cell.spread(value));
+    let simulated = |value: fn(&StreamMetrics) -> f64| json!(spread(&cell.predicted, value));
+    type Named = (&'static str, fn(&StreamMetrics) -> f64);
     let figures: [Named; 10] = [
         ("full", |f| f.ready.full),
         ("full_205", |f| f.full_205),
@@ -339,15 +285,15 @@ fn cell_json(cell: &Cell, rtt_ms: f64) -> Value {
         ("paced_full", |f| f.paced.full),
         ("paced_delay_ms", |f| f.paced.delay_ms),
     ];
-    let table = |value: &dyn Fn(fn(&Figures) -> f64) -> Value| -> Value {
+    let table = |value: &dyn Fn(fn(&StreamMetrics) -> f64) -> Value| -> Value {
         Value::Object(figures.iter().map(|&(name, f)| (name.to_owned(), value(f))).collect())
     };
     let sessions: Vec<Value> = cell
         .trial
-        .courses
+        .traces
         .iter()
         .zip(&cell.figures)
-        .map(|(course, figures)| json!({ "figures": figures, "course": course }))
+        .map(|(trace, figures)| json!({ "figures": figures, "trace": trace }))
         .collect();
     json!({
         "scheme": cell.scheme,

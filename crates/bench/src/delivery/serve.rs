@@ -2,7 +2,7 @@
 //! native client in the client's, over QUIC or by server-sent events.
 //!
 //! The server itself says when each token was generated (`loquent_timings.emit_us`), counted from
-//! the request's arrival. Server and client run on one machine and the request crosses the link
+//! the request's arrival. ServeProcess and client run on one machine and the request crosses the link
 //! before its losses begin, so that its arrival is known: half a round trip after it was sent. It
 //! can only have been later, by what the emulator's thread and the server took to notice; delays
 //! are therefore a little too long rather than too short.
@@ -21,16 +21,16 @@ use loquent_client::{Asked, Client, Config, Request, Transport};
 use loquent_proto::Delta;
 use tokio::sync::oneshot;
 
-use super::judge::{Course, Trial};
-use super::plan::{Plan, Scheme};
-use super::run::{blocking_runtime, closed};
+use super::metrics::{SchemeTrial, StreamTrace};
+use super::plan::{DeliveryPlan, DeliveryScheme};
 use super::sse;
-use super::stage::Stage;
-use crate::link::command::Group;
+use super::starts::blocking_runtime;
+use super::testbed::Testbed;
+use crate::link::command::ProcessGroup;
 use crate::link::forward;
 use crate::link::netns::{Namespace, within};
-use crate::link::punctual::be_punctual;
-use crate::process::{Process, Usage};
+use crate::link::realtime::be_realtime;
+use crate::process::{Process, ResourceUsage};
 
 /// Port of the server, for QUIC and HTTP.
 const PORT: u16 = 8080;
@@ -51,29 +51,33 @@ const MAX_TRIES: usize = 200;
 ///
 /// # Errors
 /// If the server does not start, QUIC does not connect, or an answer is refused or broken.
-pub fn run(plan: &Plan, scheme: Scheme, rtt_ms: f64) -> anyhow::Result<Trial> {
-    let (stage, port) = match plan.without_root {
+pub fn run(
+    plan: &DeliveryPlan,
+    scheme: DeliveryScheme,
+    rtt_ms: f64,
+) -> anyhow::Result<SchemeTrial> {
+    let (testbed, port) = match plan.without_root {
         true => {
             let port = free_port()?;
-            (Stage::loopback(plan, rtt_ms, port)?, port)
+            (Testbed::loopback(plan, rtt_ms, port)?, port)
         }
-        false => (Stage::namespaces(plan, rtt_ms)?, PORT),
+        false => (Testbed::namespaces(plan, rtt_ms)?, PORT),
     };
-    let inside = stage.server_side();
+    let inside = testbed.server_side();
     let prompts = rehearse(plan, inside)?;
-    let server = Server::start(plan, inside, &plan.tokens_per_s.to_string(), port)?;
-    let front = Front::start(&stage, plan, scheme, port)?;
+    let server = ServeProcess::start(plan, inside, &plan.tokens_per_s.to_string(), port)?;
+    let front = TcpFrontend::start(&testbed, plan, scheme, port)?;
     let server_id = server.group.id();
-    let asking = Asking { plan, scheme, rtt_ms, stage: &stage, port: front.port, server_id };
-    let (streams, usage) = within(stage.client_side(), || {
-        be_punctual();
+    let asking = Asking { plan, scheme, rtt_ms, testbed: &testbed, port: front.port, server_id };
+    let (streams, usage) = within(testbed.client_side(), || {
+        be_realtime();
         blocking_runtime()?.block_on(asking.ask_all(prompts))
     })??;
     drop((front, server));
     let tokens: usize = streams.iter().map(|stream| stream.generated_us.len()).sum();
     let first_token_ms = streams.iter().filter_map(first_token_ms).collect();
-    let trial = closed(stage, streams)?;
-    Ok(Trial {
+    let trial = testbed.finish(streams)?;
+    Ok(SchemeTrial {
         server_cpu_us_per_token: Some(usage.cpu_s * 1e6 / tokens.max(1) as f64),
         first_token_ms,
         ..trial
@@ -86,20 +90,20 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-fn first_token_ms(course: &Course) -> Option<f64> {
-    let (ready, generated) = course.ready_us.first().zip(course.generated_us.first())?;
+fn first_token_ms(trace: &StreamTrace) -> Option<f64> {
+    let (ready, generated) = trace.ready_us.first().zip(trace.generated_us.first())?;
     Some((*ready as f64 - *generated as f64) / 1e3)
 }
 
 /// A server process; it ends with this value, or with this program.
-struct Server {
-    group: Group,
+struct ServeProcess {
+    group: ProcessGroup,
 }
 
-impl Server {
+impl ServeProcess {
     /// Starts one that generates `rate` tokens per second for each answer, and waits for it.
     fn start(
-        plan: &Plan,
+        plan: &DeliveryPlan,
         inside: Option<&Namespace>,
         rate: &str,
         port: u16,
@@ -115,10 +119,10 @@ impl Server {
             .args(&plan.server_options)
             .env("LOQUENT_LOG", "warn")
             .stdout(Stdio::null());
-        // Started by a punctual thread, the server is punctual too.
+        // Started by a realtime thread, the server is realtime too.
         let group = within(inside, || {
-            be_punctual();
-            Group::start(server, None)
+            be_realtime();
+            ProcessGroup::start(server, None)
         })??;
         let mut server = Self { group };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -149,29 +153,34 @@ fn is_ready(address: SocketAddr) -> bool {
 
 /// TCP connections in front of the server's own, where those will not do: under a congestion
 /// control of choice, or at the addresses of UDP relays. Bytes go through as they come.
-struct Front {
+struct TcpFrontend {
     port: u16,
     _stop: Option<oneshot::Sender<()>>,
 }
 
-impl Front {
-    fn start(stage: &Stage, plan: &Plan, scheme: Scheme, server_port: u16) -> anyhow::Result<Self> {
-        let listeners = match (stage.server_side(), scheme.congestion()) {
+impl TcpFrontend {
+    fn start(
+        testbed: &Testbed,
+        plan: &DeliveryPlan,
+        scheme: DeliveryScheme,
+        server_port: u16,
+    ) -> anyhow::Result<Self> {
+        let listeners = match (testbed.server_side(), scheme.congestion()) {
             (Some(_), None) => return Ok(Self { port: server_port, _stop: None }),
             (Some(inside), Some(name)) => {
                 vec![inside.within(|| sse::listen(name, CONGESTED_PORT))??]
             }
             // The clients ask by HTTP where QUIC is to be had.
             (None, _) => (0..plan.sessions)
-                .map(|session| relay_door(stage, session))
+                .map(|session| relay_door(testbed, session))
                 .collect::<Result<_, _>>()?,
         };
         let port = listeners[0].local_addr()?.port();
         let (stop, stopped) = oneshot::channel::<()>();
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, server_port));
-        let inside = stage.server_side().cloned();
+        let inside = testbed.server_side().cloned();
         let body = move || -> std::io::Result<()> {
-            be_punctual();
+            be_realtime();
             blocking_runtime()?.block_on(async move {
                 for listener in listeners {
                     tokio::spawn(accept_all(tokio::net::TcpListener::from_std(listener)?, to));
@@ -186,8 +195,8 @@ impl Front {
     }
 }
 
-fn relay_door(stage: &Stage, session: usize) -> std::io::Result<TcpListener> {
-    let listener = TcpListener::bind(stage.server_address(session, 0))?;
+fn relay_door(testbed: &Testbed, session: usize) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind(testbed.server_address(session, 0))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -202,9 +211,9 @@ async fn accept_all(listener: tokio::net::TcpListener, to: SocketAddr) {
 /// tokens, of which three show nothing: a stall of the generator's own, at other places for each
 /// question. So questions are chosen whose answers have none, by asking them beforehand of the
 /// same engine without a pace: an answer depends on its question alone.
-fn rehearse(plan: &Plan, inside: Option<&Namespace>) -> anyhow::Result<Vec<String>> {
+fn rehearse(plan: &DeliveryPlan, inside: Option<&Namespace>) -> anyhow::Result<Vec<String>> {
     let port = if inside.is_some() { REHEARSAL_PORT } else { free_port()? };
-    let server = Server::start(plan, inside, "inf", port)?;
+    let server = ServeProcess::start(plan, inside, "inf", port)?;
     let ask = || -> anyhow::Result<Vec<String>> {
         let base = BaseUrl::parse(&format!("http://127.0.0.1:{port}"))?;
         let client = HttpClient::new(base, None)?;
@@ -221,7 +230,11 @@ fn rehearse(plan: &Plan, inside: Option<&Namespace>) -> anyhow::Result<Vec<Strin
     prompts
 }
 
-async fn choose(plan: &Plan, client: &HttpClient, session: usize) -> anyhow::Result<String> {
+async fn choose(
+    plan: &DeliveryPlan,
+    client: &HttpClient,
+    session: usize,
+) -> anyhow::Result<String> {
     let tokens = plan.answer(session).tokens.len();
     for attempt in 0..MAX_TRIES {
         let prompt = format!("stream {session}, question {attempt}, tokens={tokens}");
@@ -254,10 +267,10 @@ fn question(prompt: &str, tokens: usize) -> Generate {
 
 /// The clients' side of a measurement.
 struct Asking<'a> {
-    plan: &'a Plan,
-    scheme: Scheme,
+    plan: &'a DeliveryPlan,
+    scheme: DeliveryScheme,
     rtt_ms: f64,
-    stage: &'a Stage,
+    testbed: &'a Testbed,
     port: u16,
     server_id: u32,
 }
@@ -270,7 +283,7 @@ enum Connected {
 
 /// What a client sees of its answer.
 struct Seen<'a> {
-    stage: &'a Stage,
+    testbed: &'a Testbed,
     session: usize,
     tokens: usize,
     ready: Vec<Instant>,
@@ -283,14 +296,17 @@ impl Seen<'_> {
     fn note(&mut self, tokens: usize, at: Instant) {
         self.ready.extend(std::iter::repeat_n(at, tokens));
         if self.ready.len() >= self.tokens {
-            self.stage.end(self.session, at);
+            self.testbed.end(self.session, at);
         }
     }
 }
 
 impl Asking<'_> {
-    /// The streams' courses, and what they cost the server; connections were made before.
-    async fn ask_all(&self, prompts: Vec<String>) -> anyhow::Result<(Vec<Course>, Usage)> {
+    /// The streams' traces, and what they cost the server; connections were made before.
+    async fn ask_all(
+        &self,
+        prompts: Vec<String>,
+    ) -> anyhow::Result<(Vec<StreamTrace>, ResourceUsage)> {
         let clients = (0..self.plan.sessions).map(|session| self.connect(session));
         let clients = try_join_all(clients).await?;
         let usage = Process::open(self.server_id)?.watch()?;
@@ -298,16 +314,16 @@ impl Asking<'_> {
         let asking = clients.iter().zip(&prompts).enumerate();
         let asking = asking.map(|(session, (client, prompt))| {
             let sent = base + self.stagger() * session as u32;
-            self.stage.begin(session, self.began(sent));
+            self.testbed.begin(session, self.began(sent));
             self.ask(session, client, prompt, sent)
         });
-        let courses = try_join_all(asking).await?;
-        Ok((courses, usage.stop()?))
+        let traces = try_join_all(asking).await?;
+        Ok((traces, usage.stop()?))
     }
 
     async fn connect(&self, session: usize) -> anyhow::Result<Connected> {
         let quic = self.scheme.congestion().is_none();
-        let url = format!("http://{}", self.stage.server_address(session, self.port));
+        let url = format!("http://{}", self.testbed.server_address(session, self.port));
         if !quic {
             let client = HttpClient::new(BaseUrl::parse(&url)?, None)?;
             // The connection is kept alive for the question.
@@ -326,11 +342,11 @@ impl Asking<'_> {
         client: &Connected,
         prompt: &str,
         sent: Instant,
-    ) -> anyhow::Result<Course> {
+    ) -> anyhow::Result<StreamTrace> {
         let tokens = self.plan.answer(session).tokens.len();
         let deadline = self.began(sent) + Duration::from_secs_f64(self.plan.seconds) + OVERTIME;
         let mut seen =
-            Seen { stage: self.stage, session, tokens, ready: Vec::new(), timings: None };
+            Seen { testbed: self.testbed, session, tokens, ready: Vec::new(), timings: None };
         tokio::time::sleep_until(sent.into()).await;
         let question = question(prompt, tokens);
         let reading = async {
@@ -342,7 +358,7 @@ impl Asking<'_> {
         // An answer that is not whole by then is judged as far as it came.
         let read = tokio::time::timeout_at(deadline.into(), reading).await;
         read.unwrap_or(Ok(()))?;
-        Ok(self.course(session, sent, &seen))
+        Ok(self.trace(session, sent, &seen))
     }
 
     /// Questions are spread over the time of one token.
@@ -365,7 +381,7 @@ impl Asking<'_> {
     }
 
     /// When tokens were generated by the server's account and ready by ours.
-    fn course(&self, session: usize, sent: Instant, seen: &Seen<'_>) -> Course {
+    fn trace(&self, session: usize, sent: Instant, seen: &Seen<'_>) -> StreamTrace {
         let began = self.began(sent);
         let since = |at: Instant| at.saturating_duration_since(began).as_micros() as u64;
         let gap_us = self.token_gap().as_micros() as u64;
@@ -377,10 +393,10 @@ impl Asking<'_> {
             // The end never came: the engine's pace is known all the same.
             None => self.plan.answer(session).times_us,
         };
-        Course {
+        StreamTrace {
             generated_us,
             ready_us: seen.ready.iter().copied().map(since).collect(),
-            ..Course::default()
+            ..StreamTrace::default()
         }
     }
 }

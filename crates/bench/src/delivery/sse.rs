@@ -1,4 +1,4 @@
-//! Server-sent events on kernel TCP, as chat services stream today.
+//! ServeProcess-sent events on kernel TCP, as chat services stream today.
 //!
 //! The server writes each token as one chunk of OpenAI's API at once (TCP_NODELAY), on sockets
 //! under the chosen congestion control. The requests are over before the losses begin, so that
@@ -14,12 +14,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::judge::Course;
-use super::plan::{Answer, Plan, Scheme};
-use super::run::{Starts, blocking_runtime};
-use super::stage::Stage;
+use super::metrics::StreamTrace;
+use super::plan::{DeliveryPlan, DeliveryScheme, TimedTokens};
+use super::starts::{Starts, blocking_runtime};
+use super::testbed::Testbed;
 use crate::link::LinkError;
-use crate::link::punctual::be_punctual;
+use crate::link::realtime::be_realtime;
 
 /// Any free one: the namespace has no other.
 const PORT: u16 = 8000;
@@ -61,51 +61,52 @@ pub fn listen(congestion: &str, port: u16) -> Result<std::net::TcpListener, Link
 /// # Errors
 /// If sockets cannot be had.
 pub fn run(
-    plan: &Plan,
-    scheme: Scheme,
-    stage: &Stage,
+    plan: &DeliveryPlan,
+    scheme: DeliveryScheme,
+    testbed: &Testbed,
     starts: &Arc<Starts>,
-) -> anyhow::Result<Vec<Course>> {
-    let ends = stage.ends.as_ref().ok_or_else(|| anyhow::anyhow!("TCP needs namespaces"))?;
+) -> anyhow::Result<Vec<StreamTrace>> {
+    let ends = testbed.ends.as_ref().ok_or_else(|| anyhow::anyhow!("TCP needs namespaces"))?;
     let congestion = scheme.congestion().expect("TCP has a congestion control");
     let listener = ends.server.within(|| listen(congestion, PORT))??;
-    let answers: Vec<Answer> = (0..plan.sessions).map(|session| plan.answer(session)).collect();
+    let answers: Vec<TimedTokens> =
+        (0..plan.sessions).map(|session| plan.answer(session)).collect();
     let addresses: Vec<SocketAddr> =
-        (0..plan.sessions).map(|session| stage.server_address(session, PORT)).collect();
+        (0..plan.sessions).map(|session| testbed.server_address(session, PORT)).collect();
     let (served, asked) = (Arc::new(answers), addresses);
     let sending = {
         let (answers, starts) = (Arc::clone(&served), Arc::clone(starts));
         ends.server.spawn("sse-server", move || {
-            be_punctual();
+            be_realtime();
             blocking_runtime()?.block_on(serve(listener, answers, starts))
         })?
     };
     let receiving = {
         let (answers, starts) = (Arc::clone(&served), Arc::clone(starts));
         ends.client.spawn("sse-client", move || {
-            be_punctual();
+            be_realtime();
             blocking_runtime()?.block_on(read_all(asked, answers, starts))
         })?
     };
-    starts.open(|session, at| stage.begin(session, at));
+    starts.open(|session, at| testbed.begin(session, at));
     let joined = |thread: std::thread::JoinHandle<io::Result<io::Result<_>>>| {
         thread.join().unwrap_or_else(|_| Err(io::Error::other("a side has panicked")))
     };
     let generated = joined(sending)??;
     let ready = joined(receiving)??;
-    let courses = generated.into_iter().zip(ready).map(|(generated_us, ready_us)| Course {
+    let traces = generated.into_iter().zip(ready).map(|(generated_us, ready_us)| StreamTrace {
         generated_us,
         ready_us,
-        ..Course::default()
+        ..StreamTrace::default()
     });
-    Ok(courses.collect())
+    Ok(traces.collect())
 }
 
 type Times = Vec<Vec<u64>>;
 
 async fn serve(
     listener: std::net::TcpListener,
-    answers: Arc<Vec<Answer>>,
+    answers: Arc<Vec<TimedTokens>>,
     starts: Arc<Starts>,
 ) -> io::Result<Times> {
     let listener = TcpListener::from_std(listener)?;
@@ -129,7 +130,7 @@ async fn serve(
 /// Which session a request is for stands in its path: `/session/7`.
 async fn serve_one(
     mut stream: TcpStream,
-    answers: Arc<Vec<Answer>>,
+    answers: Arc<Vec<TimedTokens>>,
     starts: Arc<Starts>,
 ) -> io::Result<(usize, Vec<u64>)> {
     stream.set_nodelay(true)?;
@@ -181,7 +182,7 @@ fn event(token: &str) -> String {
 
 async fn read_all(
     addresses: Vec<SocketAddr>,
-    answers: Arc<Vec<Answer>>,
+    answers: Arc<Vec<TimedTokens>>,
     starts: Arc<Starts>,
 ) -> io::Result<Times> {
     let mut tasks = JoinSet::new();
@@ -204,7 +205,7 @@ async fn read_all(
 async fn read_one(
     session: usize,
     address: SocketAddr,
-    answer: &Answer,
+    answer: &TimedTokens,
     starts: &Starts,
 ) -> io::Result<Vec<u64>> {
     let mut stream = TcpStream::connect(address).await?;

@@ -9,17 +9,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use loquent_sim::reader::Reader;
-use loquent_sim::scheme::{Ends as SchemeEnds, Progress, Receiver, Sender};
+use loquent_sim::reader::ReaderBehaviour;
+use loquent_sim::scheme::{DeliveryProgress, Ends as SchemeEnds, ReceiverEnd, SenderEnd};
 use tokio::net::UdpSocket;
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::judge::{Course, Trial};
-use super::plan::{Answer, Plan, Scheme};
-use super::run::{Starts, blocking_runtime, closed};
-use super::stage::Stage;
+use super::metrics::{SchemeTrial, StreamTrace};
+use super::plan::{DeliveryPlan, DeliveryScheme, TimedTokens};
+use super::starts::{Starts, blocking_runtime};
+use super::testbed::Testbed;
 use crate::link::LinkError;
-use crate::link::punctual::be_punctual;
+use crate::link::realtime::be_realtime;
 
 /// Larger than any packet of these schemes.
 const BUFFER_BYTES: usize = 2048;
@@ -32,27 +32,27 @@ type Sockets = (StdSocket, StdSocket);
 /// # Errors
 /// If the network or its sockets cannot be had, or text arrives that was never sent.
 pub fn run(
-    plan: &Plan,
-    scheme: Scheme,
+    plan: &DeliveryPlan,
+    scheme: DeliveryScheme,
     rtt_ms: f64,
     starts: &Arc<Starts>,
-) -> anyhow::Result<Trial> {
-    let (stage, sockets) = match plan.without_root {
+) -> anyhow::Result<SchemeTrial> {
+    let (testbed, sockets) = match plan.without_root {
         true => relayed(plan, rtt_ms)?,
         false => namespaced(plan, rtt_ms)?,
     };
     let driving = {
         let (plan, starts) = (plan.clone(), Arc::clone(starts));
         std::thread::Builder::new().name("udp".into()).spawn(move || {
-            be_punctual();
+            be_realtime();
             blocking_runtime()?.block_on(drive_all(&plan, scheme, rtt_ms, sockets, starts))
         })?
     };
     (0..plan.sessions).for_each(|_| starts.arrive());
-    starts.open(|session, at| stage.begin(session, at));
+    starts.open(|session, at| testbed.begin(session, at));
     let joined = driving.join();
-    let courses = joined.unwrap_or_else(|_| Err(io::Error::other("a stream has panicked")))?;
-    closed(stage, courses)
+    let traces = joined.unwrap_or_else(|_| Err(io::Error::other("a stream has panicked")))?;
+    Ok(testbed.finish(traces)?)
 }
 
 fn bind(address: SocketAddr) -> Result<StdSocket, LinkError> {
@@ -64,90 +64,90 @@ fn bind(address: SocketAddr) -> Result<StdSocket, LinkError> {
 }
 
 /// Sockets in both namespaces; the server answers from the address of its path.
-fn namespaced(plan: &Plan, rtt_ms: f64) -> Result<(Stage, Vec<Sockets>), LinkError> {
-    let stage = Stage::namespaces(plan, rtt_ms)?;
-    let ends = stage.ends.as_ref().expect("a stage with namespaces");
+fn namespaced(plan: &DeliveryPlan, rtt_ms: f64) -> Result<(Testbed, Vec<Sockets>), LinkError> {
+    let testbed = Testbed::namespaces(plan, rtt_ms)?;
+    let ends = testbed.ends.as_ref().expect("a testbed with namespaces");
     let mut sockets = Vec::new();
     for session in 0..plan.sessions {
-        let server = ends.server.within(|| bind(stage.server_address(session, 0)))??;
+        let server = ends.server.within(|| bind(testbed.server_address(session, 0)))??;
         let address = server.local_addr().map_err(LinkError::io("UDP socket"))?;
         let client = ends.client.within(|| bind((Ipv4Addr::UNSPECIFIED, 0).into()))??;
         client.connect(address).map_err(LinkError::io("UDP socket"))?;
         sockets.push((server, client));
     }
-    Ok((stage, sockets))
+    Ok((testbed, sockets))
 }
 
 /// Sockets on loopback with a relay between.
-fn relayed(plan: &Plan, rtt_ms: f64) -> Result<(Stage, Vec<Sockets>), LinkError> {
+fn relayed(plan: &DeliveryPlan, rtt_ms: f64) -> Result<(Testbed, Vec<Sockets>), LinkError> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let servers: Result<Vec<StdSocket>, _> = (0..plan.sessions).map(|_| bind(any)).collect();
     let servers = servers?;
     let addresses: io::Result<Vec<_>> = servers.iter().map(StdSocket::local_addr).collect();
-    let stage = Stage::relays(plan, rtt_ms, addresses.map_err(LinkError::io("UDP socket"))?)?;
+    let testbed = Testbed::relays(plan, rtt_ms, addresses.map_err(LinkError::io("UDP socket"))?)?;
     let mut sockets = Vec::new();
     for (session, server) in servers.into_iter().enumerate() {
         let client = bind(any)?;
-        client.connect(stage.server_address(session, 0)).map_err(LinkError::io("UDP socket"))?;
+        client.connect(testbed.server_address(session, 0)).map_err(LinkError::io("UDP socket"))?;
         sockets.push((server, client));
     }
-    Ok((stage, sockets))
+    Ok((testbed, sockets))
 }
 
 async fn drive_all(
-    plan: &Plan,
-    scheme: Scheme,
+    plan: &DeliveryPlan,
+    scheme: DeliveryScheme,
     rtt_ms: f64,
     sockets: Vec<Sockets>,
     starts: Arc<Starts>,
-) -> io::Result<Vec<Course>> {
+) -> io::Result<Vec<StreamTrace>> {
     let local = LocalSet::new();
     let link = Rc::new(plan.link(rtt_ms));
-    let mut tasks: Vec<JoinHandle<io::Result<Course>>> = Vec::new();
+    let mut tasks: Vec<JoinHandle<io::Result<StreamTrace>>> = Vec::new();
     for (session, (server, client)) in sockets.into_iter().enumerate() {
         let (starts, link) = (Arc::clone(&starts), Rc::clone(&link));
         let answer = plan.answer(session);
         let sockets = (UdpSocket::from_std(server)?, UdpSocket::from_std(client)?);
         tasks.push(local.spawn_local(async move {
-            let ends = scheme.simulated().ends(&link, &Reader::default());
+            let ends = scheme.simulated().ends(&link, &ReaderBehaviour::default());
             let start = starts.wait(session).await?;
             // So that the server knows where to send: the handshake is not measured.
             sockets.1.send(&[]).await?;
-            let mut stream = Stream::new(ends.expect("no oracle"), answer, sockets, start);
+            let mut stream = UdpSession::new(ends.expect("no oracle"), answer, sockets, start);
             stream.run(starts.deadline(start)).await
         }));
     }
     local
         .run_until(async {
-            let mut courses = Vec::new();
+            let mut traces = Vec::new();
             for task in tasks {
-                courses.push(task.await.map_err(io::Error::other)??);
+                traces.push(task.await.map_err(io::Error::other)??);
             }
-            Ok(courses)
+            Ok(traces)
         })
         .await
 }
 
 /// One session under way.
-struct Stream {
-    sender: Box<dyn Sender>,
-    receiver: Box<dyn Receiver>,
-    answer: Answer,
+struct UdpSession {
+    sender: Box<dyn SenderEnd>,
+    receiver: Box<dyn ReceiverEnd>,
+    answer: TimedTokens,
     text: Vec<u8>,
     server: UdpSocket,
     client: UdpSocket,
     /// Where the client's datagrams come from.
     client_address: Option<SocketAddr>,
     start: Instant,
-    course: Course,
+    trace: StreamTrace,
     shown: Vec<u8>,
     packet: Vec<u8>,
 }
 
-impl Stream {
+impl UdpSession {
     fn new(
         (sender, receiver): SchemeEnds,
-        answer: Answer,
+        answer: TimedTokens,
         (server, client): (UdpSocket, UdpSocket),
         start: Instant,
     ) -> Self {
@@ -160,7 +160,7 @@ impl Stream {
             client,
             client_address: None,
             start,
-            course: Course::default(),
+            trace: StreamTrace::default(),
             shown: Vec::new(),
             packet: Vec::with_capacity(BUFFER_BYTES),
         }
@@ -170,7 +170,7 @@ impl Stream {
         self.start.elapsed().as_micros() as u64
     }
 
-    async fn run(&mut self, deadline: Instant) -> io::Result<Course> {
+    async fn run(&mut self, deadline: Instant) -> io::Result<StreamTrace> {
         self.meet().await?;
         tokio::time::sleep_until(self.start.into()).await;
         let (mut from_client, mut from_server) = ([0; BUFFER_BYTES], [0; BUFFER_BYTES]);
@@ -194,7 +194,7 @@ impl Stream {
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
         }
-        Ok(std::mem::take(&mut self.course))
+        Ok(std::mem::take(&mut self.trace))
     }
 
     /// Waits for the client's first datagram, which is before the losses begin.
@@ -206,20 +206,20 @@ impl Stream {
     }
 
     fn is_over(&self) -> bool {
-        self.sender.progress() != Progress::Active
-            && self.course.generated_us.len() == self.answer.tokens.len()
+        self.sender.progress() != DeliveryProgress::Active
+            && self.trace.generated_us.len() == self.answer.tokens.len()
     }
 
     /// Tokens and timers that are due.
     fn handle_time(&mut self) {
         let now_us = self.now_us();
-        while let Some(&at_us) = self.answer.times_us.get(self.course.generated_us.len()) {
+        while let Some(&at_us) = self.answer.times_us.get(self.trace.generated_us.len()) {
             if at_us > now_us {
                 break;
             }
-            let token = self.answer.tokens[self.course.generated_us.len()].as_bytes();
-            self.course.generated_us.push(now_us);
-            let last = self.course.generated_us.len() == self.answer.tokens.len();
+            let token = self.answer.tokens[self.trace.generated_us.len()].as_bytes();
+            self.trace.generated_us.push(now_us);
+            let last = self.trace.generated_us.len() == self.answer.tokens.len();
             self.sender.handle_token(now_us, token, last);
         }
         let due = |at_us: Option<u64>| at_us.is_some_and(|at_us| at_us <= now_us);
@@ -249,7 +249,7 @@ impl Stream {
     }
 
     fn wake_at(&self) -> Instant {
-        let token_us = self.answer.times_us.get(self.course.generated_us.len()).copied();
+        let token_us = self.answer.times_us.get(self.trace.generated_us.len()).copied();
         let timers = [token_us, self.sender.poll_timeout(), self.receiver.poll_timeout()];
         let wake_us = timers.into_iter().flatten().min();
         self.start + wake_us.map_or(Duration::from_secs(1), Duration::from_micros)
@@ -262,7 +262,7 @@ impl Stream {
         if self.text.get(before..self.shown.len()) != Some(&self.shown[before..]) {
             return Err(io::Error::other("text arrived that was never sent"));
         }
-        self.course.ready_us.resize(self.receiver.arrived(), now_us);
+        self.trace.ready_us.resize(self.receiver.arrived(), now_us);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The options of `loquent link`, and its course: set up, run the commands, tell what happened.
+//! The options of `loquent link`, and its schedule: set up, run the commands, tell what happened.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tokio::process::Command;
 
-use super::command::{self, Group};
-use super::emulator::Course;
+use super::command::{self, ProcessGroup};
+use super::emulator::PathSchedule;
 use super::netns::Namespace;
 use super::options::LinkOptions;
-use super::relay::Relay;
+use super::relay::LinkRelay;
 use super::tun::{self, Ends, Paths, SERVER};
 use super::udp::UdpWire;
 use super::{LinkError, forward};
@@ -88,28 +88,28 @@ impl LinkArgs {
     /// If the options make no sense, root is missing, or a command cannot be started.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let link = self.link.link().map_err(LinkError::Options)?;
-        let course = Course::new(link, self.seed, WEATHER_US, self.link.outage.clone());
+        let schedule = PathSchedule::new(link, self.seed, WEATHER_US, self.link.outage.clone());
         let record = self
             .record
             .as_ref()
             .map(|path| File::create(path).map_err(LinkError::io(path.display().to_string())));
         let record = record.transpose()?;
         match self.udp_listen.zip(self.udp_to) {
-            Some((listen, to)) => self.relay_udp(course, record, listen, to).await,
-            None => self.join_namespaces(course, record).await,
+            Some((listen, to)) => self.relay_udp(schedule, record, listen, to).await,
+            None => self.join_namespaces(schedule, record).await,
         }
     }
 
     async fn relay_udp(
         &self,
-        course: Course,
+        schedule: PathSchedule,
         record: Option<File>,
         listen: SocketAddr,
         to: SocketAddr,
     ) -> anyhow::Result<ExitCode> {
         let socket = UdpSocket::bind(listen).map_err(LinkError::io(listen.to_string()))?;
         let bound = socket.local_addr()?;
-        let relay = Relay::start(UdpWire::new(vec![(socket, to)])?, vec![course], record)?;
+        let relay = LinkRelay::start(UdpWire::new(vec![(socket, to)])?, vec![schedule], record)?;
         // Whoever reads the line below may send at once.
         relay.begin(0, Instant::now());
         self.tell(&format!("UDP from {bound} to {to}"));
@@ -118,11 +118,11 @@ impl LinkArgs {
 
     async fn join_namespaces(
         &self,
-        course: Course,
+        schedule: PathSchedule,
         record: Option<File>,
     ) -> anyhow::Result<ExitCode> {
         let (ends, wire) = tun::create(Paths::One)?;
-        let relay = Relay::start(wire, vec![course], record)?;
+        let relay = LinkRelay::start(wire, vec![schedule], record)?;
         for to in self.forwards() {
             forward::forward(&ends.server, to)?;
             self.tell(&format!("{SERVER}:{} leads to {to}", to.port()));
@@ -131,7 +131,7 @@ impl LinkArgs {
         let server = self.server.as_ref().map(|shell| {
             let mut command = std::process::Command::new("sh");
             command.args(["-c", shell]);
-            Group::start(command, Some(&ends.server))
+            ProcessGroup::start(command, Some(&ends.server))
         });
         let mut server = server.transpose()?;
         if let Some(port) = self.wait {
@@ -154,7 +154,7 @@ impl LinkArgs {
 
     async fn run_client(
         &self,
-        relay: Relay,
+        relay: LinkRelay,
         inside: Option<&Namespace>,
     ) -> anyhow::Result<ExitCode> {
         let client = self.command.split_first().map(|(program, arguments)| {
@@ -187,7 +187,7 @@ impl LinkArgs {
 async fn wait_for_server(
     inside: &Namespace,
     port: u16,
-    mut server: Option<&mut Group>,
+    mut server: Option<&mut ProcessGroup>,
 ) -> anyhow::Result<()> {
     let began = Instant::now();
     let address = SocketAddr::from((SERVER, port));

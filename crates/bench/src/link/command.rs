@@ -42,14 +42,14 @@ fn name_ends(command: &mut process::Command) {
 
 /// A command with everything that it starts, as a process group that ends with this program.
 #[derive(Debug)]
-pub struct Group {
+pub struct ProcessGroup {
     leader: process::Child,
     group: Pid,
     /// Kills the group once its standard input ends: that happens however this program ends.
     watchdog: process::Child,
 }
 
-impl Group {
+impl ProcessGroup {
     /// Starts a command within `inside`, or here.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         // The watchdog is of the group, so that there always is one to kill.
         let _ = killpg(self.group, Signal::SIGKILL);

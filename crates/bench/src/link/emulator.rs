@@ -6,36 +6,36 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use loquent_sim::channel::{Channel, Lane, Weather};
-use loquent_sim::link::{HEADER_BYTES, Link, Path};
+use loquent_sim::channel::{Channel, Direction, LossSchedule};
+use loquent_sim::link::{HEADER_BYTES, Link, LinkState};
 
-use super::tally::{Fate, Tally};
+use super::packet_stats::{Fate, PacketStats};
 
 /// Packets that wait for their time hold at most so many bytes; more are dropped.
 const MAX_HELD_BYTES: usize = 64 << 20;
 
 /// One path's plan: everything that decides over its packets.
 #[derive(Debug, Clone)]
-pub struct Course {
+pub struct PathSchedule {
     link: Link,
     clean: Link,
-    weather: Weather,
-    fair: Weather,
+    schedule: LossSchedule,
+    clean_schedule: LossSchedule,
     outages_us: Vec<(u64, u64)>,
     seed: u64,
     length_us: u64,
 }
 
-impl Course {
-    /// The course of `link` under `seed`. The weather is laid down for `length_us` and repeats
+impl PathSchedule {
+    /// The schedule of `link` under `seed`. The weather is laid down for `length_us` and repeats
     /// after that. During `outages_us`, times from and to, nothing gets through.
     pub fn new(link: Link, seed: u64, length_us: u64, outages_us: Vec<(u64, u64)>) -> Self {
         let mut clean = link.clone();
         (clean.channel, clean.migrate_every_ms) = (Channel::Clean, None);
         (clean.duplicate, clean.corrupt) = (0.0, 0.0);
         Self {
-            weather: Weather::new(&link.channel, seed, length_us),
-            fair: Weather::new(&Channel::Clean, seed, length_us),
+            schedule: LossSchedule::new(&link.channel, seed, length_us),
+            clean_schedule: LossSchedule::new(&Channel::Clean, seed, length_us),
             link,
             clean,
             outages_us,
@@ -52,27 +52,27 @@ impl Course {
 
 /// A path under way.
 struct Crossing<'a> {
-    course: &'a Course,
-    /// Before the course begins nothing is lost: connections are set up then.
-    before: Path<'a>,
-    during: Path<'a>,
+    schedule: &'a PathSchedule,
+    /// Before the schedule begins nothing is lost: connections are set up then.
+    before: LinkState<'a>,
+    during: LinkState<'a>,
     began_us: Option<u64>,
     ended: bool,
-    tallies: [Tally; 2],
+    stats: [PacketStats; 2],
 }
 
 /// A packet on its way.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Held {
+struct HeldPacket {
     due_us: u64,
     order: u64,
-    route: Route,
+    route: PacketRoute,
     packet: Vec<u8>,
 }
 
 /// Which path, in which direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Route {
+pub struct PacketRoute {
     /// Number of the path.
     pub path: usize,
     /// Which conversation of it, for wires that carry several over one path.
@@ -81,20 +81,20 @@ pub struct Route {
     pub up: bool,
 }
 
-impl Route {
+impl PacketRoute {
     /// The direction as the model names it.
-    pub fn lane(self) -> Lane {
-        if self.up { Lane::Up } else { Lane::Down }
+    pub fn direction(self) -> Direction {
+        if self.up { Direction::Up } else { Direction::Down }
     }
 }
 
 /// A packet that comes out of the link.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Delivery {
+pub struct DuePacket {
     /// When it should have come out, in µs.
     pub due_us: u64,
     /// The way it took.
-    pub route: Route,
+    pub route: PacketRoute,
     /// Its bytes.
     pub packet: Vec<u8>,
 }
@@ -102,27 +102,37 @@ pub struct Delivery {
 /// A number of paths with what is in flight on them.
 pub struct Emulator<'a> {
     paths: Vec<Crossing<'a>>,
-    held: BinaryHeap<Reverse<Held>>,
+    held: BinaryHeap<Reverse<HeldPacket>>,
     held_bytes: usize,
     order: u64,
 }
 
 impl<'a> Emulator<'a> {
     /// Paths that have not begun: they delay, limit and queue, but lose nothing.
-    pub fn new(courses: &'a [Course]) -> Self {
-        let crossing = |course: &'a Course| Crossing {
-            course,
-            before: Path::new(&course.clean, &course.fair, course.seed, course.length_us),
-            during: Path::new(&course.link, &course.weather, course.seed, course.length_us),
+    pub fn new(schedules: &'a [PathSchedule]) -> Self {
+        let crossing = |schedule: &'a PathSchedule| Crossing {
+            schedule,
+            before: LinkState::new(
+                &schedule.clean,
+                &schedule.clean_schedule,
+                schedule.seed,
+                schedule.length_us,
+            ),
+            during: LinkState::new(
+                &schedule.link,
+                &schedule.schedule,
+                schedule.seed,
+                schedule.length_us,
+            ),
             began_us: None,
             ended: false,
-            tallies: Default::default(),
+            stats: Default::default(),
         };
-        let paths = courses.iter().map(crossing).collect();
+        let paths = schedules.iter().map(crossing).collect();
         Self { paths, held: BinaryHeap::new(), held_bytes: 0, order: 0 }
     }
 
-    /// The course of `path` begins at `at_us`: its losses count from then, and its tallies too.
+    /// The schedule of `path` begins at `at_us`: its losses count from then, and its paths too.
     pub fn begin(&mut self, path: usize, at_us: u64) {
         self.paths[path].began_us.get_or_insert(at_us);
     }
@@ -139,12 +149,12 @@ impl<'a> Emulator<'a> {
     pub fn handle_packet(
         &mut self,
         now_us: u64,
-        route: Route,
+        route: PacketRoute,
         wire_bytes: usize,
         packet: &[u8],
     ) -> Fate {
         let crossing = &mut self.paths[route.path];
-        let (fate, arrivals) = crossing.send(now_us, route.lane(), wire_bytes);
+        let (fate, arrivals) = crossing.send(now_us, route.direction(), wire_bytes);
         let mut fate = fate;
         for (due_us, corrupted) in arrivals.into_iter().flatten() {
             if self.held_bytes + packet.len() > MAX_HELD_BYTES {
@@ -157,12 +167,12 @@ impl<'a> Emulator<'a> {
             }
             self.held_bytes += packet.len();
             self.order += 1;
-            self.held.push(Reverse(Held { due_us, order: self.order, route, packet }));
+            self.held.push(Reverse(HeldPacket { due_us, order: self.order, route, packet }));
         }
         let crossing = &mut self.paths[route.path];
         if crossing.has_begun(now_us) && !crossing.ended {
-            let tally = &mut crossing.tallies[route.lane() as usize];
-            tally.count(now_us, wire_bytes, fate);
+            let stats = &mut crossing.stats[route.direction() as usize];
+            stats.count(now_us, wire_bytes, fate);
         }
         fate
     }
@@ -173,18 +183,18 @@ impl<'a> Emulator<'a> {
     }
 
     /// The next packet that has come out by `now_us`.
-    pub fn poll_delivery(&mut self, now_us: u64) -> Option<Delivery> {
+    pub fn poll_packet(&mut self, now_us: u64) -> Option<DuePacket> {
         if self.poll_timeout()? > now_us {
             return None;
         }
-        let Reverse(Held { due_us, route, packet, .. }) = self.held.pop()?;
+        let Reverse(HeldPacket { due_us, route, packet, .. }) = self.held.pop()?;
         self.held_bytes -= packet.len();
-        Some(Delivery { due_us, route, packet })
+        Some(DuePacket { due_us, route, packet })
     }
 
     /// What each path did since it began: from server to client, and from client to server.
-    pub fn tallies(&self) -> Vec<[Tally; 2]> {
-        self.paths.iter().map(|crossing| crossing.tallies.clone()).collect()
+    pub fn stats(&self) -> Vec<[PacketStats; 2]> {
+        self.paths.iter().map(|crossing| crossing.stats.clone()).collect()
     }
 }
 
@@ -196,7 +206,7 @@ impl Crossing<'_> {
     }
 
     /// The model's verdict in the times of this clock.
-    fn send(&mut self, now_us: u64, lane: Lane, wire_bytes: usize) -> (Fate, Arrivals) {
+    fn send(&mut self, now_us: u64, direction: Direction, wire_bytes: usize) -> (Fate, Arrivals) {
         let begun = self.has_begun(now_us);
         let (path, zero_us) = match begun {
             true => (&mut self.during, self.began_us.unwrap_or(0)),
@@ -205,11 +215,11 @@ impl Crossing<'_> {
         let at_us = now_us - zero_us;
         // The model adds its own headers; a real packet has brought them along.
         let payload = wire_bytes.saturating_sub(HEADER_BYTES);
-        let queue_drops = path.queue_drops(lane);
-        let arrivals = path.send(at_us, payload, lane).arrivals;
-        let queue_full = path.queue_drops(lane) > queue_drops;
+        let queue_drops = path.queue_drops(direction);
+        let arrivals = path.send(at_us, payload, direction).arrivals;
+        let queue_full = path.queue_drops(direction) > queue_drops;
         let out =
-            begun && self.course.outages_us.iter().any(|&(from, to)| (from..to).contains(&at_us));
+            begun && self.schedule.outages_us.iter().any(|&(from, to)| (from..to).contains(&at_us));
         if out {
             return (Fate::Outage, [None; 2]);
         }
@@ -237,29 +247,30 @@ fn flip_bit(packet: &mut [u8], bits: u64) {
 mod tests {
     use super::*;
 
-    const DOWN: Route = Route { path: 0, flow: 0, up: false };
+    const DOWN: PacketRoute = PacketRoute { path: 0, flow: 0, up: false };
     const DEFAULT: Channel =
         Channel::Markov { stay_good: 0.9, stay_lossy: 0.5, loss: 0.9, state_ms: 100.0 };
 
-    fn course(link: Link) -> Course {
-        Course::new(link, 7, 60_000_000, Vec::new())
+    fn schedule(link: Link) -> PathSchedule {
+        PathSchedule::new(link, 7, 60_000_000, Vec::new())
     }
 
     #[test]
     fn the_same_seed_drops_the_same_packets_as_the_simulator() {
         let link = Link::new(400.0, DEFAULT);
-        let weather = Weather::new(&link.channel, 7, 60_000_000);
-        let mut path = Path::new(&link, &weather, 7, 60_000_000);
-        let courses = [course(link.clone())];
-        let mut emulator = Emulator::new(&courses);
+        let weather = LossSchedule::new(&link.channel, 7, 60_000_000);
+        let mut path = LinkState::new(&link, &weather, 7, 60_000_000);
+        let schedules = [schedule(link.clone())];
+        let mut emulator = Emulator::new(&schedules);
         // Its clock began earlier than the session's.
         emulator.begin(0, 5_000_000);
         let mut lost = 0;
         for i in 0..2_000 {
             let at_us = i * 20_000;
-            let lane = if i % 3 == 0 { Lane::Up } else { Lane::Down };
-            let expected = path.send(at_us, 100, lane).arrivals[0].map(|a| a.at_us + 5_000_000);
-            let route = Route { up: lane == Lane::Up, ..DOWN };
+            let direction = if i % 3 == 0 { Direction::Up } else { Direction::Down };
+            let expected =
+                path.send(at_us, 100, direction).arrivals[0].map(|a| a.at_us + 5_000_000);
+            let route = PacketRoute { up: direction == Direction::Up, ..DOWN };
             let fate = emulator.handle_packet(5_000_000 + at_us, route, 160, &[0; 160]);
             let got = match fate {
                 Fate::Delivered { due_us, .. } => Some(due_us),
@@ -273,16 +284,16 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_before_the_course_begins() {
-        let courses = [course(Link::new(100.0, Channel::Random { loss: 1.0 }))];
-        let mut emulator = Emulator::new(&courses);
+        let schedules = [schedule(Link::new(100.0, Channel::Random { loss: 1.0 }))];
+        let mut emulator = Emulator::new(&schedules);
         let delivered = Fate::Delivered { due_us: 50_000, twice: false };
         assert_eq!(emulator.handle_packet(0, DOWN, 100, &[1; 100]), delivered);
         emulator.begin(0, 10);
         assert_eq!(emulator.handle_packet(10, DOWN, 100, &[2; 100]), Fate::Lost);
-        assert_eq!(emulator.poll_delivery(49_999), None);
-        let out = emulator.poll_delivery(50_000).map(|delivery| delivery.packet);
+        assert_eq!(emulator.poll_packet(49_999), None);
+        let out = emulator.poll_packet(50_000).map(|delivery| delivery.packet);
         assert_eq!(out, Some(vec![1; 100]));
-        let [down, up] = &emulator.tallies()[0];
+        let [down, up] = &emulator.stats()[0];
         assert_eq!((down.packets, down.lost, up.packets), (1, 1, 0));
     }
 
@@ -291,8 +302,8 @@ mod tests {
         let mut link = Link::new(100.0, Channel::Clean);
         (link.rate_kbps, link.queue_bytes) = (Some(16.0), 250);
         let outages = vec![(1_000_000, 2_000_000)];
-        let courses = [Course::new(link, 7, 60_000_000, outages)];
-        let mut emulator = Emulator::new(&courses);
+        let schedules = [PathSchedule::new(link, 7, 60_000_000, outages)];
+        let mut emulator = Emulator::new(&schedules);
         emulator.begin(0, 0);
         // 100 bytes take 50 ms at 16 kbit/s.
         let mut send = |at_us| emulator.handle_packet(at_us, DOWN, 100, &[0; 100]);

@@ -12,9 +12,9 @@ pub mod emulator;
 pub mod forward;
 pub mod netns;
 pub mod options;
-pub mod punctual;
+pub mod packet_stats;
+pub mod realtime;
 pub mod relay;
-pub mod tally;
 pub mod tun;
 pub mod udp;
 

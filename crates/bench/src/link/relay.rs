@@ -17,23 +17,23 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
 use super::LinkError;
-use super::emulator::{Course, Delivery, Emulator, Route};
-use super::punctual::be_punctual;
-use super::tally::{Fate, Lateness, Summary};
+use super::emulator::{DuePacket, Emulator, PacketRoute, PathSchedule};
+use super::packet_stats::{Fate, Lateness, LinkSummary};
+use super::realtime::be_realtime;
 
 /// Where packets come from and go to.
-pub trait Wire: Send {
+pub trait PacketWire: Send {
     /// What to wait for; the places in this list are the sources of [`Self::receive`].
     fn sources(&self) -> Vec<BorrowedFd<'_>>;
     /// The next packet that waits at `source`; none if there is none.
     fn receive(&mut self, source: usize, buffer: &mut [u8]) -> Received;
     /// Puts out a packet at the far end of `route`; false if that failed.
-    fn deliver(&mut self, route: Route, packet: &[u8]) -> bool;
+    fn deliver(&mut self, route: PacketRoute, packet: &[u8]) -> bool;
     /// Bytes of headers that a packet has on a network and not in the buffer.
     fn header_bytes(&self) -> usize;
 }
 
-/// What [`Wire::receive`] found.
+/// What [`PacketWire::receive`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     /// Nothing more for now.
@@ -43,7 +43,7 @@ pub enum Received {
     /// A packet of so many bytes, now in the buffer.
     Packet {
         /// Its way.
-        route: Route,
+        route: PacketRoute,
         /// Its length.
         len: usize,
     },
@@ -51,52 +51,52 @@ pub enum Received {
 
 /// A running relay. Dropping it stops it.
 #[derive(Debug)]
-pub struct Relay {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<io::Result<Summary>>>,
+pub struct LinkRelay {
+    shared: Arc<RelayControl>,
+    thread: Option<JoinHandle<io::Result<LinkSummary>>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RelayControl {
     origin: Instant,
-    /// When each path's course begins, in µs after the origin.
+    /// When each path's schedule begins, in µs after the origin.
     begins_us: Vec<AtomicU64>,
     /// From when on its packets do not count any more.
     ends_us: Vec<AtomicU64>,
     stop: EventFd,
 }
 
-/// The course has not begun.
+/// The schedule has not begun.
 const NOT_YET: u64 = u64::MAX;
 /// Packets taken from one source before the others and the clock get their turn.
 const BATCH: usize = 64;
 /// Larger than any packet of a TUN device of ours or of UDP.
 const BUFFER_BYTES: usize = 65_536;
 
-impl Relay {
-    /// Carries the packets of `wire` over one path for each of `courses`. Every packet's fate is
+impl LinkRelay {
+    /// Carries the packets of `wire` over one path for each of `schedules`. Every packet's fate is
     /// written to `record` as a line of JSON.
     ///
     /// # Errors
     /// If the system has no descriptor or thread left.
     pub fn start(
-        wire: impl Wire + 'static,
-        courses: Vec<Course>,
+        wire: impl PacketWire + 'static,
+        schedules: Vec<PathSchedule>,
         record: Option<File>,
     ) -> Result<Self, LinkError> {
         let stop = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(io::Error::from)
             .map_err(LinkError::io("event descriptor"))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RelayControl {
             origin: Instant::now(),
-            begins_us: courses.iter().map(|_| AtomicU64::new(NOT_YET)).collect(),
-            ends_us: courses.iter().map(|_| AtomicU64::new(NOT_YET)).collect(),
+            begins_us: schedules.iter().map(|_| AtomicU64::new(NOT_YET)).collect(),
+            ends_us: schedules.iter().map(|_| AtomicU64::new(NOT_YET)).collect(),
             stop,
         });
         let inside = Arc::clone(&shared);
         let body = move || {
-            be_punctual();
-            Carrier::new(wire, &courses, &inside, record).run()
+            be_realtime();
+            Carrier::new(wire, &schedules, &inside, record).run()
         };
         let thread = std::thread::Builder::new()
             .name("link".into())
@@ -105,7 +105,7 @@ impl Relay {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// The course of `path`, its losses and outages, begins at `at`.
+    /// The schedule of `path`, its losses and outages, begins at `at`.
     pub fn begin(&self, path: usize, at: Instant) {
         self.shared.begins_us[path].store(self.shared.since_origin_us(at), Ordering::Release);
     }
@@ -119,11 +119,11 @@ impl Relay {
     ///
     /// # Errors
     /// If the record could not be written or the relay could not go on.
-    pub fn stop(mut self) -> io::Result<Summary> {
-        self.halt().unwrap_or_else(|| Ok(Summary::default()))
+    pub fn stop(mut self) -> io::Result<LinkSummary> {
+        self.halt().unwrap_or_else(|| Ok(LinkSummary::default()))
     }
 
-    fn halt(&mut self) -> Option<io::Result<Summary>> {
+    fn halt(&mut self) -> Option<io::Result<LinkSummary>> {
         let thread = self.thread.take()?;
         // The counter cannot overflow with one write.
         let _ = self.shared.stop.write(1);
@@ -132,13 +132,13 @@ impl Relay {
     }
 }
 
-impl Shared {
+impl RelayControl {
     fn since_origin_us(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.origin).as_micros() as u64
     }
 }
 
-impl Drop for Relay {
+impl Drop for LinkRelay {
     fn drop(&mut self) {
         self.halt();
     }
@@ -147,18 +147,23 @@ impl Drop for Relay {
 struct Carrier<'a, W> {
     wire: W,
     emulator: Emulator<'a>,
-    shared: &'a Shared,
+    shared: &'a RelayControl,
     record: Option<BufWriter<File>>,
     lateness: Lateness,
     unwritten: u64,
     buffer: Vec<u8>,
 }
 
-impl<'a, W: Wire> Carrier<'a, W> {
-    fn new(wire: W, courses: &'a [Course], shared: &'a Shared, record: Option<File>) -> Self {
+impl<'a, W: PacketWire> Carrier<'a, W> {
+    fn new(
+        wire: W,
+        schedules: &'a [PathSchedule],
+        shared: &'a RelayControl,
+        record: Option<File>,
+    ) -> Self {
         Self {
             wire,
-            emulator: Emulator::new(courses),
+            emulator: Emulator::new(schedules),
             shared,
             record: record.map(BufWriter::new),
             lateness: Lateness::default(),
@@ -167,7 +172,7 @@ impl<'a, W: Wire> Carrier<'a, W> {
         }
     }
 
-    fn run(mut self) -> io::Result<Summary> {
+    fn run(mut self) -> io::Result<LinkSummary> {
         loop {
             self.deliver_due();
             let Some(ready) = self.wait()? else {
@@ -180,8 +185,8 @@ impl<'a, W: Wire> Carrier<'a, W> {
         if let Some(record) = &mut self.record {
             record.flush()?;
         }
-        Ok(Summary {
-            tallies: self.emulator.tallies(),
+        Ok(LinkSummary {
+            paths: self.emulator.stats(),
             lateness: self.lateness,
             unwritten: self.unwritten,
         })
@@ -194,7 +199,7 @@ impl<'a, W: Wire> Carrier<'a, W> {
     fn deliver_due(&mut self) {
         loop {
             let now_us = self.now_us();
-            let Some(Delivery { due_us, route, packet }) = self.emulator.poll_delivery(now_us)
+            let Some(DuePacket { due_us, route, packet }) = self.emulator.poll_packet(now_us)
             else {
                 break;
             };
@@ -238,7 +243,7 @@ impl<'a, W: Wire> Carrier<'a, W> {
         Ok(())
     }
 
-    fn handle_packet(&mut self, route: Route, len: usize) -> io::Result<()> {
+    fn handle_packet(&mut self, route: PacketRoute, len: usize) -> io::Result<()> {
         let now_us = self.now_us();
         let begins_us = self.shared.begins_us[route.path].load(Ordering::Acquire);
         if begins_us <= now_us {
@@ -250,7 +255,7 @@ impl<'a, W: Wire> Carrier<'a, W> {
         let wire_bytes = len + self.wire.header_bytes();
         let packet = &self.buffer[..len];
         let fate = self.emulator.handle_packet(now_us, route, wire_bytes, packet);
-        // Before a path begins there is no course to compare a record with.
+        // Before a path begins there is no schedule to compare a record with.
         match (&mut self.record, now_us.checked_sub(begins_us)) {
             (Some(record), Some(at_us)) => {
                 let fate = fate.since(begins_us);
@@ -266,7 +271,7 @@ impl<'a, W: Wire> Carrier<'a, W> {
 fn write_line(
     out: &mut impl Write,
     at_us: u64,
-    route: Route,
+    route: PacketRoute,
     bytes: usize,
     fate: Fate,
 ) -> io::Result<()> {

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 use super::LinkError;
-use super::emulator::Route;
+use super::emulator::PacketRoute;
 use super::netns::Namespace;
-use super::relay::{Received, Wire};
+use super::relay::{PacketWire, Received};
 
 /// The client's address on the link.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -105,7 +105,7 @@ fn addresses(packet: &[u8]) -> Option<(Ipv4Addr, Ipv4Addr)> {
     (header[0] >> 4 == 4 && !to.is_multicast() && !to.is_broadcast()).then_some((from, to))
 }
 
-impl Wire for TunWire {
+impl PacketWire for TunWire {
     fn sources(&self) -> Vec<BorrowedFd<'_>> {
         vec![self.client.as_fd(), self.server.as_fd()]
     }
@@ -118,12 +118,12 @@ impl Wire for TunWire {
         };
         let far = addresses(&buffer[..len]).map(|(from, to)| if up { to } else { from });
         match far.and_then(|server| self.path(server)) {
-            Some(path) => Received::Packet { route: Route { path, flow: 0, up }, len },
+            Some(path) => Received::Packet { route: PacketRoute { path, flow: 0, up }, len },
             None => Received::Ignored,
         }
     }
 
-    fn deliver(&mut self, route: Route, packet: &[u8]) -> bool {
+    fn deliver(&mut self, route: PacketRoute, packet: &[u8]) -> bool {
         let device = if route.up { &self.server } else { &self.client };
         device.send(packet).is_ok()
     }

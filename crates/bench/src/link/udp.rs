@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use super::LinkError;
-use super::emulator::Route;
-use super::relay::{Received, Wire};
+use super::emulator::PacketRoute;
+use super::relay::{PacketWire, Received};
 
 /// Clients of one relay at a time; others are ignored until one falls silent.
 const MAX_FLOWS: usize = 1024;
@@ -20,14 +20,14 @@ const HEADER_BYTES: usize = 28;
 /// Relays datagrams between clients and one server address for each path.
 #[derive(Debug)]
 pub struct UdpWire {
-    doors: Vec<Door>,
+    doors: Vec<RelaySocket>,
     flows: Vec<Flow>,
     by_client: HashMap<(usize, SocketAddr), usize>,
 }
 
 /// Where clients of a path come in, and where they are led.
 #[derive(Debug)]
-struct Door {
+struct RelaySocket {
     listen: UdpSocket,
     to: SocketAddr,
 }
@@ -48,9 +48,9 @@ impl UdpWire {
     /// If a socket cannot be made non-blocking.
     pub fn new(doors: Vec<(UdpSocket, SocketAddr)>) -> Result<Self, LinkError> {
         let door = |(listen, to): (UdpSocket, SocketAddr)| {
-            listen.set_nonblocking(true).map(|()| Door { listen, to })
+            listen.set_nonblocking(true).map(|()| RelaySocket { listen, to })
         };
-        let doors: io::Result<Vec<Door>> = doors.into_iter().map(door).collect();
+        let doors: io::Result<Vec<RelaySocket>> = doors.into_iter().map(door).collect();
         let doors = doors.map_err(LinkError::io("relay socket"))?;
         Ok(Self { doors, flows: Vec::new(), by_client: HashMap::new() })
     }
@@ -64,7 +64,7 @@ impl UdpWire {
             return Received::Ignored;
         };
         self.flows[flow].last_heard = Instant::now();
-        Received::Packet { route: Route { path, flow, up: true }, len }
+        Received::Packet { route: PacketRoute { path, flow, up: true }, len }
     }
 
     /// A new client gets a socket of its own, so that the server can tell clients apart.
@@ -98,11 +98,11 @@ impl UdpWire {
             return Received::Nothing;
         };
         *last_heard = Instant::now();
-        Received::Packet { route: Route { path: *path, flow, up: false }, len }
+        Received::Packet { route: PacketRoute { path: *path, flow, up: false }, len }
     }
 }
 
-impl Wire for UdpWire {
+impl PacketWire for UdpWire {
     fn sources(&self) -> Vec<BorrowedFd<'_>> {
         let doors = self.doors.iter().map(|door| door.listen.as_fd());
         doors.chain(self.flows.iter().map(|flow| flow.server.as_fd())).collect()
@@ -115,7 +115,7 @@ impl Wire for UdpWire {
         }
     }
 
-    fn deliver(&mut self, route: Route, packet: &[u8]) -> bool {
+    fn deliver(&mut self, route: PacketRoute, packet: &[u8]) -> bool {
         let flow = &self.flows[route.flow];
         let sent = match route.up {
             true => flow.server.send(packet),

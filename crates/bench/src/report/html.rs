@@ -3,19 +3,21 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::svg::{self, Line, Scale, Span, escape};
-use super::{COMPARED, Group, Report, number};
-use crate::record::{Role, ms};
+use loquent_sim::chart::escape;
+
+use super::charts::{self, Scale, Series, TimelineRow};
+use super::{COMPARED, LoadReport, RunGroup, number};
+use crate::record::{RequestRole, ms};
 use crate::summary::{Plots, RATE_BIN_S};
 
 const STYLE: &str = include_str!("report.css");
 /// Requests in one timeline; more rows cannot be told apart.
-const MAX_SPANS: usize = 400;
+const MAX_ROWS: usize = 400;
 /// Groups whose timelines are shown.
 const MAX_TIMELINES: usize = 6;
 
 /// Renders the page.
-pub fn render(report: &Report) -> String {
+pub fn render(report: &LoadReport) -> String {
     let mut out = String::from("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
     let _ = write!(
         out,
@@ -37,7 +39,7 @@ pub fn render(report: &Report) -> String {
     out
 }
 
-fn config(out: &mut String, report: &Report) {
+fn config(out: &mut String, report: &LoadReport) {
     let Some(fields) = report.config.as_object() else {
         return;
     };
@@ -49,13 +51,13 @@ fn config(out: &mut String, report: &Report) {
     out.push_str("</p>");
 }
 
-fn refusals(out: &mut String, report: &Report) {
+fn refusals(out: &mut String, report: &LoadReport) {
     for line in report.impossible() {
         let _ = write!(out, "<p class=\"refusal\">Impossible token total: {}</p>", escape(&line));
     }
 }
 
-fn legend(out: &mut String, report: &Report) {
+fn legend(out: &mut String, report: &LoadReport) {
     if report.groups.len() < 2 {
         return;
     }
@@ -67,7 +69,7 @@ fn legend(out: &mut String, report: &Report) {
 }
 
 /// The figures that a reader looks for first.
-fn tiles(out: &mut String, report: &Report) {
+fn tiles(out: &mut String, report: &LoadReport) {
     const TILES: [(&str, &str, &str); 6] = [
         ("output_throughput", "output", "tokens/s"),
         ("ttft_p50_ms", "TTFT p50", "ms"),
@@ -110,69 +112,44 @@ fn tiles(out: &mut String, report: &Report) {
 }
 
 /// The plotted samples of a group: those of its first run.
-fn sampled(group: &Group) -> Option<&Plots> {
+fn sampled(group: &RunGroup) -> Option<&Plots> {
     group.runs.first().map(|run| &run.summary.plots)
 }
 
-fn per_group(report: &Report, of: impl Fn(&Plots) -> Vec<(f64, f64)>) -> Vec<Line> {
-    let line = |group: &Group| Line {
+fn per_group(report: &LoadReport, of: impl Fn(&Plots) -> Vec<(f64, f64)>) -> Vec<Series> {
+    let line = |group: &RunGroup| Series {
         name: group.name.clone(),
         points: sampled(group).map(&of).unwrap_or_default(),
     };
     report.groups.iter().map(line).collect()
 }
 
-fn plots(out: &mut String, report: &Report) {
+fn plots(out: &mut String, report: &LoadReport) {
     out.push_str("<h2>Distributions and rates</h2>");
     legend(out, report);
     out.push_str("<div class=\"plots\">");
-    let ttft = per_group(report, |plots| svg::cumulative(plots.ttft_ms.sorted()));
-    figure(
-        out,
-        "Time to first token",
-        "Share of requests whose first text had arrived.",
-        &svg::lines(
-            "TTFT distribution",
-            ("ms since the scheduled send", Scale::Log),
-            "share of requests",
-            &ttft,
-            true,
-        ),
-    );
-    let icl = per_group(report, |plots| svg::cumulative(plots.icl_ms.sorted()));
-    figure(
-        out,
-        "Inter-chunk latency",
-        "Gaps between chunks as they arrived here.",
-        &svg::lines(
-            "ICL distribution",
-            ("ms between chunks", Scale::Log),
-            "share of gaps",
-            &icl,
-            true,
-        ),
-    );
+    let ttft = per_group(report, |plots| charts::cumulative(plots.ttft_ms.sorted()));
+    let axis = "ms since the scheduled send";
+    let plot = distribution("TTFT distribution", axis, "share of requests", &ttft);
+    let caption = "Share of requests whose first text had arrived.";
+    figure(out, "Time to first token", caption, &plot);
+    let icl = per_group(report, |plots| charts::cumulative(plots.icl_ms.sorted()));
+    let plot = distribution("ICL distribution", "ms between chunks", "share of gaps", &icl);
+    figure(out, "Inter-chunk latency", "Gaps between chunks as they arrived here.", &plot);
     let rate = per_group(report, |plots| rate(&plots.tokens_per_bin));
-    figure(
-        out,
-        "Tokens per second over time",
-        "All measured streams together.",
-        &svg::lines(
-            "tokens per second",
-            ("seconds since the start", Scale::Linear),
-            "tokens/s",
-            &rate,
-            false,
-        ),
-    );
+    let axis = ("seconds since the start", Scale::Linear);
+    let plot = charts::lines("tokens per second", axis, "tokens/s", &rate, false);
+    figure(out, "Tokens per second over time", "All measured streams together.", &plot);
     let chunks = per_group(report, |plots| histogram(plots.tokens_per_chunk.sorted()));
-    figure(
-        out,
-        "Tokens per chunk",
-        "Exact where the server reports its flushes, else each request's mean.",
-        &svg::bars("tokens per chunk", "tokens", "share of chunks", &chunks),
-    );
+    let plot = charts::bars("tokens per chunk", "tokens", "share of chunks", &chunks);
+    let caption = "Exact where the server reports its flushes, else each request's mean.";
+    figure(out, "Tokens per chunk", caption, &plot);
     out.push_str("</div>");
+}
+
+/// Cumulative distributions over a logarithmic axis.
+fn distribution(title: &str, x: &str, y: &str, series: &[Series]) -> String {
+    charts::lines(title, (x, Scale::Log), y, series, true)
 }
 
 fn figure(out: &mut String, title: &str, caption: &str, plot: &str) {
@@ -204,7 +181,7 @@ fn histogram(samples: &[f64]) -> Vec<(f64, f64)> {
     classes.into_iter().map(share).collect()
 }
 
-fn comparison(out: &mut String, report: &Report) {
+fn comparison(out: &mut String, report: &LoadReport) {
     let base = &report.groups[0];
     let _ = write!(
         out,
@@ -245,7 +222,7 @@ fn comparison(out: &mut String, report: &Report) {
     out.push_str("</table></div>");
 }
 
-fn timelines(out: &mut String, report: &Report) {
+fn timelines(out: &mut String, report: &LoadReport) {
     out.push_str(
         "<h2>Requests over time</h2><p class=\"legend\"><span><i class=\"waiting\"></i>waiting</span>\
          <span><i class=\"streaming\"></i>streaming</span><span><i class=\"beside\"></i>injected, slow or \
@@ -255,25 +232,25 @@ fn timelines(out: &mut String, report: &Report) {
         let Some(run) = group.runs.first() else {
             continue;
         };
-        let spans: Vec<Span> = run
+        let rows: Vec<TimelineRow> = run
             .records
             .iter()
-            .take(MAX_SPANS)
-            .map(|record| Span {
+            .take(MAX_ROWS)
+            .map(|record| TimelineRow {
                 due_s: ms(record.scheduled_us) / 1e3,
                 first_s: record.chunks.first().map(|chunk| ms(chunk.at_us) / 1e3),
                 end_s: ms(record.ended_us) / 1e3,
                 finished: record.failure().is_none(),
-                measured: record.role == Role::Measured,
+                measured: record.role == RequestRole::Measured,
             })
             .collect();
-        let caption = format!("{} of {} requests, first run.", spans.len(), run.records.len());
-        figure(out, &group.name, &caption, &svg::timeline("timeline", &spans));
+        let caption = format!("{} of {} requests, first run.", rows.len(), run.records.len());
+        figure(out, &group.name, &caption, &charts::timeline("timeline", &rows));
     }
     out.push_str("</div>");
 }
 
-fn figures(out: &mut String, report: &Report) {
+fn figures(out: &mut String, report: &LoadReport) {
     out.push_str("<h2>All figures</h2><div class=\"scroll\"><table><tr><th></th>");
     for group in &report.groups {
         let _ = write!(out, "<th>{}</th>", escape(&group.name));
@@ -281,7 +258,7 @@ fn figures(out: &mut String, report: &Report) {
     out.push_str("</tr>");
     let mut shown = std::collections::HashSet::new();
     let mut section = "";
-    for metric in report.groups.iter().flat_map(Group::metrics) {
+    for metric in report.groups.iter().flat_map(RunGroup::metrics) {
         if !shown.insert(metric.key.clone()) {
             continue;
         }
@@ -316,8 +293,8 @@ fn figures(out: &mut String, report: &Report) {
     }
 }
 
-fn notes(report: &Report) -> Vec<String> {
-    let of = |group: &Group| -> Vec<String> {
+fn notes(report: &LoadReport) -> Vec<String> {
+    let of = |group: &RunGroup| -> Vec<String> {
         let notes = group.runs.iter().flat_map(|run| &run.findings.notes);
         notes.map(|note| format!("{}: {note}", group.name)).collect()
     };

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{COMPARED, Group, Report, RunResult};
-use crate::record::Record;
+use super::{COMPARED, LoadReport, RunGroup, RunResult};
+use crate::record::RequestRecord;
 
 /// The whole report without the requests.
-pub fn json(report: &Report) -> String {
+pub fn json(report: &LoadReport) -> String {
     let base = &report.groups[0];
     let groups: Vec<Value> = report.groups.iter().map(|group| group_json(group, base)).collect();
     let whole = json!({
@@ -18,7 +18,7 @@ pub fn json(report: &Report) -> String {
     format!("{whole:#}\n")
 }
 
-fn group_json(group: &Group, base: &Group) -> Value {
+fn group_json(group: &RunGroup, base: &RunGroup) -> Value {
     let median: Map<String, Value> = group
         .metrics()
         .filter_map(|metric| Some((metric.key.clone(), json!(group.spread(&metric.key)?.median))))
@@ -57,7 +57,7 @@ fn run_json(run: &RunResult) -> Value {
 }
 
 /// One line per request of every run.
-pub fn jsonl(report: &Report) -> String {
+pub fn jsonl(report: &LoadReport) -> String {
     let mut out = String::new();
     for group in &report.groups {
         for (run, result) in group.runs.iter().enumerate() {
@@ -70,7 +70,7 @@ pub fn jsonl(report: &Report) -> String {
     out
 }
 
-fn record_json(group: &str, run: usize, record: &Record) -> Value {
+fn record_json(group: &str, run: usize, record: &RequestRecord) -> Value {
     let at_us: Vec<u64> = record.chunks.iter().map(|chunk| chunk.at_us).collect();
     let bytes: Vec<u32> = record.chunks.iter().map(|chunk| chunk.text_bytes).collect();
     json!({

@@ -5,47 +5,47 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::plan::{Case, Outputs, Plan};
-use crate::record::Record;
+use crate::plan::{LoadCase, LoadPlan, ReportPaths};
+use crate::record::RequestRecord;
 use crate::scrape::Series;
-use crate::stats::median;
-use crate::summary::{Metric, Summary};
+use crate::summary::{Measurement, RunSummary};
 use crate::verify::Findings;
+use loquent_sim::stats::median;
 
+pub(crate) mod charts;
 mod html;
 mod machine;
-pub(crate) mod svg;
 mod table;
 
 /// One run of one case against one target.
 #[derive(Debug, Clone)]
 pub struct RunResult {
     /// Its metrics.
-    pub summary: Summary,
+    pub summary: RunSummary,
     /// What the check of its token counts found.
     pub findings: Findings,
     /// Its requests.
-    pub records: Vec<Record>,
+    pub records: Vec<RequestRecord>,
     /// By how much the server's counters grew.
     pub counters: Series,
 }
 
 /// All runs of one case against one target.
 #[derive(Debug, Clone)]
-pub struct Group {
+pub struct RunGroup {
     /// How it is called.
     pub name: String,
     /// The target's name.
     pub target: String,
     /// The case.
-    pub case: Case,
+    pub case: LoadCase,
     /// Its runs in order.
     pub runs: Vec<RunResult>,
 }
 
 /// A metric over the runs of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spread {
+pub struct RunSpread {
     /// Median of the runs.
     pub median: f64,
     /// Smallest.
@@ -54,40 +54,40 @@ pub struct Spread {
     pub max: f64,
 }
 
-impl Spread {
+impl RunSpread {
     /// The spread of `values`; `None` when there are none.
     pub fn of(values: Vec<f64>) -> Option<Self> {
         let min = values.iter().copied().reduce(f64::min)?;
         let max = values.iter().copied().reduce(f64::max)?;
-        Some(Spread { median: median(values)?, min, max })
+        Some(RunSpread { median: median(values)?, min, max })
     }
 }
 
-impl Group {
+impl RunGroup {
     /// A metric over the group's runs.
-    pub fn spread(&self, key: &str) -> Option<Spread> {
-        Spread::of(self.runs.iter().filter_map(|run| run.summary.value(key)).collect())
+    pub fn spread(&self, key: &str) -> Option<RunSpread> {
+        RunSpread::of(self.runs.iter().filter_map(|run| run.summary.value(key)).collect())
     }
 
     /// Run by run, this group's metric by that of `base`.
-    pub fn ratio(&self, base: &Group, key: &str) -> Option<Spread> {
+    pub fn ratio(&self, base: &RunGroup, key: &str) -> Option<RunSpread> {
         let pairs = self.runs.iter().zip(&base.runs);
         let ratio = |(ours, theirs): (&RunResult, &RunResult)| {
             let theirs = theirs.summary.value(key)?;
             (theirs != 0.0).then_some(ours.summary.value(key)? / theirs)
         };
-        Spread::of(pairs.filter_map(ratio).collect())
+        RunSpread::of(pairs.filter_map(ratio).collect())
     }
 
     /// The metrics that any run has, in the order of the table.
-    pub fn metrics(&self) -> impl Iterator<Item = &Metric> {
+    pub fn metrics(&self) -> impl Iterator<Item = &Measurement> {
         let longest = self.runs.iter().max_by_key(|run| run.summary.metrics.len());
         longest.into_iter().flat_map(|run| &run.summary.metrics)
     }
 
     /// Finished answers whose text equals that of the same request in `base`, and how
     /// many both finished.
-    pub fn equal_texts(&self, base: &Group) -> (usize, usize) {
+    pub fn equal_texts(&self, base: &RunGroup) -> (usize, usize) {
         let pairs = self.runs.iter().zip(&base.runs);
         let records = pairs.flat_map(|(a, b)| a.records.iter().zip(&b.records));
         let both = records.filter(|(a, b)| a.finished() && b.finished() && a.role == b.role);
@@ -97,19 +97,19 @@ impl Group {
 
 /// A whole benchmark's outcome.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct LoadReport {
     /// Its title.
     pub title: String,
     /// The configuration, for readers and programs.
     pub config: Value,
     /// The groups; the first is the base of comparisons.
-    pub groups: Vec<Group>,
+    pub groups: Vec<RunGroup>,
 }
 
-impl Report {
+impl LoadReport {
     /// Findings that make the figures refused, with the group's name.
     pub fn impossible(&self) -> Vec<String> {
-        let of = |group: &Group| -> Vec<String> {
+        let of = |group: &RunGroup| -> Vec<String> {
             let lines = group.runs.iter().flat_map(|run| &run.findings.impossible);
             lines.map(|line| format!("{}: {line}", group.name)).collect()
         };
@@ -118,7 +118,7 @@ impl Report {
 }
 
 /// The configuration and the machine, as they are before the first run.
-pub fn config(plan: &Plan) -> Value {
+pub fn config(plan: &LoadPlan) -> Value {
     let settings = &plan.settings;
     json!({
         "requests": settings.requests,
@@ -153,7 +153,7 @@ fn load_average() -> Option<f64> {
 }
 
 /// Prints the table and writes the files that were asked for.
-pub fn write(report: &Report, outputs: &Outputs) -> Result<(), BenchError> {
+pub fn write(report: &LoadReport, outputs: &ReportPaths) -> Result<(), BenchError> {
     if !outputs.quiet {
         print!("{}", table::render(report));
     }
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn spreads() {
-        let expected = Spread { median: 2.0, min: 1.0, max: 9.0 };
-        assert_eq!(Spread::of(vec![9.0, 1.0, 2.0]), Some(expected));
-        assert_eq!(Spread::of(vec![]), None);
+        let expected = RunSpread { median: 2.0, min: 1.0, max: 9.0 };
+        assert_eq!(RunSpread::of(vec![9.0, 1.0, 2.0]), Some(expected));
+        assert_eq!(RunSpread::of(vec![]), None);
     }
 }

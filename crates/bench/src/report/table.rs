@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{COMPARED, Group, Report, number};
+use super::{COMPARED, LoadReport, RunGroup, number};
 
 const WIDTH: usize = 62;
 /// Counters of the server that are printed; the JSON holds all.
 const MAX_COUNTERS: usize = 24;
 
 /// Renders all groups, and their comparison where there are several.
-pub fn render(report: &Report) -> String {
+pub fn render(report: &LoadReport) -> String {
     let mut out = String::new();
     for group in &report.groups {
         render_group(&mut out, report, group);
@@ -33,7 +33,7 @@ fn line(out: &mut String, label: &str, value: &str) {
     let _ = writeln!(out, "{label:<44} {value:>17}", label = format!("{label}:"));
 }
 
-fn render_group(out: &mut String, report: &Report, group: &Group) {
+fn render_group(out: &mut String, report: &LoadReport, group: &RunGroup) {
     rule(out, &format!("{} / {}", report.title, group.name), '=');
     if group.runs.len() > 1 {
         let _ = writeln!(out, "medians of {} runs, [smallest, largest]", group.runs.len());
@@ -65,7 +65,7 @@ fn render_group(out: &mut String, report: &Report, group: &Group) {
     rule(out, "", '=');
 }
 
-fn render_failures(out: &mut String, group: &Group) {
+fn render_failures(out: &mut String, group: &RunGroup) {
     let mut kinds: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for record in group.runs.iter().flat_map(|run| &run.records) {
         let Some(failure) = record.failure() else {
@@ -86,7 +86,7 @@ fn render_failures(out: &mut String, group: &Group) {
     }
 }
 
-fn render_counters(out: &mut String, group: &Group) {
+fn render_counters(out: &mut String, group: &RunGroup) {
     let Some(run) = group.runs.last() else { return };
     // Sums and counts of histograms are long; the JSON has them.
     let short = run.counters.iter().filter(|(key, _)| {
@@ -106,7 +106,7 @@ fn render_counters(out: &mut String, group: &Group) {
     }
 }
 
-fn render_comparison(out: &mut String, groups: &[Group]) {
+fn render_comparison(out: &mut String, groups: &[RunGroup]) {
     rule(out, "Comparison", '=');
     let base = &groups[0];
     let _ = writeln!(out, "medians; ratios to {:?}, run by run, [smallest, largest]", base.name);

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// How an answer ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum ScriptEnd {
     /// Finish reason, usage, `[DONE]`.
     Complete,
     /// The body ends cleanly without a finish reason.
@@ -48,7 +48,7 @@ pub struct Script {
     /// Tokens after which the ending comes early.
     pub tokens: Option<u32>,
     /// The ending.
-    pub ending: Ending,
+    pub ending: ScriptEnd,
     /// Requests in flight beyond which 429 is answered.
     pub limit: usize,
     /// A false token count in the usage.
@@ -65,7 +65,7 @@ impl Default for Script {
             prefill: Duration::from_millis(30),
             gap: Duration::from_millis(10),
             tokens: None,
-            ending: Ending::Complete,
+            ending: ScriptEnd::Complete,
             limit: usize::MAX,
             claimed_tokens: None,
             piece: " tok",
@@ -155,7 +155,7 @@ impl SseServer {
         }
         let asked = body["max_tokens"].as_u64().unwrap_or(16) as u32;
         let interval = body["stream_interval"].as_u64().unwrap_or(1).max(1) as u32;
-        let answer = Answer {
+        let answer = ScriptedAnswer {
             chat,
             asked,
             timings: body["stream_options"]["include_timings"] == json!(true),
@@ -167,7 +167,7 @@ impl SseServer {
             ended: false,
             server: self,
         };
-        let frames: Frames = Box::pin(stream::unfold(answer, Answer::next));
+        let frames: Frames = Box::pin(stream::unfold(answer, ScriptedAnswer::next));
         Response::builder()
             .header("content-type", "text/event-stream")
             .body(StreamBody::new(frames).boxed_unsync())
@@ -181,7 +181,7 @@ fn whole(status: u16, body: Value) -> Response<Body> {
 }
 
 /// One answer as it is sent.
-struct Answer {
+struct ScriptedAnswer {
     server: Arc<SseServer>,
     chat: bool,
     asked: u32,
@@ -194,7 +194,7 @@ struct Answer {
     ended: bool,
 }
 
-impl Drop for Answer {
+impl Drop for ScriptedAnswer {
     fn drop(&mut self) {
         self.server.in_flight.fetch_sub(1, Ordering::SeqCst);
         let counter = if self.ended { &self.server.completed } else { &self.server.abandoned };
@@ -203,7 +203,7 @@ impl Drop for Answer {
     }
 }
 
-impl Answer {
+impl ScriptedAnswer {
     async fn next(mut self) -> Option<(Result<Frame<Bytes>, io::Error>, Self)> {
         if self.ended {
             return None;
@@ -246,12 +246,12 @@ impl Answer {
 
     fn end(&self) -> Option<String> {
         match self.server.script.ending {
-            Ending::Complete => Some(self.finish()),
-            Ending::WithoutFinish => Some(": bye\n\n".into()),
-            Ending::Abort => None,
-            Ending::ErrorEvent => Some(event(&json!({ "error": { "message": "engine lost" } }))),
-            Ending::Rubbish => Some("data: {\"choices\": [\n\n".into()),
-            Ending::EndlessEvent => Some(format!("data: {}", "x".repeat(5 << 20))),
+            ScriptEnd::Complete => Some(self.finish()),
+            ScriptEnd::WithoutFinish => Some(": bye\n\n".into()),
+            ScriptEnd::Abort => None,
+            ScriptEnd::ErrorEvent => Some(event(&json!({ "error": { "message": "engine lost" } }))),
+            ScriptEnd::Rubbish => Some("data: {\"choices\": [\n\n".into()),
+            ScriptEnd::EndlessEvent => Some(format!("data: {}", "x".repeat(5 << 20))),
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
 use loquent_infer::token::TokenId;
+use loquent_sim::stats;
 
 /// Tokens in each sequence when decoding is measured: a short chat.
 pub const PROMPT_TOKENS: u32 = 64;
@@ -106,7 +107,7 @@ fn decode(
             break;
         }
     }
-    Ok(median(times))
+    Ok(stats::median(times).unwrap_or(f64::NAN))
 }
 
 /// Fills the empty `slot` with its own prompt and sampler.
@@ -156,17 +157,7 @@ pub fn prefill_rate(
             break;
         }
     }
-    Ok(f64::from(tokens) / median(times))
-}
-
-/// The middle value; NaN without values.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        len if len % 2 == 1 => values[len / 2],
-        len => (values[len / 2 - 1] + values[len / 2]) / 2.0,
-    }
+    Ok(f64::from(tokens) / stats::median(times).unwrap_or(f64::NAN))
 }
 
 #[cfg(test)]
@@ -223,12 +214,5 @@ mod tests {
         assert_eq!(prefill_rate(&mut runner, 48, effort, &|| true), Err(Unmeasured::OutOfTime));
         // Its slots are free all the same.
         assert!(decode_ms(&mut runner, 4, effort, &|| false).is_ok());
-    }
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0]), 2.5);
-        assert!(median(Vec::new()).is_nan());
     }
 }

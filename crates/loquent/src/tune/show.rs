@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use loquent_sim::svg::{Anchor, Axis, INK, Panel, SOFT, Svg};
+use loquent_sim::chart::{Anchor, Axis, Labels, Paint, Panel, Svg, TextRole};
 
 use super::profile::{StepTime, TunedSettings};
 use super::search::{Found, TuneTrial};
@@ -102,9 +102,9 @@ pub fn worthwhile(steps: &[StepTime]) -> Option<u16> {
 
 /// Step time and tokens/s against batch size, as an SVG.
 pub fn plot(title: &str, machine: &str, steps: &[StepTime]) -> String {
-    let mut svg = Svg::default();
-    svg.text((60.0, 26.0), Anchor::Start, &format!(r#"fill="{INK}" font-size="15""#), title);
-    svg.text((60.0, 44.0), Anchor::Start, &format!(r#"fill="{SOFT}""#), machine);
+    let mut svg = Svg::image();
+    svg.text((60.0, 26.0), Anchor::Start, TextRole::Title, title);
+    svg.text((60.0, 44.0), Anchor::Start, TextRole::Note, machine);
     let rates: Vec<(f64, f64)> = steps
         .iter()
         .map(|step| (f64::from(step.rows), f64::from(step.rows) / step.ms * 1e3))
@@ -125,10 +125,12 @@ fn panel(svg: &mut Svg, left: f64, title: &str, unit: &str, points: &[(f64, f64)
         x: Axis::from_zero(most(|p| p.0)),
         y: Axis::from_zero(most(|p| p.1)),
     };
-    panel.draw(svg, title, "sequences in the batch", unit);
+    let labels = Labels { title, x: "sequences in the batch", y: unit, x_grid: false };
+    panel.draw(svg, labels);
     let at: Vec<(f64, f64)> = points.iter().map(|&(x, y)| panel.at(x, y)).collect();
-    svg.polyline(&at, "#0969da", 2.0, "");
-    at.into_iter().for_each(|point| svg.dot(point, 3.5, "#0969da"));
+    let blue = Paint::Colour("#0969da");
+    svg.polyline(&at, blue, 2.0, "");
+    at.into_iter().for_each(|point| svg.dot(point, 3.5, blue));
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Progress, Receiver, Sender, Volume};
+use super::{DeliveryProgress, ReceiverEnd, SenderEnd, Volume};
 
 /// Datagrams are admitted in units of a full packet, as quinn does.
 const MTU_BYTES: f64 = 1_200.0;
@@ -24,7 +24,7 @@ const ACK_BYTES: usize = 12;
 #[serde(deny_unknown_fields)]
 pub struct Congestion {
     /// How the window moves.
-    pub control: Control,
+    pub control: CongestionControl,
     /// It never falls below this, in bytes; RFC 9002 says two packets.
     #[serde(default = "two_packets")]
     pub floor_bytes: f64,
@@ -37,7 +37,7 @@ fn two_packets() -> f64 {
 /// How a window moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Control {
+pub enum CongestionControl {
     /// RFC 9002, section 7.
     NewReno,
     /// RFC 9438, without its fast convergence.
@@ -46,17 +46,17 @@ pub enum Control {
 
 /// A congestion window.
 #[derive(Debug)]
-struct Window {
+struct CongestionWindow {
     congestion: Congestion,
     bytes: f64,
     threshold: f64,
     recovery_since_us: u64,
-    /// Window before the last loss, and when growth began after it (CUBIC).
+    /// CongestionWindow before the last loss, and when growth began after it (CUBIC).
     peak: f64,
     epoch_us: u64,
 }
 
-impl Window {
+impl CongestionWindow {
     fn new(congestion: Congestion) -> Self {
         let bytes = (10.0 * MTU_BYTES).max(congestion.floor_bytes);
         Self {
@@ -77,8 +77,8 @@ impl Window {
         }
         let reno = MTU_BYTES * bytes / self.bytes;
         self.bytes += match self.congestion.control {
-            Control::NewReno => reno,
-            Control::Cubic => {
+            CongestionControl::NewReno => reno,
+            CongestionControl::Cubic => {
                 let t_s = now_us.saturating_sub(self.epoch_us) as f64 / 1e6;
                 let peak = self.peak / MTU_BYTES;
                 let k_s = (peak * (1.0 - CUBIC_BETA) / CUBIC_C).cbrt();
@@ -97,8 +97,8 @@ impl Window {
         self.epoch_us = now_us;
         self.peak = self.bytes;
         let factor = match self.congestion.control {
-            Control::NewReno => 0.5,
-            Control::Cubic => CUBIC_BETA,
+            CongestionControl::NewReno => 0.5,
+            CongestionControl::Cubic => CUBIC_BETA,
         };
         self.bytes = (self.bytes * factor).max(self.congestion.floor_bytes);
         self.threshold = self.bytes;
@@ -122,8 +122,8 @@ struct InFlight {
 
 /// The sending end.
 pub struct CongestedSender {
-    inner: Box<dyn Sender>,
-    window: Window,
+    inner: Box<dyn SenderEnd>,
+    window: CongestionWindow,
     in_flight: VecDeque<InFlight>,
     next_number: u32,
     srtt_us: f64,
@@ -136,10 +136,10 @@ pub struct CongestedSender {
 
 impl CongestedSender {
     /// `inner` behind a controller on a path of `rtt_us`.
-    pub fn new(inner: Box<dyn Sender>, congestion: Congestion, rtt_us: u64) -> Self {
+    pub fn new(inner: Box<dyn SenderEnd>, congestion: Congestion, rtt_us: u64) -> Self {
         Self {
             inner,
-            window: Window::new(congestion),
+            window: CongestionWindow::new(congestion),
             in_flight: VecDeque::new(),
             next_number: 0,
             srtt_us: rtt_us as f64,
@@ -215,7 +215,7 @@ impl CongestedSender {
     }
 }
 
-impl Sender for CongestedSender {
+impl SenderEnd for CongestedSender {
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool) {
         self.inner.handle_token(now_us, text, last);
     }
@@ -267,7 +267,7 @@ impl Sender for CongestedSender {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        if self.progress() != Progress::Active {
+        if self.progress() != DeliveryProgress::Active {
             return None;
         }
         // While blocked, only an acknowledgement or a probe can help.
@@ -275,7 +275,7 @@ impl Sender for CongestedSender {
         inner.into_iter().chain(self.probe_at()).min()
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> DeliveryProgress {
         self.inner.progress()
     }
 
@@ -290,7 +290,7 @@ impl Sender for CongestedSender {
 
 /// The receiving end: acknowledges every second packet, or after 25 ms, or beside the payload.
 pub struct CongestedReceiver {
-    inner: Box<dyn Receiver>,
+    inner: Box<dyn ReceiverEnd>,
     largest: u32,
     before: u64,
     unacked: u32,
@@ -299,7 +299,7 @@ pub struct CongestedReceiver {
 
 impl CongestedReceiver {
     /// `inner` under QUIC's acknowledgements.
-    pub fn new(inner: Box<dyn Receiver>) -> Self {
+    pub fn new(inner: Box<dyn ReceiverEnd>) -> Self {
         Self { inner, largest: 0, before: 0, unacked: 0, ack_at: None }
     }
 
@@ -315,7 +315,7 @@ impl CongestedReceiver {
     }
 }
 
-impl Receiver for CongestedReceiver {
+impl ReceiverEnd for CongestedReceiver {
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]) {
         let Some((head, payload)) = packet.split_first_chunk::<4>() else {
             return;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::ending::Ending;
+use super::ending::FinishMark;
 use super::packet::{self, Token};
-use super::{Progress, Sender, Volume};
+use super::{DeliveryProgress, SenderEnd, Volume};
 
 #[derive(Debug)]
 struct Waiting {
@@ -21,7 +21,7 @@ pub struct DuplicationSender {
     /// (token, copies left to send).
     queue: VecDeque<(u32, u32)>,
     next_index: u32,
-    ending: Ending,
+    ending: FinishMark,
     volume: Volume,
 }
 
@@ -35,13 +35,13 @@ impl DuplicationSender {
             unacked: BTreeMap::new(),
             queue: VecDeque::new(),
             next_index: 0,
-            ending: Ending::default(),
+            ending: FinishMark::default(),
             volume: Volume::default(),
         }
     }
 }
 
-impl Sender for DuplicationSender {
+impl SenderEnd for DuplicationSender {
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool) {
         self.volume.once += text.len() as u64;
         let index = self.next_index;
@@ -89,14 +89,14 @@ impl Sender for DuplicationSender {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        if self.progress() != Progress::Active {
+        if self.progress() != DeliveryProgress::Active {
             return None;
         }
         let resend = self.unacked.values().map(|w| w.resend_us).min()?;
         Some(self.ending.or_give_up(resend))
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> DeliveryProgress {
         self.ending.progress(self.unacked.is_empty())
     }
 

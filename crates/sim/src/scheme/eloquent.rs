@@ -13,9 +13,9 @@
 
 use std::collections::VecDeque;
 
-use super::ending::Ending;
+use super::ending::FinishMark;
 use super::packet::{self, Token};
-use super::{Progress, Sender, Volume};
+use super::{DeliveryProgress, SenderEnd, Volume};
 
 /// The sending end.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct EloquentSender {
     next_index: u32,
     last_sent_us: u64,
     timer_fired: bool,
-    ending: Ending,
+    ending: FinishMark,
     volume: Volume,
 }
 
@@ -46,7 +46,7 @@ impl EloquentSender {
             next_index: 0,
             last_sent_us: 0,
             timer_fired: false,
-            ending: Ending::default(),
+            ending: FinishMark::default(),
             volume: Volume::default(),
         }
     }
@@ -58,7 +58,7 @@ impl EloquentSender {
     }
 }
 
-impl Sender for EloquentSender {
+impl SenderEnd for EloquentSender {
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool) {
         self.volume.once += text.len() as u64;
         self.fresh.push_back(Token { index: self.next_index, last, text: text.to_vec() });
@@ -105,11 +105,11 @@ impl Sender for EloquentSender {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        (self.progress() == Progress::Active && !self.unacked.is_empty())
+        (self.progress() == DeliveryProgress::Active && !self.unacked.is_empty())
             .then_some(self.last_sent_us + self.resend_after_us)
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> DeliveryProgress {
         let settled = self.unacked.is_empty() && self.fresh.is_empty();
         self.ending.progress(settled)
     }

@@ -1,15 +1,15 @@
 //! How a baseline's session ends: complete, or given up some time after the last token.
 
-use super::{GIVE_UP_US, Progress};
+use super::{DeliveryProgress, GIVE_UP_US};
 
 /// Whether the answer has ended, and whether its sender has given up since.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Ending {
+pub(super) struct FinishMark {
     ended_us: Option<u64>,
     suspended: bool,
 }
 
-impl Ending {
+impl FinishMark {
     /// The answer's last token was generated.
     pub(super) fn end(&mut self, now_us: u64) {
         self.ended_us = Some(now_us);
@@ -27,11 +27,11 @@ impl Ending {
     }
 
     /// How far the session is; `settled` when nothing is left to send or to be acknowledged.
-    pub(super) fn progress(&self, settled: bool) -> Progress {
+    pub(super) fn progress(&self, settled: bool) -> DeliveryProgress {
         match (self.ended_us, self.suspended) {
-            (_, true) => Progress::Suspended,
-            (Some(_), false) if settled => Progress::Complete,
-            _ => Progress::Active,
+            (_, true) => DeliveryProgress::Suspended,
+            (Some(_), false) if settled => DeliveryProgress::Complete,
+            _ => DeliveryProgress::Active,
         }
     }
 }

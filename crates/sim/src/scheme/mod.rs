@@ -2,18 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::Budget;
 use crate::link::Link;
-use crate::reader::Reader;
+use crate::reader::ReaderBehaviour;
 
-pub use congestion::{Congestion, Control};
-pub use ours::Tuning;
+pub use congestion::{Congestion, CongestionControl};
+pub use loquent::Tuning;
 
 mod congestion;
 mod duplication;
 mod eloquent;
 mod ending;
-mod ours;
+mod loquent;
 mod packet;
 mod tcp;
 
@@ -22,7 +21,7 @@ pub const GIVE_UP_US: u64 = 60_000_000;
 
 /// How far a sender is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum DeliveryProgress {
     /// There is something left to send or to be acknowledged.
     Active,
     /// The finish was acknowledged.
@@ -32,7 +31,7 @@ pub enum Progress {
 }
 
 /// The server's end.
-pub trait Sender {
+pub trait SenderEnd {
     /// The next token was generated. `last` says that the answer ends with it.
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool);
     /// A packet of the other end arrived.
@@ -44,7 +43,7 @@ pub trait Sender {
     /// When to call `handle_timeout`.
     fn poll_timeout(&self) -> Option<u64>;
     /// How far it is.
-    fn progress(&self) -> Progress;
+    fn progress(&self) -> DeliveryProgress;
     /// How much it has sent.
     fn volume(&self) -> Volume;
     /// Bytes of packets without new text, headers included; for schemes that bound them.
@@ -69,8 +68,17 @@ impl Volume {
     }
 }
 
+/// Bounds what a sender may spend on packets without new text, headers included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Bytes that may be spent at once.
+    pub burst_bytes: u64,
+    /// Bytes that come in per second.
+    pub bytes_per_s: u64,
+}
+
 /// The client's end.
-pub trait Receiver {
+pub trait ReceiverEnd {
     /// A packet of the other end arrived.
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]);
     /// The time that `poll_timeout` asked for has come.
@@ -115,7 +123,7 @@ pub enum Scheme {
         resend_ms: f64,
     },
     /// Loquent's own: the code that ships.
-    Ours {
+    Loquent {
         /// Departures from the shipped parameters.
         #[serde(default)]
         tuning: Tuning,
@@ -146,10 +154,10 @@ impl Scheme {
             Self::Duplication { copies, .. } => format!("Duplication x{copies}"),
             Self::Eloquent { max_tokens: 10, .. } => "Eloquent".to_owned(),
             Self::Eloquent { max_tokens, .. } => format!("Eloquent, {max_tokens} tokens"),
-            Self::Ours { congestion: None, .. } => "Loquent".to_owned(),
-            Self::Ours { congestion: Some(congestion), .. } => match congestion.control {
-                Control::NewReno => "Loquent behind NewReno".to_owned(),
-                Control::Cubic => "Loquent behind CUBIC".to_owned(),
+            Self::Loquent { congestion: None, .. } => "Loquent".to_owned(),
+            Self::Loquent { congestion: Some(congestion), .. } => match congestion.control {
+                CongestionControl::NewReno => "Loquent behind NewReno".to_owned(),
+                CongestionControl::Cubic => "Loquent behind CUBIC".to_owned(),
             },
             Self::Oracle { every_ms } => format!("Oracle {every_ms} ms"),
         }
@@ -162,7 +170,7 @@ impl Scheme {
                 .then(|| format!("{name} = {value} is not in {low}..={high}"))
         };
         match *self {
-            Self::Tcp | Self::Ours { .. } => None,
+            Self::Tcp | Self::Loquent { .. } => None,
             Self::Duplication { copies, resend_ms } => {
                 bounded("copies", f64::from(copies), 1.0, 50.0)
                     .or_else(|| bounded("resend_ms", resend_ms, 1.0, 60_000.0))
@@ -178,15 +186,15 @@ impl Scheme {
     /// What its repetitions may cost at most, if it has promised a bound.
     pub fn budget(&self) -> Option<Budget> {
         match self {
-            Self::Ours { tuning, .. } => Some(tuning.budget()),
+            Self::Loquent { tuning, .. } => Some(tuning.budget()),
             _ => None,
         }
     }
 
     /// Its two ends; none for the oracle, which is computed and not simulated.
-    pub fn ends(&self, link: &Link, reader: &Reader) -> Option<Ends> {
+    pub fn ends(&self, link: &Link, reader: &ReaderBehaviour) -> Option<Ends> {
         let rtt_us = (link.rtt_ms * 1e3) as u64;
-        let sender: Box<dyn Sender> = match *self {
+        let sender: Box<dyn SenderEnd> = match *self {
             Self::Tcp => Box::new(tcp::TcpSender::new(rtt_us)),
             Self::Duplication { copies, resend_ms } => {
                 let resend_us = (resend_ms * 1e3) as u64;
@@ -196,8 +204,8 @@ impl Scheme {
                 let resend_us = (resend_ms * 1e3) as u64;
                 Box::new(eloquent::EloquentSender::new(max_tokens, resend_us))
             }
-            Self::Ours { tuning, congestion } => {
-                return Some(our_ends(&tuning, congestion, link, reader));
+            Self::Loquent { tuning, congestion } => {
+                return Some(loquent_ends(&tuning, congestion, link, reader));
             }
             Self::Oracle { .. } => return None,
         };
@@ -206,11 +214,16 @@ impl Scheme {
 }
 
 /// A sender and its receiver.
-pub type Ends = (Box<dyn Sender>, Box<dyn Receiver>);
+pub type Ends = (Box<dyn SenderEnd>, Box<dyn ReceiverEnd>);
 
-fn our_ends(tuning: &Tuning, congestion: Option<Congestion>, link: &Link, reader: &Reader) -> Ends {
+fn loquent_ends(
+    tuning: &Tuning,
+    congestion: Option<Congestion>,
+    link: &Link,
+    reader: &ReaderBehaviour,
+) -> Ends {
     let rtt_us = (link.rtt_ms * 1e3) as u64;
-    let (sender, receiver) = ours::ends(tuning, rtt_us, link.corrupt > 0.0, reader);
+    let (sender, receiver) = loquent::ends(tuning, rtt_us, link.corrupt > 0.0, reader);
     match congestion {
         Some(congestion) => (
             Box::new(congestion::CongestedSender::new(Box::new(sender), congestion, rtt_us)),

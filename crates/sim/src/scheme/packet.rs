@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use loquent_proto::Playout;
 
-use super::Receiver;
+use super::ReceiverEnd;
 use crate::reader::Shower;
 
 /// A token as it waits at the sender.
@@ -93,7 +93,7 @@ impl TokenReceiver {
     }
 }
 
-impl Receiver for TokenReceiver {
+impl ReceiverEnd for TokenReceiver {
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]) {
         let Some(number) = number(packet) else { return };
         self.acks.push_back(number);

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::ending::Ending;
+use super::ending::FinishMark;
 use super::packet::{self, Token};
-use super::{Progress, Sender, Volume};
+use super::{DeliveryProgress, SenderEnd, Volume};
 
 const MIN_RTO_MARGIN_US: f64 = 200_000.0;
 const MAX_BACKOFF: u32 = 6;
@@ -16,7 +16,7 @@ const MAX_BACKOFF: u32 = 6;
 const REORDERING_THRESHOLD: u32 = 3;
 
 #[derive(Debug)]
-struct Segment {
+struct SentSegment {
     token: Token,
     /// Packet number of the latest transmission.
     number: u32,
@@ -28,7 +28,7 @@ struct Segment {
 /// The sending end.
 #[derive(Debug)]
 pub struct TcpSender {
-    unacked: BTreeMap<u32, Segment>,
+    unacked: BTreeMap<u32, SentSegment>,
     queue: VecDeque<u32>,
     next_number: u32,
     /// Send time of each packet by number, for RTT samples as TCP timestamps give them.
@@ -36,7 +36,7 @@ pub struct TcpSender {
     srtt_us: f64,
     var_us: f64,
     next_index: u32,
-    ending: Ending,
+    ending: FinishMark,
     volume: Volume,
 }
 
@@ -51,12 +51,12 @@ impl TcpSender {
             srtt_us: rtt_us as f64,
             var_us: 0.0,
             next_index: 0,
-            ending: Ending::default(),
+            ending: FinishMark::default(),
             volume: Volume::default(),
         }
     }
 
-    fn deadline_us(&self, segment: &Segment) -> u64 {
+    fn deadline_us(&self, segment: &SentSegment) -> u64 {
         let rto_us = self.srtt_us + MIN_RTO_MARGIN_US.max(4.0 * self.var_us);
         segment.sent_us
             + (rto_us as u64) * (1 << segment.transmissions.saturating_sub(1).min(MAX_BACKOFF))
@@ -75,7 +75,7 @@ impl TcpSender {
     }
 }
 
-impl Sender for TcpSender {
+impl SenderEnd for TcpSender {
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool) {
         self.volume.once += text.len() as u64;
         let index = self.next_index;
@@ -83,7 +83,7 @@ impl Sender for TcpSender {
         let token = Token { index, last, text: text.to_vec() };
         self.unacked.insert(
             index,
-            Segment { token, number: 0, sent_us: now_us, transmissions: 0, later_acks: 0 },
+            SentSegment { token, number: 0, sent_us: now_us, transmissions: 0, later_acks: 0 },
         );
         self.queue.push_back(index);
         if last {
@@ -147,14 +147,14 @@ impl Sender for TcpSender {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        if self.progress() != Progress::Active {
+        if self.progress() != DeliveryProgress::Active {
             return None;
         }
         let resend = self.unacked.values().map(|s| self.deadline_us(s)).min()?;
         Some(self.ending.or_give_up(resend))
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> DeliveryProgress {
         self.ending.progress(self.unacked.is_empty())
     }
 

@@ -1,4 +1,4 @@
-//! What a link did, counted: per packet, per direction, and how punctual the relay was.
+//! What a link did, counted: per packet, per direction, and how realtime the relay was.
 
 use std::fmt::Write;
 
@@ -49,7 +49,7 @@ impl Fate {
 
 /// One direction of a path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Tally {
+pub struct PacketStats {
     /// Packets sent into it.
     pub packets: u64,
     /// Their bytes, with all headers.
@@ -70,7 +70,7 @@ pub struct Tally {
     pub transit_ms_max: f64,
 }
 
-impl Tally {
+impl PacketStats {
     /// Counts a packet of `bytes` that entered at `now_us`.
     pub fn count(&mut self, now_us: u64, bytes: usize, fate: Fate) {
         self.packets += 1;
@@ -169,22 +169,21 @@ impl Lateness {
 
 /// Everything that a relay did.
 #[derive(Debug, Clone, Default)]
-pub struct Summary {
+pub struct LinkSummary {
     /// By path: from server to client, and from client to server.
-    pub tallies: Vec<[Tally; 2]>,
-    /// How punctual it was.
+    pub paths: Vec<[PacketStats; 2]>,
+    /// How realtime it was.
     pub lateness: Lateness,
     /// Packets that could not be written where they belong.
     pub unwritten: u64,
 }
 
-impl Summary {
+impl LinkSummary {
     /// Both directions and the punctuality as lines of text, each ending with a line feed.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for (number, [down, up]) in self.tallies.iter().enumerate() {
-            let path =
-                if self.tallies.len() > 1 { format!("path {number} ") } else { String::new() };
+        for (number, [down, up]) in self.paths.iter().enumerate() {
+            let path = if self.paths.len() > 1 { format!("path {number} ") } else { String::new() };
             let _ = writeln!(text, "{}", down.line(&format!("{path}server to client")));
             let _ = writeln!(text, "{}", up.line(&format!("{path}client to server")));
         }
@@ -218,10 +217,13 @@ mod tests {
 
     #[test]
     fn a_summary_names_what_happened() {
-        let mut tally = Tally::default();
-        tally.count(0, 100, Fate::Delivered { due_us: 50_000, twice: true });
-        tally.count(0, 100, Fate::QueueFull);
-        let summary = Summary { tallies: vec![[tally, Tally::default()]], ..Summary::default() };
+        let mut packet_stats = PacketStats::default();
+        packet_stats.count(0, 100, Fate::Delivered { due_us: 50_000, twice: true });
+        packet_stats.count(0, 100, Fate::QueueFull);
+        let summary = LinkSummary {
+            paths: vec![[packet_stats, PacketStats::default()]],
+            ..LinkSummary::default()
+        };
         let text = summary.text();
         let expected = "server to client: 2 packets, 200 bytes; 1 dropped (50.0 %), 1 queue full, \
                         1 doubled; under way 50.0 ms on average, 50.0 ms at most\n";

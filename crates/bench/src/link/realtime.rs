@@ -10,7 +10,7 @@ const PRIORITY: u8 = 5;
 
 /// Lets this thread, and processes that it starts, run before all ordinary ones. Returns whether
 /// that was granted, which takes root; without it, times are as good as the machine is idle.
-pub fn be_punctual() -> bool {
+pub fn be_realtime() -> bool {
     let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
     let priority = ThreadPriorityValue::try_from(PRIORITY).map(ThreadPriority::Crossplatform);
     priority.is_ok_and(|priority| {

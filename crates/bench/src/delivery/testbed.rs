@@ -3,25 +3,25 @@
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use super::plan::Plan;
+use super::metrics::{SchemeTrial, StreamTrace};
+use super::plan::DeliveryPlan;
 use crate::link::LinkError;
-use crate::link::emulator::Course;
+use crate::link::emulator::PathSchedule;
 use crate::link::netns::Namespace;
-use crate::link::relay::Relay;
-use crate::link::tally::Summary;
+use crate::link::relay::LinkRelay;
 use crate::link::tun::{self, Ends, Paths};
 use crate::link::udp::UdpWire;
 
-/// The simulator lays weather down for the session and this much more; courses that do not repeat
+/// The simulator lays weather down for the session and this much more; traces that do not repeat
 /// in it must not repeat here either.
 pub const AFTERMATH: Duration = Duration::from_micros(loquent_sim::world::AFTERMATH_US);
 
 /// Two sides with one path between them for each session.
 #[derive(Debug)]
-pub struct Stage {
+pub struct Testbed {
     /// The namespaces; none where only UDP is relayed.
     pub ends: Option<Ends>,
-    relay: Relay,
+    relay: LinkRelay,
     /// Where the client of each session finds its server, but for the port in namespaces.
     addresses: Vec<SocketAddr>,
 }
@@ -32,24 +32,25 @@ fn loopback_address(session: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, high, low)
 }
 
-/// The courses of all sessions of a case.
-fn courses(plan: &Plan, rtt_ms: f64) -> Vec<Course> {
+/// The link schedules of all sessions of a case.
+fn schedules(plan: &DeliveryPlan, rtt_ms: f64) -> Vec<PathSchedule> {
     let length_us = plan.length_us() + AFTERMATH.as_micros() as u64;
-    let course =
-        |session| Course::new(plan.link(rtt_ms), plan.session_seed(session), length_us, Vec::new());
-    (0..plan.sessions).map(course).collect()
+    let schedule = |session| {
+        PathSchedule::new(plan.link(rtt_ms), plan.session_seed(session), length_us, Vec::new())
+    };
+    (0..plan.sessions).map(schedule).collect()
 }
 
-impl Stage {
+impl Testbed {
     /// A pair of namespaces.
     ///
     /// # Errors
     /// Without root.
-    pub fn namespaces(plan: &Plan, rtt_ms: f64) -> Result<Self, LinkError> {
+    pub fn namespaces(plan: &DeliveryPlan, rtt_ms: f64) -> Result<Self, LinkError> {
         let (ends, wire) = tun::create(Paths::ByAddress(plan.sessions))?;
         // What the kernel learnt from one stream must not help another: real clients differ.
         ends.server.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
-        let relay = Relay::start(wire, courses(plan, rtt_ms), None)?;
+        let relay = LinkRelay::start(wire, schedules(plan, rtt_ms), None)?;
         let addresses = (0..plan.sessions).map(|path| (tun::path_address(path), 0).into());
         Ok(Self { ends: Some(ends), relay, addresses: addresses.collect() })
     }
@@ -58,7 +59,11 @@ impl Stage {
     ///
     /// # Errors
     /// If sockets are used up.
-    pub fn relays(plan: &Plan, rtt_ms: f64, servers: Vec<SocketAddr>) -> Result<Self, LinkError> {
+    pub fn relays(
+        plan: &DeliveryPlan,
+        rtt_ms: f64,
+        servers: Vec<SocketAddr>,
+    ) -> Result<Self, LinkError> {
         let mut doors = Vec::new();
         let mut addresses = Vec::new();
         for to in servers {
@@ -66,7 +71,7 @@ impl Stage {
             addresses.push(door.local_addr().map_err(LinkError::io("relay socket"))?);
             doors.push((door, to));
         }
-        let relay = Relay::start(UdpWire::new(doors)?, courses(plan, rtt_ms), None)?;
+        let relay = LinkRelay::start(UdpWire::new(doors)?, schedules(plan, rtt_ms), None)?;
         Ok(Self { ends: None, relay, addresses })
     }
 
@@ -75,7 +80,7 @@ impl Stage {
     ///
     /// # Errors
     /// If the port is taken there.
-    pub fn loopback(plan: &Plan, rtt_ms: f64, port: u16) -> Result<Self, LinkError> {
+    pub fn loopback(plan: &DeliveryPlan, rtt_ms: f64, port: u16) -> Result<Self, LinkError> {
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let addresses: Vec<SocketAddr> =
             (0..plan.sessions).map(|session| (loopback_address(session), port).into()).collect();
@@ -83,7 +88,7 @@ impl Stage {
             Ok((UdpSocket::bind(address).map_err(LinkError::io(address.to_string()))?, to))
         };
         let doors: Result<Vec<_>, _> = addresses.iter().map(door).collect();
-        let relay = Relay::start(UdpWire::new(doors?)?, courses(plan, rtt_ms), None)?;
+        let relay = LinkRelay::start(UdpWire::new(doors?)?, schedules(plan, rtt_ms), None)?;
         Ok(Self { ends: None, relay, addresses })
     }
 
@@ -116,11 +121,14 @@ impl Stage {
         self.relay.end(session, at);
     }
 
-    /// Stops the network and says what it did.
+    /// Stops the network under `traces` and adds what it counted of each.
     ///
     /// # Errors
     /// If the relay could not go on.
-    pub fn close(self) -> Result<Summary, LinkError> {
-        self.relay.stop().map_err(LinkError::io("the link"))
+    pub fn finish(self, traces: Vec<StreamTrace>) -> Result<SchemeTrial, LinkError> {
+        let summary = self.relay.stop().map_err(LinkError::io("the link"))?;
+        let counted = traces.into_iter().zip(summary.paths);
+        let traces = counted.map(|(trace, [down, up])| StreamTrace { down, up, ..trace }).collect();
+        Ok(SchemeTrial { traces, lateness: summary.lateness, ..SchemeTrial::default() })
     }
 }

@@ -2,32 +2,32 @@
 
 use loquent_proto::Playout;
 use loquent_sim::metrics::{Smoothness, smoothness};
-use loquent_sim::reader::{Reader, Shower};
+use loquent_sim::reader::{ReaderBehaviour, Shower};
 use loquent_sim::world::{self, Setting};
 use serde::Serialize;
 
-use super::plan::{Plan, Scheme};
-use crate::link::tally::{Lateness, Tally};
+use super::plan::{DeliveryPlan, DeliveryScheme};
+use crate::link::packet_stats::{Lateness, PacketStats};
 
-/// The course of one stream, in µs after its start.
+/// The trace of one stream, in µs after its start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Course {
+pub struct StreamTrace {
     /// When each token was generated.
     pub generated_us: Vec<u64>,
     /// When each token could be shown in order; shorter if some never came.
     pub ready_us: Vec<u64>,
     /// What was sent to the client.
-    pub down: Tally,
+    pub down: PacketStats,
     /// What was sent to the server.
-    pub up: Tally,
+    pub up: PacketStats,
 }
 
 /// Everything measured of one scheme at one round-trip time.
 #[derive(Debug, Clone, Default)]
-pub struct Trial {
+pub struct SchemeTrial {
     /// The streams.
-    pub courses: Vec<Course>,
-    /// How punctual the emulator was.
+    pub traces: Vec<StreamTrace>,
+    /// How realtime the emulator was.
     pub lateness: Lateness,
     /// CPU time of the server's process for each token, in µs, where there is one.
     pub server_cpu_us_per_token: Option<f64>,
@@ -37,7 +37,7 @@ pub struct Trial {
 
 /// The figures of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Figures {
+pub struct StreamMetrics {
     /// As tokens become ready in order.
     pub ready: Smoothness,
     /// The stall ratio with a threshold of 205 ms. Two tokens of 10 per second are exactly 200 ms
@@ -57,25 +57,30 @@ pub struct Figures {
 }
 
 /// Judges one stream.
-pub fn judge(plan: &Plan, scheme: Scheme, rtt_ms: f64, course: &Course) -> Figures {
+pub fn stream_metrics(
+    plan: &DeliveryPlan,
+    scheme: DeliveryScheme,
+    rtt_ms: f64,
+    trace: &StreamTrace,
+) -> StreamMetrics {
     let rtt_us = (rtt_ms * 1e3) as u64;
-    let paced_us = displayed_us(&course.ready_us, plan.pace());
-    let kb_s = |tally: &Tally| {
-        let bytes = tally.bytes + tally.packets * scheme.missing_header_bytes();
+    let paced_us = displayed_us(&trace.ready_us, plan.pace());
+    let kb_s = |packet_stats: &PacketStats| {
+        let bytes = packet_stats.bytes + packet_stats.packets * scheme.missing_header_bytes();
         bytes as f64 / 1e3 / plan.seconds
     };
-    Figures {
-        ready: smoothness(&course.generated_us, &course.ready_us, rtt_us, None),
-        full_205: stall_share(&course.generated_us, &course.ready_us, rtt_us, TOLERANT_STALL_US),
-        paced: smoothness(&course.generated_us, &paced_us, rtt_us, None),
-        down_kb_s: kb_s(&course.down),
-        up_kb_s: kb_s(&course.up),
-        packets_per_s: course.down.packets as f64 / plan.seconds,
-        missing: course.generated_us.len() - course.ready_us.len(),
+    StreamMetrics {
+        ready: smoothness(&trace.generated_us, &trace.ready_us, rtt_us, None),
+        full_205: stall_share(&trace.generated_us, &trace.ready_us, rtt_us, TOLERANT_STALL_US),
+        paced: smoothness(&trace.generated_us, &paced_us, rtt_us, None),
+        down_kb_s: kb_s(&trace.down),
+        up_kb_s: kb_s(&trace.up),
+        packets_per_s: trace.down.packets as f64 / plan.seconds,
+        missing: trace.generated_us.len() - trace.ready_us.len(),
     }
 }
 
-/// Threshold of [`Figures::full_205`].
+/// Threshold of [`StreamMetrics::full_205`].
 const TOLERANT_STALL_US: u64 = 205_000;
 
 /// The share of gaps above a threshold in the span that the stall ratio takes.
@@ -109,36 +114,36 @@ pub fn displayed_us(ready_us: &[u64], pace: Playout) -> Vec<u64> {
 
 /// What the simulator says of the same session, its tokens generated at `generated_us`.
 pub fn predict(
-    plan: &Plan,
-    scheme: Scheme,
+    plan: &DeliveryPlan,
+    scheme: DeliveryScheme,
     rtt_ms: f64,
     session: usize,
     generated_us: &[u64],
-) -> Figures {
+) -> StreamMetrics {
     let setting = Setting {
         link: &plan.link(rtt_ms),
         generator: &plan.generator(),
-        reader: Reader::default(),
+        reader: ReaderBehaviour::default(),
         length_us: plan.length_us(),
         seed: plan.session_seed(session),
     };
-    let course = world::run_at(&scheme.simulated(), &setting, generated_us.to_vec());
+    let trace = world::run_at(&scheme.simulated(), &setting, generated_us.to_vec());
     let rtt_us = (rtt_ms * 1e3) as u64;
-    let paced_us = displayed_us(&course.ready_us, plan.pace());
-    Figures {
-        ready: smoothness(&course.generated_us, &course.ready_us, rtt_us, None),
-        full_205: stall_share(&course.generated_us, &course.ready_us, rtt_us, TOLERANT_STALL_US),
-        paced: smoothness(&course.generated_us, &paced_us, rtt_us, None),
-        down_kb_s: course.wire_bytes as f64 / 1e3 / plan.seconds,
-        up_kb_s: course.ack_bytes as f64 / 1e3 / plan.seconds,
-        packets_per_s: course.packets as f64 / plan.seconds,
-        missing: course.generated_us.len() - course.ready_us.len(),
+    let paced_us = displayed_us(&trace.ready_us, plan.pace());
+    StreamMetrics {
+        ready: smoothness(&trace.generated_us, &trace.ready_us, rtt_us, None),
+        full_205: stall_share(&trace.generated_us, &trace.ready_us, rtt_us, TOLERANT_STALL_US),
+        paced: smoothness(&trace.generated_us, &paced_us, rtt_us, None),
+        down_kb_s: trace.wire_bytes as f64 / 1e3 / plan.seconds,
+        up_kb_s: trace.ack_bytes as f64 / 1e3 / plan.seconds,
+        packets_per_s: trace.packets as f64 / plan.seconds,
+        missing: trace.generated_us.len() - trace.ready_us.len(),
     }
 }
 
 /// A figure over streams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
+pub struct MeanInterval {
     /// The mean.
     pub mean: f64,
     /// Half the width of its 95 % interval.
@@ -151,14 +156,14 @@ pub struct Spread {
 ///
 /// # Panics
 /// If there are none.
-pub fn spread(figures: &[Figures], value: impl Fn(&Figures) -> f64) -> Spread {
+pub fn spread(figures: &[StreamMetrics], value: impl Fn(&StreamMetrics) -> f64) -> MeanInterval {
     assert!(!figures.is_empty(), "no streams");
     let values: Vec<f64> = figures.iter().map(value).collect();
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
-    let median = crate::stats::median(values).unwrap_or(mean);
-    Spread { mean, half: 1.96 * (variance / count).sqrt(), median }
+    let median = loquent_sim::stats::median(values).unwrap_or(mean);
+    MeanInterval { mean, half: 1.96 * (variance / count).sqrt(), median }
 }
 
 #[cfg(test)]
@@ -202,7 +207,8 @@ mod tests {
 
     #[test]
     fn spreads_have_mean_interval_and_median() {
-        let figures = [1.0, 2.0, 6.0].map(|down_kb_s| Figures { down_kb_s, ..Figures::default() });
+        let figures = [1.0, 2.0, 6.0]
+            .map(|down_kb_s| StreamMetrics { down_kb_s, ..StreamMetrics::default() });
         let spread = spread(&figures, |figures| figures.down_kb_s);
         assert_eq!((spread.mean, spread.median), (3.0, 2.0));
         assert!((spread.half - 1.96 * (7.0f64 / 3.0).sqrt()).abs() < 1e-9);

@@ -1,4 +1,4 @@
-//! Loquent's own scheme: the `Sender` and `Receiver` that the server and the clients ship.
+//! Loquent's own scheme: the `Sender` and `Receiver` of `proto` that the server and the clients ship.
 //!
 //! Only the driver is played here: records go in and out, and a client that hears nothing, or
 //! whose path has changed, asks to go on as another stream (spec, D-6).
@@ -8,15 +8,13 @@ use std::rc::Rc;
 
 use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::{
-    Delta, Micros, Receiver as ProtoReceiver, ReceiverConfig, ReceiverEvent, Sender as ProtoSender,
-    SenderConfig, SenderState,
+    Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig, SenderState,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Progress, Receiver, Sender, Volume};
-use crate::check::Budget;
+use super::{Budget, DeliveryProgress, ReceiverEnd, SenderEnd, Volume};
 use crate::link::HEADER_BYTES;
-use crate::reader::Reader;
+use crate::reader::ReaderBehaviour;
 
 /// Departures from the shipped parameters, for studies of them.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -95,14 +93,14 @@ pub fn ends(
     tuning: &Tuning,
     rtt_us: u64,
     checked: bool,
-    reader: &Reader,
-) -> (OursSender, OursReceiver) {
+    reader: &ReaderBehaviour,
+) -> (LoquentSender, LoquentReceiver) {
     let config = SenderConfig { initial_rtt: Micros(rtt_us), checked, ..tuning.config() };
     let receiver_config =
         ReceiverConfig { playout: reader.pace(), checked, ..ReceiverConfig::default() };
     let token_ends = TokenEnds::default();
-    let sender = OursSender {
-        inner: ProtoSender::new(Micros(0), 0, config),
+    let sender = LoquentSender {
+        inner: Sender::new(Micros(0), 0, config),
         streams: 0,
         checked,
         opened: false,
@@ -110,8 +108,8 @@ pub fn ends(
         volume: Volume::default(),
         repeated_bytes: 0,
     };
-    let receiver = OursReceiver {
-        inner: ProtoReceiver::new(Micros(0), 0, 0, receiver_config),
+    let receiver = LoquentReceiver {
+        inner: Receiver::new(Micros(0), 0, 0, receiver_config),
         checked,
         token_ends,
         shown: Vec::new(),
@@ -124,8 +122,8 @@ pub fn ends(
 
 /// The shipped sender, driven.
 #[derive(Debug)]
-pub struct OursSender {
-    inner: ProtoSender,
+pub struct LoquentSender {
+    inner: Sender,
     streams: u64,
     checked: bool,
     opened: bool,
@@ -134,7 +132,7 @@ pub struct OursSender {
     repeated_bytes: u64,
 }
 
-impl OursSender {
+impl LoquentSender {
     fn push(&mut self, now_us: u64, delta: &Delta) -> u64 {
         let before = self.inner.log().head();
         let end = self.inner.push(Micros(now_us), delta);
@@ -144,7 +142,7 @@ impl OursSender {
     }
 }
 
-impl Sender for OursSender {
+impl SenderEnd for LoquentSender {
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool) {
         if !self.opened {
             self.opened = true;
@@ -193,18 +191,18 @@ impl Sender for OursSender {
         self.inner.poll_timeout().map(|at| at.0)
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> DeliveryProgress {
         match self.inner.state() {
             SenderState::Active if self.inner.cumulative() == self.inner.log().head() => {
                 // Nothing generated is missing; between tokens this is no reason to run.
                 match self.inner.log().is_ended() {
-                    true => Progress::Complete,
-                    false => Progress::Active,
+                    true => DeliveryProgress::Complete,
+                    false => DeliveryProgress::Active,
                 }
             }
-            SenderState::Active => Progress::Active,
-            SenderState::Suspended => Progress::Suspended,
-            SenderState::Finished | SenderState::Stopped => Progress::Complete,
+            SenderState::Active => DeliveryProgress::Active,
+            SenderState::Suspended => DeliveryProgress::Suspended,
+            SenderState::Finished | SenderState::Stopped => DeliveryProgress::Complete,
         }
     }
 
@@ -222,8 +220,8 @@ const RESUME_RETRY_US: u64 = 1_000_000;
 
 /// The shipped receiver, driven.
 #[derive(Debug)]
-pub struct OursReceiver {
-    inner: ProtoReceiver,
+pub struct LoquentReceiver {
+    inner: Receiver,
     checked: bool,
     token_ends: TokenEnds,
     shown: Vec<u8>,
@@ -232,7 +230,7 @@ pub struct OursReceiver {
     resume_at: Option<u64>,
 }
 
-impl OursReceiver {
+impl LoquentReceiver {
     fn drain(&mut self, now_us: u64) {
         while let Some(event) = self.inner.poll_event() {
             match event {
@@ -255,7 +253,7 @@ impl OursReceiver {
     }
 }
 
-impl Receiver for OursReceiver {
+impl ReceiverEnd for LoquentReceiver {
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]) {
         // Errors are the link's fault here, and have no effect by contract.
         if self.inner.handle_datagram(Micros(now_us), packet).is_ok() {

@@ -1,0 +1,64 @@
+//! What was measured and simulated of each scheme at each round-trip time.
+
+use super::metrics::{MeanInterval, SchemeTrial, StreamMetrics, spread};
+use super::plan::DeliveryScheme;
+
+/// One scheme at one round-trip time, judged.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    /// The scheme.
+    pub scheme: DeliveryScheme,
+    /// What was measured.
+    pub trial: SchemeTrial,
+    /// Its figures, by session.
+    pub figures: Vec<StreamMetrics>,
+    /// The simulator's for the same sessions.
+    pub predicted: Vec<StreamMetrics>,
+}
+
+impl Cell {
+    /// Mean, interval and median of a figure.
+    pub fn spread(&self, value: impl Fn(&StreamMetrics) -> f64) -> MeanInterval {
+        spread(&self.figures, value)
+    }
+
+    /// The mean stall ratio.
+    pub fn full(&self) -> f64 {
+        self.spread(|figures| figures.ready.full).mean
+    }
+
+    /// The simulator's mean stall ratio.
+    pub fn predicted_full(&self) -> f64 {
+        spread(&self.predicted, |figures| figures.ready.full).mean
+    }
+
+    /// How far the measured stall ratio is from the simulator's, both with the threshold that
+    /// real clocks can be held to; 0.1 is 10 % above.
+    pub fn off_prediction(&self) -> Option<f64> {
+        let predicted = spread(&self.predicted, |figures| figures.full_205).mean;
+        let measured = self.spread(|figures| figures.full_205).mean;
+        (predicted > 0.0).then(|| measured / predicted - 1.0)
+    }
+}
+
+/// Everything of one round-trip time.
+#[derive(Debug, Clone)]
+pub struct CaseResult {
+    /// Round-trip time in ms.
+    pub rtt_ms: f64,
+    /// Its schemes.
+    pub cells: Vec<Cell>,
+}
+
+impl CaseResult {
+    /// The scheme on TCP that stalls least.
+    pub fn better_tcp(&self) -> Option<&Cell> {
+        let tcp = self.cells.iter().filter(|cell| cell.scheme.congestion().is_some());
+        tcp.min_by(|a, b| a.full().total_cmp(&b.full()))
+    }
+
+    /// The cells of Loquent's own schemes, which are held against TCP.
+    pub fn loquent(&self) -> impl Iterator<Item = &Cell> {
+        self.cells.iter().filter(|cell| cell.scheme.is_loquent())
+    }
+}

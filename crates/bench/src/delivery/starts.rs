@@ -1,0 +1,110 @@
+//! The common start of all sessions of a case, and the runtimes that they share.
+
+use std::io;
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::plan::DeliveryPlan;
+
+/// All streams must be connected within this.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+/// From "all are connected" to the first session's start.
+const LEAD: Duration = Duration::from_millis(500);
+/// A stream that is not whole so long after its last token is taken as it is.
+const OVERTIME: Duration = Duration::from_secs(20);
+
+/// A runtime of one thread, for one side.
+///
+/// # Errors
+/// If the system has no descriptors left.
+pub fn blocking_runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// Lets all sessions begin together, once all are connected, but each at a moment of its own:
+/// tokens of all streams at the same instant would wait for each other in this machine.
+#[derive(Debug)]
+pub struct Starts {
+    arrived: Mutex<usize>,
+    another: Condvar,
+    times: watch::Sender<StartState>,
+    stagger: Duration,
+    sessions: usize,
+    length: Duration,
+}
+
+#[derive(Debug, Clone)]
+enum StartState {
+    Connecting,
+    Begun(Instant),
+    Failed,
+}
+
+impl Starts {
+    /// Nobody is connected yet.
+    pub fn new(plan: &DeliveryPlan) -> Self {
+        Self {
+            arrived: Mutex::new(0),
+            another: Condvar::new(),
+            times: watch::Sender::new(StartState::Connecting),
+            stagger: Duration::from_secs_f64(1.0 / plan.tokens_per_s / plan.sessions as f64),
+            sessions: plan.sessions,
+            length: Duration::from_micros(plan.length_us()),
+        }
+    }
+
+    /// A stream is connected.
+    pub fn arrive(&self) {
+        *self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) += 1;
+        self.another.notify_all();
+    }
+
+    /// Waits for all streams, tells `begin` when each starts, and lets them go.
+    pub fn open(&self, begin: impl Fn(usize, Instant)) {
+        let arrived = self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let missing = |arrived: &mut usize| *arrived < self.sessions;
+        let waited = self.another.wait_timeout_while(arrived, CONNECT_LIMIT, missing);
+        let complete = waited.is_ok_and(|(arrived, _)| *arrived >= self.sessions);
+        let base = Instant::now() + LEAD;
+        if complete {
+            (0..self.sessions).for_each(|session| begin(session, self.start(base, session)));
+        }
+        self.times.send_replace(if complete {
+            StartState::Begun(base)
+        } else {
+            StartState::Failed
+        });
+    }
+
+    fn start(&self, base: Instant, session: usize) -> Instant {
+        base + self.stagger * session as u32
+    }
+
+    /// When `session` starts, once that is known.
+    ///
+    /// # Errors
+    /// If some stream could not connect.
+    pub async fn wait(&self, session: usize) -> io::Result<Instant> {
+        let mut times = self.times.subscribe();
+        let known = times.wait_for(|state| !matches!(state, StartState::Connecting)).await;
+        match known.as_deref() {
+            Ok(StartState::Begun(base)) => Ok(self.start(*base, session)),
+            _ => Err(io::Error::other("not all streams could connect")),
+        }
+    }
+
+    /// Returns once it is known that the sessions will not start.
+    pub async fn failed(&self) {
+        let mut times = self.times.subscribe();
+        if times.wait_for(|state| matches!(state, StartState::Failed)).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// When a stream that started at `start` is taken as it is.
+    pub fn deadline(&self, start: Instant) -> Instant {
+        start + self.length + OVERTIME
+    }
+}
