@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use loquent_client::http::Transport;
 use loquent_client::openai::{Arrival, Generate};
+use loquent_openai::http::ConnectionOptions;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -173,7 +173,8 @@ async fn exchange(
     let deadline = submitted + shared.timeout;
     let recv_buffer_bytes =
         (request.role == RequestRole::SlowReader).then_some(SLOW_READER_RECV_BUFFER_BYTES);
-    let submitting = shared.target.submit(request.generate, Transport { recv_buffer_bytes });
+    let submitting =
+        shared.target.submit(request.generate, ConnectionOptions { recv_buffer_bytes });
     let outcome = match timeout_at(deadline, submitting).await {
         Err(_) => Err(timed_out(shared)),
         Ok(Err(failure)) => Err(failure),

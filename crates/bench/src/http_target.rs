@@ -1,8 +1,9 @@
 //! A server reached by HTTP.
 
 use futures_util::stream;
-use loquent_client::http::{BoxFuture, HttpClient, Transport};
-use loquent_client::openai::{self, AnswerStream, Arrival, Delta, Generate};
+use loquent_client::openai::{self, AnswerStream, Arrival, ChunkSummary, Generate};
+use loquent_openai::BoxFuture;
+use loquent_openai::http::{ConnectionOptions, HttpClient};
 
 use crate::target::{ArrivalStream, RequestFailure, Target};
 
@@ -34,10 +35,10 @@ impl Target for HttpTarget {
     fn submit(
         &self,
         request: Generate,
-        transport: Transport,
+        options: ConnectionOptions,
     ) -> BoxFuture<'_, Result<ArrivalStream, RequestFailure>> {
         Box::pin(async move {
-            let answer = openai::generate(&self.client, &request, transport).await?;
+            let answer = openai::generate(&self.client, &request, options).await?;
             Ok(Box::pin(stream::unfold(Some(Box::new(answer)), read)) as ArrivalStream)
         })
     }
@@ -68,7 +69,7 @@ async fn read(unread: Unread) -> Option<(Result<Arrival, RequestFailure>, Unread
         Ok(Some(arrival)) => Some((Ok(arrival), Some(answer))),
         Ok(None) => {
             let at = answer.ended_at()?;
-            let last = Arrival { at, delta: Delta::default(), wire: answer.wire() };
+            let last = Arrival { at, delta: ChunkSummary::default(), wire: answer.wire() };
             Some((Ok(last), None))
         }
         Err(error) => Some((Err(error.into()), None)),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use loquent_client::openai::StreamInterval;
+use loquent_proto::coalesce::StreamInterval;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -108,7 +108,7 @@ fn serialize_interval<S: Serializer>(
     match interval {
         None => serializer.serialize_none(),
         Some(StreamInterval::Auto) => serializer.serialize_str("auto"),
-        Some(StreamInterval::Tokens(tokens)) => serializer.serialize_u32(*tokens),
+        Some(StreamInterval::Every(tokens)) => serializer.serialize_u32(tokens.get()),
     }
 }
 

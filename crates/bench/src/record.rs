@@ -1,7 +1,7 @@
 //! What is kept of each request.
 
-use loquent_client::http::Wire;
 use loquent_client::openai::{ServerTimings, Usage};
+use loquent_openai::WireCounts;
 use serde::Serialize;
 
 use crate::target::RequestFailure;
@@ -75,7 +75,7 @@ pub struct RequestRecord {
     /// Tokens of `text` by the server's tokenizer, where it was asked.
     pub recounted_tokens: Option<u64>,
     /// Bytes and reads of the answer.
-    pub wire: Wire,
+    pub wire: WireCounts,
 }
 
 impl RequestRecord {

@@ -2,8 +2,9 @@
 
 use futures_util::stream::BoxStream;
 use loquent_client::ClientError;
-use loquent_client::http::{BoxFuture, Transport};
 use loquent_client::openai::{Arrival, Generate};
+use loquent_openai::BoxFuture;
+use loquent_openai::http::ConnectionOptions;
 use serde::Serialize;
 
 /// The chunks of one answer in the order of their arrival. The last item of a complete
@@ -23,7 +24,7 @@ pub trait Target: Send + Sync + 'static {
     fn submit(
         &self,
         request: Generate,
-        transport: Transport,
+        options: ConnectionOptions,
     ) -> BoxFuture<'_, Result<ArrivalStream, RequestFailure>>;
 
     /// Token ids of `text`, with the model's special tokens if `add_special`.
@@ -87,9 +88,10 @@ impl From<ClientError> for RequestFailure {
         let kind = match &error {
             ClientError::Refused { status: 429 | 503, .. } => FailureKind::Overloaded,
             ClientError::Refused { .. } => FailureKind::Refused,
-            ClientError::Url { .. } | ClientError::Connect { .. } | ClientError::Tls(_) => {
-                FailureKind::Connect
-            }
+            ClientError::Url { .. }
+            | ClientError::ApiKey
+            | ClientError::Connect { .. }
+            | ClientError::Tls(_) => FailureKind::Connect,
             ClientError::Broken(_) | ClientError::Gone | ClientError::Reset(_) => {
                 FailureKind::Broken
             }

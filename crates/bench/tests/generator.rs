@@ -2,6 +2,7 @@
 
 mod sse_server;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,8 +18,9 @@ use loquent_bench::prompts::PromptSource;
 use loquent_bench::record::{RequestOutcome, RequestRecord, RequestRole};
 use loquent_bench::report::LoadReport;
 use loquent_bench::target::FailureKind;
-use loquent_client::http::{BaseUrl, HttpClient};
-use loquent_client::openai::StreamInterval;
+use loquent_openai::BaseUrl;
+use loquent_openai::http::HttpClient;
+use loquent_proto::coalesce::StreamInterval;
 use sse_server::{MemoryDial, Script, ScriptEnd, SseServer};
 
 fn target(server: &Arc<SseServer>) -> Arc<dyn Target> {
@@ -108,7 +110,7 @@ async fn coalescing_shows_in_icl_and_keeps_the_text() {
     plan.cases = [1, 8]
         .map(|tokens| LoadCase {
             label: format!("interval {tokens}"),
-            stream_interval: Some(StreamInterval::Tokens(tokens)),
+            stream_interval: Some(StreamInterval::Every(NonZeroU32::new(tokens).unwrap())),
             ..plan.cases[0].clone()
         })
         .into();

@@ -10,8 +10,9 @@ use loquent_bench::Target;
 use loquent_bench::cli::WorkloadArgs;
 use loquent_bench::plan::TargetPlan;
 use loquent_bench::target::{ArrivalStream, FailureKind, RequestFailure};
-use loquent_client::http::{BoxFuture, Transport};
-use loquent_client::openai::{Arrival, Delta, Generate, Prompt, Usage};
+use loquent_client::openai::{Arrival, ChunkSummary, Generate, Prompt, Usage};
+use loquent_openai::BoxFuture;
+use loquent_openai::http::ConnectionOptions;
 use tokio::time::{Instant, sleep};
 
 /// An engine that needs a millisecond for each token and has its own words.
@@ -29,7 +30,7 @@ impl Target for Engine {
     fn submit(
         &self,
         request: Generate,
-        _: Transport,
+        _: ConnectionOptions,
     ) -> BoxFuture<'_, Result<ArrivalStream, RequestFailure>> {
         async move {
             if !matches!(&request.prompt, Prompt::Tokens(ids) if ids.len() == 2) {
@@ -60,7 +61,7 @@ impl Target for Engine {
 }
 
 async fn token_or_end(token: u32, last: u32) -> Result<Arrival, RequestFailure> {
-    let mut delta = Delta::default();
+    let mut delta = ChunkSummary::default();
     if token < last {
         sleep(Duration::from_millis(1)).await;
         delta.text = " word".to_owned();

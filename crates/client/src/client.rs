@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
+use loquent_openai::BaseUrl;
+use loquent_openai::http::{HttpClient, HttpResponse, bearer, json_request};
 use loquent_proto::headers::{IGNORED_HEADER, REPEAT_HEADER, TOKEN_HEADER};
 use loquent_proto::{AnswerHandle, Micros, ReceiverConfig};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::answer::{Answer, Asked, Path, SsePath, ask_by_quic, handle_of};
-use crate::http::{BaseUrl, HttpClient, Transport as HttpTransport};
 use crate::link::Link;
 use crate::memory::{Known, Memory, Transport};
 use crate::offer::{self, Offer};
@@ -253,9 +254,9 @@ impl Client {
         // Events are read here, not by whoever can unpack them.
         request.headers.remove("accept-encoding");
         let response = self.send_by_http(&request, body).await?;
-        match handle_of(&response.headers) {
-            Some(handle) if response.status == 200 && resumable => {
-                let ignored = response.headers.get(IGNORED_HEADER);
+        match handle_of(response.headers()) {
+            Some(handle) if response.status().as_u16() == 200 && resumable => {
+                let ignored = response.headers().get(IGNORED_HEADER);
                 let ignored = ignored.and_then(|names| Some(names.to_str().ok()?.to_owned()));
                 let path = Path::Sse(Box::new(SsePath::new(response)));
                 let answer = Answer::start(self, handle, path, 0);
@@ -297,14 +298,18 @@ impl Client {
         &self,
         request: &Request,
         body: Bytes,
-    ) -> Result<crate::http::Response, ClientError> {
-        let mut headers = request.headers.clone();
+    ) -> Result<HttpResponse, ClientError> {
+        let mut message = json_request(request.method.clone(), &request.path, body)?;
+        let headers = message.headers_mut();
+        for (name, value) in &request.headers {
+            headers.insert(name, value.clone());
+        }
+        // The key is the client's or the request's own, never one that was passed along.
         headers.remove("authorization");
         if let Some(key) = &request.key {
-            headers.insert("authorization", crate::http::bearer(key)?);
+            headers.insert("authorization", bearer(key)?);
         }
-        let (method, path) = (request.method.clone(), request.path.as_str());
-        self.0.http.send_with(method, path, &headers, body, HttpTransport::default()).await
+        Ok(self.0.http.send(message).await?)
     }
 
     /// Ends an answer that nobody reads any more (S-5.3), if the server can be told.
@@ -482,13 +487,14 @@ impl Client {
         if let (false, Some(offer)) = (anew, *known) {
             return Ok(offer);
         }
-        let offer = match self.0.http.get(offer::PATH, offer::MAX_BYTES).await {
-            // Some servers answer every path with a page.
-            Ok(json) => Offer::parse(&json).ok(),
-            Err(ClientError::Refused { status: 400..=499, .. }) => None,
-            Err(ClientError::Refused { .. } | ClientError::TooLarge { .. }) => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let offer =
+            match self.0.http.get(offer::PATH, offer::MAX_BYTES).await.map_err(ClientError::from) {
+                // Some servers answer every path with a page.
+                Ok(json) => Offer::parse(&json).ok(),
+                Err(ClientError::Refused { status: 400..=499, .. }) => None,
+                Err(ClientError::Refused { .. } | ClientError::TooLarge { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            };
         *known = Some(offer);
         Ok(offer)
     }

@@ -1,5 +1,7 @@
 //! What can go wrong between a request and the end of its answer.
 
+use loquent_openai::HttpError;
+use loquent_openai::chunk::ChunkError;
 use loquent_proto::sse::SseError;
 
 /// Every failure of this crate. The variants tell whose fault it was.
@@ -13,6 +15,9 @@ pub enum ClientError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// The API key has characters that an HTTP header cannot have.
+    #[error("the API key has characters that an HTTP header cannot have")]
+    ApiKey,
     /// No connection could be made.
     #[error("cannot connect to {authority}: {reason}")]
     Connect {
@@ -60,6 +65,30 @@ pub enum ClientError {
         /// The limit in bytes.
         limit_bytes: usize,
     },
+}
+
+impl From<HttpError> for ClientError {
+    fn from(error: HttpError) -> Self {
+        match error {
+            HttpError::Url { url, reason } => Self::Url { url, reason },
+            HttpError::ApiKey => Self::ApiKey,
+            HttpError::Tls(reason) => Self::Tls(reason),
+            HttpError::Connect { authority, reason } => Self::Connect { authority, reason },
+            HttpError::Broken { reason, .. } => Self::Broken(reason),
+            HttpError::Refused { status, retry_after_s, message } => {
+                Self::Refused { status, retry_after_s, message }
+            }
+            HttpError::TooLarge { limit_bytes } => {
+                Self::TooLarge { what: "an answer", limit_bytes }
+            }
+        }
+    }
+}
+
+impl From<ChunkError> for ClientError {
+    fn from(error: ChunkError) -> Self {
+        Self::Malformed(error.to_string())
+    }
 }
 
 impl From<SseError> for ClientError {

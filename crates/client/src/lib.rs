@@ -3,10 +3,10 @@
 //! [`Client`] asks a Loquent server by QUIC, or by HTTP where that does not get through,
 //! and reads an [`Answer`] exactly once across lost packets, lost connections and new
 //! addresses (`spec/session.md`). Below it, and for any other server: [`loquent_proto::sse`]
-//! parses event streams, [`http`] speaks HTTP/1.1 over kept-alive connections, [`openai`]
-//! puts the two together. An answer counts as complete only when its finish arrived.
+//! parses event streams, [`loquent_openai`] sends HTTP/1.1 requests over pooled connections and
+//! reads chunks, [`openai`] puts them together. An answer counts as complete only when its
+//! finish arrived.
 
-pub mod http;
 pub mod openai;
 pub mod reply;
 

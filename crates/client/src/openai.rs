@@ -9,9 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use crate::ClientError;
-use crate::http::{HttpClient, Response, Transport, Wire};
+use loquent_openai::WireCounts;
+use loquent_openai::chunk::{ChunkEvent, ReportedUsage, error_message};
+use loquent_openai::http::{ConnectionOptions, HttpClient, HttpResponse, json_request, refusal};
+use loquent_proto::Delta;
+use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::sse::Parser;
+
+use crate::ClientError;
 
 /// Limit of one event, in bytes: far above any delta, usage and timings included.
 const MAX_EVENT_BYTES: usize = 4 << 20;
@@ -31,15 +36,6 @@ pub enum Prompt {
     Tokens(Vec<u32>),
 }
 
-/// How many tokens the server may merge into one chunk (Loquent's own parameter).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamInterval {
-    /// By backlog.
-    Auto,
-    /// At most this many tokens; at least 1.
-    Tokens(u32),
-}
-
 /// One streaming completion request. `None` leaves a parameter to the server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generate {
@@ -55,7 +51,7 @@ pub struct Generate {
     pub seed: Option<u64>,
     /// Generate `max_tokens` whatever the model says.
     pub ignore_eos: bool,
-    /// Tokens per chunk.
+    /// How many tokens the server may merge into one chunk (Loquent's own parameter).
     pub stream_interval: Option<StreamInterval>,
     /// Ask for `loquent_timings` in the last chunk.
     pub include_timings: bool,
@@ -96,7 +92,7 @@ impl Generate {
         }
         match self.stream_interval {
             Some(StreamInterval::Auto) => body["stream_interval"] = json!("auto"),
-            Some(StreamInterval::Tokens(tokens)) => body["stream_interval"] = json!(tokens),
+            Some(StreamInterval::Every(tokens)) => body["stream_interval"] = json!(tokens),
             None => {}
         }
         if self.include_timings {
@@ -157,9 +153,9 @@ pub struct ServerTimings {
     pub flush_us: Vec<(f64, f64)>,
 }
 
-/// What one chunk adds to the answer.
+/// What one chunk adds to the answer, all its choices together.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Delta {
+pub struct ChunkSummary {
     /// Text: content, reasoning and tool-call arguments in the order they came.
     pub text: String,
     /// Why the answer ended.
@@ -176,82 +172,93 @@ pub struct Arrival {
     /// When the bytes that completed the chunk were read.
     pub at: Instant,
     /// What the chunk adds.
-    pub delta: Delta,
+    pub delta: ChunkSummary,
     /// What the answer has cost on the wire until then.
-    pub wire: Wire,
+    pub wire: WireCounts,
 }
 
-#[derive(Deserialize)]
-struct Chunk {
-    choices: Option<Vec<Choice>>,
-    usage: Option<Usage>,
-    error: Option<Value>,
-    loquent_timings: Option<Box<ServerTimings>>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    delta: Option<ChatDelta>,
-    text: Option<String>,
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ChatDelta {
-    content: Option<String>,
-    reasoning_content: Option<String>,
-    reasoning: Option<String>,
-    tool_calls: Option<Vec<ToolCall>>,
-}
-
-#[derive(Deserialize)]
-struct ToolCall {
-    function: Option<ToolFunction>,
-}
-
-#[derive(Deserialize)]
-struct ToolFunction {
-    arguments: Option<String>,
+impl From<ReportedUsage> for Usage {
+    fn from(reported: ReportedUsage) -> Self {
+        let ReportedUsage { prompt_tokens, completion_tokens, .. } = reported;
+        Self { prompt_tokens, completion_tokens }
+    }
 }
 
 /// Parses the data of one event; `None` stands for `[DONE]`.
-pub fn parse_chunk(data: &[u8]) -> Result<Option<Delta>, ClientError> {
-    if data == b"[DONE]" {
-        return Ok(None);
+///
+/// # Errors
+/// [`ClientError::Stream`] for an error that the server reports, [`ClientError::Malformed`] for
+/// what is not a chunk.
+pub fn parse_chunk(data: &[u8]) -> Result<Option<ChunkSummary>, ClientError> {
+    let chunk = match ChunkEvent::parse(data)? {
+        ChunkEvent::Done => return Ok(None),
+        ChunkEvent::Failed(error) => return Err(ClientError::Stream(error_message(&error))),
+        ChunkEvent::Chunk(chunk) => *chunk,
+    };
+    let usage = chunk.usage.map(Usage::from);
+    let mut summary = ChunkSummary { usage, ..ChunkSummary::default() };
+    for delta in chunk.deltas {
+        summary.append(delta)?;
     }
-    let chunk: Chunk = serde_json::from_slice(data)
-        .map_err(|error| ClientError::Malformed(format!("a chunk is not valid JSON: {error}")))?;
-    if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
-        let message = error.get("message").and_then(Value::as_str);
-        let text = message.map_or_else(|| error.to_string(), str::to_owned);
-        return Err(ClientError::Stream(text.chars().take(300).collect()));
-    }
-    let mut delta =
-        Delta { usage: chunk.usage, timings: chunk.loquent_timings, ..Delta::default() };
-    for choice in chunk.choices.unwrap_or_default() {
-        append_choice(&mut delta, choice);
-    }
-    Ok(Some(delta))
+    Ok(Some(summary))
 }
 
-fn append_choice(into: &mut Delta, choice: Choice) {
-    let mut append = |text: Option<String>| match text {
-        Some(text) if into.text.is_empty() => into.text = text,
-        Some(text) => into.text.push_str(&text),
-        None => {}
-    };
-    append(choice.text);
-    if let Some(delta) = choice.delta {
-        append(delta.reasoning_content);
-        append(delta.reasoning);
-        append(delta.content);
-        for call in delta.tool_calls.into_iter().flatten() {
-            append(call.function.and_then(|function| function.arguments));
+impl ChunkSummary {
+    fn append(&mut self, delta: Delta) -> Result<(), ClientError> {
+        match delta {
+            Delta::Text { text, .. }
+            | Delta::Reasoning { text, .. }
+            | Delta::ToolCall { arguments: text, .. } => self.append_text(text),
+            Delta::Finish { reason, .. } => self.finish_reason = Some(reason),
+            Delta::Other { json, .. } => return self.append_others(&json),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The usual chunk has one piece, whose allocation is taken over.
+    fn append_text(&mut self, text: String) {
+        if self.text.is_empty() {
+            self.text = text;
+        } else {
+            self.text.push_str(&text);
         }
     }
-    if choice.finish_reason.is_some() {
-        into.finish_reason = choice.finish_reason;
+
+    /// Members that the chunk reader does not know: our own timings, and reasoning under the
+    /// name that vLLM and OpenRouter give it.
+    fn append_others(&mut self, json: &str) -> Result<(), ClientError> {
+        let others: OtherMembers = serde_json::from_str(json)
+            .map_err(|error| ClientError::Malformed(format!("a chunk's members: {error}")))?;
+        if others.loquent_timings.is_some() {
+            self.timings = others.loquent_timings;
+        }
+        for choice in others.choices {
+            if let Some(Value::String(text)) = choice.delta.reasoning {
+                self.append_text(text);
+            }
+        }
+        Ok(())
     }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OtherMembers {
+    loquent_timings: Option<Box<ServerTimings>>,
+    choices: Vec<OtherChoice>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OtherChoice {
+    delta: OtherDelta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OtherDelta {
+    reasoning: Option<Value>,
 }
 
 /// Where a stream stands.
@@ -267,7 +274,7 @@ enum Progress {
 
 /// An answer that is arriving.
 pub struct AnswerStream {
-    response: Response,
+    response: HttpResponse,
     parser: Parser,
     ready: VecDeque<Arrival>,
     progress: Progress,
@@ -277,7 +284,7 @@ pub struct AnswerStream {
 
 impl AnswerStream {
     /// Reads the body of `response` as an answer.
-    pub fn new(response: Response) -> AnswerStream {
+    pub fn new(response: HttpResponse) -> AnswerStream {
         AnswerStream {
             response,
             parser: Parser::new(MAX_EVENT_BYTES),
@@ -291,6 +298,11 @@ impl AnswerStream {
     /// The next chunk; `None` when the answer is complete, that is after its finish.
     /// A connection that ends before is an error, even if it ends cleanly.
     /// Cancelling it loses nothing.
+    ///
+    /// # Errors
+    /// [`ClientError::Stream`] if the server reports an error, [`ClientError::Truncated`] or
+    /// [`ClientError::Broken`] if the answer breaks off, [`ClientError::Malformed`] or
+    /// [`ClientError::TooLarge`] for events that cannot be read.
     pub async fn next(&mut self) -> Result<Option<Arrival>, ClientError> {
         loop {
             if let Some(arrival) = self.ready.pop_front() {
@@ -303,7 +315,7 @@ impl AnswerStream {
                 self.drain().await;
                 return Ok(None);
             }
-            match self.response.frame().await? {
+            match self.response.body_mut().piece().await? {
                 Some(piece) => self.handle_piece(&piece, Instant::now()),
                 None if self.progress == Progress::Open => return Err(ClientError::Truncated),
                 None => {
@@ -325,12 +337,12 @@ impl AnswerStream {
     }
 
     /// What the answer has cost on the wire so far.
-    pub fn wire(&self) -> Wire {
-        self.response.wire()
+    pub fn wire(&self) -> WireCounts {
+        self.response.body().wire()
     }
 
     fn handle_piece(&mut self, piece: &Bytes, now: Instant) {
-        let wire = self.response.wire();
+        let wire = self.response.body().wire();
         let AnswerStream { parser, ready, progress, failure, .. } = self;
         let pushed = parser.push(piece, |event| {
             if *progress == Progress::Done || failure.is_some() {
@@ -357,27 +369,34 @@ impl AnswerStream {
 
     /// Reads to the end of the body, so that the connection can be used again.
     async fn drain(&mut self) {
-        let to_end = async { while let Ok(Some(_)) = self.response.frame().await {} };
+        let to_end = async { while let Ok(Some(_)) = self.response.body_mut().piece().await {} };
         // A body that does not end only costs us its connection.
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, to_end).await;
     }
 }
 
 /// Sends `request` and waits for the head of its answer.
+///
+/// # Errors
+/// Why the server cannot be reached, or [`ClientError::Refused`].
 pub async fn generate(
     client: &HttpClient,
     request: &Generate,
-    transport: Transport,
+    options: ConnectionOptions,
 ) -> Result<AnswerStream, ClientError> {
     let body = Bytes::from(request.body().to_string());
-    let response = client.send(Method::POST, request.path(), body, transport).await?;
-    if response.status != 200 {
-        return Err(response.into_refusal().await);
+    let request = json_request(Method::POST, request.path(), body)?;
+    let response = client.send_with(request, options).await?;
+    if response.status().as_u16() != 200 {
+        return Err(refusal(response).await.into());
     }
     Ok(AnswerStream::new(response))
 }
 
 /// The names of the models that the server offers.
+///
+/// # Errors
+/// Why the server cannot be reached or refuses, or [`ClientError::Malformed`].
 pub async fn models(client: &HttpClient) -> Result<Vec<String>, ClientError> {
     #[derive(Deserialize)]
     struct Model {
@@ -395,6 +414,9 @@ pub async fn models(client: &HttpClient) -> Result<Vec<String>, ClientError> {
 
 /// Token ids of `text`, by `POST /tokenize`. vLLM's field is `prompt`, llama-server's
 /// is `content`; both are sent, each with its switch for special tokens.
+///
+/// # Errors
+/// Why the server cannot be reached or refuses, or [`ClientError::Malformed`].
 pub async fn tokenize(
     client: &HttpClient,
     model: &str,
@@ -421,6 +443,8 @@ pub async fn tokenize(
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use super::*;
 
     fn request(prompt: Prompt) -> Generate {
@@ -437,7 +461,7 @@ mod tests {
         }
     }
 
-    fn delta(data: &str) -> Delta {
+    fn delta(data: &str) -> ChunkSummary {
         parse_chunk(data.as_bytes()).unwrap().expect("a chunk, not [DONE]")
     }
 
@@ -446,7 +470,7 @@ mod tests {
         let mut asked = request(Prompt::Tokens(vec![1, 2]));
         asked.seed = Some(5);
         asked.ignore_eos = true;
-        asked.stream_interval = Some(StreamInterval::Tokens(8));
+        asked.stream_interval = Some(StreamInterval::Every(NonZeroU32::new(8).unwrap()));
         asked.include_timings = true;
         asked.extra.insert("max_tokens".into(), json!(4));
         let expected = json!({

@@ -4,10 +4,10 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use loquent_openai::http::{HttpResponse, refusal_of};
 use loquent_proto::headers::HOP_BY_HOP;
 
 use crate::ClientError;
-use crate::http::Response;
 use crate::link::{Link, MessageStream};
 use crate::memory::Transport;
 use crate::message::{Kind, ResponseHead};
@@ -22,15 +22,15 @@ pub struct Reply {
 }
 
 enum Body {
-    Http(Box<Response>),
+    Http(Box<HttpResponse>),
     /// The link is held so that it counts as used.
     Quic(Box<MessageStream>, Link),
 }
 
 impl Reply {
-    pub(crate) fn by_http(response: Response) -> Reply {
-        let headers = end_to_end(&response.headers);
-        Reply { status: response.status, headers, body: Body::Http(Box::new(response)) }
+    pub(crate) fn by_http(response: HttpResponse) -> Reply {
+        let headers = end_to_end(response.headers());
+        Reply { status: response.status().as_u16(), headers, body: Body::Http(Box::new(response)) }
     }
 
     pub(crate) fn by_quic(head: &ResponseHead, stream: MessageStream, link: Link) -> Reply {
@@ -47,7 +47,7 @@ impl Reply {
     }
 
     /// The response itself, if it came by HTTP.
-    pub fn into_http(self) -> Option<Response> {
+    pub fn into_http(self) -> Option<HttpResponse> {
         match self.body {
             Body::Http(response) => Some(*response),
             Body::Quic(..) => None,
@@ -60,7 +60,7 @@ impl Reply {
     /// A body that breaks off (S-3.2): what came is not all of it.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
         let stream = match &mut self.body {
-            Body::Http(response) => return response.frame().await,
+            Body::Http(response) => return Ok(response.body_mut().piece().await?),
             Body::Quic(stream, _link) => stream,
         };
         match stream.incoming.next().await? {
@@ -91,7 +91,7 @@ impl Reply {
     /// The error that a status other than 200 stands for.
     pub async fn into_refusal(mut self) -> ClientError {
         let body = self.read_all(64 * 1024).await.unwrap_or_default();
-        crate::http::refusal(self.status, &self.headers, &body)
+        refusal_of(self.status, &self.headers, &body).into()
     }
 }
 

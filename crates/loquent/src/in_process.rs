@@ -14,8 +14,9 @@ use futures_util::stream;
 use loquent_bench::Target;
 use loquent_bench::target::{ArrivalStream, RequestFailure};
 use loquent_client::ClientError;
-use loquent_client::http::{BoxFuture, Transport, Wire};
-use loquent_client::openai::{self, Arrival, Delta, Generate};
+use loquent_client::openai::{self, Arrival, ChunkSummary, Generate};
+use loquent_openai::http::ConnectionOptions;
+use loquent_openai::{BoxFuture, WireCounts};
 use loquent_proto::coalesce::StreamInterval;
 use loquent_server::{
     Answering, ApiError, Clock, Endpoint, Flush, LoadedEngine, Metrics, Prompt, Request, Service,
@@ -137,7 +138,7 @@ impl Target for ServiceTarget {
     fn submit(
         &self,
         request: Generate,
-        _: Transport,
+        _: ConnectionOptions,
     ) -> BoxFuture<'_, Result<ArrivalStream, RequestFailure>> {
         Box::pin(async move {
             let answering = self.answer(request).await.map_err(|error| self.refusal(&error))?;
@@ -169,7 +170,7 @@ async fn read(reading: Reading) -> Option<(Result<Arrival, RequestFailure>, Read
     let mut answering = reading?;
     let flush = answering.next_flush().await;
     let at = Instant::now();
-    let arrived = |delta| Ok(Arrival { at, delta, wire: Wire::default() });
+    let arrived = |delta| Ok(Arrival { at, delta, wire: WireCounts::default() });
     match flush {
         Some(flush) => match delta(flush) {
             Ok(delta) => Some((arrived(delta), Some(answering))),
@@ -184,7 +185,7 @@ fn broken(error: &ApiError) -> RequestFailure {
     ClientError::Stream(error.to_string()).into()
 }
 
-fn delta(flush: Flush) -> Result<Delta, ApiError> {
+fn delta(flush: Flush) -> Result<ChunkSummary, ApiError> {
     let reason = flush.end.map(|end| end.reason);
     if let Some(error) = reason.as_ref().and_then(|reason| reason.error()) {
         return Err(error);
@@ -192,12 +193,12 @@ fn delta(flush: Flush) -> Result<Delta, ApiError> {
     let finish_reason = reason.and_then(|reason| reason.name().map(str::to_owned));
     let mut text = flush.reasoning + &flush.text;
     flush.calls.iter().for_each(|call| text.push_str(&call.arguments));
-    Ok(Delta { text, finish_reason, ..Delta::default() })
+    Ok(ChunkSummary { text, finish_reason, ..ChunkSummary::default() })
 }
 
 /// What a stream's usage chunk carries.
-fn last_delta(answering: &Answering) -> Result<Delta, RequestFailure> {
-    let mut delta = Delta::default();
+fn last_delta(answering: &Answering) -> Result<ChunkSummary, RequestFailure> {
+    let mut delta = ChunkSummary::default();
     if answering.stream.include_usage {
         let usage = answering.usage();
         delta.usage = Some(openai::Usage {

@@ -14,8 +14,10 @@ use loquent_bench::Target;
 use loquent_bench::http_target::HttpTarget;
 use loquent_bench::record::{ChunkMark, RequestOutcome, RequestRecord, RequestRole};
 use loquent_bench::target::{FailureKind, RequestFailure};
-use loquent_client::http::{BaseUrl, HttpClient, Transport};
-use loquent_client::openai::{Delta, Generate, Prompt, StreamInterval, Usage};
+use loquent_client::openai::{ChunkSummary, Generate, Prompt, Usage};
+use loquent_openai::BaseUrl;
+use loquent_openai::http::{ConnectionOptions, HttpClient};
+use loquent_proto::coalesce::StreamInterval;
 use serde_json::{Map, Value, json};
 
 #[derive(Parser)]
@@ -51,17 +53,20 @@ fn request(index: usize, tokens: u32) -> Generate {
 }
 
 /// All deltas of one answer.
-async fn deltas(target: &dyn Target, request: Generate) -> Result<Vec<Delta>, RequestFailure> {
-    let answer = target.submit(request, Transport::default()).await?;
+async fn deltas(
+    target: &dyn Target,
+    request: Generate,
+) -> Result<Vec<ChunkSummary>, RequestFailure> {
+    let answer = target.submit(request, ConnectionOptions::default()).await?;
     let arrivals: Vec<_> = answer.collect().await;
     arrivals.into_iter().map(|arrival| Ok(arrival?.delta)).collect()
 }
 
-fn text(deltas: &[Delta]) -> String {
+fn text(deltas: &[ChunkSummary]) -> String {
     deltas.iter().map(|delta| delta.text.as_str()).collect()
 }
 
-fn usage(deltas: &[Delta]) -> Usage {
+fn usage(deltas: &[ChunkSummary]) -> Usage {
     deltas.iter().find_map(|delta| delta.usage).expect("the server counts tokens")
 }
 
@@ -121,7 +126,7 @@ async fn sixty_four_at_once_get_what_the_server_gives_each() {
 async fn both_sides_of_a_request_are_joined() {
     let engine = open(&["--simulate", "1000"]).await;
     let mut asked = request(0, 40);
-    asked.stream_interval = Some(StreamInterval::Tokens(8));
+    asked.stream_interval = Some(StreamInterval::Every(8.try_into().unwrap()));
     let answer = deltas(&*engine.target(), asked).await.unwrap();
     let record = RequestRecord {
         index: 0,
@@ -158,7 +163,7 @@ async fn refusals_are_the_servers() {
     let refused = deltas(&*target, wrong).await.unwrap_err();
     assert_eq!((refused.kind, refused.status), (FailureKind::Refused, Some(400)));
     assert!(refused.message.contains("temperature"), "{}", refused.message);
-    let running = target.submit(request(1, 1000), Transport::default()).await.unwrap();
+    let running = target.submit(request(1, 1000), ConnectionOptions::default()).await.unwrap();
     let refused = deltas(&*target, request(2, 1)).await.unwrap_err();
     assert_eq!((refused.kind, refused.status), (FailureKind::Overloaded, Some(429)));
     assert!(refused.retry_after_s.is_some());
@@ -172,7 +177,7 @@ async fn refusals_are_the_servers() {
 async fn an_engine_that_stops_fails_its_answers() {
     let engine = open(&["--simulate", "10"]).await;
     let target = engine.target();
-    let mut running = target.submit(request(0, 1000), Transport::default()).await.unwrap();
+    let mut running = target.submit(request(0, 1000), ConnectionOptions::default()).await.unwrap();
     assert!(running.next().await.unwrap().is_ok());
     tokio::time::timeout(Duration::from_secs(30), engine.close()).await.unwrap();
     let rest: Vec<_> = running.collect().await;

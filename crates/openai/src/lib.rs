@@ -1,4 +1,20 @@
 //! Client of any OpenAI-compatible server: pooled HTTP/1.1 with TLS, and the reader of its
 //! chunks.
+//!
+//! [`http::HttpClient`] sends requests to one server; [`chunk::ChunkEvent`] reads the events of
+//! a streamed completion. Event streams are cut into events by [`loquent_proto::sse`].
 
 pub mod chunk;
+pub mod http;
+pub mod tls;
+
+mod base_url;
+mod dial;
+mod error;
+mod exchange;
+mod metered;
+
+pub use base_url::BaseUrl;
+pub use dial::{BoxFuture, Dial, Io};
+pub use error::{HttpError, causes};
+pub use metered::WireCounts;

@@ -13,6 +13,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use loquent_infer::remote::RemoteStages;
+use loquent_openai::BaseUrl;
+use loquent_openai::http::HttpClient;
 use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{
     Span as _, SpanBuilder, SpanKind, Status, TraceContextExt, Tracer as _, TracerProvider as _,
@@ -30,7 +32,6 @@ use crate::api::request::Endpoint;
 use crate::clock::Clock;
 use crate::flush::CompletionTimings;
 use crate::trace_context::TraceParent;
-use crate::upstream::http_client::{HttpClient, Origin};
 use crate::usage::Usage;
 
 /// Where the collector takes traces, below its base URL.
@@ -80,9 +81,9 @@ impl Telemetry {
         clock: Clock,
         stages: Option<Arc<dyn RemoteStages>>,
     ) -> anyhow::Result<Arc<Self>> {
-        let origin = Origin::parse(endpoint)?.without_suffix(TRACES_PATH);
+        let base = BaseUrl::parse(endpoint)?.without_suffix(TRACES_PATH);
         let url = format!("http://collector{TRACES_PATH}");
-        let client = HttpClient::new(origin)?;
+        let client = HttpClient::new(base, None)?;
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_http()
             .with_endpoint(url)

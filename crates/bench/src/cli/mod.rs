@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use loquent_client::http::{BaseUrl, HttpClient};
+use loquent_openai::BaseUrl;
+use loquent_openai::http::HttpClient;
 
 pub use self::workload::WorkloadArgs;
 use crate::BenchError;

@@ -1,11 +1,12 @@
 //! Options that describe a load: what is sent, when, and where the results go.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use loquent_client::openai::StreamInterval;
+use loquent_proto::coalesce::StreamInterval;
 use serde_json::{Map, Value};
 
 use super::disturbances::DisturbanceArgs;
@@ -302,13 +303,12 @@ impl GenerationArgs {
     fn intervals(&self, preset: &PresetValues) -> Result<Vec<Option<StreamInterval>>, BenchError> {
         if self.stream_interval.is_empty() {
             return Ok(one_or_all(&preset.stream_intervals)
-                .map(|tokens| tokens.map(StreamInterval::Tokens))
+                .map(|tokens| tokens.and_then(NonZeroU32::new).map(StreamInterval::Every))
                 .collect());
         }
         let parse = |text: &String| match text.parse() {
-            _ if text == "auto" => Ok(Some(StreamInterval::Auto)),
-            Ok(tokens @ 1..) => Ok(Some(StreamInterval::Tokens(tokens))),
-            _ => refuse("--stream-interval must be a number of at least 1, or auto"),
+            Ok(interval) => Ok(Some(interval)),
+            Err(_) => refuse("--stream-interval must be a number of at least 1, or auto"),
         };
         self.stream_interval.iter().map(parse).collect()
     }
@@ -359,7 +359,7 @@ fn label(cases: &mut [LoadCase]) {
         }
         match case.stream_interval {
             Some(StreamInterval::Auto) if by_interval => parts.push("interval auto".into()),
-            Some(StreamInterval::Tokens(n)) if by_interval => parts.push(format!("interval {n}")),
+            Some(StreamInterval::Every(n)) if by_interval => parts.push(format!("interval {n}")),
             _ => {}
         }
         if by_extras {

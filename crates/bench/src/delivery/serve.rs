@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use futures_util::future::try_join_all;
 use http::Method;
-use loquent_client::http::{BaseUrl, HttpClient, Transport as HttpTransport};
 use loquent_client::openai::{self, Generate, Prompt, ServerTimings};
 use loquent_client::{Asked, Client, Config, Request, Transport};
+use loquent_openai::BaseUrl;
+use loquent_openai::http::{ConnectionOptions, HttpClient};
 use loquent_proto::Delta;
 use tokio::sync::oneshot;
 
@@ -239,7 +240,7 @@ async fn choose(
     for attempt in 0..MAX_TRIES {
         let prompt = format!("stream {session}, question {attempt}, tokens={tokens}");
         let request = question(&prompt, tokens);
-        let mut answer = openai::generate(client, &request, HttpTransport::default()).await?;
+        let mut answer = openai::generate(client, &request, ConnectionOptions::default()).await?;
         let mut plain = true;
         while let Some(arrival) = answer.next().await? {
             plain &= arrival.delta.text.is_ascii();
@@ -406,7 +407,7 @@ async fn read_events(
     question: &Generate,
     seen: &mut Seen<'_>,
 ) -> anyhow::Result<()> {
-    let mut answer = openai::generate(client, question, HttpTransport::default()).await?;
+    let mut answer = openai::generate(client, question, ConnectionOptions::default()).await?;
     while let Some(arrival) = answer.next().await? {
         if !arrival.delta.text.is_empty() {
             seen.note(1, arrival.at.into());

@@ -13,7 +13,7 @@ use super::step::chunk_error;
 use super::{Content, Driver, Item, Outcome, Step};
 use crate::ClientError;
 use crate::client::Client;
-use crate::http::{Response, Transport};
+use loquent_openai::http::{HttpResponse, json_request, refusal};
 
 /// Longest event, in bytes.
 const MAX_EVENT_BYTES: usize = 4 << 20;
@@ -30,13 +30,13 @@ pub(crate) fn handle_of(headers: &HeaderMap) -> Option<AnswerHandle> {
 
 /// A response whose body is the answer.
 pub(crate) struct SsePath {
-    response: Response,
+    response: HttpResponse,
     parser: Parser,
 }
 
 impl SsePath {
     /// Reads the body of `response` as events.
-    pub(crate) fn new(response: Response) -> SsePath {
+    pub(crate) fn new(response: HttpResponse) -> SsePath {
         SsePath { response, parser: Parser::new(MAX_EVENT_BYTES) }
     }
 
@@ -49,23 +49,16 @@ impl SsePath {
         handle: AnswerHandle,
         offset: u64,
     ) -> Result<SsePath, ClientError> {
-        let mut headers = HeaderMap::new();
-        let token = HeaderValue::try_from(handle.token_hex()).expect("hex digits");
-        headers.insert(TOKEN_HEADER, token);
-        headers.insert("last-event-id", HeaderValue::from(offset));
         let path = format!("/v1/streams/{}", handle.id_hex());
-        let sending = client.http().send_with(
-            Method::GET,
-            &path,
-            &headers,
-            Bytes::new(),
-            Transport::default(),
-        );
-        let response = sending.await?;
-        match response.status {
+        let mut request = json_request(Method::GET, &path, Bytes::new())?;
+        let token = HeaderValue::try_from(handle.token_hex()).expect("hex digits");
+        request.headers_mut().insert(TOKEN_HEADER, token);
+        request.headers_mut().insert("last-event-id", HeaderValue::from(offset));
+        let response = client.http().send(request).await?;
+        match response.status().as_u16() {
             200 => Ok(SsePath::new(response)),
             404 => Err(ClientError::Gone),
-            _ => Err(response.into_refusal().await),
+            _ => Err(refusal(response).await.into()),
         }
     }
 }
@@ -121,12 +114,12 @@ impl Driver {
                     }
                     heard = Instant::now(); // The reader was slow, not the server.
                 }
-                piece = path.response.frame(), if ready => {
+                piece = path.response.body_mut().piece(), if ready => {
                     heard = Instant::now();
                     match piece {
                         Ok(Some(piece)) => end = self.handle_piece(path, &piece),
                         Ok(None) => return Outcome::Lost(ClientError::Truncated),
-                        Err(error) => return Outcome::Lost(error),
+                        Err(error) => return Outcome::Lost(error.into()),
                     }
                 }
                 () = link_up.came_up(), if ready => return Outcome::Upgrade,

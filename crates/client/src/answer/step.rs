@@ -1,9 +1,8 @@
 //! What an answer says, step by step, whichever way it came.
 
 use bytes::Bytes;
+use loquent_openai::chunk::{ChunkEvent, error_message};
 use loquent_proto::Delta;
-use serde::Deserialize;
-use serde_json::Value;
 
 use crate::ClientError;
 
@@ -44,127 +43,30 @@ impl Step {
 
 /// The message of an error event, `data: {"error": …}`.
 pub(crate) fn chunk_error(data: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Failed {
-        error: Option<Value>,
-    }
+    // Nearly every event passes through unread; only one that may be an error is parsed.
     memchr::memmem::find(data, b"\"error\"")?;
-    let failed: Failed = serde_json::from_slice(data).ok()?;
-    let error = failed.error.filter(|error| !error.is_null())?;
-    let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
-    Some(message.chars().take(300).collect())
-}
-
-#[derive(Deserialize)]
-struct Chunk {
-    #[serde(default)]
-    choices: Vec<Choice>,
-    usage: Option<Usage>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    #[serde(default)]
-    index: u32,
-    delta: Option<ChatDelta>,
-    text: Option<String>,
-    finish_reason: Option<String>,
-    logprobs: Option<Value>,
-}
-
-#[derive(Default, Deserialize)]
-struct ChatDelta {
-    content: Option<String>,
-    reasoning_content: Option<String>,
-    #[serde(default)]
-    tool_calls: Vec<ToolCall>,
-}
-
-#[derive(Deserialize)]
-struct ToolCall {
-    #[serde(default)]
-    index: u32,
-    id: Option<String>,
-    function: Option<Function>,
-}
-
-#[derive(Default, Deserialize)]
-struct Function {
-    name: Option<String>,
-    arguments: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Usage {
-    #[serde(default)]
-    prompt_tokens: u64,
-    #[serde(default)]
-    completion_tokens: u64,
-    prompt_tokens_details: Option<Value>,
-    completion_tokens_details: Option<Value>,
+    match ChunkEvent::parse(data) {
+        Ok(ChunkEvent::Failed(error)) => Some(error_message(&error)),
+        _ => None,
+    }
 }
 
 /// The records that a chunk stands for (S-6.2, read backwards). A chunk does not say how
-/// many tokens it stands for: one is assumed.
+/// many tokens it stands for: one is assumed for each choice in it.
 ///
 /// # Errors
-/// [`ClientError::Malformed`].
+/// [`ClientError::Malformed`] if `data` is neither a chunk, an error nor `[DONE]`.
 pub fn chunk_deltas(data: &[u8]) -> Result<Vec<Delta>, ClientError> {
-    if data == b"[DONE]" {
-        return Ok(vec![Delta::Done]);
-    }
-    let chunk: Chunk = serde_json::from_slice(data)
-        .map_err(|error| ClientError::Malformed(format!("a chunk is not valid: {error}")))?;
-    let mut deltas = Vec::new();
-    if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
-        let text = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
-        deltas.push(Delta::Error { code: text("code"), message: text("message") });
-    }
-    for choice in chunk.choices {
-        choice_deltas(choice, &mut deltas);
-    }
-    if let Some(usage) = chunk.usage {
-        let detail = |details: &Option<Value>, name: &str| {
-            details.as_ref().and_then(|details| details[name].as_u64()).unwrap_or(0)
-        };
-        deltas.push(Delta::Usage {
-            prompt: usage.prompt_tokens,
-            completion: usage.completion_tokens,
-            cached: detail(&usage.prompt_tokens_details, "cached_tokens"),
-            reasoning: detail(&usage.completion_tokens_details, "reasoning_tokens"),
-        });
-    }
-    Ok(deltas)
-}
-
-fn choice_deltas(one: Choice, deltas: &mut Vec<Delta>) {
-    let choice = one.index;
-    if let Some(logprobs) = one.logprobs.filter(|value| !value.is_null()) {
-        deltas.push(Delta::Logprobs { choice, json: logprobs.to_string() });
-    }
-    let delta = one.delta.unwrap_or_default();
-    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-    if let Some(text) = given(delta.reasoning_content) {
-        deltas.push(Delta::Reasoning { choice, tokens: 1, text });
-    }
-    for text in [given(delta.content), given(one.text)].into_iter().flatten() {
-        deltas.push(Delta::Text { choice, tokens: 1, text });
-    }
-    for call in delta.tool_calls {
-        let function = call.function.unwrap_or_default();
-        deltas.push(Delta::ToolCall {
-            choice,
-            index: call.index,
-            tokens: 1,
-            id: call.id.unwrap_or_default(),
-            name: function.name.unwrap_or_default(),
-            arguments: function.arguments.unwrap_or_default(),
-        });
-    }
-    if let Some(reason) = one.finish_reason {
-        deltas.push(Delta::Finish { choice, reason });
-    }
+    let chunk = match ChunkEvent::parse(data)? {
+        ChunkEvent::Done => return Ok(vec![Delta::Done]),
+        ChunkEvent::Failed(error) => {
+            let code = error["code"].as_str().unwrap_or_default().to_owned();
+            return Ok(vec![Delta::Error { code, message: error_message(&error) }]);
+        }
+        ChunkEvent::Chunk(chunk) => *chunk,
+    };
+    let usage = chunk.usage.map(|usage| usage.to_delta());
+    Ok(chunk.deltas.into_iter().chain(usage).collect())
 }
 
 #[cfg(test)]
@@ -186,7 +88,7 @@ mod tests {
             Delta::ToolCall {
                 choice: 0,
                 index: 2,
-                tokens: 1,
+                tokens: 0,
                 id: "c".into(),
                 name: "f".into(),
                 arguments: "{".into(),

@@ -15,8 +15,8 @@ use std::future::Future;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 
 use anyhow::{Context, bail};
-use loquent_client::http::HttpClient;
 use loquent_client::{Client, Config, openai};
+use loquent_openai::http::HttpClient;
 
 pub use answer::{AnswerEnd, AskError, TimedAnswer};
 pub use commands::SlashCommand;

@@ -5,7 +5,6 @@
 //! All other requests, and errors, pass as they are.
 
 pub mod chunk;
-pub mod http_client;
 pub mod relay;
 
 use std::sync::Arc;
@@ -19,6 +18,8 @@ use http::{HeaderValue, Method, Request as HttpRequest, Uri};
 use http_body_util::{BodyExt, Limited};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
+use loquent_openai::http::{HttpClient, ResponseBody, bearer};
+use loquent_openai::{BaseUrl, HttpError};
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
 use loquent_proto::headers::HOP_BY_HOP;
 use serde_json::{Map, Value, json};
@@ -34,13 +35,14 @@ use crate::flow::{Inflow, flow};
 use crate::metrics::Metrics;
 
 use chunk::Envelope;
-use http_client::{Answer, HttpClient, HttpError, Origin};
 use relay::{Relay, Settings};
 
 /// Most completions of one streamed request.
 const MAX_CHOICES: u64 = 128;
 /// Largest error answer that is passed on.
 const MAX_ERROR_BYTES: usize = 1 << 20;
+/// How long connecting to the upstream may take: its clients wait meanwhile.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an upstream may take to say that it is there.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -97,13 +99,12 @@ impl Upstream {
     /// # Errors
     /// When the URL or the key is of no use.
     pub fn new(options: &UpstreamConfig, surroundings: UpstreamContext) -> anyhow::Result<Self> {
-        let origin = Origin::parse(&options.url)?.without_suffix("/v1");
-        let bearer = |key: &String| HeaderValue::from_str(&format!("Bearer {}", key.trim()));
-        let api_key = options.api_key.as_ref().map(bearer).transpose()?;
+        let base = BaseUrl::parse(&options.url)?;
+        let api_key = options.api_key.as_deref().map(bearer).transpose()?;
         let UpstreamContext { bounds, max_delay, first_byte_timeout, clock, metrics } =
             surroundings;
         Ok(Self {
-            client: HttpClient::new(origin)?,
+            client: HttpClient::new(base, None)?.with_connect_timeout(CONNECT_TIMEOUT),
             api_key,
             keeps_keys: options.keeps_keys,
             bounds,
@@ -117,7 +118,7 @@ impl Upstream {
 
     /// Host and port.
     pub fn authority(&self) -> &str {
-        self.client.origin().authority()
+        self.client.base().authority()
     }
 
     /// Breaks off all streams with an error.
@@ -196,7 +197,7 @@ impl Upstream {
     }
 
     /// Sends `request`; an answer that is no success becomes the error it is.
-    async fn ask(&self, request: HttpRequest<Bytes>) -> Result<Answer, ApiError> {
+    async fn ask(&self, request: HttpRequest<Bytes>) -> Result<ResponseBody, ApiError> {
         let response = self.client.send(request).await.map_err(unreachable)?;
         let (head, body) = response.into_parts();
         if head.status.is_success() {

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
+use loquent_openai::causes;
+use loquent_openai::http::ResponseBody;
 use loquent_proto::Micros;
 use loquent_proto::coalesce::Coalescer;
 use loquent_proto::sse::Parser;
 use tokio::sync::{oneshot, watch};
 
 use super::chunk::{self, Chunk, Envelope, Event};
-use super::http_client::{Answer, causes};
 use crate::admission::Permit;
 use crate::api::request::Endpoint;
 use crate::clock::Clock;
@@ -125,7 +126,7 @@ impl Relay {
     /// `shutdown` is set.
     pub async fn run(
         mut self,
-        asking: impl Future<Output = Result<Answer, ApiError>>,
+        asking: impl Future<Output = Result<ResponseBody, ApiError>>,
         mut shutdown: watch::Receiver<bool>,
     ) {
         let asked = tokio::select! {
@@ -140,7 +141,7 @@ impl Relay {
         }
     }
 
-    async fn relay(mut self, answer: Answer, mut shutdown: watch::Receiver<bool>) {
+    async fn relay(mut self, answer: ResponseBody, mut shutdown: watch::Receiver<bool>) {
         let mut parser = Parser::new(MAX_EVENT_BYTES);
         let mut body = answer;
         let mut tick = tokio::time::interval(TICK);
@@ -366,7 +367,7 @@ impl Branch {
 
 /// Reads what may stand behind a complete answer, the body's end at best: its connection can
 /// then be used again.
-async fn drain(mut body: Answer) {
+async fn drain(mut body: ResponseBody) {
     let reading = async { while let Some(Ok(_)) = body.frame().await {} };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
 }

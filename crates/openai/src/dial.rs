@@ -1,0 +1,89 @@
+//! Makes connections: TCP with or without TLS, or whatever a test puts in their place.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::pki_types::ServerName;
+use rustls::version::{TLS12, TLS13};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tower_service::Service;
+
+use crate::tls::{self, Trust};
+use crate::{BaseUrl, HttpError};
+
+/// A byte stream to a server.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// A future as trait methods return it.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Makes connections: over TCP, or to a server within a test.
+pub trait Dial: Send + Sync {
+    /// A new connection. `recv_buffer_bytes` asks for a kernel receive buffer of that size: if
+    /// it is small, the server soon notices a client that stops reading.
+    fn dial(&self, recv_buffer_bytes: Option<u32>) -> BoxFuture<'_, io::Result<Box<dyn Io>>>;
+}
+
+/// Connections to the host of a URL.
+pub(crate) struct HostDial {
+    uri: Uri,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl HostDial {
+    /// Connections to the host of `base`, with TLS if it is `https`.
+    ///
+    /// # Errors
+    /// [`HttpError::Url`] or [`HttpError::Tls`] if TLS cannot be used with it.
+    pub(crate) fn new(base: &BaseUrl, trust: Trust) -> Result<Self, HttpError> {
+        let refuse = || HttpError::Url {
+            url: base.to_string(),
+            reason: "its host is neither a name nor an address",
+        };
+        let uri = format!("http://{}:{}", bracketed(base.host()), base.port());
+        let uri = uri.parse().map_err(|_| refuse())?;
+        if !base.is_https() {
+            return Ok(Self { uri, tls: None });
+        }
+        let name = ServerName::try_from(base.host().to_owned()).map_err(|_| refuse())?;
+        let config = tls::client_config(trust, &[&TLS13, &TLS12])?;
+        Ok(Self { uri, tls: Some((TlsConnector::from(Arc::new(config)), name)) })
+    }
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+impl Dial for HostDial {
+    fn dial(&self, recv_buffer_bytes: Option<u32>) -> BoxFuture<'_, io::Result<Box<dyn Io>>> {
+        Box::pin(async move {
+            let mut connector = HttpConnector::new();
+            // Each token is a small write; none may wait for the acknowledgement of another.
+            connector.set_nodelay(true);
+            connector.set_recv_buffer_size(recv_buffer_bytes.map(|bytes| bytes as usize));
+            poll_fn(|context| connector.poll_ready(context)).await.map_err(io::Error::other)?;
+            let stream = connector.call(self.uri.clone()).await.map_err(root_cause)?.into_inner();
+            let Some((tls, name)) = &self.tls else {
+                return Ok(Box::new(stream) as Box<dyn Io>);
+            };
+            Ok(Box::new(tls.connect(name.clone(), stream).await?) as Box<dyn Io>)
+        })
+    }
+}
+
+/// The innermost cause, which is the operating system's: "Connection refused" rather than
+/// "tcp connect error".
+fn root_cause(error: impl std::error::Error) -> io::Error {
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    io::Error::other(cause.to_string())
+}

@@ -1,0 +1,63 @@
+//! What can go wrong between a request and the end of its response.
+
+/// Every failure of the HTTP client.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HttpError {
+    /// The URL cannot be used.
+    #[error("unusable URL {url:?}: {reason}")]
+    Url {
+        /// The URL as given.
+        url: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The API key has characters that an HTTP header cannot have.
+    #[error("the API key has characters that an HTTP header cannot have")]
+    ApiKey,
+    /// TLS cannot be set up on this machine.
+    #[error("cannot set up TLS: {0}")]
+    Tls(String),
+    /// No connection could be made.
+    #[error("cannot connect to {authority}: {reason}")]
+    Connect {
+        /// Host and port.
+        authority: String,
+        /// What the operating system or TLS reports.
+        reason: String,
+    },
+    /// The connection broke before the response was complete.
+    #[error("the connection to {authority} broke: {reason}")]
+    Broken {
+        /// Host and port.
+        authority: String,
+        /// What the operating system or the HTTP parser reports.
+        reason: String,
+    },
+    /// The server refused the request.
+    #[error("refused with status {status}: {message}")]
+    Refused {
+        /// HTTP status code.
+        status: u16,
+        /// Seconds from `Retry-After`, where the server sent a number.
+        retry_after_s: Option<u64>,
+        /// The server's message, at most 300 characters.
+        message: String,
+    },
+    /// The response is larger than the caller allows.
+    #[error("the response exceeds the limit of {limit_bytes} bytes")]
+    TooLarge {
+        /// The limit in bytes.
+        limit_bytes: usize,
+    },
+}
+
+/// An error with its causes in one line.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
+}

@@ -1,0 +1,113 @@
+//! One request on one connection: which connection it got, and how much that had read before.
+//!
+//! The pool does not tell which connection a request is sent on until the request is on its
+//! way. hyper asks the request's body for its size right before it writes the head, in the task
+//! that reads the answer too; so that is where the connection's counters are noted, and every
+//! byte that is read later belongs to the answer.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Extensions, Request};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
+
+use crate::metered::{ReadCounters, WireCounts};
+
+/// What is known of one request's connection.
+#[derive(Debug, Default)]
+pub(crate) struct Exchange {
+    connection: OnceLock<CaptureConnection>,
+    begun: Mutex<Option<Begun>>,
+}
+
+/// The connection of a request, as it was when the request began.
+#[derive(Debug, Clone)]
+struct Begun {
+    counters: Arc<ReadCounters>,
+    before: WireCounts,
+}
+
+impl Exchange {
+    /// Attaches a new exchange to `request`.
+    pub(crate) fn attach(request: Request<Bytes>) -> (Request<RequestBody>, Arc<Self>) {
+        let exchange = Arc::new(Self::default());
+        let body = |bytes| RequestBody { bytes: Full::new(bytes), exchange: exchange.clone() };
+        let mut request = request.map(body);
+        let _ = exchange.connection.set(capture_connection(&mut request));
+        (request, exchange)
+    }
+
+    /// What the answer has cost on the wire so far.
+    pub(crate) fn wire(&self) -> WireCounts {
+        let Some(Begun { counters, before }) = self.begun().clone() else {
+            return WireCounts::default();
+        };
+        let now = counters.counts();
+        WireCounts { bytes: now.bytes - before.bytes, reads: now.reads - before.reads }
+    }
+
+    /// Whether the request, which failed, may be sent again: its connection had served a
+    /// request before, and not one byte of an answer came. Then the server has most likely
+    /// closed an idle connection without seeing the request.
+    pub(crate) fn may_be_sent_again(&self) -> bool {
+        self.begun().as_ref().is_some_and(|begun| {
+            begun.before.bytes > 0 && begun.counters.counts().bytes == begun.before.bytes
+        })
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Option<Begun>> {
+        // Each holder makes one assignment, which a panic cannot cut in half.
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_begin(&self) {
+        let Some(counters) = self.counters() else { return };
+        let mut begun = self.begun();
+        // hyper may ask again while it writes. Only another connection begins anew: the pool
+        // retries by itself if a connection is closed before the request was written.
+        let is_same = begun.as_ref().is_some_and(|begun| Arc::ptr_eq(&begun.counters, &counters));
+        if !is_same {
+            let before = counters.counts();
+            *begun = Some(Begun { counters, before });
+        }
+    }
+
+    fn counters(&self) -> Option<Arc<ReadCounters>> {
+        let connected = self.connection.get()?.connection_metadata();
+        let mut extras = Extensions::new();
+        connected.as_ref()?.get_extras(&mut extras);
+        extras.remove()
+    }
+}
+
+/// A request's body, which notes when the request begins.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    bytes: Full<Bytes>,
+    exchange: Arc<Exchange>,
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.bytes).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.exchange.note_begin();
+        self.bytes.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.bytes.size_hint()
+    }
+}
