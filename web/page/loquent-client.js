@@ -283,10 +283,10 @@ class Link {
         await answer.begun;
         return answer;
     }
-    async resume({ server, pace, signal }, reference, offset, before) {
+    async resume({ server, pace, signal }, handle, offset, before) {
         const answer = this.#add(before?.number ?? null, signal);
-        answer.reference = reference;
-        const { id, token } = reference;
+        answer.handle = handle;
+        const { id, token } = handle;
         this.order({ type: "resume", answer: answer.number, server: server.href, id, token, offset, pace });
         await answer.begun;
         return answer;
@@ -342,7 +342,7 @@ class LinkAnswer {
     number;
     signal;
     transport = "webtransport";
-    reference = null;
+    handle = null;
     ignoredParameters = null;
     #queue = [];
     #end = null;
@@ -371,7 +371,7 @@ class LinkAnswer {
     handleNews(news) {
         switch (news.type) {
             case "answered":
-                this.reference = { id: news.head.id, token: news.head.token };
+                this.handle = { id: news.head.id, token: news.head.token };
                 this.ignoredParameters = news.head.headers[IGNORED_HEADER] ?? null;
                 return this.#begun.resolve();
             case "deltas":
@@ -447,7 +447,7 @@ function watchVisibility(link) {
 }
 const SAVE_EVERY_MS = 250;
 const answerKey = (name) => `loquent:answer:${name}`;
-class Memory {
+class ProgressStore {
     name;
     progress;
     #timer = null;
@@ -497,8 +497,8 @@ function forget(name) {
     }
 }
 function isProgress(value) {
-    const { url, reference, offset, text, meta, reasoning } = (value ?? {});
-    const strings = [url, text, meta, reasoning, reference?.id, reference?.token];
+    const { url, handle, offset, text, meta, reasoning } = (value ?? {});
+    const strings = [url, text, meta, reasoning, handle?.id, handle?.token];
     return strings.every((part) => typeof part === "string") && Number.isSafeInteger(offset);
 }
 const MAX_INT = Number.MAX_SAFE_INTEGER;
@@ -844,11 +844,11 @@ async function askBySse({ url, headers, body }, server, signal) {
     const response = await reach(url, { method: "POST", headers, body, signal }, signal);
     if (!response.ok)
         throw await refusedBy(response);
-    return new EventAnswer(response, server, referenceOf(response), null, signal);
+    return new EventAnswer(response, server, handleOf(response), null, signal);
 }
-async function resumeBySse(server, reference, offset, signal) {
-    const url = new URL(`v1/streams/${reference.id}?from=${offset}`, server);
-    const headers = { "x-loquent-stream-token": reference.token, accept: "text/event-stream" };
+async function resumeBySse(server, handle, offset, signal) {
+    const url = new URL(`v1/streams/${handle.id}?from=${offset}`, server);
+    const headers = { "x-loquent-stream-token": handle.token, accept: "text/event-stream" };
     const patience = new AbortController();
     const timer = setTimeout(() => patience.abort(), RESUME_RESPONSE_MS);
     const abort = () => patience.abort(signal.reason);
@@ -861,11 +861,11 @@ async function resumeBySse(server, reference, offset, signal) {
     }
     if (!response.ok)
         throw await refusedBy(response);
-    return new EventAnswer(response, server, reference, offset, signal);
+    return new EventAnswer(response, server, handle, offset, signal);
 }
-function stopByHttp(server, reference) {
-    const url = new URL(`v1/streams/${reference.id}`, server);
-    const headers = { "x-loquent-stream-token": reference.token };
+function stopByHttp(server, handle) {
+    const url = new URL(`v1/streams/${handle.id}`, server);
+    const headers = { "x-loquent-stream-token": handle.token };
     void fetch(url, { method: "DELETE", headers, keepalive: true }).catch(() => { });
 }
 async function reach(url, init, stopped) {
@@ -882,7 +882,7 @@ async function refusedBy(response) {
     const body = await response.text().catch(() => "");
     return refusal(response.status, response.headers.get("retry-after"), body);
 }
-function referenceOf(response) {
+function handleOf(response) {
     const id = response.headers.get("x-loquent-stream-id");
     const token = response.headers.get("x-loquent-stream-token");
     return id && token ? { id, token } : null;
@@ -890,26 +890,26 @@ function referenceOf(response) {
 class EventAnswer {
     response;
     server;
-    reference;
+    handle;
     offset;
     signal;
     transport = "sse";
     #chunks = new ChunkReader();
-    constructor(response, server, reference, offset, signal) {
+    constructor(response, server, handle, offset, signal) {
         this.response = response;
         this.server = server;
-        this.reference = reference;
+        this.handle = handle;
         this.offset = offset;
         this.signal = signal;
-        if (reference)
+        if (handle)
             this.offset ??= 0;
     }
     get ignoredParameters() {
         return this.response.headers.get(IGNORED_HEADER);
     }
     cancel() {
-        if (this.reference)
-            stopByHttp(this.server, this.reference);
+        if (this.handle)
+            stopByHttp(this.server, this.handle);
     }
     async *[Symbol.asyncIterator]() {
         for await (const event of this.#events()) {
@@ -937,7 +937,7 @@ class EventAnswer {
     }
     async #next(reader) {
         const silent = () => void reader.cancel().catch(() => { });
-        const timer = this.reference ? setTimeout(silent, SILENCE_MS) : undefined;
+        const timer = this.handle ? setTimeout(silent, SILENCE_MS) : undefined;
         try {
             return await reader.read();
         }
@@ -953,7 +953,7 @@ class EventAnswer {
     #items(event) {
         const deltas = event.data === "[DONE]" ? [{ kind: "done" }] : this.#chunks.deltas(chunkOf(event));
         const before = this.offset;
-        if (this.reference && event.id !== null && /^\d{1,16}$/.test(event.id))
+        if (this.handle && event.id !== null && /^\d{1,16}$/.test(event.id))
             this.offset = Number(event.id);
         return deltas.map((delta, at) => ({ delta, offset: at === deltas.length - 1 ? this.offset : before }));
     }
@@ -981,7 +981,7 @@ function resumeChat(options) {
 function forgetChat(remember) {
     const progress = recall(remember);
     if (progress)
-        stopByHttp(serverOf(new URL(progress.url)), progress.reference);
+        stopByHttp(serverOf(new URL(progress.url)), progress.handle);
     forget(remember);
 }
 async function prepare(url) {
@@ -1001,7 +1001,7 @@ class Answer {
     finish = null;
     usage = null;
     transport = null;
-    reference = null;
+    handle = null;
     ignoredParameters = null;
     offset = null;
     #meta = "{}";
@@ -1016,7 +1016,7 @@ class Answer {
         this.options = options;
         this.origin = origin;
         this.#server = serverOf(url);
-        this.#memory = options.remember === undefined ? null : new Memory(options.remember, () => this.#progress());
+        this.#memory = options.remember === undefined ? null : new ProgressStore(options.remember, () => this.#progress());
         if (origin.is === "kept")
             this.#restore(origin.progress);
     }
@@ -1058,8 +1058,8 @@ class Answer {
     #cancelAtServer() {
         if (this.#source)
             this.#source.cancel();
-        else if (this.reference)
-            stopByHttp(this.#server, this.reference);
+        else if (this.handle)
+            stopByHttp(this.#server, this.handle);
     }
     #followSignal() {
         const { signal } = this.options;
@@ -1089,7 +1089,7 @@ class Answer {
         this.#progressAt = Date.now();
         this.#barrenPaths = 0;
         this.offset = offset;
-        this.reference ??= this.#source?.reference ?? null;
+        this.handle ??= this.#source?.handle ?? null;
         this.ignoredParameters ??= this.#source?.ignoredParameters ?? null;
         if (delta.kind === "open")
             this.#meta = delta.meta;
@@ -1110,7 +1110,7 @@ class Answer {
     }
     #enter(source) {
         this.#source = source;
-        this.reference = source.reference ?? this.reference;
+        this.handle = source.handle ?? this.handle;
         this.#memory?.save();
         if (this.transport !== source.transport) {
             this.transport = source.transport;
@@ -1153,8 +1153,8 @@ class Answer {
         return askBySse({ url: this.url, headers, body }, this.#server, this.#stopped.signal);
     }
     async #goOn(lost) {
-        this.reference ??= this.#source?.reference ?? null;
-        if (this.reference === null)
+        this.handle ??= this.#source?.handle ?? null;
+        if (this.handle === null)
             throw broken(lost);
         const before = this.#source instanceof LinkAnswer ? this.#source : null;
         this.#source = null;
@@ -1166,7 +1166,7 @@ class Answer {
                     await paused(pauseAfter(this.#barrenPaths), this.#stopped.signal);
                 if (Date.now() > this.#progressAt + RESUME_WITHIN_MS)
                     throw broken(null);
-                resumed = await this.#resume(this.reference, before);
+                resumed = await this.#resume(this.handle, before);
             }
             return resumed;
         }
@@ -1175,13 +1175,13 @@ class Answer {
                 before?.forget();
         }
     }
-    async #resume(reference, before) {
+    async #resume(handle, before) {
         const offset = this.offset ?? 0;
         try {
             const link = await this.#link();
             if (link)
-                return await link.resume(this.#linkRequest(), reference, offset, before);
-            return await resumeBySse(this.#server, reference, offset, this.#stopped.signal);
+                return await link.resume(this.#linkRequest(), handle, offset, before);
+            return await resumeBySse(this.#server, handle, offset, this.#stopped.signal);
         }
         catch (error) {
             if (error instanceof PathLost)
@@ -1203,15 +1203,15 @@ class Answer {
         return { server: this.#server, pace: this.options.pace ?? "smooth", signal: this.#stopped.signal };
     }
     #progress() {
-        const { reference, offset, text, reasoning, finish, usage } = this;
-        if (reference === null)
+        const { handle, offset, text, reasoning, finish, usage } = this;
+        if (handle === null)
             return null;
-        return { url: this.url.href, reference, offset: offset ?? 0, meta: this.#meta, text, reasoning, finish, usage };
+        return { url: this.url.href, handle, offset: offset ?? 0, meta: this.#meta, text, reasoning, finish, usage };
     }
     #restore(progress) {
-        const { reference, offset, meta, text, reasoning, finish, usage } = progress;
+        const { handle, offset, meta, text, reasoning, finish, usage } = progress;
         this.#meta = meta;
-        Object.assign(this, { reference, offset, text, reasoning, finish, usage });
+        Object.assign(this, { handle, offset, text, reasoning, finish, usage });
     }
 }
 function randomKey() {

@@ -325,10 +325,10 @@ function decodeData(reader) {
 }
 function encodeAck(out, ack) {
     out.byte((ack.hidden ? HIDDEN : 0) | (ack.probe ? PROBE : 0));
-    out.int(ack.stream).int(ack.number).int(ack.cum);
+    out.int(ack.stream).int(ack.number).int(ack.cumulative);
     out.int(ack.largest === null ? 0 : ack.largest + 1).int(ack.missing);
     out.int(Math.floor(ack.hold_us / HOLD_UNIT_US)).int(ack.unshown).int(ack.pace);
-    let from = ack.cum;
+    let from = ack.cumulative;
     for (const [start, end] of ack.ranges) {
         out.int(start - from).int(end - start);
         from = end;
@@ -338,15 +338,15 @@ function decodeAck(reader) {
     const flags = reader.byte();
     if (flags & ~(HIDDEN | PROBE))
         throw new WireError("Malformed");
-    const [stream, number, cum, largest] = [reader.int(), reader.int(), reader.int(), reader.int()];
+    const [stream, number, cumulative, largest] = [reader.int(), reader.int(), reader.int(), reader.int()];
     const [missing, hold, unshown, pace] = [reader.int(), reader.int(), reader.int(), reader.int()];
-    if (unshown > cum)
+    if (unshown > cumulative)
         throw new WireError("Malformed");
     return {
         kind: "ack",
         stream,
         number,
-        cum,
+        cumulative,
         largest: largest === 0 ? null : largest - 1,
         missing,
         hold_us: hold * HOLD_UNIT_US,
@@ -354,12 +354,12 @@ function decodeAck(reader) {
         pace,
         hidden: (flags & HIDDEN) !== 0,
         probe: (flags & PROBE) !== 0,
-        ranges: decodeRanges(cum, reader),
+        ranges: decodeRanges(cumulative, reader),
     };
 }
-function decodeRanges(cum, reader) {
+function decodeRanges(cumulative, reader) {
     const ranges = [];
-    let from = cum;
+    let from = cumulative;
     while (reader.left > 0) {
         const start = from + reader.int();
         const end = start + reader.int();
@@ -371,25 +371,25 @@ function decodeRanges(cum, reader) {
     }
     return ranges;
 }
-const PACE_OFF = { buffer_us: 0, max_tokens_per_s: null };
-function smoothPace(rtt_us) {
-    return { buffer_us: Math.max(5_000, Math.floor(rtt_us * 0.3) - 8_000), max_tokens_per_s: null };
+const PLAY_AT_ONCE = { buffer_us: 0, max_tokens_per_s: null };
+function smoothPlayout(rtt_us) {
+    return { buffer_us: Math.max(5_000, Math.floor((rtt_us * 3) / 10) - 8_000), max_tokens_per_s: null };
 }
 const SLOPE_PERMILLE = 450;
 const FASTEST_PERMILLE = 500;
 const NOT_A_STALL_US = 190_000;
 const MEASURED = 32;
 const MEASURE_GAP_US = 125_000;
-class Pacer {
-    #pace;
+class PlayoutClock {
+    #playout;
     #arrivedTokens = 0;
     #arrivals = [];
     #nextAt = null;
-    constructor(pace) {
-        this.#pace = pace;
+    constructor(playout) {
+        this.#playout = playout;
     }
-    setPace(pace) {
-        this.#pace = pace;
+    setPlayout(playout) {
+        this.#playout = playout;
         this.#nextAt = null;
     }
     get nextAt() {
@@ -414,22 +414,22 @@ class Pacer {
         return Math.floor(Math.max(0, last.at - first.at) / (last.tokens - first.tokens));
     }
     onShown(now, tokens, waiting) {
-        const off = this.#pace.buffer_us === 0 && this.#pace.max_tokens_per_s === null;
+        const off = this.#playout.buffer_us === 0 && this.#playout.max_tokens_per_s === null;
         if (off || tokens === 0)
             return;
         this.#nextAt = now + this.step(now, waiting) * tokens;
     }
     step(now, waiting) {
-        const rate = this.#pace.max_tokens_per_s;
+        const rate = this.#playout.max_tokens_per_s;
         const limit = rate === null ? 0 : Math.floor(1_000_000 / Math.max(1, rate));
         const gap = this.tokenGap;
-        const smooth = gap !== null && this.#pace.buffer_us > 0 ? this.#smoothStep(now, gap, waiting) : 0;
+        const smooth = gap !== null && this.#playout.buffer_us > 0 ? this.#smoothStep(now, gap, waiting) : 0;
         return Math.max(smooth, limit);
     }
     #smoothStep(now, gap, waiting) {
         const sinceArrival = Math.max(0, now - (this.#arrivals.at(-1)?.at ?? now));
         const buffered = Math.max(0, gap * waiting - Math.min(sinceArrival, gap));
-        const surplus = Math.floor((SLOPE_PERMILLE * buffered) / this.#pace.buffer_us);
+        const surplus = Math.floor((SLOPE_PERMILLE * buffered) / this.#playout.buffer_us);
         const permille = Math.max(1_000 + SLOPE_PERMILLE - surplus, FASTEST_PERMILLE);
         return Math.min(Math.floor((gap * permille) / 1_000), Math.max(NOT_A_STALL_US, gap));
     }
@@ -607,7 +607,7 @@ class Assembler {
         this.#cursor = offset;
         this.#limits = limits;
     }
-    get cum() {
+    get cumulative() {
         return this.#cursor + this.#ready.length - this.#taken;
     }
     get cursor() {
@@ -628,14 +628,14 @@ class Assembler {
         const end = offset + bytes.length;
         if (end > MAX_INT)
             throw new WireError("Malformed");
-        const cum = this.cum;
-        if (end <= cum)
+        const cumulative = this.cumulative;
+        if (end <= cumulative)
             return false;
-        if (offset > cum) {
+        if (offset > cumulative) {
             this.#hold(offset, bytes);
             return false;
         }
-        const news = bytes.subarray(cum - offset);
+        const news = bytes.subarray(cumulative - offset);
         if (news.length > this.#room()) {
             this.#held = [];
             this.#heldBytes = 0;
@@ -721,11 +721,11 @@ class Assembler {
     #joinHeld() {
         for (;;) {
             const first = this.#held[0];
-            if (!first || first.start > this.cum)
+            if (!first || first.start > this.cumulative)
                 return;
             this.#held.shift();
             this.#heldBytes -= first.bytes.length;
-            const news = this.cum - first.start;
+            const news = this.cumulative - first.start;
             if (news < first.bytes.length)
                 this.#append(first.bytes.subarray(news));
         }
@@ -734,12 +734,13 @@ class Assembler {
 const DEFAULT_CONFIG = {
     limits: DEFAULT_LIMITS,
     checked: false,
-    pace: PACE_OFF,
+    playout: PLAY_AT_ONCE,
     ackGap_us: 100_000,
     probeAfter_us: 2_000_000,
     silentAfter_us: 10_000_000,
     linger_us: 3_000_000,
 };
+const WITH_ANOTHER_PATH = { probeAfter_us: 1_000_000, silentAfter_us: 3_000_000 };
 const MAX_QUEUE = 512;
 const MAX_EVENTS = 512;
 const MAX_PROBES = 5;
@@ -776,10 +777,11 @@ class Receiver {
     #stream;
     #state = { is: "open" };
     #assembler;
-    #pacer;
+    #playout;
     #queue = [];
     #queuedTokens = 0;
     #events = [];
+    #now;
     #shown;
     #arrived = new Arrived();
     #hidden = false;
@@ -794,7 +796,8 @@ class Receiver {
         this.#config = { ...DEFAULT_CONFIG, ...config };
         this.#stream = stream;
         this.#assembler = new Assembler(offset, this.#config.limits);
-        this.#pacer = new Pacer(this.#config.pace);
+        this.#playout = new PlayoutClock(this.#config.playout);
+        this.#now = now;
         this.#shown = offset;
         this.#lastHeard = now;
     }
@@ -808,8 +811,8 @@ class Receiver {
         this.#probes = 0;
         this.#silentSaid = false;
     }
-    get cum() {
-        return this.#assembler.cum;
+    get cumulative() {
+        return this.#assembler.cumulative;
     }
     get shown() {
         return this.#shown;
@@ -818,20 +821,22 @@ class Receiver {
         return this.#assembler.ended;
     }
     get starved() {
-        return this.#state.is === "open" && this.#shown === this.cum;
+        return this.#state.is === "open" && this.#shown === this.cumulative;
     }
     get closed() {
         return this.#state.is === "closed" && this.#events.length === 0;
     }
     setHidden(now, hidden) {
+        this.#catchUp(now);
         if (this.#hidden === hidden)
             return;
         this.#hidden = hidden;
         this.#ackAt = now;
         this.#showDue(now);
     }
-    setPace(now, pace) {
-        this.#pacer.setPace(pace);
+    setPlayout(now, playout) {
+        this.#catchUp(now);
+        this.#playout.setPlayout(playout);
         this.#ackAt = now;
         this.#showDue(now);
     }
@@ -860,12 +865,13 @@ class Receiver {
             this.#handleData(now, frame);
         else if (frame.kind !== "gone")
             throw new WireError("Malformed");
-        else if (this.#state.is === "open" && !this.ended)
+        else if (this.#needsSender())
             this.#fail(null);
     }
     #handleData(now, data) {
         if (this.#state.is === "closed")
             return;
+        this.#catchUp(now);
         this.#lastHeard = now;
         this.#probes = 0;
         this.#silentSaid = false;
@@ -902,7 +908,7 @@ class Receiver {
             this.#queue.push(next);
         }
         if (arrived > 0)
-            this.#pacer.onArrival(now, arrived);
+            this.#playout.onArrival(now, arrived);
     }
     #pollAssembler() {
         try {
@@ -915,17 +921,26 @@ class Receiver {
             return null;
         }
     }
+    #catchUp(now) {
+        for (let at = this.#playout.nextAt; at !== null && at <= now; at = this.#playout.nextAt) {
+            const shown = this.#shown;
+            this.#showDue(Math.max(at, this.#now));
+            if (this.#shown === shown)
+                break;
+        }
+        this.#now = now;
+    }
     #showDue(now) {
         for (let next = this.#queue[0]; next !== undefined; next = this.#queue[0]) {
             const tokens = tokensOf(next.delta);
             const heldBack = tokens > 0 && !this.#hidden;
             if (this.#events.length >= MAX_EVENTS)
                 return;
-            if (heldBack && (this.#pacer.nextAt ?? 0) > now)
+            if (heldBack && (this.#playout.nextAt ?? 0) > now)
                 return;
             this.#queue.shift();
             this.#queuedTokens -= tokens;
-            this.#pacer.onShown(now, tokens, this.#queuedTokens);
+            this.#playout.onShown(now, tokens, this.#queuedTokens);
             this.#show(now, next.offset, next.delta);
             this.#readAhead(now);
         }
@@ -944,6 +959,7 @@ class Receiver {
         this.#events.push({ event: "failed", error });
     }
     handleTimeout(now) {
+        this.#catchUp(now);
         this.#showDue(now);
         if (this.#state.is === "lingering" && now >= this.#state.until)
             this.#state = { is: "closed" };
@@ -953,17 +969,17 @@ class Receiver {
             this.#events.push({ event: "silent" });
         }
     }
-    get showAt() {
-        const showing = this.#queue.length > 0 && this.#events.length < MAX_EVENTS;
-        return showing ? this.#pacer.nextAt : null;
-    }
     pollTimeout() {
         if (this.#state.is === "closed")
             return null;
         const linger = this.#state.is === "lingering" ? this.#state.until : null;
-        return earliest(linger, this.showAt, this.#ackAt, this.#probeAt(), this.#silentAt());
+        const showing = this.#queue.length > 0 && this.#events.length < MAX_EVENTS;
+        const showAt = showing ? this.#playout.nextAt : null;
+        return earliest(linger, showAt, this.#ackAt, this.#probeAt(), this.#silentAt());
     }
     pollEvent() {
+        if (this.#events.length === 0 && this.#state.is !== "closed")
+            this.#showDue(this.#now);
         return this.#events.shift() ?? null;
     }
     pollTransmit(now) {
@@ -985,16 +1001,16 @@ class Receiver {
         return ack;
     }
     #encodeAck(now, probe) {
-        const cum = this.#assembler.cum;
+        const cumulative = this.#assembler.cumulative;
         const ack = {
             kind: "ack",
             stream: this.#stream,
             number: this.#nextAck,
-            cum,
+            cumulative,
             largest: this.#arrived.largest,
             missing: this.#arrived.missing,
             hold_us: Math.max(0, now - this.#arrived.largestAt),
-            unshown: cum - this.#shown,
+            unshown: cumulative - this.#shown,
             pace: this.#paceBytesPerS(now),
             hidden: this.#hidden,
             probe,
@@ -1003,20 +1019,23 @@ class Receiver {
         return encodeFrame(ack, this.#config.checked);
     }
     #paceBytesPerS(now) {
-        const step = this.#pacer.step(now, this.#queuedTokens);
+        const step = this.#playout.step(now, this.#queuedTokens);
         if (step === 0 || this.#queuedTokens === 0 || this.#hidden)
             return 0;
         const queued = (this.#queue.at(-1)?.offset ?? this.#shown) - this.#shown;
         const bytesPerTokenMilli = Math.floor((queued * 1_000) / this.#queuedTokens);
         return Math.min(Math.floor((bytesPerTokenMilli * 1_000) / step), MAX_INT);
     }
+    #needsSender() {
+        return this.#state.is === "open" && !this.#assembler.ended && this.#queue.length < MAX_QUEUE;
+    }
     #probeAt() {
-        const asking = this.#state.is === "open" && this.#probes < MAX_PROBES;
+        const asking = this.#needsSender() && this.#probes < MAX_PROBES;
         return asking ? this.#lastHeard + this.#config.probeAfter_us * 2 ** this.#probes : null;
     }
     #silentAt() {
-        const open = this.#state.is === "open" && !this.#silentSaid;
-        return open ? this.#lastHeard + this.#config.silentAfter_us : null;
+        const waiting = this.#needsSender() && !this.#silentSaid;
+        return waiting ? this.#lastHeard + this.#config.silentAfter_us : null;
     }
 }
 const MessageType = { Request: 0, Body: 1, Response: 2, Answer: 3, Frame: 4 };
@@ -1106,7 +1125,7 @@ function fromHex(hex) {
 const MAX_UNREAD = 512;
 const MAX_REFUSAL_BYTES = 64 * 1024;
 const ANSWER_WITHIN_MS = 10_000;
-const LIVELINESS = { probeAfter_us: 1_000_000, silentAfter_us: 6_000_000 };
+const GIVE_UP_AFTER_MS = 1_000;
 class DatagramAnswer {
     listener;
     clock;
@@ -1134,7 +1153,7 @@ class DatagramAnswer {
         const path = this.#enter(connection);
         const stream = path.number;
         this.#receiver?.migrate(this.#now(), stream);
-        this.#offset = this.#receiver?.cum ?? offset;
+        this.#offset = this.#receiver?.cumulative ?? offset;
         const frame = { kind: "resume", stream, id: fromHex(id), token: fromHex(token), offset: this.#offset };
         void this.#run(path, [encodeMessage(MessageType.Frame, encodeFrame(frame))]);
     }
@@ -1176,7 +1195,7 @@ class DatagramAnswer {
         this.#leave();
         this.#state = { is: "asking" };
         const number = connection.addStream((datagram) => this.#handleFrame(path, datagram, false));
-        const path = { connection, number, stream: null, byStream: false, ended: false };
+        const path = { connection, number, stream: null, byStream: false, isSilent: false, ended: false };
         this.#path = path;
         this.#timer = setTimeout(() => this.#lose(path, "the server does not begin"), ANSWER_WITHIN_MS);
         return path;
@@ -1255,9 +1274,9 @@ class DatagramAnswer {
         if (this.#state.is === "asking")
             this.#state = { is: "streaming" };
         this.#receiver ??= new Receiver(this.#now(), path.number, this.#offset, {
-            ...LIVELINESS,
+            ...WITH_ANOTHER_PATH,
             ...(this.pace !== "off" && {
-                pace: this.pace === "smooth" ? smoothPace(path.connection.rtt_us) : this.pace,
+                playout: this.pace === "smooth" ? smoothPlayout(path.connection.rtt_us) : this.pace,
             }),
         });
         this.#receiver.setHidden(this.#now(), this.hidden);
@@ -1267,10 +1286,11 @@ class DatagramAnswer {
         if (path !== this.#path || this.#state.is === "refused" || this.#state.is === "over")
             return;
         const [receiver, now] = [this.#begin(path), this.#now()];
-        catchUp(receiver, now);
         const fault = receiver.handleDatagram(now, frame);
-        if (fault === null)
+        if (fault === null) {
             path.byStream = byStream;
+            path.isSilent = false;
+        }
         this.#drive();
     }
     #handleEnd(path) {
@@ -1295,12 +1315,11 @@ class DatagramAnswer {
         if (!path || !receiver || (this.#state.is !== "streaming" && this.#state.is !== "told"))
             return;
         const now = this.#now();
-        catchUp(receiver, now);
         receiver.handleTimeout(now);
         const ends = this.#tellDeltas(receiver);
         this.#transmit(path, receiver, now);
         for (const end of ends)
-            this.#handleEvent(path, receiver, end);
+            this.#handleEvent(path, end);
         if (path !== this.#path)
             return;
         if (receiver.closed || (path.ended && this.#state.is === "told"))
@@ -1328,7 +1347,7 @@ class DatagramAnswer {
             this.listener.deltas(deltas);
         return others;
     }
-    #handleEvent(path, receiver, event) {
+    #handleEvent(path, event) {
         if (event.event === "complete") {
             this.#state = { is: "told" };
             this.listener.complete();
@@ -1337,10 +1356,16 @@ class DatagramAnswer {
             this.#state = { is: "told" };
             this.listener.failed(event.error);
         }
-        else if (event.event === "silent" && !receiver.ended && !path.ended) {
-            this.#lose(path, "nothing was heard");
-            path.connection.close();
+        else if (event.event === "silent" && !path.ended) {
+            path.isSilent = true;
+            setTimeout(() => this.#giveUp(path), GIVE_UP_AFTER_MS);
         }
+    }
+    #giveUp(path) {
+        if (path !== this.#path || !path.isSilent || path.ended)
+            return;
+        this.#lose(path, "nothing was heard");
+        path.connection.close();
     }
     #transmit(path, receiver, now) {
         for (let frame = receiver.pollTransmit(now); frame; frame = receiver.pollTransmit(now)) {
@@ -1357,10 +1382,6 @@ class DatagramAnswer {
         const at = receiver.pollTimeout();
         this.#timer = at === null ? null : setTimeout(() => this.#drive(), Math.max(0, Math.ceil((at - now) / 1_000)));
     }
-}
-function catchUp(receiver, now) {
-    for (let at = receiver.showAt; at !== null && at <= now; at = receiver.showAt)
-        receiver.handleTimeout(at);
 }
 function serve(port, Transport, clock = () => performance.now()) {
     const service = new Service((news) => port.postMessage(news), Transport, clock);

@@ -54,11 +54,7 @@ impl Config {
             head_start: Duration::from_millis(500),
             resume_limit: Duration::from_secs(90),
             memory: None,
-            receiver: ReceiverConfig {
-                probe_after: Micros::from_ms(1_000),
-                silent_after: Micros::from_ms(3_000),
-                ..ReceiverConfig::default()
-            },
+            receiver: ReceiverConfig::with_another_path(),
             network: network::source_address,
         }
     }

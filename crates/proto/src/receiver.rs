@@ -71,6 +71,18 @@ impl Default for ReceiverConfig {
     }
 }
 
+impl ReceiverConfig {
+    /// For a client that can try another path when this one is silent (S-4.10).
+    ///
+    /// A sender that has anything to say does so within a second, even to a hidden page. After
+    /// 3 s at least two probes have gone unanswered, and trying another path costs one request;
+    /// the default of 10 s is for receivers without another path.
+    pub fn with_another_path() -> Self {
+        let (probe_after, silent_after) = (Micros::from_ms(1_000), Micros::from_ms(3_000));
+        Self { probe_after, silent_after, ..Self::default() }
+    }
+}
+
 /// What a [`Receiver`] tells its driver, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReceiverEvent {

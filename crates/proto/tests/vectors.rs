@@ -311,10 +311,10 @@ impl Script {
     }
 
     fn case(self, name: &str, playout: Playout) -> Value {
-        let pace = json!({
+        let shown = json!({
             "buffer_us": playout.buffer.0, "max_tokens_per_s": playout.max_tokens_per_s,
         });
-        json!({ "name": name, "stream": 1, "from": 0, "pace": pace, "steps": self.steps })
+        json!({ "name": name, "stream": 1, "from": 0, "playout": shown, "steps": self.steps })
     }
 }
 

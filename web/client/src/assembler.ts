@@ -1,7 +1,7 @@
 // The log on the side that receives it: ranges in any order, deltas out in order, exactly
 // once. The same rules as `proto::Assembler`.
 
-import { type Delta, decodeRecord, isLast } from "./record.js";
+import { type Delta, decodeRecord, isLast } from "./delta.js";
 import { MAX_INT, WireError } from "./wire.js";
 
 /** Bounds of an {@link Assembler} (D-7.1). */

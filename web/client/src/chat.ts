@@ -2,14 +2,14 @@
 // 500 ms, else over server-sent events, and goes on by either when a path breaks.
 
 import { type Chunk, ChunkWriter, type Json } from "./chunk.js";
-import type { PaceChoice } from "./datagram_answer.js";
+import type { PlayoutChoice } from "./quic.js";
 import { discover, lastWinner, rememberWinner, serverOf, webTransportWorks } from "./discovery.js";
 import { LoquentError } from "./errors.js";
-import { type Link, LinkAnswer, type LinkRequest, sharedLink } from "./link.js";
-import { Memory, type Progress, forget, recall } from "./memory.js";
-import type { Delta } from "./record.js";
-import type { RequestHead } from "./session.js";
-import { PathLost, REPEAT_HEADER, type Reference, type Source, type TransportName } from "./source.js";
+import { type Link, LinkAnswer, type LinkRequest, sharedLink } from "./worker_link.js";
+import { ProgressStore, type Progress, forget, recall } from "./progress_store.js";
+import type { Delta } from "./delta.js";
+import type { RequestHead } from "./message.js";
+import { PathLost, REPEAT_HEADER, type AnswerHandle, type Source, type TransportName } from "./source.js";
 import { askBySse, resumeBySse, stopByHttp } from "./sse.js";
 
 /** How long WebTransport may take before server-sent events are used beside it, ms. */
@@ -38,7 +38,7 @@ export interface AnswerOptions {
    * How what has arrived by WebTransport is shown: `smooth` hides most stalls for a small
    * delay, `off` shows at once. Default `smooth`.
    */
-  readonly pace?: PaceChoice;
+  readonly pace?: PlayoutChoice;
   /** Keep the answer under this name in the tab, for {@link resumeChat} after a reload. */
   readonly remember?: string;
   /** The answer travels by this from now on. */
@@ -74,7 +74,7 @@ export function resumeChat(options: AnswerOptions & { readonly remember: string 
 /** Forgets what was kept under `remember`, and ends its generation. */
 export function forgetChat(remember: string): void {
   const progress = recall(remember);
-  if (progress) stopByHttp(serverOf(new URL(progress.url)), progress.reference);
+  if (progress) stopByHttp(serverOf(new URL(progress.url)), progress.handle);
   forget(remember);
 }
 
@@ -110,7 +110,7 @@ export class Answer implements AsyncIterable<Delta> {
   /** How it travels; `null` before it does. */
   transport: TransportName | null = null;
   /** What proves the right to go on with it; `null` where that is not possible. */
-  reference: Reference | null = null;
+  handle: AnswerHandle | null = null;
   /** Names of the request's parameters that the server ignored, if it said so. */
   ignoredParameters: string | null = null;
   /** Log offset after what was yielded; `null` where the server tells none. */
@@ -118,7 +118,7 @@ export class Answer implements AsyncIterable<Delta> {
   #meta = "{}";
   readonly #server: URL;
   readonly #stopped = new AbortController();
-  readonly #memory: Memory | null;
+  readonly #memory: ProgressStore | null;
   #source: Source | null = null;
   /** When something last came, and how many paths have brought nothing since. */
   #progressAt = Date.now();
@@ -131,7 +131,7 @@ export class Answer implements AsyncIterable<Delta> {
     private readonly origin: Origin,
   ) {
     this.#server = serverOf(url);
-    this.#memory = options.remember === undefined ? null : new Memory(options.remember, () => this.#progress());
+    this.#memory = options.remember === undefined ? null : new ProgressStore(options.remember, () => this.#progress());
     if (origin.is === "kept") this.#restore(origin.progress);
   }
 
@@ -181,7 +181,7 @@ export class Answer implements AsyncIterable<Delta> {
 
   #cancelAtServer(): void {
     if (this.#source) this.#source.cancel();
-    else if (this.reference) stopByHttp(this.#server, this.reference);
+    else if (this.handle) stopByHttp(this.#server, this.handle);
   }
 
   #followSignal(): () => void {
@@ -211,7 +211,7 @@ export class Answer implements AsyncIterable<Delta> {
     this.#progressAt = Date.now();
     this.#barrenPaths = 0;
     this.offset = offset;
-    this.reference ??= this.#source?.reference ?? null;
+    this.handle ??= this.#source?.handle ?? null;
     this.ignoredParameters ??= this.#source?.ignoredParameters ?? null;
     if (delta.kind === "open") this.#meta = delta.meta;
     if (delta.kind === "usage") this.usage = delta;
@@ -229,7 +229,7 @@ export class Answer implements AsyncIterable<Delta> {
 
   #enter(source: Source): Source {
     this.#source = source;
-    this.reference = source.reference ?? this.reference;
+    this.handle = source.handle ?? this.handle;
     this.#memory?.save();
     if (this.transport !== source.transport) {
       this.transport = source.transport;
@@ -275,8 +275,8 @@ export class Answer implements AsyncIterable<Delta> {
 
   /** Goes on with the answer, for as long as a server may still have it. */
   async #goOn(lost: PathLost | null): Promise<Source> {
-    this.reference ??= this.#source?.reference ?? null;
-    if (this.reference === null) throw broken(lost);
+    this.handle ??= this.#source?.handle ?? null;
+    if (this.handle === null) throw broken(lost);
     const before = this.#source instanceof LinkAnswer ? this.#source : null;
     this.#source = null;
     this.#state("resuming");
@@ -286,7 +286,7 @@ export class Answer implements AsyncIterable<Delta> {
         // The first attempt after progress is made at once.
         if (this.#barrenPaths > 0) await paused(pauseAfter(this.#barrenPaths), this.#stopped.signal);
         if (Date.now() > this.#progressAt + RESUME_WITHIN_MS) throw broken(null);
-        resumed = await this.#resume(this.reference, before);
+        resumed = await this.#resume(this.handle, before);
       }
       return resumed;
     } finally {
@@ -295,12 +295,12 @@ export class Answer implements AsyncIterable<Delta> {
   }
 
   /** One attempt; `null` if the server cannot be reached. */
-  async #resume(reference: Reference, before: LinkAnswer | null): Promise<Source | null> {
+  async #resume(handle: AnswerHandle, before: LinkAnswer | null): Promise<Source | null> {
     const offset = this.offset ?? 0;
     try {
       const link = await this.#link();
-      if (link) return await link.resume(this.#linkRequest(), reference, offset, before);
-      return await resumeBySse(this.#server, reference, offset, this.#stopped.signal);
+      if (link) return await link.resume(this.#linkRequest(), handle, offset, before);
+      return await resumeBySse(this.#server, handle, offset, this.#stopped.signal);
     } catch (error) {
       if (error instanceof PathLost) return null;
       throw error;
@@ -322,15 +322,15 @@ export class Answer implements AsyncIterable<Delta> {
   }
 
   #progress(): Progress | null {
-    const { reference, offset, text, reasoning, finish, usage } = this;
-    if (reference === null) return null;
-    return { url: this.url.href, reference, offset: offset ?? 0, meta: this.#meta, text, reasoning, finish, usage };
+    const { handle, offset, text, reasoning, finish, usage } = this;
+    if (handle === null) return null;
+    return { url: this.url.href, handle, offset: offset ?? 0, meta: this.#meta, text, reasoning, finish, usage };
   }
 
   #restore(progress: Progress): void {
-    const { reference, offset, meta, text, reasoning, finish, usage } = progress;
+    const { handle, offset, meta, text, reasoning, finish, usage } = progress;
     this.#meta = meta;
-    Object.assign(this, { reference, offset, text, reasoning, finish, usage });
+    Object.assign(this, { handle, offset, text, reasoning, finish, usage });
   }
 }
 

@@ -1,6 +1,6 @@
 // OpenAI's chunks and the log's deltas, each from the other (spec/session.md, section 6).
 
-import type { Delta } from "./record.js";
+import type { Delta } from "./delta.js";
 
 /** A JSON object. */
 export type Json = Record<string, unknown>;

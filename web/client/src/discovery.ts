@@ -52,12 +52,12 @@ export function webTransportWorks(): boolean {
   return globalThis.navigator?.vendor !== "Apple Computer, Inc.";
 }
 
-interface Memory {
+interface ProgressStore {
   readonly winner: TransportName;
   readonly until: number;
 }
 
-const remembered = new Map<string, Memory>();
+const remembered = new Map<string, ProgressStore>();
 const winnerKey = (server: URL): string => `loquent:transport:${server.href}`;
 
 /** The transport that won the last race for this server, if that was not long ago. */
@@ -77,10 +77,10 @@ export function rememberWinner(server: URL, winner: TransportName): void {
   }
 }
 
-function stored(server: URL): Memory | null {
+function stored(server: URL): ProgressStore | null {
   try {
     const memory: unknown = JSON.parse(localStorage.getItem(winnerKey(server)) ?? "null");
-    const { winner, until } = (memory ?? {}) as Partial<Memory>;
+    const { winner, until } = (memory ?? {}) as Partial<ProgressStore>;
     return (winner === "sse" || winner === "webtransport") && typeof until === "number" ? { winner, until } : null;
   } catch {
     return null;

@@ -2,8 +2,8 @@
 
 export * from "./wire.js";
 export * from "./frame.js";
-export * from "./record.js";
+export * from "./delta.js";
 export * from "./assembler.js";
-export * from "./pace.js";
+export * from "./playout.js";
 export * from "./receiver.js";
-export * from "./session.js";
+export * from "./message.js";

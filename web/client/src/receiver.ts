@@ -1,11 +1,11 @@
-// The receiving side of one stream: reassembly, acknowledgement, pacing. The same state
-// machine as `proto::Receiver`, held to it by `spec/vectors/receiver.json`: time, in whole
-// microseconds of any clock, and bytes are arguments; what is due is polled.
+// The receiving side of one stream: reassembly, acknowledgement, playout. The same state machine
+// as `proto::Receiver`: both replay `spec/vectors/receiver.json` and the seeded sessions beside it.
+// Time (in whole microseconds of any clock) and bytes are arguments; what is due is polled.
 
 import { Assembler, type AssemblerLimits, DEFAULT_LIMITS } from "./assembler.js";
 import { ACK_WINDOW, type DataFrame, MAX_ACK_RANGES, decodeFrame, encodeFrame } from "./frame.js";
-import { PACE_OFF, type Pace, Pacer } from "./pace.js";
-import { type Delta, tokensOf } from "./record.js";
+import { PLAY_AT_ONCE, type Playout, PlayoutClock } from "./playout.js";
+import { type Delta, tokensOf } from "./delta.js";
 import { MAX_INT, WireError, type WireFault } from "./wire.js";
 
 /** Parameters of a {@link Receiver}. */
@@ -15,7 +15,7 @@ export interface ReceiverConfig {
   /** Frames carry a checksum and must (D-2.4). */
   readonly checked: boolean;
   /** When to show what has arrived. */
-  readonly pace: Pace;
+  readonly playout: Playout;
   /** Gap between acknowledgements that carry no news, microseconds. */
   readonly ackGap_us: number;
   /** Ask for a sign of life after so long without one, then ever less often. */
@@ -30,14 +30,20 @@ export interface ReceiverConfig {
 export const DEFAULT_CONFIG: ReceiverConfig = {
   limits: DEFAULT_LIMITS,
   checked: false,
-  pace: PACE_OFF,
+  playout: PLAY_AT_ONCE,
   ackGap_us: 100_000,
   probeAfter_us: 2_000_000,
   silentAfter_us: 10_000_000,
   linger_us: 3_000_000,
 };
 
-/** What a {@link Receiver} tells its driver, in order. */
+/**
+ * For a client that can try another path (S-4.10): after 3 s without a frame two probes have gone
+ * unanswered, and trying another path costs one request.
+ */
+export const WITH_ANOTHER_PATH = { probeAfter_us: 1_000_000, silentAfter_us: 3_000_000 } as const;
+
+/** What a {@link Receiver} reports to its driver, in order. */
 export type ReceiverEvent =
   /** The next step, due to be shown; `offset` after it is the cursor from which to resume. */
   | { readonly event: "delta"; readonly offset: number; readonly delta: Delta }
@@ -57,7 +63,7 @@ type State =
   | { readonly is: "lingering"; readonly until: number }
   | { readonly is: "closed" };
 
-/** Deltas read ahead for the pacer; the rest waits as bytes. */
+/** Deltas read ahead for the playout clock; the rest waits as bytes. */
 const MAX_QUEUE = 512;
 
 /**
@@ -115,11 +121,13 @@ export class Receiver {
   #stream: number;
   #state: State = { is: "open" };
   readonly #assembler: Assembler;
-  readonly #pacer: Pacer;
+  readonly #playout: PlayoutClock;
   /** Read from the log, not shown yet. */
   #queue: { offset: number; delta: Delta }[] = [];
   #queuedTokens = 0;
   #events: ReceiverEvent[] = [];
+  /** The time of the latest call. */
+  #now: number;
   #shown: number;
   #arrived = new Arrived();
   #hidden = false;
@@ -136,7 +144,8 @@ export class Receiver {
     this.#config = { ...DEFAULT_CONFIG, ...config };
     this.#stream = stream;
     this.#assembler = new Assembler(offset, this.#config.limits);
-    this.#pacer = new Pacer(this.#config.pace);
+    this.#playout = new PlayoutClock(this.#config.playout);
+    this.#now = now;
     this.#shown = offset;
     this.#lastHeard = now;
   }
@@ -183,6 +192,7 @@ export class Receiver {
 
   /** Nobody looks at the answer any more, or somebody does again. */
   setHidden(now: number, hidden: boolean): void {
+    this.#catchUp(now);
     if (this.#hidden === hidden) return;
     this.#hidden = hidden;
     this.#ackAt = now;
@@ -190,8 +200,9 @@ export class Receiver {
   }
 
   /** The reader's speed has changed. */
-  setPace(now: number, pace: Pace): void {
-    this.#pacer.setPace(pace);
+  setPlayout(now: number, playout: Playout): void {
+    this.#catchUp(now);
+    this.#playout.setPlayout(playout);
     this.#ackAt = now;
     this.#showDue(now);
   }
@@ -219,11 +230,12 @@ export class Receiver {
     if (frame.stream !== this.#stream) throw new WireError("WrongStream");
     if (frame.kind === "data") this.#handleData(now, frame);
     else if (frame.kind !== "gone") throw new WireError("Malformed");
-    else if (this.#state.is === "open" && !this.ended) this.#fail(null);
+    else if (this.#needsSender()) this.#fail(null);
   }
 
   #handleData(now: number, data: DataFrame): void {
     if (this.#state.is === "closed") return;
+    this.#catchUp(now);
     this.#lastHeard = now;
     this.#probes = 0;
     this.#silentSaid = false;
@@ -249,7 +261,7 @@ export class Receiver {
     }
   }
 
-  /** Reads records for the pacer, as far as its queue allows. */
+  /** Reads records for the playout clock, as far as its queue allows. */
   #readAhead(now: number): void {
     let arrived = 0;
     while (this.#queue.length < MAX_QUEUE && this.#state.is === "open") {
@@ -260,7 +272,7 @@ export class Receiver {
       this.#queuedTokens += tokens;
       this.#queue.push(next);
     }
-    if (arrived > 0) this.#pacer.onArrival(now, arrived);
+    if (arrived > 0) this.#playout.onArrival(now, arrived);
   }
 
   #pollAssembler(): { offset: number; delta: Delta } | null {
@@ -273,16 +285,29 @@ export class Receiver {
     }
   }
 
+  /**
+   * Shows what became due since the latest call, each delta at its own time: the pace is the same
+   * however coarse the driver's timers are.
+   */
+  #catchUp(now: number): void {
+    for (let at = this.#playout.nextAt; at !== null && at <= now; at = this.#playout.nextAt) {
+      const shown = this.#shown;
+      this.#showDue(Math.max(at, this.#now));
+      if (this.#shown === shown) break;
+    }
+    this.#now = now;
+  }
+
   /** Moves what is due from the queue to the events. */
   #showDue(now: number): void {
     for (let next = this.#queue[0]; next !== undefined; next = this.#queue[0]) {
       const tokens = tokensOf(next.delta);
       const heldBack = tokens > 0 && !this.#hidden;
       if (this.#events.length >= MAX_EVENTS) return;
-      if (heldBack && (this.#pacer.nextAt ?? 0) > now) return;
+      if (heldBack && (this.#playout.nextAt ?? 0) > now) return;
       this.#queue.shift();
       this.#queuedTokens -= tokens;
-      this.#pacer.onShown(now, tokens, this.#queuedTokens);
+      this.#playout.onShown(now, tokens, this.#queuedTokens);
       this.#show(now, next.offset, next.delta);
       this.#readAhead(now);
     }
@@ -304,6 +329,7 @@ export class Receiver {
 
   /** Time has passed: shows what is due, asks an overdue sender, ends the lingering. */
   handleTimeout(now: number): void {
+    this.#catchUp(now);
     this.#showDue(now);
     if (this.#state.is === "lingering" && now >= this.#state.until) this.#state = { is: "closed" };
     const silentAt = this.#silentAt();
@@ -313,25 +339,18 @@ export class Receiver {
     }
   }
 
-  /**
-   * When the next delta is due to be shown; `null`: none waits. A driver whose timers are
-   * coarse calls {@link handleTimeout} for each of these that it has missed, in order: the
-   * pace is then what it would be with exact ones.
-   */
-  get showAt(): number | null {
-    const showing = this.#queue.length > 0 && this.#events.length < MAX_EVENTS;
-    return showing ? this.#pacer.nextAt : null;
-  }
-
   /** When to call {@link handleTimeout} next; `null`: only after something else happened. */
   pollTimeout(): number | null {
     if (this.#state.is === "closed") return null;
     const linger = this.#state.is === "lingering" ? this.#state.until : null;
-    return earliest(linger, this.showAt, this.#ackAt, this.#probeAt(), this.#silentAt());
+    const showing = this.#queue.length > 0 && this.#events.length < MAX_EVENTS;
+    const showAt = showing ? this.#playout.nextAt : null;
+    return earliest(linger, showAt, this.#ackAt, this.#probeAt(), this.#silentAt());
   }
 
   /** What has happened, once each and in order. */
   pollEvent(): ReceiverEvent | null {
+    if (this.#events.length === 0 && this.#state.is !== "closed") this.#showDue(this.#now); // had no room
     return this.#events.shift() ?? null;
   }
 
@@ -374,20 +393,28 @@ export class Receiver {
 
   /** How fast unshown bytes are being shown; 0 if nothing is held back. */
   #paceBytesPerS(now: number): number {
-    const step = this.#pacer.step(now, this.#queuedTokens);
+    const step = this.#playout.step(now, this.#queuedTokens);
     if (step === 0 || this.#queuedTokens === 0 || this.#hidden) return 0;
     const queued = (this.#queue.at(-1)?.offset ?? this.#shown) - this.#shown;
     const bytesPerTokenMilli = Math.floor((queued * 1_000) / this.#queuedTokens);
     return Math.min(Math.floor((bytesPerTokenMilli * 1_000) / step), MAX_INT);
   }
 
+  /**
+   * Whether anything is still to come. What has arrived can be shown without the sender, and a
+   * reader with a full queue is in no hurry to learn that its path is dead.
+   */
+  #needsSender(): boolean {
+    return this.#state.is === "open" && !this.#assembler.ended && this.#queue.length < MAX_QUEUE;
+  }
+
   #probeAt(): number | null {
-    const asking = this.#state.is === "open" && this.#probes < MAX_PROBES;
+    const asking = this.#needsSender() && this.#probes < MAX_PROBES;
     return asking ? this.#lastHeard + this.#config.probeAfter_us * 2 ** this.#probes : null;
   }
 
   #silentAt(): number | null {
-    const open = this.#state.is === "open" && !this.#silentSaid;
-    return open ? this.#lastHeard + this.#config.silentAfter_us : null;
+    const waiting = this.#needsSender() && !this.#silentSaid;
+    return waiting ? this.#lastHeard + this.#config.silentAfter_us : null;
   }
 }

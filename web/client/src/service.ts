@@ -2,16 +2,16 @@
 // Nothing here touches the page.
 
 import { Connection, type Target, type WebTransportConstructor } from "./connection.js";
-import { DatagramAnswer, type PaceChoice, type Shown } from "./datagram_answer.js";
-import type { AnswerHead, RequestHead, ResponseHead } from "./session.js";
+import { DatagramAnswer, type PlayoutChoice, type Shown } from "./quic.js";
+import type { AnswerHead, RequestHead, ResponseHead } from "./message.js";
 import type { WireFault } from "./wire.js";
 
 /** From the page to the service. `server` names a server, `answer` an answer, as the page likes. */
 export type Order =
   | { type: "connect"; server: string; target: Target }
   | { type: "disconnect"; server: string }
-  | { type: "ask"; answer: number; server: string; head: RequestHead; body: string; pace: PaceChoice }
-  | { type: "resume"; answer: number; server: string; id: string; token: string; offset: number; pace: PaceChoice }
+  | { type: "ask"; answer: number; server: string; head: RequestHead; body: string; pace: PlayoutChoice }
+  | { type: "resume"; answer: number; server: string; id: string; token: string; offset: number; pace: PlayoutChoice }
   | { type: "read"; answer: number; count: number }
   | { type: "hidden"; hidden: boolean }
   | { type: "stop"; answer: number }
@@ -115,7 +115,7 @@ class Service {
   }
 
   #with(
-    order: { answer: number; server: string; pace: PaceChoice; offset?: number },
+    order: { answer: number; server: string; pace: PlayoutChoice; offset?: number },
     act: (answer: DatagramAnswer, connection: Connection) => void,
   ): void {
     const connection = this.#open.get(order.server);

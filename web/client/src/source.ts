@@ -1,7 +1,7 @@
 // What both transports give: an answer's deltas from some offset on, until it ends or the
 // path does.
 
-import type { Delta } from "./record.js";
+import type { Delta } from "./delta.js";
 
 /** Where a server names the parameters of a request that had no effect. */
 export const IGNORED_HEADER = "x-loquent-ignored-parameters";
@@ -13,7 +13,7 @@ export const REPEAT_HEADER = "idempotency-key";
 export type TransportName = "webtransport" | "sse";
 
 /** What proves the right to go on with an answer (D-6.1). */
-export interface Reference {
+export interface AnswerHandle {
   /** 32 hex digits. */
   readonly id: string;
   /** 32 hex digits. */
@@ -38,7 +38,7 @@ export class PathLost extends Error {
 export interface Source extends AsyncIterable<Item> {
   readonly transport: TransportName;
   /** Known once the server has begun; `null` where the answer cannot be resumed. */
-  readonly reference: Reference | null;
+  readonly handle: AnswerHandle | null;
   /** Names of the request's parameters that the server ignored, if it said so. */
   readonly ignoredParameters: string | null;
   /** The reader wants no more: ends the generation, not only the path. */

@@ -3,8 +3,8 @@
 
 import { ChunkReader } from "./chunk.js";
 import { LoquentError, refusal } from "./errors.js";
-import { isLast } from "./record.js";
-import { IGNORED_HEADER, type Item, PathLost, type Reference, type Source } from "./source.js";
+import { isLast } from "./delta.js";
+import { IGNORED_HEADER, type Item, PathLost, type AnswerHandle, type Source } from "./source.js";
 
 /** Longest event that is read, characters. */
 const MAX_EVENT_CHARS = 4 << 20;
@@ -73,18 +73,18 @@ export interface HttpRequest {
 export async function askBySse({ url, headers, body }: HttpRequest, server: URL, signal: AbortSignal): Promise<Source> {
   const response = await reach(url, { method: "POST", headers, body, signal }, signal);
   if (!response.ok) throw await refusedBy(response);
-  return new EventAnswer(response, server, referenceOf(response), null, signal);
+  return new EventAnswer(response, server, handleOf(response), null, signal);
 }
 
 /** Goes on with an answer (S-5.2). */
 export async function resumeBySse(
   server: URL,
-  reference: Reference,
+  handle: AnswerHandle,
   offset: number,
   signal: AbortSignal,
 ): Promise<Source> {
-  const url = new URL(`v1/streams/${reference.id}?from=${offset}`, server);
-  const headers = { "x-loquent-stream-token": reference.token, accept: "text/event-stream" };
+  const url = new URL(`v1/streams/${handle.id}?from=${offset}`, server);
+  const headers = { "x-loquent-stream-token": handle.token, accept: "text/event-stream" };
   // Only until the response begins: its body may take as long as it likes.
   const patience = new AbortController();
   const timer = setTimeout(() => patience.abort(), RESUME_RESPONSE_MS);
@@ -96,13 +96,13 @@ export async function resumeBySse(
     throw new LoquentError("gone", "The rest of this answer is not kept any more.", { status: 404 });
   }
   if (!response.ok) throw await refusedBy(response);
-  return new EventAnswer(response, server, reference, offset, signal);
+  return new EventAnswer(response, server, handle, offset, signal);
 }
 
 /** Ends an answer on the server (S-5.3). Best effort: a page may be about to go. */
-export function stopByHttp(server: URL, reference: Reference): void {
-  const url = new URL(`v1/streams/${reference.id}`, server);
-  const headers = { "x-loquent-stream-token": reference.token };
+export function stopByHttp(server: URL, handle: AnswerHandle): void {
+  const url = new URL(`v1/streams/${handle.id}`, server);
+  const headers = { "x-loquent-stream-token": handle.token };
   void fetch(url, { method: "DELETE", headers, keepalive: true }).catch(() => {});
 }
 
@@ -121,7 +121,7 @@ async function refusedBy(response: Response): Promise<LoquentError> {
   return refusal(response.status, response.headers.get("retry-after"), body);
 }
 
-function referenceOf(response: Response): Reference | null {
+function handleOf(response: Response): AnswerHandle | null {
   const id = response.headers.get("x-loquent-stream-id");
   const token = response.headers.get("x-loquent-stream-token");
   return id && token ? { id, token } : null;
@@ -134,12 +134,12 @@ class EventAnswer implements Source {
   constructor(
     readonly response: Response,
     readonly server: URL,
-    readonly reference: Reference | null,
+    readonly handle: AnswerHandle | null,
     /** Where the answer goes on from; `null` in an answer that begins here. */
     private offset: number | null,
     readonly signal: AbortSignal,
   ) {
-    if (reference) this.offset ??= 0;
+    if (handle) this.offset ??= 0;
   }
 
   get ignoredParameters(): string | null {
@@ -147,7 +147,7 @@ class EventAnswer implements Source {
   }
 
   cancel(): void {
-    if (this.reference) stopByHttp(this.server, this.reference);
+    if (this.handle) stopByHttp(this.server, this.handle);
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Item> {
@@ -176,7 +176,7 @@ class EventAnswer implements Source {
   async #next(reader: ReadableStreamDefaultReader<Uint8Array>): Promise<ReadableStreamReadResult<Uint8Array>> {
     // A server that keeps an answer also says now and then that it is there.
     const silent = (): void => void reader.cancel().catch(() => {});
-    const timer = this.reference ? setTimeout(silent, SILENCE_MS) : undefined;
+    const timer = this.handle ? setTimeout(silent, SILENCE_MS) : undefined;
     try {
       return await reader.read();
     } catch (error) {
@@ -191,7 +191,7 @@ class EventAnswer implements Source {
   #items(event: ServerEvent): Item[] {
     const deltas = event.data === "[DONE]" ? [{ kind: "done" } as const] : this.#chunks.deltas(chunkOf(event));
     const before = this.offset;
-    if (this.reference && event.id !== null && /^\d{1,16}$/.test(event.id)) this.offset = Number(event.id);
+    if (this.handle && event.id !== null && /^\d{1,16}$/.test(event.id)) this.offset = Number(event.id);
     return deltas.map((delta, at) => ({ delta, offset: at === deltas.length - 1 ? this.offset : before }));
   }
 }

@@ -5,7 +5,7 @@ import { createServer } from "node:http";
 import { after, afterEach, before, beforeEach, test } from "node:test";
 import { lastWinner, serverOf } from "../dist/discovery.js";
 import { LoquentError, prepare, resumeChat, streamChat } from "../dist/index.js";
-import { Link, setSharedLink } from "../dist/link.js";
+import { Link, setSharedLink } from "../dist/worker_link.js";
 import { serve } from "../dist/service.js";
 import { FakeServer, answerOf, seeded, textOf } from "./support.mjs";
 

@@ -2,7 +2,7 @@
 // what was sent, each delta once, and memory stays bounded.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Assembler, Pacer, Receiver, decodeFrame, encodeFrame, encodeRecord, smoothPace } from "../dist/protocol.js";
+import { Assembler, PlayoutClock, Receiver, decodeFrame, encodeFrame, encodeRecord, smoothPlayout } from "../dist/protocol.js";
 import { PlainSender, answerOf, logOf, seeded } from "./support.mjs";
 
 /** What a receiver has to show and to send at `now`. */
@@ -15,14 +15,14 @@ function drive(receiver, now) {
   return { events, acks };
 }
 
-const arbitraryPace = (random) => (random() < 0.5 ? {} : { pace: smoothPace(Math.floor(random() * 500_000)) });
+const arbitraryPlayout = (random) => (random() < 0.5 ? {} : { playout: smoothPlayout(Math.floor(random() * 500_000)) });
 
 /** Plays a session over a channel that loses, doubles and reorders; returns what was shown. */
 function session(seed) {
   const random = seeded(seed);
   const deltas = answerOf(random, 1 + Math.floor(random() * 120));
   const sender = new PlainSender(5, logOf(deltas));
-  const receiver = new Receiver(0, 5, 0, arbitraryPace(random));
+  const receiver = new Receiver(0, 5, 0, arbitraryPlayout(random));
   const loss = random() * 0.6;
   const shown = [];
   let flying = [];
@@ -155,7 +155,7 @@ test("a byte order mark is text like any other", () => {
 
 test("what has all arrived is shown at the reader's pace without a sender", () => {
   const deltas = answerOf(seeded(9), 200);
-  const receiver = new Receiver(0, 1, 0, { pace: { buffer_us: 0, max_tokens_per_s: 10 } });
+  const receiver = new Receiver(0, 1, 0, { playout: { buffer_us: 0, max_tokens_per_s: 10 } });
   receiver.handleDatagram(0, encodeFrame({ kind: "data", stream: 1, packet: 0, offset: 0, bytes: logOf(deltas) }));
   assert.ok(receiver.ended);
   receiver.handleDatagram(1, encodeFrame({ kind: "gone", stream: 1 })); // it has let go of the answer
@@ -166,17 +166,17 @@ test("what has all arrived is shown at the reader's pace without a sender", () =
 });
 
 test("pacing smooths a burst after a gap, and never holds back the first token", () => {
-  const pacer = new Pacer(smoothPace(400_000));
+  const clock = new PlayoutClock(smoothPlayout(400_000));
   const shown = [];
   let waiting = 0;
   for (let now = 0; now < 10_000_000; now += 1_000) {
     const arrive = now % 100_000 === 0 && !(now > 4_000_000 && now < 4_300_000);
     const late = now === 4_300_000 ? 3 : arrive ? 1 : 0;
-    for (let count = 0; count < late; count++) pacer.onArrival(now, 1);
+    for (let count = 0; count < late; count++) clock.onArrival(now, 1);
     waiting += late;
-    while (waiting > 0 && (pacer.nextAt ?? 0) <= now) {
+    while (waiting > 0 && (clock.nextAt ?? 0) <= now) {
       waiting -= 1;
-      pacer.onShown(now, 1, waiting);
+      clock.onShown(now, 1, waiting);
       shown.push(now);
     }
   }

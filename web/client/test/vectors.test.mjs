@@ -65,9 +65,9 @@ function play(receiver, { at_ms, do: what, hex: text, hidden }) {
   return { events, sent, cumulative: receiver.cumulative, wake_us: receiver.pollTimeout(), ...(error && { error }) };
 }
 
-for (const { name, stream, from, pace, steps } of cases("receiver")) {
+for (const { name, stream, from, playout, steps } of cases("receiver")) {
   test(`receiver: ${name}`, () => {
-    const receiver = new Receiver(0, stream, from, { pace });
+    const receiver = new Receiver(0, stream, from, { playout });
     for (const step of steps) {
       const { at_ms, do: what, hex: _hex, hidden: _hidden, ...expected } = step;
       assert.deepEqual(play(receiver, step), expected, `at ${at_ms} ms: ${what}`);

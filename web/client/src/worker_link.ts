@@ -1,16 +1,16 @@
 // The page's side of the worker: connections and answers as promises and iterators.
 
 import type { Target } from "./connection.js";
-import type { PaceChoice, Shown } from "./datagram_answer.js";
+import type { PlayoutChoice, Shown } from "./quic.js";
 import { LoquentError, abortReason, refusal } from "./errors.js";
 import type { News, Order, Port } from "./service.js";
-import type { RequestHead } from "./session.js";
-import { IGNORED_HEADER, type Item, PathLost, type Reference, type Source } from "./source.js";
+import type { RequestHead } from "./message.js";
+import { IGNORED_HEADER, type Item, PathLost, type AnswerHandle, type Source } from "./source.js";
 
 /** What an answer over a link needs to begin or to go on. */
 export interface LinkRequest {
   readonly server: URL;
-  readonly pace: PaceChoice;
+  readonly pace: PlayoutChoice;
   readonly signal: AbortSignal;
 }
 
@@ -61,13 +61,13 @@ export class Link {
   /** Goes on with an answer from `offset`; `before` is what received it here, if anything did. */
   async resume(
     { server, pace, signal }: LinkRequest,
-    reference: Reference,
+    handle: AnswerHandle,
     offset: number,
     before: LinkAnswer | null,
   ): Promise<LinkAnswer> {
     const answer = this.#add(before?.number ?? null, signal);
-    answer.reference = reference;
-    const { id, token } = reference;
+    answer.handle = handle;
+    const { id, token } = handle;
     this.order({ type: "resume", answer: answer.number, server: server.href, id, token, offset, pace });
     await answer.begun;
     return answer;
@@ -128,7 +128,7 @@ type AnswerNews = Extract<News, { answer: number }>;
 /** An answer that comes over a link. Bounded: the service waits for what is not read here. */
 export class LinkAnswer implements Source {
   readonly transport = "webtransport";
-  reference: Reference | null = null;
+  handle: AnswerHandle | null = null;
   ignoredParameters: string | null = null;
   #queue: Shown[] = [];
   /** Set once nothing more is queued; `null` inside: a clean end. */
@@ -168,7 +168,7 @@ export class LinkAnswer implements Source {
   handleNews(news: AnswerNews): void {
     switch (news.type) {
       case "answered":
-        this.reference = { id: news.head.id, token: news.head.token };
+        this.handle = { id: news.head.id, token: news.head.token };
         this.ignoredParameters = news.head.headers[IGNORED_HEADER] ?? null;
         return this.#begun.resolve();
       case "deltas":

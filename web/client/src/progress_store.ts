@@ -1,14 +1,14 @@
 // What a page needs to go on with an answer after a reload, in `sessionStorage`: the tab's
 // own, and gone with it.
 
-import type { Delta } from "./record.js";
-import type { Reference } from "./source.js";
+import type { Delta } from "./delta.js";
+import type { AnswerHandle } from "./source.js";
 
 /** Everything about an answer so far, consistent with its offset. */
 export interface Progress {
   /** The endpoint that was asked. */
   readonly url: string;
-  readonly reference: Reference;
+  readonly handle: AnswerHandle;
   /** Log offset after what the fields below hold. */
   readonly offset: number;
   /** The open record's JSON. */
@@ -26,7 +26,7 @@ const SAVE_EVERY_MS = 250;
 const answerKey = (name: string): string => `loquent:answer:${name}`;
 
 /** Keeps one answer's progress under a name. */
-export class Memory {
+export class ProgressStore {
   #timer: ReturnType<typeof setTimeout> | null = null;
   readonly #flush = (): void => this.save();
 
@@ -84,7 +84,7 @@ export function forget(name: string): void {
 }
 
 function isProgress(value: unknown): value is Progress {
-  const { url, reference, offset, text, meta, reasoning } = (value ?? {}) as Partial<Progress>;
-  const strings = [url, text, meta, reasoning, reference?.id, reference?.token];
+  const { url, handle, offset, text, meta, reasoning } = (value ?? {}) as Partial<Progress>;
+  const strings = [url, text, meta, reasoning, handle?.id, handle?.token];
   return strings.every((part) => typeof part === "string") && Number.isSafeInteger(offset);
 }

@@ -1,8 +1,8 @@
 // When a receiver shows what it has: smoothing stalls away, and a reader's own speed. The
-// same arithmetic as `proto::Pacer`: whole microseconds, rounded down.
+// same arithmetic as `proto::playout`: whole microseconds, rounded down.
 
-/** Parameters of a {@link Pacer}. */
-export interface Pace {
+/** Parameters of a {@link PlayoutClock}. */
+export interface Playout {
   /** Text to hold back beyond what a steady flow leaves waiting, microseconds; 0: none. */
   readonly buffer_us: number;
   /** Show at most so many tokens per second; `null`: no limit. */
@@ -10,14 +10,14 @@ export interface Pace {
 }
 
 /** Everything at once. */
-export const PACE_OFF: Pace = { buffer_us: 0, max_tokens_per_s: null };
+export const PLAY_AT_ONCE: Playout = { buffer_us: 0, max_tokens_per_s: null };
 
 /**
  * Holds back what hides nearly all stalls of a lossy path of this round trip. The first
  * token is never delayed.
  */
-export function smoothPace(rtt_us: number): Pace {
-  return { buffer_us: Math.max(5_000, Math.floor(rtt_us * 0.3) - 8_000), max_tokens_per_s: null };
+export function smoothPlayout(rtt_us: number): Playout {
+  return { buffer_us: Math.max(5_000, Math.floor((rtt_us * 3) / 10) - 8_000), max_tokens_per_s: null };
 }
 
 /** How much slower than the generator an empty buffer makes the reader, in thousandths. */
@@ -32,20 +32,20 @@ const MEASURED = 32;
 const MEASURE_GAP_US = 125_000;
 
 /** Decides when the next delta is shown. Times are microseconds of the caller's clock. */
-export class Pacer {
-  #pace: Pace;
+export class PlayoutClock {
+  #playout: Playout;
   #arrivedTokens = 0;
   /** When, and the tokens that had arrived by then. */
   #arrivals: { at: number; tokens: number }[] = [];
   #nextAt: number | null = null;
 
-  constructor(pace: Pace) {
-    this.#pace = pace;
+  constructor(playout: Playout) {
+    this.#playout = playout;
   }
 
   /** Other parameters from now on. */
-  setPace(pace: Pace): void {
-    this.#pace = pace;
+  setPlayout(playout: Playout): void {
+    this.#playout = playout;
     this.#nextAt = null;
   }
 
@@ -75,17 +75,17 @@ export class Pacer {
 
   /** A delta of `tokens` was shown at `now`, with `waiting` tokens left to show. */
   onShown(now: number, tokens: number, waiting: number): void {
-    const off = this.#pace.buffer_us === 0 && this.#pace.max_tokens_per_s === null;
+    const off = this.#playout.buffer_us === 0 && this.#playout.max_tokens_per_s === null;
     if (off || tokens === 0) return;
     this.#nextAt = now + this.step(now, waiting) * tokens;
   }
 
   /** Time per token shown at `now`, microseconds; 0 if nothing is held back. */
   step(now: number, waiting: number): number {
-    const rate = this.#pace.max_tokens_per_s;
+    const rate = this.#playout.max_tokens_per_s;
     const limit = rate === null ? 0 : Math.floor(1_000_000 / Math.max(1, rate));
     const gap = this.tokenGap;
-    const smooth = gap !== null && this.#pace.buffer_us > 0 ? this.#smoothStep(now, gap, waiting) : 0;
+    const smooth = gap !== null && this.#playout.buffer_us > 0 ? this.#smoothStep(now, gap, waiting) : 0;
     return Math.max(smooth, limit);
   }
 
@@ -96,7 +96,7 @@ export class Pacer {
   #smoothStep(now: number, gap: number, waiting: number): number {
     const sinceArrival = Math.max(0, now - (this.#arrivals.at(-1)?.at ?? now));
     const buffered = Math.max(0, gap * waiting - Math.min(sinceArrival, gap));
-    const surplus = Math.floor((SLOPE_PERMILLE * buffered) / this.#pace.buffer_us);
+    const surplus = Math.floor((SLOPE_PERMILLE * buffered) / this.#playout.buffer_us);
     const permille = Math.max(1_000 + SLOPE_PERMILLE - surplus, FASTEST_PERMILLE);
     return Math.min(Math.floor((gap * permille) / 1_000), Math.max(NOT_A_STALL_US, gap));
   }

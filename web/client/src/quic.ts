@@ -3,9 +3,9 @@
 
 import type { Connection, Stream } from "./connection.js";
 import { encodeFrame } from "./frame.js";
-import { type Pace, smoothPace } from "./pace.js";
-import { Receiver, type ReceiverEvent } from "./receiver.js";
-import type { Delta } from "./record.js";
+import { type Playout, smoothPlayout } from "./playout.js";
+import { Receiver, type ReceiverEvent, WITH_ANOTHER_PATH } from "./receiver.js";
+import type { Delta } from "./delta.js";
 import {
   type AnswerHead,
   type Message,
@@ -18,7 +18,7 @@ import {
   encodeJson,
   encodeMessage,
   fromHex,
-} from "./session.js";
+} from "./message.js";
 import { WireError, type WireFault, decodeUtf8, encodeUtf8 } from "./wire.js";
 
 /** A delta and the log offset after it. */
@@ -43,7 +43,7 @@ export interface AnswerListener {
 }
 
 /** How what has arrived is shown: at once, smoothed for the path, or as told. */
-export type PaceChoice = "off" | "smooth" | Pace;
+export type PlayoutChoice = "off" | "smooth" | Playout;
 
 /** Deltas told and not reported as read, after which the answer waits for its reader. */
 const MAX_UNREAD = 512;
@@ -54,8 +54,8 @@ const MAX_REFUSAL_BYTES = 64 * 1024;
 /** How long a server may take to begin, ms, before another way is tried. */
 const ANSWER_WITHIN_MS = 10_000;
 
-/** Sooner than the protocol's defaults: another transport stands by. */
-const LIVELINESS = { probeAfter_us: 1_000_000, silentAfter_us: 6_000_000 };
+/** A silent path that stays so for this much longer, ms, is given up (S-4.10). */
+const GIVE_UP_AFTER_MS = 1_000;
 
 type State =
   | { readonly is: "asking" }
@@ -72,6 +72,8 @@ interface Path {
   stream: Stream | null;
   /** The last DATA came on the stream: datagrams may not get through. */
   byStream: boolean;
+  /** No frame arrives although probes were sent. */
+  isSilent: boolean;
   /** The server has ended the stream. */
   ended: boolean;
 }
@@ -89,7 +91,7 @@ export class DatagramAnswer {
     readonly listener: AnswerListener,
     /** Milliseconds, monotonic. */
     readonly clock: () => number,
-    readonly pace: PaceChoice,
+    readonly pace: PlayoutChoice,
     private hidden: boolean,
   ) {}
 
@@ -159,7 +161,7 @@ export class DatagramAnswer {
     this.#leave();
     this.#state = { is: "asking" };
     const number = connection.addStream((datagram) => this.#handleFrame(path, datagram, false));
-    const path: Path = { connection, number, stream: null, byStream: false, ended: false };
+    const path: Path = { connection, number, stream: null, byStream: false, isSilent: false, ended: false };
     this.#path = path;
     this.#timer = setTimeout(() => this.#lose(path, "the server does not begin"), ANSWER_WITHIN_MS);
     return path;
@@ -230,9 +232,9 @@ export class DatagramAnswer {
   #begin(path: Path): Receiver {
     if (this.#state.is === "asking") this.#state = { is: "streaming" };
     this.#receiver ??= new Receiver(this.#now(), path.number, this.#offset, {
-      ...LIVELINESS,
+      ...WITH_ANOTHER_PATH,
       ...(this.pace !== "off" && {
-        pace: this.pace === "smooth" ? smoothPace(path.connection.rtt_us) : this.pace,
+        playout: this.pace === "smooth" ? smoothPlayout(path.connection.rtt_us) : this.pace,
       }),
     });
     this.#receiver.setHidden(this.#now(), this.hidden);
@@ -242,9 +244,11 @@ export class DatagramAnswer {
   #handleFrame(path: Path, frame: Uint8Array, byStream: boolean): void {
     if (path !== this.#path || this.#state.is === "refused" || this.#state.is === "over") return;
     const [receiver, now] = [this.#begin(path), this.#now()];
-    catchUp(receiver, now);
     const fault = receiver.handleDatagram(now, frame);
-    if (fault === null) path.byStream = byStream;
+    if (fault === null) {
+      path.byStream = byStream;
+      path.isSilent = false;
+    }
     this.#drive();
   }
 
@@ -269,11 +273,10 @@ export class DatagramAnswer {
     const [path, receiver] = [this.#path, this.#receiver];
     if (!path || !receiver || (this.#state.is !== "streaming" && this.#state.is !== "told")) return;
     const now = this.#now();
-    catchUp(receiver, now);
     receiver.handleTimeout(now);
     const ends = this.#tellDeltas(receiver);
     this.#transmit(path, receiver, now);
-    for (const end of ends) this.#handleEvent(path, receiver, end);
+    for (const end of ends) this.#handleEvent(path, end);
     if (path !== this.#path) return;
     if (receiver.closed || (path.ended && this.#state.is === "told")) return this.#finish();
     if (path.ended && receiver.starved) return this.#lose(path, "the server ended the stream too early");
@@ -298,17 +301,24 @@ export class DatagramAnswer {
     return others;
   }
 
-  #handleEvent(path: Path, receiver: Receiver, event: ReceiverEvent): void {
+  #handleEvent(path: Path, event: ReceiverEvent): void {
     if (event.event === "complete") {
       this.#state = { is: "told" };
       this.listener.complete();
     } else if (event.event === "failed") {
       this.#state = { is: "told" };
       this.listener.failed(event.error);
-    } else if (event.event === "silent" && !receiver.ended && !path.ended) {
-      this.#lose(path, "nothing was heard");
-      path.connection.close(); // dead for the others too
+    } else if (event.event === "silent" && !path.ended) {
+      path.isSilent = true;
+      setTimeout(() => this.#giveUp(path), GIVE_UP_AFTER_MS);
     }
+  }
+
+  /** The path was silent: it is dead unless something has arrived since. */
+  #giveUp(path: Path): void {
+    if (path !== this.#path || !path.isSilent || path.ended) return;
+    this.#lose(path, "nothing was heard");
+    path.connection.close(); // dead for the others too
   }
 
   #transmit(path: Path, receiver: Receiver, now: number): void {
@@ -327,9 +337,4 @@ export class DatagramAnswer {
     const at = receiver.pollTimeout();
     this.#timer = at === null ? null : setTimeout(() => this.#drive(), Math.max(0, Math.ceil((at - now) / 1_000)));
   }
-}
-
-/** Shows what was due while a timer of a few milliseconds' grain was late. */
-function catchUp(receiver: Receiver, now: number): void {
-  for (let at = receiver.showAt; at !== null && at <= now; at = receiver.showAt) receiver.handleTimeout(at);
 }
