@@ -5,13 +5,13 @@
 //! sequence and for two hundred. The queue is bounded by admission: a request sends one
 //! message per completion when it starts and at most one when it stops.
 //!
-//! The engine never waits for a batch to fill, with one exception: when the next batch could hold only
-//! work that has just come, it lets those that were let in and are being tokenized catch up. A burst then
-//! starts in one step; otherwise its first request would have a step of its own, and the others would
-//! wait for it.
+//! The engine never waits for a batch to fill, with one exception: when the next batch could
+//! hold only work that has just arrived, it waits for the prompts that were admitted and are
+//! still being tokenized. A burst of requests then starts in one step; otherwise the first of
+//! them would have a step of its own, and the others would wait for it.
 //!
-//! A runner with a pipeline gets as many batches as it wants at once; what it has finished
-//! arrives as a command like any other, so that there is one thing to wait for.
+//! A runner with a pipeline gets as many batches at once as it asks for. A finished batch is
+//! announced by a command like any other, so that the thread has one queue to wait for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,13 +29,15 @@ use crate::admission::PendingPrompts;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
-/// Steps that may wait for delivery before the engine waits for it.
+/// Steps that may wait for the delivery task before the engine waits for it. Chosen by hand:
+/// far more than a healthy task leaves, and still bounded if it hangs.
 const STEPS_IN_FLIGHT: usize = 64;
 
-/// Longest wait of an engine with nothing else to compute for requests that are on their way.
-const LONGEST_GATHERING: Duration = Duration::from_millis(2);
-/// Between two looks at them.
-const GATHERING_PAUSE: Duration = Duration::from_micros(50);
+/// How long an engine with nothing else to compute waits for prompts being tokenized. Longer
+/// would delay a lone request whose neighbour has a huge prompt; shorter would split bursts.
+const GATHER_LIMIT: Duration = Duration::from_millis(2);
+/// Pause between two looks for the end of a burst.
+const GATHER_PAUSE: Duration = Duration::from_micros(50);
 
 /// What delivery asks of the engine.
 #[derive(Debug)]
@@ -99,7 +101,16 @@ pub fn start(
         }));
     }
     let EngineContext { clock, metrics, pending } = context;
-    let engine = EngineLoop { runner, scheduler, inbox, outbox, clock, metrics, pending };
+    let engine = EngineLoop {
+        runner,
+        scheduler,
+        inbox,
+        outbox,
+        clock,
+        metrics,
+        pending,
+        gather_limit: GATHER_LIMIT,
+    };
     let thread = thread::Builder::new().name("engine".into()).spawn(move || engine.run())?;
     Ok(EngineHandle { commands, steps, thread })
 }
@@ -125,6 +136,8 @@ struct EngineLoop {
     clock: Clock,
     metrics: Arc<Metrics>,
     pending: PendingPrompts,
+    /// [`GATHER_LIMIT`]; tests wait for events instead.
+    gather_limit: Duration,
 }
 
 impl EngineLoop {
@@ -155,14 +168,15 @@ impl EngineLoop {
         }
     }
 
-    /// Lets a burst become complete, while nobody waits for a token but those who have just come.
+    /// Waits until the prompts of a burst have arrived, within [`GATHER_LIMIT`]. As soon as a
+    /// sequence is computing it does not wait: that one's next token would be late.
     fn gather(&mut self) {
         let began = self.clock.now();
         while self.pending.any()
             && self.scheduler.only_waiting()
-            && self.clock.now().saturating_sub(began) < LONGEST_GATHERING
+            && self.clock.now().saturating_sub(began) < self.gather_limit
         {
-            thread::sleep(GATHERING_PAUSE);
+            thread::sleep(GATHER_PAUSE);
             self.handle_queued();
         }
     }
@@ -304,3 +318,6 @@ impl EngineLoop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,28 +1,24 @@
 //! Traces of requests, read back by a stand-in for a collector.
 
+mod simulated;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::post;
 use bytes::Bytes;
-use loquent_engine::sim::{SimOptions, SimRunner, SimVocab};
-use loquent_engine::template::{CHATML, ChatTemplate};
-use loquent_infer::admission::Bounds;
-use loquent_infer::budget::ItlTarget;
+use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_infer::remote::{BatchTimes, MeanMax, RemoteFigures, RemoteStages, StageTimes};
-use loquent_infer::scheduler::Limits;
-use loquent_infer::speculation::Speculation;
-use loquent_proto::coalesce::StreamInterval;
 use loquent_server::{
-    ChatFormat, Clock, Endpoint, GrammarSource, LoadedEngine, Metrics, Request, SamplingDefaults,
-    ServedModel, Service, ServiceConfig, ServingConfig, StreamBounds, Telemetry, TraceParent,
-    end_tokens, start_engine,
+    Clock, Endpoint, LoadedEngine, Metrics, Request, Service, ServiceConfig, Telemetry,
+    TraceParent, start_engine,
 };
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
+use simulated::{model, service_config};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -64,25 +60,6 @@ impl RemoteStages for TwoStages {
     }
 }
 
-fn loaded(stages: Option<Arc<dyn RemoteStages>>) -> LoadedEngine {
-    let model = ServedModel {
-        name: "simulated".into(),
-        end_tokens: end_tokens(&SimVocab),
-        vocab: Arc::new(SimVocab),
-        chat: Arc::new(ChatFormat {
-            template: ChatTemplate::new(CHATML).unwrap(),
-            bos: String::new(),
-            eos: String::new(),
-        }),
-        context_tokens: 4096,
-        defaults: SamplingDefaults::default(),
-        created_s: 0,
-        grammars: GrammarSource::default(),
-    };
-    let runner = Box::new(SimRunner::new(SimOptions::default()));
-    LoadedEngine { runner, model, description: "simulated".into(), stages }
-}
-
 fn service(otlp_endpoint: Option<String>) -> (Arc<Service>, std::thread::JoinHandle<()>) {
     service_over(otlp_endpoint, None)
 }
@@ -91,27 +68,10 @@ fn service_over(
     otlp_endpoint: Option<String>,
     stages: Option<Arc<dyn RemoteStages>>,
 ) -> (Arc<Service>, std::thread::JoinHandle<()>) {
-    let options = ServiceConfig {
-        limits: Limits {
-            max_batch_size: 8,
-            prefill_max_tokens: 512,
-            itl_target: ItlTarget::Unbounded,
-            prefix_cache: true,
-            speculation: Speculation::Off,
-            queue_timeout: None,
-        },
-        bounds: Bounds { max_inflight_requests: 8, max_queued_tokens: 4096 },
-        streams: StreamBounds { buffer_bytes: 65_536, stall_limit: Duration::from_secs(5) },
-        serving: ServingConfig {
-            interval: StreamInterval::default(),
-            max_delay: None,
-            strict_model: false,
-            split_reasoning: true,
-        },
-        tokenize_workers: 1,
-        otlp_endpoint,
-    };
-    start_engine(&options, loaded(stages), Clock::start(), Arc::new(Metrics::new())).unwrap()
+    let config = ServiceConfig { otlp_endpoint, ..service_config(8) };
+    let runner = Box::new(SimRunner::new(SimOptions::default()));
+    let loaded = LoadedEngine { runner, model: model(), description: "simulated".into(), stages };
+    start_engine(&config, loaded, Clock::start(), Arc::new(Metrics::new())).unwrap()
 }
 
 /// Asks for `tokens` tokens and reads the answer.

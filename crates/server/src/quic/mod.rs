@@ -201,7 +201,7 @@ async fn serve(
         timeout(HANDSHAKE_TIMEOUT, web_session(app, *ports, connection)).await??
     };
     drop(handshake);
-    QuicSession::new(app.clone(), router.clone(), link).run().await;
+    QuicSession::new(app.clone(), router.clone(), link).run(exchange::serve).await;
     Ok(())
 }
 

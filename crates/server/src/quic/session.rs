@@ -9,8 +9,8 @@ use axum::Router;
 use bytes::Bytes;
 use loquent_proto::fallback::LowerLayer;
 use loquent_proto::frame::Frame;
+use web_transport_quinn::{RecvStream, SendStream};
 
-use super::exchange;
 use crate::app::App;
 use crate::streams::{Datagrams, Order, Orders, PathId};
 
@@ -35,9 +35,12 @@ impl QuicSession {
         Arc::new(Self { app, router, connection, routes: Mutex::default() })
     }
 
-    /// Serves streams and datagrams until the connection ends.
-    pub async fn run(self: Arc<Self>) {
-        tokio::join!(self.clone().accept(), self.clone().read_datagrams());
+    /// Serves each stream with `serve`, and datagrams, until the connection ends.
+    pub async fn run<F>(self: Arc<Self>, serve: fn(Arc<Self>, SendStream, RecvStream) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        tokio::join!(self.clone().accept(serve), self.clone().read_datagrams());
         let routes = std::mem::take(&mut *self.routes());
         for (id, orders) in routes.into_values() {
             if let Some(orders) = orders {
@@ -46,9 +49,12 @@ impl QuicSession {
         }
     }
 
-    async fn accept(self: Arc<Self>) {
+    async fn accept<F>(self: Arc<Self>, serve: fn(Arc<Self>, SendStream, RecvStream) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         while let Ok((send, recv)) = self.connection.accept_bi().await {
-            tokio::spawn(exchange::serve(self.clone(), send, recv));
+            tokio::spawn(serve(self.clone(), send, recv));
         }
     }
 

@@ -8,21 +8,14 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use loquent_engine::sim::{SimOptions, SimRunner, SimVocab, StepPace};
-use loquent_engine::template::{CHATML, ChatTemplate};
-use loquent_infer::admission::Bounds;
-use loquent_infer::budget::ItlTarget;
+use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_infer::runner::Capacity;
-use loquent_infer::scheduler::Limits;
-use loquent_infer::speculation::Speculation;
-use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::message::{Kind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
-    ALPN, ApiKeys, CertificateSource, ChatFormat, HttpConfig, LoadedEngine, QuicConfig,
-    SamplingDefaults, ServedModel, ServerConfig, ServiceConfig, ServingConfig, StreamBounds,
-    StreamLimits, StreamMessage, end_tokens,
+    ALPN, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, QuicConfig, ServerConfig,
+    StreamLimits, StreamMessage,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -30,6 +23,8 @@ use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use web_transport_quinn::Session;
+
+use crate::simulated::{model, service_config};
 
 /// No test waits longer for anything.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -134,49 +129,12 @@ fn options(setup: &Setup) -> ServerConfig {
             max_request_bytes: 1 << 20,
             heartbeat: Duration::from_secs(10),
         },
-        service: service_options(setup.batch.into()),
+        service: service_config(setup.batch.into()),
         kept,
         quic: Some(quic),
         https: None,
         max_connections: 64,
         drain_limit: Duration::from_secs(1),
-    }
-}
-
-fn service_options(max_batch_size: usize) -> ServiceConfig {
-    ServiceConfig {
-        limits: Limits {
-            max_batch_size,
-            prefill_max_tokens: 512,
-            itl_target: ItlTarget::Unbounded,
-            prefix_cache: true,
-            speculation: Speculation::Off,
-            queue_timeout: None,
-        },
-        bounds: Bounds { max_inflight_requests: 4 * max_batch_size, max_queued_tokens: 100_000 },
-        streams: StreamBounds { buffer_bytes: 32 * 1024, stall_limit: Duration::from_secs(30) },
-        serving: ServingConfig {
-            interval: StreamInterval::default(),
-            max_delay: None,
-            strict_model: false,
-            split_reasoning: true,
-        },
-        tokenize_workers: 2,
-        otlp_endpoint: None,
-    }
-}
-
-fn model() -> ServedModel {
-    let template = ChatTemplate::new(CHATML).unwrap();
-    ServedModel {
-        name: "simulated".into(),
-        end_tokens: end_tokens(&SimVocab),
-        vocab: Arc::new(SimVocab),
-        chat: Arc::new(ChatFormat { template, bos: String::new(), eos: String::new() }),
-        context_tokens: 16_384,
-        defaults: SamplingDefaults::default(),
-        created_s: 1,
-        grammars: Default::default(),
     }
 }
 

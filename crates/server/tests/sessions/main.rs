@@ -4,6 +4,8 @@ mod flood;
 mod harness;
 mod load;
 mod repeats;
+#[path = "../simulated/mod.rs"]
+mod simulated;
 
 use std::time::Duration;
 

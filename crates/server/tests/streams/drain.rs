@@ -1,0 +1,108 @@
+//! The drain: running streams finish, new work is refused.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::StatusCode;
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
+use loquent_server::{LoadedEngine, ServerConfig};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::harness::{self, Ending, Events, Server, chat};
+use crate::simulated::service_config;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_draining_service_refuses_new_work_and_finishes_what_runs() {
+    let server = Server::start(|config| config.streams.buffer_bytes = 8 * 1024);
+    let expected = server.text(4000).await;
+    // Paused for its reader, it is sure to run when the drain begins.
+    let mut running = server.stream(4000, json!({})).await;
+    server.until("stream_pauses_total", |pauses| pauses == 1.0).await;
+    server.service.drain();
+    for stream in [true, false] {
+        let refused = server.post("/v1/chat/completions", &chat(5, stream, json!({}))).await;
+        assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
+        let body = refused.1.collect().await.unwrap().to_bytes();
+        let error: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(error["error"]["code"], "service_unavailable");
+    }
+    assert_eq!(running.finish().await, Ending::Done);
+    assert_eq!(running.text(0), expected);
+}
+
+/// A server on a port of its own, which takes a millisecond for a token.
+struct Listening {
+    address: SocketAddr,
+    shutdown: oneshot::Sender<()>,
+    run: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Listening {
+    async fn start(drain_limit: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (shutdown, asked) = oneshot::channel::<()>();
+        let (announce, announced) = oneshot::channel();
+        let config = ServerConfig {
+            http: harness::http_config(),
+            service: service_config(4),
+            kept: harness::limits(),
+            quic: None,
+            https: None,
+            max_connections: 8,
+            drain_limit,
+        };
+        let pace = StepPace::Fixed { step: Duration::from_millis(1) };
+        let runner = SimRunner::new(SimOptions { pace, ..SimOptions::default() });
+        let load = move || Ok(LoadedEngine { runner: Box::new(runner), ..harness::loaded() });
+        let announce = move |_: &str, _: &str| announce.send(()).unwrap();
+        let shutdown_asked = async { drop(asked.await) };
+        let run = loquent_server::run(listener, config, load, announce, shutdown_asked);
+        let run = tokio::spawn(run);
+        announced.await.unwrap();
+        Self { address, shutdown, run }
+    }
+
+    /// A stream of which the first chunk has come.
+    async fn stream(&self, tokens: usize) -> Events {
+        let client = Client::builder(TokioExecutor::new()).build_http::<Full<bytes::Bytes>>();
+        let url = format!("http://{}/v1/chat/completions", self.address);
+        let body = chat(tokens, true, json!({})).to_string();
+        let request = http::Request::post(url).body(Full::from(body)).unwrap();
+        let response = client.request(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let mut events = Events::new(Body::new(response.into_body()));
+        while events.pieces(0).is_empty() {
+            assert_eq!(events.next().await, None);
+        }
+        events
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_closes_the_port_and_waits_for_running_streams() {
+    let server = Listening::start(harness::FOREVER).await;
+    let mut running = server.stream(300).await;
+    server.shutdown.send(()).unwrap();
+    assert_eq!(running.finish().await, Ending::Done);
+    server.run.await.unwrap().unwrap();
+    assert!(tokio::net::TcpStream::connect(server.address).await.is_err(), "the port is closed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_the_drain_limit_streams_end_with_an_error() {
+    let server = Listening::start(Duration::ZERO).await;
+    // Ten seconds of text, of which the limit leaves none.
+    let mut running = server.stream(10_000).await;
+    server.shutdown.send(()).unwrap();
+    let Ending::Error(message) = running.finish().await else { panic!("a complete answer") };
+    assert!(message.contains("shutting down"), "{message}");
+    server.run.await.unwrap().unwrap();
+}
