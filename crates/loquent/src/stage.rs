@@ -65,7 +65,7 @@ impl StageArgs {
         let is_open = addresses.iter().any(|address| !address.ip().is_loopback());
         ensure!(
             !is_open || trust.keeps_out(),
-            "--listen {}: a stage that other machines can reach needs --stage-key or --stage-tls-cert",
+            "--listen {}: a stage for other machines needs --stage-key or --stage-tls-cert",
             self.listen
         );
         let (threads, gpu_layers) = (self.threads, self.gpu_layers);

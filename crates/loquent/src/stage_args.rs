@@ -27,7 +27,7 @@ pub struct StageTrustArgs {
 }
 
 impl StageTrustArgs {
-    /// Loads the certificates.
+    /// Loads the certificates and returns them with the key.
     ///
     /// # Errors
     /// [`StageError::Certificates`], which names the file that cannot be used.

@@ -56,7 +56,7 @@ impl Key {
 
     /// Whether `proof` is the answer to `parts`; compared in constant time.
     pub(super) fn verifies(&self, proof: &[u8; PROOF_BYTES], parts: &[&[u8]]) -> bool {
-        // Not `==`: its time would tell how many bytes of a guess are right.
+        // Not `==`, whose time depends on how many bytes of a guess are right.
         self.mac(parts).verify_slice(proof).is_ok()
     }
 }

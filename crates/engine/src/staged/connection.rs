@@ -259,11 +259,11 @@ impl Drop for CloseHandle {
 }
 
 /// Closes a socket after some time, unless it is dropped before. It bounds a whole handshake,
-/// which a limit for each read would not: somebody may send a byte at a time.
+/// which a limit for each read would not: a stranger may send a byte at a time.
 struct Deadline {
     limit: Duration,
     has_expired: Arc<AtomicBool>,
-    /// Its end tells the thread that there is nothing to close any more.
+    /// Dropping it ends the thread, which then closes nothing.
     _guard: SyncSender<()>,
 }
 
@@ -283,7 +283,7 @@ impl Deadline {
         Ok(Self { limit, has_expired, _guard: guard })
     }
 
-    /// Replaces the error that closing the socket caused: "end of file" would not say why.
+    /// Replaces the error that closing the socket caused: "end of file" would hide the cause.
     fn explain(&self, error: StageError) -> StageError {
         match error {
             StageError::Io { peer, .. } if self.has_expired.load(Ordering::Relaxed) => {
@@ -383,7 +383,8 @@ fn accept_stream(socket: TcpStream, peer: &str, trust: &Trust) -> Result<StageSt
 }
 
 /// Whether the dialler is silent. With TLS the dialler speaks first, without TLS it waits for a
-/// greeting; silence is all that tells them apart. Half of the limit leaves time to say so.
+/// greeting; silence is all that distinguishes the two. Half of the limit leaves
+/// time for the refusal.
 fn awaits_greeting(socket: &TcpStream) -> std::io::Result<bool> {
     socket.set_read_timeout(Some(HANDSHAKE_LIMIT / 2))?;
     let peeked = socket.peek(&mut [0]);
@@ -413,7 +414,7 @@ fn identify(
         connection.send(&StageMessage::Refused("the key is another".into()))?;
         return Err(StageError::Key { peer: connection.reader.peer });
     }
-    // Only now: whoever does not know the key gets no proof to try keys on.
+    // Only now: a stranger gets no proof on which to try keys.
     let proof = trust.key.prove(&[b"accept", &purpose, &challenge]);
     connection.send(&StageMessage::Welcome(proof))?;
     Ok((connection, role, session))
@@ -428,7 +429,7 @@ fn purpose(role: DialerRole, session: u64) -> [u8; 9] {
 
 #[cfg(test)]
 mod tests {
-    //! A deadline closes a silent connection and says so; a dropped one does nothing.
+    //! A deadline closes a silent connection and names the reason; a dropped one does nothing.
     use std::net::TcpListener;
 
     use super::*;

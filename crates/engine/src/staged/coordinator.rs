@@ -23,7 +23,7 @@ use super::wire::{
 use super::{Key, StageError, StageSizes, Trust};
 use crate::KvType;
 
-/// Interval of pings.
+/// Interval of pings. Chosen by hand, well below the silence that ends a session.
 const PING_EVERY: Duration = Duration::from_millis(500);
 /// How long a stage may take to make its layers ready.
 const LOAD_LIMIT: Duration = Duration::from_secs(300);
@@ -216,7 +216,7 @@ impl Cluster {
         }
     }
 
-    /// The present session.
+    /// The session, unless it is lost and not yet opened again.
     pub(super) fn session(&self) -> Option<Arc<ClusterSession>> {
         self.lock().session.clone()
     }

@@ -136,7 +136,7 @@ pub enum StageError {
     Refused {
         /// Address of the other end.
         peer: String,
-        /// Its reason.
+        /// The other end's reason.
         why: String,
     },
     /// The stages are not the parts of one model in order.

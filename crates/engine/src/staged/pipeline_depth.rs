@@ -21,7 +21,7 @@ use super::wire::StageTiming;
 /// The operator's choice of a pipeline depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PipelineDepth {
-    /// Found by measuring.
+    /// Found by measuring, from 1 on.
     #[default]
     Auto,
     /// Fixed at 1 to [`MAX_PIPELINE_DEPTH`].
@@ -60,7 +60,7 @@ const FIRST_ROUNDS: usize = 3;
 /// Factor of the speed before the trial below which it goes badly. Chosen by hand: three rounds
 /// are too few to tell a small loss from noise.
 const BAD: f64 = 0.93;
-/// DepthBackoff of a depth that lost, and its maximum; doubled each time that it loses again. Chosen
+/// Backoff of a depth that lost, and its maximum; doubled each time that it loses again. Chosen
 /// by hand: a trial takes about a second, so trials cost less than a hundredth in the long run.
 const FIRST_BACKOFF: Duration = Duration::from_secs(4);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(120);

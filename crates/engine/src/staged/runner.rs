@@ -78,7 +78,7 @@ pub struct StagedRunner {
     capacity: Capacity,
     /// `None` from the loss of a session until the next batch is submitted.
     session: Option<Arc<ClusterSession>>,
-    /// Oldest first.
+    /// Oldest batch first, as they are collected.
     in_flight: VecDeque<InFlightBatch>,
     next_id: u64,
     /// Positions of each slot in the stages.
@@ -314,7 +314,7 @@ impl StagedRunner {
         let link_time = finished.submitted.elapsed().saturating_sub(inside);
         // One link more than stages: the last leads from the last stage back to the runner.
         let link_delay = link_time / (finished.timings.len() as u32 + 1);
-        // Batches with prompts, and isolated ones, say nothing about decoding.
+        // Batches with prompts, and isolated ones, do not show what decoding costs.
         let is_decode = finished.batch.tokens.len() == finished.batch.spans.len();
         if is_decode && !finished.is_isolated {
             self.policy.observe(&BatchObservation {

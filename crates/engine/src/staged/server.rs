@@ -291,6 +291,7 @@ impl StageDriver {
         let control = ControlConnection {
             to_runner: to_runner.clone(),
             liveness: liveness.clone(),
+            sent_bytes: self.sent_bytes.clone(),
             _closer: closer,
         };
         // The first stage has no previous one: its work comes from the runner.
@@ -381,9 +382,8 @@ impl StageDriver {
             (None, _) | (_, StageMessage::Done(_)) => session.to_runner.send(onward),
             (Some((next, _)), _) => next.send(onward),
         }
-        // For the answer to the next ping, which another thread gives.
+        // For the answer to the next ping, which another thread sends.
         let mut totals = add(&self.totals, &session.stage.totals());
-        totals.sent_bytes = self.sent_bytes.load(Ordering::Relaxed);
         totals.up_us = self.since.elapsed().as_micros() as u64;
         session.liveness.lock().expect("no thread panics with this lock").totals = totals;
     }
@@ -421,6 +421,7 @@ impl StageDriver {
 struct ControlConnection {
     to_runner: MessageSender,
     liveness: Arc<Mutex<RunnerLiveness>>,
+    sent_bytes: Arc<AtomicU64>,
     _closer: CloseHandle,
 }
 
@@ -428,8 +429,10 @@ impl ControlConnection {
     fn answer(&self, number: u64) {
         let mut liveness = self.liveness.lock().expect("no thread panics with this lock");
         (liveness.last_ping, liveness.limit) = (Instant::now(), SILENCE_LIMIT);
-        let totals = liveness.totals;
+        let mut totals = liveness.totals;
         drop(liveness);
+        // Counted by the writer threads, which may be behind the batch that the totals end with.
+        totals.sent_bytes = self.sent_bytes.load(Ordering::Relaxed);
         self.to_runner.offer(StageMessage::Pong(number, totals));
     }
 }

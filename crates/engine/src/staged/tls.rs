@@ -36,7 +36,7 @@ impl Tls {
     /// the certificates of the `authority`, all in PEM.
     ///
     /// # Errors
-    /// [`StageError::Certificates`], which names the file and says what is wrong with it.
+    /// [`StageError::Certificates`], which names the file and the fault.
     pub fn load(chain: &Path, key: &Path, authority: &Path) -> Result<Self, StageError> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(authority)? {
@@ -197,7 +197,7 @@ impl Read for StageStream {
             }
             let mut chunk = [0; CHUNK_BYTES];
             match (&*self.socket).read(&mut chunk)? {
-                // The frames tell a clean end from a cut one: a frame has its length.
+                // Whether that is a clean end is seen from the frames, which carry their length.
                 0 => return Ok(0),
                 len => self.undecrypted.extend(&chunk[..len]),
             }

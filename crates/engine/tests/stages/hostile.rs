@@ -129,7 +129,8 @@ fn orders() -> impl Strategy<Value = StageMessage> {
     });
     prop_oneof![
         4 => rows,
-        2 => (slots(), slots(), place()).prop_map(|(from, to, len)| StageMessage::Fork { from, to, len }),
+        2 => (slots(), slots(), place())
+            .prop_map(|(from, to, len)| StageMessage::Fork { from, to, len }),
         2 => (slots(), place()).prop_map(|(slot, len)| StageMessage::Truncate { slot, len }),
         2 => assign,
         1 => (slots(), prop::collection::vec(any::<u32>(), 0..3))

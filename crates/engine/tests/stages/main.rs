@@ -374,14 +374,14 @@ fn figures_cover_every_stage() {
     assign(&mut runner, 0);
     run_one(&mut runner, 0, 0, &[1, 2]).unwrap().unwrap();
     wait_until("a pong after the batch", || {
-        cluster.figures().stages.iter().map(|stage| stage.batches).eq([1, 1])
+        cluster.figures().stages.iter().all(|stage| stage.batches == 1 && stage.sent_bytes > 0)
     });
     let figures = cluster.figures();
     assert!(figures.connected);
     assert_eq!(figures.pipeline_depth, 2);
     let last = &figures.stages[1];
     assert_eq!((last.batch_rows, last.batch_rows_max), (1, 1));
-    assert!(last.sent_bytes > 0 && last.round_trip > Duration::ZERO && last.up >= last.busy);
+    assert!(last.round_trip > Duration::ZERO && last.up >= last.busy);
     let times = cluster.batch_times(PATIENCE, Duration::ZERO).expect("a batch came back");
     assert_eq!((times.batches, times.stages.len()), (1, 2));
     assert!(times.link_delay.max < PATIENCE);

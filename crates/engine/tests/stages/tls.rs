@@ -34,7 +34,7 @@ impl Authority {
         Self { issuer, folder }
     }
 
-    /// Signs for `host`; gives the files of chain and key.
+    /// Signs a certificate for `host`; returns the files of chain and key.
     fn sign(&self, host: &str) -> (PathBuf, PathBuf) {
         let pair = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![host.to_owned()]).unwrap();

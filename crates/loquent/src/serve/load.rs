@@ -1,5 +1,5 @@
-//! Loads what `loquent serve` serves and `loquent bench engine` measures: a GGUF file, the entry
-//! file of a split model, or the simulated engine.
+//! Loads the model of `loquent serve` and `loquent bench engine`: a GGUF file, the entry file of a
+//! split model, or the simulated engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -228,7 +228,7 @@ mod llama {
         }
         let batch_tokens = engine.batch_tokens(kv_cells);
         let options = RunnerOptions {
-            // Half of the slots are for kept prefixes, so that these need not go with every request.
+            // Half of the slots are for kept prefixes, so that not every request evicts one.
             slots: batch.saturating_mul(2).min(MAX_SLOTS),
             kv_cells,
             context_tokens,

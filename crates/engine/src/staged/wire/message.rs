@@ -9,7 +9,7 @@ use crate::KvType;
 use crate::staged::StageSizes;
 use crate::staged::auth::PROOF_BYTES;
 
-/// First bytes of a greeting, which tell a stage from any other server.
+/// First bytes of a greeting, which distinguish a stage from other servers.
 pub const MAGIC: [u8; 4] = *b"LQST";
 /// Version of the stage protocol; both ends must have the same.
 pub const VERSION: u16 = 1;
@@ -93,7 +93,7 @@ pub struct Done {
 /// Totals of a stage since its process began.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StageTotals {
-    /// Native calls.
+    /// Native calls, each for one batch.
     pub batches: u64,
     /// Sequences in all native calls.
     pub spans: u64,
@@ -145,7 +145,7 @@ pub enum StageMessage {
     Greeting([u8; PROOF_BYTES]),
     /// The dialler's answer to a greeting.
     Hello {
-        /// Which process dialled.
+        /// Whether the runner or a stage dialled.
         role: DialerRole,
         /// Number of the session, chosen by the runner.
         session: u64,
@@ -173,13 +173,13 @@ pub enum StageMessage {
         /// The earlier stage's error.
         error: RunError,
     },
-    /// `Runner::fork`.
+    /// Share a past, as `Runner::fork` does.
     Fork {
         /// Slot whose past is shared.
         from: Slot,
         /// Empty slot that gets it.
         to: Slot,
-        /// Positions to share.
+        /// Number of positions to share, from the first on.
         len: u32,
     },
     /// The tokens that a sequence may choose next; sent before the rows that sample.
@@ -189,14 +189,14 @@ pub enum StageMessage {
         /// A bit for each token, as `Constraint::allowed` returns it.
         allowed: Vec<u32>,
     },
-    /// `Runner::truncate`.
+    /// Forget positions, as `Runner::truncate` does.
     Truncate {
         /// Slot of the sequence.
         slot: Slot,
-        /// Positions to keep.
+        /// Number of positions to keep, from the first on.
         len: u32,
     },
-    /// `Runner::assign`.
+    /// Give a slot a sampler, as `Runner::assign` does.
     Assign {
         /// Slot of the sequence.
         slot: Slot,

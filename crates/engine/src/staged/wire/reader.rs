@@ -41,7 +41,7 @@ impl StageMessage {
             6 => Self::Opened(input.sizes()?),
             16 => Self::Rows(input.rows(format)?),
             17 => input.aborted()?,
-            // Fields are read in the order in which they stand here.
+            // Fields are read in the order in which they are written here.
             18 => Self::Fork { from: input.slot()?, to: input.slot()?, len: input.u32()? },
             19 => Self::Truncate { slot: input.slot()?, len: input.u32()? },
             20 => Self::Assign { slot: input.slot()?, sampler: Box::new(input.sampler()?) },
@@ -173,7 +173,7 @@ impl<'a> BodyReader<'a> {
     }
 
     fn sizes(&mut self) -> Result<StageSizes, Malformed> {
-        // Fields are read in the order in which they stand here, below too.
+        // Fields are read in the order in which they are written here, below too.
         let keys = StageKeys {
             fingerprint: self.u64()?,
             first_layer: self.u32()?,
@@ -237,7 +237,7 @@ impl<'a> BodyReader<'a> {
     }
 
     fn sampler(&mut self) -> Result<SamplerParts, Malformed> {
-        // Fields are read in the order in which they stand here.
+        // Fields are read in the order in which they are written here.
         let sampling = Sampling {
             temperature: self.f32()?,
             top_k: self.u32()?,

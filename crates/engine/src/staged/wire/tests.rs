@@ -101,7 +101,10 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(kind in 0u8..40, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn no_bytes_make_it_panic(
+        kind in 0u8..40,
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
         let frame = [&[kind][..], &bytes].concat();
         let _ = StageMessage::decode(&frame, &FORMAT);
         let _ = StageMessage::decode(&frame, &RowFormat { dtype: Dtype::Q8, ..FORMAT });
@@ -119,7 +122,8 @@ proptest! {
     #[test]
     fn rounding_stays_within_its_step(floats in prop::collection::vec(-300.0f32..300.0, 1..100)) {
         let most = floats.iter().fold(0f32, |most, x| most.max(x.abs()));
-        for (dtype, step) in [(Dtype::F32, 0.0), (Dtype::F16, most / 1024.0), (Dtype::Q8, most / 127.0)] {
+        let steps = [0.0, most / 1024.0, most / 127.0];
+        for (dtype, step) in [Dtype::F32, Dtype::F16, Dtype::Q8].into_iter().zip(steps) {
             let mut bytes = Vec::new();
             dtype.encode(&floats, &mut bytes);
             prop_assert_eq!(bytes.len(), dtype.bytes(floats.len()));
@@ -151,7 +155,7 @@ fn spans_beyond_the_batch_and_huge_counts_are_refused() {
     let long = Span { slot: Slot(0), start: 0, tokens: 0..65, draft: 0, sample: true };
     assert!(StageMessage::decode(&frame(&rows(vec![long]), &FORMAT), &FORMAT).is_err());
     let mut bytes = frame(&rows(vec![]), &FORMAT);
-    // The count of timings stands after kind and number.
+    // The count of timings is after kind and number.
     bytes[9..13].copy_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(
         StageMessage::decode(&bytes, &FORMAT),
