@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What guessing by prompt look-up gains and costs one stream: servers side by side, alternating requests.
+"""What drafting by prompt lookup gains and costs one stream: servers side by side, alternating requests.
 
     bench/speculate.py --model model.gguf                       # needs loquent on the PATH, or --loquent FILE
     bench/speculate.py --model model.gguf --modes off,auto,8
 
 Four texts: one that the prompt says several times, continued greedily; one sampled at temperature 1, where a model
 without repetition finds nothing to look up; four tokens by chance (by logit bias), where every look-up finds something
-that is mostly wrong; and one token for ever, where all guesses are right, which is the most that can be gained. With
+that is mostly wrong; and one token for ever, where all draft tokens are accepted, which is the most that can be gained. With
 random weights the first says little of real models: give your own with --prompt.
 """
 
@@ -77,9 +77,9 @@ def measure(name, body, running, options):
     same = "the same text" if len(set(answers.values())) == 1 else "DIFFERENT TEXTS"
     print(f"{name}: {same}")
     for mode, found in rates.items():
-        guessed, right, steps = counted[mode]
+        drafted, accepted, steps = counted[mode]
         print(f"  {mode:>5}: {statistics.median(found):6.1f} tokens/s [{min(found):.1f}, {max(found):.1f}];"
-              f" the last: {guessed} guessed, {right} right, {steps} steps")
+              f" the last: {drafted} drafted, {accepted} accepted, {steps} steps")
 
 
 def complete(url, body):

@@ -1,4 +1,4 @@
-"""Guessed tokens: answers and their ends are those of a server that does not guess."""
+"""Draft tokens: answers and their ends are those of a server that drafts nothing."""
 
 import json
 
@@ -43,13 +43,13 @@ def answer(server, request):
 @pytest.mark.parametrize("how", ["3", "9", "auto"])
 def test_answers_are_the_same(start, how):
     plain = start("--kv-type", "f32", "--draft-tokens", "off")
-    guessing = start("--kv-type", "f32", "--draft-tokens", how)
+    drafting = start("--kv-type", "f32", "--draft-tokens", how)
     for request in REQUESTS:
-        assert answer(guessing, request) == answer(plain, request), request
+        assert answer(drafting, request) == answer(plain, request), request
     assert plain.metric("spec_decode_num_draft_tokens_total") == 0
-    guessed = guessing.metric("spec_decode_num_draft_tokens_total")
-    right = guessing.metric("spec_decode_num_accepted_tokens_total")
-    assert 0 <= right <= guessed
+    drafted = drafting.metric("spec_decode_num_draft_tokens_total")
+    accepted = drafting.metric("spec_decode_num_accepted_tokens_total")
+    assert 0 <= accepted <= drafted
     if how != "auto":
-        assert right > 0, "the model goes on with what it was told"
-        assert guessing.metric("engine_steps_total") < plain.metric("engine_steps_total")
+        assert accepted > 0, "the model goes on with what it was told"
+        assert drafting.metric("engine_steps_total") < plain.metric("engine_steps_total")

@@ -184,7 +184,7 @@ fn alone_with(work: &Work, context: usize, memory: usize) -> (Vec<TokenId>, Fini
 }
 
 /// A batch whose outcome the scheduler has not heard yet.
-struct Flight {
+struct BatchInFlight {
     batch: Batch,
     started: Duration,
     outcome: Result<Vec<Sampled>, RunError>,
@@ -195,8 +195,8 @@ struct Bench {
     runner: ToyRunner,
     /// Batches in flight at once. The runner computes when a batch is submitted, and
     /// later calls apply in their order, as in a pipeline.
-    groups: usize,
-    flights: VecDeque<Flight>,
+    depth: usize,
+    in_flight: VecDeque<BatchInFlight>,
     now: Duration,
     generated: BTreeMap<u64, Vec<TokenId>>,
     ended: BTreeMap<u64, Finish>,
@@ -206,33 +206,33 @@ impl Bench {
     fn new(runner: ToyRunner, limits: Limits) -> Self {
         let scheduler = Scheduler::new(runner.capacity(), limits, vec![END]);
         let (generated, ended) = Default::default();
-        let flights = VecDeque::new();
-        Self { scheduler, runner, groups: 1, flights, now: Duration::ZERO, generated, ended }
+        let in_flight = VecDeque::new();
+        Self { scheduler, runner, depth: 1, in_flight, now: Duration::ZERO, generated, ended }
     }
 
-    fn with_groups(mut self, groups: usize) -> Self {
-        self.groups = groups;
-        self.scheduler.set_pipeline_depth(groups);
+    fn with_depth(mut self, depth: usize) -> Self {
+        self.depth = depth;
+        self.scheduler.set_pipeline_depth(depth);
         self
     }
 
     /// Fills the pipeline.
-    fn launch(&mut self) {
-        while self.flights.len() < self.groups {
+    fn submit_batches(&mut self) {
+        while self.in_flight.len() < self.depth {
             let (mut batch, mut sampled) = (Batch::default(), Vec::new());
             self.scheduler.plan(self.now, &mut self.runner, &mut batch);
-            let idle = batch.is_empty() && self.flights.is_empty();
+            let idle = batch.is_empty() && self.in_flight.is_empty();
             assert!(!idle || !self.scheduler.has_work(), "work but nothing planned");
             if batch.is_empty() {
                 return;
             }
-            for flight in &self.flights {
+            for flight in &self.in_flight {
                 let taken = |slot| batch.spans.iter().any(|span| span.slot == slot);
                 let twice = flight.batch.spans.iter().any(|span| taken(span.slot));
                 assert!(!twice, "a sequence is in two batches at once");
             }
             let outcome = self.runner.run(&batch, &mut sampled).map(|()| sampled);
-            self.flights.push_back(Flight { batch, started: self.now, outcome });
+            self.in_flight.push_back(BatchInFlight { batch, started: self.now, outcome });
         }
     }
 
@@ -242,8 +242,8 @@ impl Bench {
 
     /// One turn of the engine loop.
     fn step(&mut self) -> Step {
-        self.launch();
-        let Some(Flight { batch, started, outcome }) = self.flights.pop_front() else {
+        self.submit_batches();
+        let Some(BatchInFlight { batch, started, outcome }) = self.in_flight.pop_front() else {
             return Step::default();
         };
         self.now += Duration::from_millis(10 + batch.tokens.len() as u64);
@@ -253,9 +253,9 @@ impl Bench {
             Err(error) => self.scheduler.recover(started, now, runner, &batch, &error),
         };
         self.record(&step);
-        if self.flights.is_empty() {
+        if self.in_flight.is_empty() {
             let used = self.scheduler.load().kv_used_cells;
-            assert_eq!(used as usize, self.runner.used_cells(), "the ledger lies");
+            assert_eq!(used as usize, self.runner.used_cells(), "the account is wrong");
         }
         step
     }
@@ -276,7 +276,7 @@ impl Bench {
     fn run(&mut self) {
         for _ in 0..20_000 {
             if !self.scheduler.has_work() {
-                assert!(self.flights.is_empty(), "who is in flight has work");
+                assert!(self.in_flight.is_empty(), "a sequence in flight is work");
                 return;
             }
             self.step();
@@ -315,12 +315,12 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 #[test]
-fn only_those_who_wait_could_be_next_while_all_others_fly() {
-    let mut bench = Bench::new(ToyRunner::new(10, 400, 96), limits(4)).with_groups(2);
+fn only_waiting_sequences_could_be_next_while_all_others_are_in_flight() {
+    let mut bench = Bench::new(ToyRunner::new(10, 400, 96), limits(4)).with_depth(2);
     assert!(!bench.scheduler.only_waiting(), "nobody is there");
     bench.submit(&work(0, [5; 8].to_vec(), 10));
     assert!(bench.scheduler.only_waiting());
-    bench.launch();
+    bench.submit_batches();
     assert!(!bench.scheduler.only_waiting(), "nobody waits");
     bench.submit(&work(1, [6; 8].to_vec(), 10));
     assert!(bench.scheduler.only_waiting(), "the first one flies");
@@ -335,12 +335,12 @@ fn a_sequence_that_ends_in_flight_keeps_none_of_its_draft() {
     let mut runner = ToyRunner::new(10, 400, 96);
     (runner.memory, runner.verify_rows) = (1, Some(40));
     let limits = Limits { speculation: Speculation::Fixed(4), ..limits(4) };
-    let mut bench = Bench::new(runner, limits).with_groups(2);
+    let mut bench = Bench::new(runner, limits).with_depth(2);
     // A text in circles, so that drafts are right.
     bench.submit(&work(0, [5; 20].to_vec(), 40));
-    while bench.flights.iter().all(|flight| flight.batch.spans[0].draft == 0) {
+    while bench.in_flight.iter().all(|flight| flight.batch.spans[0].draft == 0) {
         bench.step();
-        bench.launch();
+        bench.submit_batches();
     }
     bench.scheduler.finish(&mut bench.runner, Tag(0));
     bench.run();
@@ -385,7 +385,7 @@ proptest! {
         kv_cells in prop::sample::select(vec![96u32, 160, 400]),
         full_every in prop::option::of(3..20u64),
         prefix_cache: bool,
-        groups in 1..5usize,
+        depth in 1..5usize,
         speculation in speculation(),
         memory in prop::sample::select(vec![1, 2, 3, usize::MAX]),
         verify_rows in prop::option::of(1..40u32),
@@ -393,7 +393,7 @@ proptest! {
         let mut runner = ToyRunner::new(10, kv_cells, 96);
         (runner.full_every, runner.memory, runner.verify_rows) = (full_every, memory, verify_rows);
         let limits = Limits { prefix_cache, speculation, ..limits(batch_size) };
-        let mut bench = Bench::new(runner, limits).with_groups(groups);
+        let mut bench = Bench::new(runner, limits).with_depth(depth);
         let system: Vec<TokenId> = (3..33).collect();
         let mut submitted = Vec::new();
         let mut dropped = BTreeSet::new();
@@ -596,7 +596,7 @@ fn a_paused_sequence_keeps_its_cache_and_computes_nothing() {
 }
 
 #[test]
-fn who_waits_too_long_is_given_up_and_who_runs_is_not() {
+fn a_completion_that_waits_too_long_expires_and_a_running_one_does_not() {
     let limits = Limits { queue_timeout: Some(Duration::from_secs(2)), ..limits(1) };
     let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits);
     bench.submit(&work(0, vec![10], 400));
@@ -611,24 +611,24 @@ fn who_waits_too_long_is_given_up_and_who_runs_is_not() {
 }
 
 #[test]
-fn groups_share_the_decoding_sequences() {
-    let mut bench = Bench::new(ToyRunner::new(8, 4000, 2000), limits(8)).with_groups(2);
+fn batches_in_flight_share_the_decoding_sequences() {
+    let mut bench = Bench::new(ToyRunner::new(8, 4000, 2000), limits(8)).with_depth(2);
     for tag in 0..8 {
         bench.submit(&work(tag, vec![10 + tag as TokenId], 50));
     }
     for _ in 0..4 {
         bench.step();
     }
-    bench.launch();
-    let rows: Vec<usize> = bench.flights.iter().map(|flight| flight.batch.spans.len()).collect();
+    bench.submit_batches();
+    let rows: Vec<usize> = bench.in_flight.iter().map(|flight| flight.batch.spans.len()).collect();
     assert_eq!(rows, [4, 4]);
 }
 
 #[test]
-fn who_is_cancelled_in_flight_leaves_with_its_batch() {
-    let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits(2)).with_groups(2);
+fn a_sequence_cancelled_in_flight_ends_with_its_batch() {
+    let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits(2)).with_depth(2);
     bench.submit(&work(0, (3..40).collect(), 100));
-    bench.launch();
+    bench.submit_batches();
     bench.scheduler.cancel(&mut bench.runner, Tag(0));
     assert!(bench.scheduler.has_work(), "its batch is still out");
     let step = bench.step();
@@ -638,17 +638,17 @@ fn who_is_cancelled_in_flight_leaves_with_its_batch() {
 
 #[test]
 fn when_the_engine_is_lost_everything_running_fails_and_nothing_is_kept() {
-    let mut bench = Bench::new(ToyRunner::new(8, 1000, 500), limits(2)).with_groups(2);
+    let mut bench = Bench::new(ToyRunner::new(8, 1000, 500), limits(2)).with_depth(2);
     bench.submit(&work(7, (3..20).collect(), 1));
     bench.run();
     for tag in 0..3 {
         bench.submit(&work(tag, vec![10 + tag as TokenId, 50], 100));
     }
     bench.step();
-    bench.launch();
+    bench.submit_batches();
     let lost = RunError::Lost("a stage died".into());
-    let flight = bench.flights.pop_front().unwrap();
-    bench.flights.clear();
+    let flight = bench.in_flight.pop_front().unwrap();
+    bench.in_flight.clear();
     let (now, runner) = (bench.now, &mut bench.runner);
     let step = bench.scheduler.recover(now, now, runner, &flight.batch, &lost);
     let failed: Vec<_> = step.events.iter().map(|event| event.tag.0).collect();
