@@ -14,7 +14,7 @@ use loquent_engine::llama::{
     ComputeLock, CpuSharing, LlamaLayers, LlamaModel, LoadOptions, MAX_SLOTS, RunnerOptions,
 };
 use loquent_engine::staged::wire::OpenSession;
-use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, Trust};
+use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, StageTrust};
 
 use crate::stage_args::{StageCompute, StageProcessorArgs, StageTrustArgs};
 
@@ -90,7 +90,7 @@ impl StageArgs {
 pub fn start_here(
     path: &Path,
     own: Key,
-    dials: Trust,
+    dials: StageTrust,
     compute: &StageCompute,
 ) -> anyhow::Result<SocketAddr> {
     let (weights, _) = load(path, compute)?;

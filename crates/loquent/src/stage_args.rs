@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use clap::Args;
-use loquent_engine::staged::{Key, StageError, Tls, Trust};
+use loquent_engine::staged::{Key, StageError, StageTrust, Tls};
 
 /// Key and certificates of the processes of a split model.
 #[derive(Debug, Args)]
@@ -31,14 +31,14 @@ impl StageTrustArgs {
     ///
     /// # Errors
     /// [`StageError::Certificates`], which names the file that cannot be used.
-    pub(crate) fn trust(&self) -> Result<Trust, StageError> {
+    pub(crate) fn trust(&self) -> Result<StageTrust, StageError> {
         let key = self.stage_key.clone().map_or(Key::default(), Key::new);
         let files = (&self.stage_tls_cert, &self.stage_tls_key, &self.stage_tls_ca);
         let tls = match files {
             (Some(chain), Some(key), Some(authority)) => Some(Tls::load(chain, key, authority)?),
             _ => None,
         };
-        Ok(Trust { key, tls })
+        Ok(StageTrust { key, tls })
     }
 }
 

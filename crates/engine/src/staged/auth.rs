@@ -63,14 +63,14 @@ impl Key {
 
 /// How one end of a connection authenticates itself and the other end.
 #[derive(Debug, Clone, Default)]
-pub struct Trust {
+pub struct StageTrust {
     /// The key that both ends must know.
     pub key: Key,
     /// Certificates; `None` for connections without encryption.
     pub tls: Option<Tls>,
 }
 
-impl Trust {
+impl StageTrust {
     /// Authentication by `key`, without encryption.
     pub fn of_key(key: Key) -> Self {
         Self { key, tls: None }

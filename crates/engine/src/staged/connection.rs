@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::auth::challenge;
 use super::tls::{self, StageStream};
 use super::wire::{DialerRole, Malformed, RowFormat, StageMessage};
-use super::{MAX_PIPELINE_DEPTH, StageError, Trust};
+use super::{MAX_PIPELINE_DEPTH, StageError, StageTrust};
 
 /// How long a handshake may take, and after it the message that opens a session.
 pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
@@ -305,7 +305,7 @@ fn prepare(socket: &TcpStream) -> std::io::Result<()> {
 /// Connects to the stage that listens at `address`.
 pub(super) fn dial(
     address: &str,
-    trust: &Trust,
+    trust: &StageTrust,
     role: DialerRole,
     session: u64,
 ) -> Result<StageConnection, StageError> {
@@ -333,7 +333,7 @@ fn connect(address: &str) -> std::io::Result<TcpStream> {
 /// The dialler's side of the handshake: each end proves that it knows the key.
 fn introduce(
     mut connection: StageConnection,
-    trust: &Trust,
+    trust: &StageTrust,
     role: DialerRole,
     session: u64,
 ) -> Result<StageConnection, StageError> {
@@ -357,7 +357,7 @@ fn introduce(
 /// Accepts a connection; returns the dialler's role and session too.
 pub(super) fn accept(
     socket: TcpStream,
-    trust: &Trust,
+    trust: &StageTrust,
 ) -> Result<(StageConnection, DialerRole, u64), StageError> {
     let peer = socket.peer_addr().map_or("unknown".into(), |address| address.to_string());
     let failed = |source| io_error(&peer, source);
@@ -370,7 +370,11 @@ pub(super) fn accept(
     accepted.map_err(|error| deadline.explain(error))
 }
 
-fn accept_stream(socket: TcpStream, peer: &str, trust: &Trust) -> Result<StageStream, StageError> {
+fn accept_stream(
+    socket: TcpStream,
+    peer: &str,
+    trust: &StageTrust,
+) -> Result<StageStream, StageError> {
     let failed = |source| io_error(peer, source);
     let Some(tls) = &trust.tls else { return Ok(StageStream::plain(socket)) };
     if awaits_greeting(&socket).map_err(failed)? {
@@ -402,7 +406,7 @@ fn awaits_greeting(socket: &TcpStream) -> std::io::Result<bool> {
 /// The accepting side of the handshake: each end proves that it knows the key.
 fn identify(
     mut connection: StageConnection,
-    trust: &Trust,
+    trust: &StageTrust,
 ) -> Result<(StageConnection, DialerRole, u64), StageError> {
     let ours = challenge().map_err(|source| connection.reader.io_error(source))?;
     connection.send(&StageMessage::Greeting(ours))?;

@@ -20,7 +20,7 @@ use super::stage_stats::BatchHistory;
 use super::wire::{
     DialerRole, Done, Dtype, OpenSession, RowFormat, StageMessage, StageTiming, StageTotals,
 };
-use super::{Key, StageError, StageSizes, Trust};
+use super::{Key, StageError, StageSizes, StageTrust};
 use crate::KvType;
 
 /// Interval of pings. Chosen by hand, well below the silence that ends a session.
@@ -41,7 +41,7 @@ pub struct ClusterOptions {
     /// Key of the stages in this process.
     pub own_key: Key,
     /// Key and certificates for the other stages.
-    pub trust: Trust,
+    pub trust: StageTrust,
     /// Number format of hidden states on the wire.
     pub dtype: Dtype,
     /// Sequences with KV at once.
@@ -338,7 +338,7 @@ impl Cluster {
         let mut opened = Vec::new();
         // The last first: to open a session, a stage dials the next one, which must expect it.
         for (index, address) in options.addresses.iter().enumerate().rev() {
-            let own = Trust::of_key(options.own_key.clone());
+            let own = StageTrust::of_key(options.own_key.clone());
             let trust = if index < options.own_stages { &own } else { &options.trust };
             let mut connection = dial(address, trust, DialerRole::Runner, number)?;
             connection.send(&StageMessage::Open(Box::new(self.request(index))))?;

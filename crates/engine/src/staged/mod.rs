@@ -17,7 +17,7 @@ mod stage_stats;
 mod tls;
 pub mod wire;
 
-pub use auth::{Key, Trust};
+pub use auth::{Key, StageTrust};
 pub use connection::LinkEmulation;
 pub use coordinator::{Cluster, ClusterOptions};
 pub use pipeline_depth::PipelineDepth;

@@ -30,7 +30,7 @@ pub trait Embed: Send {
 }
 
 /// A batch in the stages, and the answers to it so far.
-struct InFlightBatch {
+struct StagedBatch {
     batch: Batch,
     /// Numbers of its parts on the wire.
     ids: Range<u64>,
@@ -47,7 +47,7 @@ struct InFlightBatch {
     is_isolated: bool,
 }
 
-impl InFlightBatch {
+impl StagedBatch {
     /// Adds the answer to one part.
     fn add_answer(&mut self, done: Done) -> Result<(), String> {
         self.missing -= 1;
@@ -79,7 +79,7 @@ pub struct StagedRunner {
     /// `None` from the loss of a session until the next batch is submitted.
     session: Option<Arc<ClusterSession>>,
     /// Oldest batch first, as they are collected.
-    in_flight: VecDeque<InFlightBatch>,
+    in_flight: VecDeque<StagedBatch>,
     next_id: u64,
     /// Positions of each slot in the stages.
     lens: Vec<u32>,
@@ -176,7 +176,7 @@ impl StagedRunner {
         let missing = (ids.end - ids.start) as usize;
         let earlier = self.in_flight.iter().map(|earlier| earlier.batch.spans.len());
         let sequences = earlier.sum::<usize>() + batch.spans.len();
-        let sent = InFlightBatch {
+        let sent = StagedBatch {
             batch,
             ids,
             missing,
@@ -279,7 +279,7 @@ impl StagedRunner {
         Some(Ok(sampled))
     }
 
-    fn compute_again(&mut self, old: &InFlightBatch, suspects: &[Slot]) -> Result<(), RunError> {
+    fn compute_again(&mut self, old: &StagedBatch, suspects: &[Slot]) -> Result<(), RunError> {
         let spans = old.batch.spans.iter().enumerate();
         let spans: Vec<usize> = spans
             .filter(|(_, span)| suspects.contains(&span.slot))
@@ -307,7 +307,7 @@ impl StagedRunner {
     }
 
     /// Reports the times of a batch to the depth policy and to the cluster's statistics.
-    fn measure(&mut self, finished: &InFlightBatch) {
+    fn measure(&mut self, finished: &StagedBatch) {
         let in_stage =
             |timing: &StageTiming| u64::from(timing.wait_us) + u64::from(timing.compute_us);
         let inside = Duration::from_micros(finished.timings.iter().map(in_stage).sum());

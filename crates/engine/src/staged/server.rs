@@ -18,7 +18,7 @@ use super::connection::{
     accept, dial,
 };
 use super::wire::{DialerRole, OpenSession, RowFormat, StageMessage, StageTotals};
-use super::{BUSY, Key, Layers, MAX_PIPELINE_DEPTH, Stage, StageError, Trust};
+use super::{BUSY, Key, Layers, MAX_PIPELINE_DEPTH, Stage, StageError, StageTrust};
 
 /// Maximum handshakes at once; further connections wait in the listener.
 const MAX_HANDSHAKES: usize = 32;
@@ -40,8 +40,8 @@ pub type MakeLayers =
 /// A stage that listens for a runner and for the previous stage.
 pub struct StageServer {
     listener: TcpListener,
-    accepts: Trust,
-    dials: Trust,
+    accepts: StageTrust,
+    dials: StageTrust,
     make: MakeLayers,
 }
 
@@ -74,14 +74,14 @@ enum StageEvent {
 
 impl StageServer {
     /// A stage that accepts connections on `listener` from processes that `trust` allows.
-    pub fn new(listener: TcpListener, trust: Trust, make: MakeLayers) -> Self {
+    pub fn new(listener: TcpListener, trust: StageTrust, make: MakeLayers) -> Self {
         Self { listener, accepts: trust.clone(), dials: trust, make }
     }
 
     /// A stage in the runner's own process. No other process knows `own`, so links within this
     /// one need no certificates; stages elsewhere are dialled with `dials`.
-    pub fn inside(listener: TcpListener, own: Key, dials: Trust, make: MakeLayers) -> Self {
-        Self { listener, accepts: Trust::of_key(own), dials, make }
+    pub fn inside(listener: TcpListener, own: Key, dials: StageTrust, make: MakeLayers) -> Self {
+        Self { listener, accepts: StageTrust::of_key(own), dials, make }
     }
 
     /// Serves sessions on this thread until it is stopped by the handle that `started` gets.
@@ -116,7 +116,7 @@ impl StageServer {
 
 fn accept_all(
     listener: &TcpListener,
-    trust: &Trust,
+    trust: &StageTrust,
     events: &SyncSender<StageEvent>,
     stopping: &AtomicBool,
 ) -> io::Result<()> {
@@ -187,8 +187,8 @@ struct RunnerLiveness {
 /// The state of the stage's thread.
 struct StageDriver {
     events: SyncSender<StageEvent>,
-    accepts: Trust,
-    dials: Trust,
+    accepts: StageTrust,
+    dials: StageTrust,
     make: MakeLayers,
     /// Layers of the last session. They are kept, since a KV cache takes time to allocate.
     idle: Option<Box<dyn Layers>>,

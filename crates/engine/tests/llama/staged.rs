@@ -19,7 +19,7 @@ use loquent_engine::llama::{
 use loquent_engine::staged::wire::OpenSession;
 use loquent_engine::staged::{
     Cluster, ClusterOptions, Dtype, Key, Layers, LinkEmulation, PipelineDepth, StageServer,
-    StagedRunner, Trust,
+    StageTrust, StagedRunner,
 };
 use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
 use loquent_infer::sampling::{SampledToken, Sampler, Sampling};
@@ -52,7 +52,7 @@ fn serve_stages(model: &Path, stages: u32, folder: &Path, dtype: Dtype) -> Stage
     let source = SplittableModel::open(model).expect("it can be split");
     let layers = source.balance(stages).unwrap();
     let files = source.write(&layers, &folder.join("part"), &mut |_| ()).unwrap();
-    let trust = Trust::of_key(Key::new("a key for tests"));
+    let trust = StageTrust::of_key(Key::new("a key for tests"));
     let addresses = files[1..].iter().map(|file| serve(file, trust.clone())).collect();
     let wanted = options();
     let head = ClusterOptions {
@@ -75,7 +75,7 @@ fn serve_stages(model: &Path, stages: u32, folder: &Path, dtype: Dtype) -> Stage
     StagedRunner::new(cluster, Box::new(embeddings), PipelineDepth::Fixed(1))
 }
 
-fn serve(file: &Path, trust: Trust) -> String {
+fn serve(file: &Path, trust: StageTrust) -> String {
     let model = load(file);
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap().to_string();

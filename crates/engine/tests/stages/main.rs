@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use loquent_engine::staged::{
-    Cluster, Key, LinkEmulation, PipelineDepth, StageError, StagedRunner, Trust,
+    Cluster, Key, LinkEmulation, PipelineDepth, StageError, StageTrust, StagedRunner,
 };
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::remote::RemoteStages;
@@ -311,7 +311,7 @@ fn a_stage_that_is_stuck_is_noticed_by_the_deadline() {
 fn another_key_and_other_stages_are_refused_with_the_reason() {
     let site = Site::start(2);
     let mut wanted = options();
-    wanted.trust = Trust::of_key(Key::new("another"));
+    wanted.trust = StageTrust::of_key(Key::new("another"));
     assert!(matches!(
         site.connect(wanted),
         Err(StageError::Refused { .. } | StageError::Key { .. })

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use loquent_engine::staged::{Cluster, StageError, Tls, Trust};
+use loquent_engine::staged::{Cluster, StageError, StageTrust, Tls};
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::runner::{RunError, Runner, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
@@ -50,17 +50,17 @@ impl Authority {
     }
 
     /// A process for `host` that believes this authority.
-    fn trust(&self, host: &str) -> Trust {
+    fn trust(&self, host: &str) -> StageTrust {
         let (chain, key) = self.sign(host);
         with_tls(Tls::load(&chain, &key, &self.certificate()).expect("the files are sound"))
     }
 }
 
-fn with_tls(tls: Tls) -> Trust {
-    Trust { tls: Some(tls), ..Trust::default() }
+fn with_tls(tls: Tls) -> StageTrust {
+    StageTrust { tls: Some(tls), ..StageTrust::default() }
 }
 
-fn connect(site: &Site, trust: Trust) -> Result<Cluster, StageError> {
+fn connect(site: &Site, trust: StageTrust) -> Result<Cluster, StageError> {
     let mut wanted = toy::options();
     wanted.trust = trust;
     site.connect(wanted)
@@ -141,7 +141,7 @@ fn an_end_without_tls_learns_why() {
 fn the_key_is_required_in_addition_to_certificates() {
     let folder = tempfile::tempdir().unwrap();
     let ours = Authority::new(folder.path(), "ours");
-    let site = Site::trusting(1, Trust { key: toy::trust().key, ..ours.trust("127.0.0.1") });
+    let site = Site::trusting(1, StageTrust { key: toy::trust().key, ..ours.trust("127.0.0.1") });
     let refused = connect(&site, ours.trust("127.0.0.1")).map(drop);
     assert!(matches!(refused, Err(StageError::Refused { .. })), "{refused:?}");
 }

@@ -13,7 +13,7 @@ use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::staged::wire::OpenSession;
 use loquent_engine::staged::{
     Cluster, ClusterOptions, Dtype, Embed, Key, Layers, LinkEmulation, PipelineDepth, StageError,
-    StageServer, StageSizes, StagedRunner, StopHandle, Trust,
+    StageServer, StageSizes, StageTrust, StagedRunner, StopHandle,
 };
 use loquent_infer::runner::{RunError, Slot, Span};
 use loquent_infer::token::TokenId;
@@ -150,12 +150,12 @@ pub struct Running {
 /// Stages of one toy model.
 pub struct Site {
     pub stages: Vec<Running>,
-    trust: Trust,
+    trust: StageTrust,
 }
 
 /// The key of all toy stages, unless a test sets another.
-pub fn trust() -> Trust {
-    Trust::of_key(Key::new("toy"))
+pub fn trust() -> StageTrust {
+    StageTrust::of_key(Key::new("toy"))
 }
 
 impl Site {
@@ -163,7 +163,7 @@ impl Site {
         Self::trusting(stages, trust())
     }
 
-    pub fn trusting(stages: u32, trust: Trust) -> Self {
+    pub fn trusting(stages: u32, trust: StageTrust) -> Self {
         let each = LAYERS / stages;
         let keys = |index: u32| StageKeys {
             fingerprint: 42,
@@ -233,7 +233,7 @@ pub fn options() -> ClusterOptions {
     }
 }
 
-fn run(keys: StageKeys, address: &str, trust: Trust) -> Running {
+fn run(keys: StageKeys, address: &str, trust: StageTrust) -> Running {
     let listener = TcpListener::bind(address).expect("a free port");
     let address = listener.local_addr().unwrap().to_string();
     let gate = Arc::new(AtomicBool::new(false));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use loquent_engine::staged::{Dtype, LinkEmulation, PipelineDepth};
 #[cfg(feature = "llama")]
-use loquent_engine::staged::{Key, Trust};
+use loquent_engine::staged::{Key, StageTrust};
 
 use crate::stage_args::{StageProcessorArgs, StageTrustArgs};
 
@@ -103,7 +103,7 @@ impl StagedArgs {
     pub(super) fn addresses(
         &self,
         own: &Key,
-        trust: &Trust,
+        trust: &StageTrust,
         compute: &crate::stage_args::StageCompute,
     ) -> anyhow::Result<Vec<String>> {
         let mut addresses: Vec<String> = Vec::new();
