@@ -21,11 +21,11 @@ pub enum ItlTarget {
 /// 1,024 to 4,096 tokens of a prompt it makes a step of eight streams 1.6 to 2.2 times as long
 /// (`bench/RESULTS.md`, "A 4,000-token prompt among 8 streams").
 const MIN_CHUNK_TOKENS: u32 = 4;
-/// Chunk of the first mixed step, before a prompt token's cost is known. Chosen by hand: large
-/// enough to measure, small enough not to be noticed.
+/// Chunk of the first mixed step, before a prompt token's cost is known. Chosen by hand:
+/// more would be measured better, but makes this one step longer.
 const PROBE_CHUNK_TOKENS: u32 = 32;
-/// Weight of the newest observation. Chosen by hand: after four steps two
-/// thirds of a disturbance are forgotten.
+/// Weight of the newest observation. Chosen by hand: after four steps two thirds of a disturbance
+/// are forgotten.
 const EWMA_WEIGHT: f64 = 0.25;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -56,7 +56,7 @@ pub struct PrefillBudget {
 }
 
 impl PrefillBudget {
-    /// At most `max_tokens` a step, fewer where `target` asks for it.
+    /// A budget of at most `max_tokens` per step, fewer if `target` requires it.
     pub fn new(max_tokens: u32, target: ItlTarget) -> Self {
         Self {
             max_tokens: max_tokens.max(1),

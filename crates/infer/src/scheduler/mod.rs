@@ -227,7 +227,7 @@ impl Scheduler {
         self.pipeline_depth = depth.max(1);
     }
 
-    /// Stops computing a completion, or goes on with it, keeping its KV meanwhile.
+    /// Stops computing a completion, keeping its KV, or goes on with it. Unknown tags are ignored.
     pub fn pause(&mut self, tag: Tag, paused: bool) {
         let running = self.active.iter_mut().flatten();
         for sequence in running.chain(&mut self.waiting).filter(|sequence| sequence.tag == tag) {
@@ -270,7 +270,7 @@ impl Scheduler {
         !self.waiting.is_empty() && self.runnable().next().is_none()
     }
 
-    /// Figures of this moment.
+    /// The scheduler's figures as of now.
     pub fn load(&self) -> Load {
         let (draft_tokens, accepted_tokens) = self.speculator.totals();
         Load {

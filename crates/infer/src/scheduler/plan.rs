@@ -18,8 +18,8 @@ impl Scheduler {
     /// until something is submitted, resumed or dropped, or a batch in flight is committed.
     pub fn plan(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
         batch.clear();
-        // After a whole batch failed, its sequences are computed alone until one fails again:
-        // that one is at fault. Nothing else runs meanwhile, since the culprit could fail it too.
+        // After a whole batch failed, its sequences are computed one by one: one that fails alone
+        // is at fault. Nothing else runs meanwhile, since the culprit could fail that too.
         if !self.suspects.is_empty() {
             self.make_room_for_decode(runner);
         }
@@ -52,13 +52,13 @@ impl Scheduler {
             }
         }
         self.admit(now, runner, batch);
-        // The budget counts rows of decode, drafts excluded: that is how it was measured.
+        // Spans are decode rows here: drafts are never in one step with prompts.
         let room = self.capacity.batch_tokens - batch.tokens.len() as u32;
         self.plan_prefill(batch, self.budget.tokens(batch.spans.len()).min(room));
     }
 
-    /// A draft for each of `decoding`, or no drafts at all: prompts that are in progress or
-    /// wait have the first call on the time, and a full cache leaves no room.
+    /// A draft for each of `decoding`, or no drafts at all: prompts that wait or are in
+    /// progress go first, and a full cache leaves no room.
     fn drafts(&mut self, runner: &dyn Runner, decoding: &[Slot]) -> Vec<Vec<TokenId>> {
         let most = self.speculator.max_draft_tokens();
         let Some(rows) = runner.verify_rows().filter(|_| most > 0 && !decoding.is_empty()) else {
