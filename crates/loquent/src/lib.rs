@@ -1,5 +1,5 @@
-//! The subcommands of `loquent` that are implemented here: serving, the local proxy, model download,
-//! terminal chat, benchmarks, tuning, and split models.
+//! The subcommands of `loquent` that are implemented here: serving, the local proxy, model
+//! download, terminal chat, benchmarks, tuning, and split models.
 
 pub mod bench;
 pub mod bundled;

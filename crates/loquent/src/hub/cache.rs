@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::choose;
 use super::error::HubError;
-use super::listing::Content;
+use super::listing::BlobInfo;
 use super::spec::HubSpec;
 
 /// How deep a snapshot is searched for files; a bound against loops of links.
@@ -55,7 +55,7 @@ impl RepoCache {
     }
 
     /// Whether `snapshots/COMMIT/FILE` leads to a complete blob.
-    pub(super) fn has(&self, commit: &str, file: &str, content: &Content) -> bool {
+    pub(super) fn has(&self, commit: &str, file: &str, content: &BlobInfo) -> bool {
         let blob = self.blob(&content.id);
         let target = self.snapshot(commit).join(file).canonicalize();
         has_size(&blob, content.size_bytes)

@@ -13,7 +13,7 @@ use super::cache::{self, RepoCache};
 use super::config::Hub;
 use super::error::HubError;
 use super::event::{EventHandler, FetchEvent};
-use super::listing::Content;
+use super::listing::BlobInfo;
 use super::spec::HubSpec;
 
 /// Bytes read, hashed and written at a time. Chosen by hand: large enough that system calls do not
@@ -47,7 +47,7 @@ impl Job<'_> {
         &self,
         cache: &RepoCache,
         path: &str,
-        content: &Content,
+        content: &BlobInfo,
         on_event: EventHandler<'_>,
     ) -> Result<(), HubError> {
         let waiting = || on_event(FetchEvent::Waiting { file: path.to_owned() });
@@ -63,7 +63,7 @@ impl Job<'_> {
         &self,
         cache: &RepoCache,
         path: &str,
-        content: &Content,
+        content: &BlobInfo,
         on_event: EventHandler<'_>,
     ) -> Result<(), HubError> {
         let mut partial = Partial::open(cache.incomplete(&content.id), content.size_bytes)?;
@@ -276,7 +276,7 @@ impl Partial {
     }
 
     /// Renames the complete file to the blob if its hash is right, and deletes it otherwise.
-    fn finish(self, path: &str, content: &Content, blob: &Path) -> Result<(), HubError> {
+    fn finish(self, path: &str, content: &BlobInfo, blob: &Path) -> Result<(), HubError> {
         assert_eq!(self.len_bytes, self.total_bytes, "only a complete file is finished");
         // Before the rename: after a power failure the blob's name must not lead to missing bytes.
         self.file.sync_all().map_err(HubError::io(&self.path))?;

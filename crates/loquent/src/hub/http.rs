@@ -74,7 +74,7 @@ impl Hub {
             if describing && header("x-linked-etag").is_some() {
                 return Ok(answer);
             }
-            // `//host/path` has no scheme but names another host, so it is not relative to this one.
+            // `//host/path` has no scheme, but names another host.
             let relative = to.starts_with('/') && !to.starts_with("//");
             let base = origin(&url).filter(|_| relative).unwrap_or_default();
             url = format!("{base}{to}");

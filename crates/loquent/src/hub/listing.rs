@@ -27,7 +27,7 @@ pub(super) struct Listed {
 }
 
 /// What identifies a file's content.
-pub(super) struct Content {
+pub(super) struct BlobInfo {
     /// The blob's name in the cache: the SHA-256, or the git id of a file outside LFS.
     pub id: String,
     pub size_bytes: u64,
@@ -92,11 +92,11 @@ impl Hub {
         spec: &HubSpec,
         listing: &Listing,
         file: &Listed,
-    ) -> Result<Content, HubError> {
+    ) -> Result<BlobInfo, HubError> {
         let id = file.sha256.clone().or_else(|| file.git_id.clone());
         match (id, file.size_bytes) {
             (Some(id), Some(size_bytes)) => {
-                Ok(Content { id, size_bytes, sha256: file.sha256.clone() })
+                Ok(BlobInfo { id, size_bytes, sha256: file.sha256.clone() })
             }
             _ => self.probe(agent, spec, &self.file_url(spec, &listing.commit, &file.path)),
         }
@@ -104,7 +104,7 @@ impl Hub {
 
     /// The headers of the file's address before it redirects to the storage: `X-Linked-Etag` and
     /// `X-Linked-Size` describe an LFS file, `ETag` and `Content-Length` any other.
-    fn probe(&self, agent: &ureq::Agent, spec: &HubSpec, url: &str) -> Result<Content, HubError> {
+    fn probe(&self, agent: &ureq::Agent, spec: &HubSpec, url: &str) -> Result<BlobInfo, HubError> {
         let answer = self.send(agent, &Method::HEAD, url, None, true);
         let answer = answer.map_err(|error| HubError::Unreachable {
             endpoint: self.endpoint.clone(),
@@ -121,10 +121,10 @@ impl Hub {
             .and_then(|size| size.parse().ok());
         match (etag, size) {
             (Some(id), Some(size_bytes)) if is_hex(&id, 64) => {
-                Ok(Content { sha256: Some(id.clone()), id, size_bytes })
+                Ok(BlobInfo { sha256: Some(id.clone()), id, size_bytes })
             }
             (Some(id), Some(size_bytes)) if is_hex(&id, 40) => {
-                Ok(Content { id, size_bytes, sha256: None })
+                Ok(BlobInfo { id, size_bytes, sha256: None })
             }
             _ => Err(HubError::BadAnswer {
                 url: url.to_owned(),

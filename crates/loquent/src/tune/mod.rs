@@ -127,7 +127,7 @@ mod with_engine {
         std::thread::Builder::new().name("interrupt".into()).spawn(move || {
             runtime.block_on(async {
                 while tokio::signal::ctrl_c().await.is_ok() {
-                    // The search looks at the flag between native calls, each of which may take long.
+                    // The search sees the flag only between native calls, which may take long.
                     if raised.swap(true, Ordering::Relaxed) {
                         std::process::exit(130);
                     }

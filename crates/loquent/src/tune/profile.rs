@@ -1,7 +1,8 @@
 //! What `loquent tune` found, as a file that `loquent serve` reads.
 //!
 //! One TOML file per model and machine, in `loquent/profiles` below the user's configuration
-//! folder. Its name contains a hash of each, so a profile is never used for another model or processor.
+//! folder. Its name contains a hash of each, so a profile is never used for another model or
+//! processor.
 
 use std::fs;
 use std::io::Write;

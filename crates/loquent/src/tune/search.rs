@@ -1,8 +1,8 @@
 //! Which settings are tried, in which order, and which one stays.
 //!
 //! Coordinate search: one setting is varied after the other, each time from the best settings so
-//! far. TunedSettings hardly depend on each other, and all combinations would take an hour. A value is
-//! replaced only by one whose gain is larger than the noise between two runs.
+//! far. The settings hardly depend on each other, and all combinations would take an hour. A value
+//! is replaced only by one whose gain is larger than the noise between two runs.
 
 use super::profile::TunedSettings;
 
@@ -47,7 +47,7 @@ pub struct Choices {
     pub loquent_kernels: bool,
 }
 
-/// TunedSettings and how fast they turned out to be.
+/// Settings and how fast they turned out to be.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TuneTrial {
     /// The setting that was varied and its value, in words.

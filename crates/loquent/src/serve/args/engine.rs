@@ -113,7 +113,6 @@ pub(crate) enum KvLayout {
 
 /// The values of a flag that overrides a default in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-#[allow(missing_docs, reason = "clap shows docs of values, and `on` explains itself")]
 pub(crate) enum Switch {
     On,
     Off,

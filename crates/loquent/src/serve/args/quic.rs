@@ -84,7 +84,7 @@ impl QuicArgs {
     }
 
     pub(super) fn resolve(&self, host: &str, max_connections: usize) -> Option<QuicConfig> {
-        // For clients that check names; those of the delivery protocol check the certificate's hash.
+        // For clients that check names; those of the delivery protocol check the hash.
         let names = [host, "localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
         let certificate = self.certificate().unwrap_or(CertificateSource::SelfSigned(names));
         (!self.no_quic).then(|| QuicConfig {

@@ -6,10 +6,10 @@ use clap::Args;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_server::{ServingConfig, StreamBounds};
 
-/// Default of `--stream-buffer-bytes`: some thousand tokens, more than a healthy connection ever
-/// leaves unread.
+/// Default of `--stream-buffer-bytes`, chosen by hand: a larger buffer forgives longer stalls, and
+/// costs memory for every slow reader.
 pub(crate) const STREAM_BUFFER_BYTES: usize = 32 * 1024;
-/// Least `--stream-buffer-bytes`: below it a single chunk could pause its answer.
+/// Least `--stream-buffer-bytes`; a smaller buffer would pause an answer after every chunk.
 const STREAM_BUFFER_BYTES_MIN: usize = 1024;
 /// Default of `--slow-reader-timeout-s`.
 pub(crate) const SLOW_READER_TIMEOUT_S: u64 = 30;
