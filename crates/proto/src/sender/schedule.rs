@@ -259,3 +259,6 @@ impl Schedule<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

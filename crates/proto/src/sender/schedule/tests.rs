@@ -1,0 +1,312 @@
+//! Each rule of section 8 of `spec/delivery.md`, one by one.
+
+use super::*;
+use crate::frame::Ack;
+
+const fn ms(ms: u64) -> Micros {
+    Micros::from_ms(ms)
+}
+
+/// When the last packet left, in all tests that do not say otherwise.
+const T: Micros = ms(10_000);
+
+fn at(after_ms: u64) -> Option<Micros> {
+    Some(T + ms(after_ms))
+}
+
+/// What a sender knows: an old, steady path with a round trip of 100 ms; 60 bytes of a log of 100
+/// left at [`T`], which is when they were generated, and are unacknowledged.
+struct Known {
+    config: SenderConfig,
+    path: PathEstimate,
+    pacer: SendPacer,
+    bucket: TokenBucket,
+    progress: LogProgress,
+    times: SendTimes,
+    reader: ReaderState,
+    head: u64,
+    is_ended: bool,
+    packets: u64,
+}
+
+impl Known {
+    fn new() -> Self {
+        let config = SenderConfig::default();
+        let mut known = Self {
+            path: PathEstimate::new(0, ms(100)),
+            pacer: fast_pacer(),
+            bucket: TokenBucket::new(config.bucket_bytes_per_s, config.bucket_depth_bytes),
+            progress: LogProgress::default(),
+            times: SendTimes {
+                last_send: Some(T),
+                last_new_text: Some(T),
+                last_push: T,
+                ..SendTimes::new(ms(0))
+            },
+            reader: ReaderState::default(),
+            head: 100,
+            is_ended: false,
+            packets: 0,
+            config,
+        };
+        known.progress.first_token = Some(5);
+        known.progress.on_sent(ms(0), &(0..40));
+        known.progress.on_acknowledged(40);
+        known.progress.on_sent(T, &(40..100));
+        known
+    }
+
+    /// The acknowledgements of the next packets measure these round trips.
+    fn measure(&mut self, rtts_ms: &[u64]) {
+        for rtt in rtts_ms {
+            self.path.on_sent(self.packets, ms(1_000));
+            let ack = Ack { largest: Some(self.packets), ..Ack::default() };
+            assert!(self.path.on_ack(ms(1_000 + rtt), &ack, &self.config.burst));
+            self.packets += 1;
+        }
+    }
+
+    /// Four packets in a row were lost shortly before `T`; the round trip is 100 ms.
+    fn lose_a_burst(&mut self) {
+        for number in 0..9 {
+            self.path.on_sent(number, ms(9_000 + 20 * number));
+        }
+        let ack = Ack { largest: Some(8), missing: 0b111_1000, ..Ack::default() };
+        self.path.on_ack(ms(9_260), &ack, &self.config.burst);
+        assert_eq!(self.path.last_burst(), Some(ms(9_080)));
+    }
+
+    fn schedule(&self) -> Schedule<'_> {
+        Schedule {
+            config: &self.config,
+            path: &self.path,
+            pacer: &self.pacer,
+            bucket: &self.bucket,
+            progress: &self.progress,
+            times: &self.times,
+            reader: &self.reader,
+            head: self.head,
+            is_ended: self.is_ended,
+        }
+    }
+}
+
+/// Round trips without a queue have brought the gap down to its least, 5 ms.
+fn fast_pacer() -> SendPacer {
+    let mut pacer = SendPacer::new(ms(0), ms(30));
+    (1..20).for_each(|i| pacer.on_round_trip(ms(100 * i), ms(100), ms(0)));
+    assert_eq!(pacer.gap(), SendPacer::LEAST);
+    pacer
+}
+
+#[test]
+fn new_text_leaves_10_ms_after_the_last_or_25_ms_if_text_comes_fast() {
+    let mut known = Known::new();
+    assert_eq!(known.schedule().when_new_text(T), at(10));
+    assert_eq!(known.schedule().when_new_text(T + ms(30)), at(30), "not before it exists");
+    known.times.push_gap = ms(49);
+    assert_eq!(known.schedule().when_new_text(T), at(25));
+    known.pacer = SendPacer::new(T, ms(30));
+    assert_eq!(known.schedule().when_new_text(T), at(50), "the floor under all gaps");
+}
+
+#[test]
+fn the_first_text_and_the_first_token_wait_for_nothing() {
+    let mut known = Known::new();
+    known.times.last_new_text = None;
+    assert_eq!(known.schedule().when_new_text(T), at(0));
+    known.times.last_new_text = Some(T);
+    known.progress.first_token = Some(101);
+    assert_eq!(known.schedule().when_new_text(T), at(0));
+}
+
+#[test]
+fn new_text_waits_while_the_path_is_down() {
+    let mut known = Known::new();
+    // Overdue 200 ms after it left, down 500 ms later.
+    assert_eq!(known.schedule().when_new_text(T + ms(700)), at(700));
+    assert_eq!(known.schedule().when_new_text(T + ms(701)), None);
+    known.measure(&[100, 160]);
+    assert_eq!(known.schedule().when_new_text(T + ms(901)), None, "one round trip is jitter");
+    known.measure(&[160]);
+    assert_eq!(known.schedule().when_new_text(T + ms(901)), at(901), "a queue explains it");
+}
+
+#[test]
+fn an_overdue_acknowledgement_repeats_at_a_growing_gap() {
+    let mut known = Known::new();
+    let when = |known: &Known, last_ms| known.schedule().when_overdue(T + ms(last_ms));
+    assert_eq!(when(&known, 0), at(200), "srtt + 4 var after the oldest byte left");
+    assert_eq!(when(&known, 250), at(260), "a tenth of the round trip");
+    assert_eq!(when(&known, 400), at(420), "a tenth of the time that it is overdue");
+    assert_eq!(when(&known, 2_000), at(2_060), "60 ms at most");
+    known.pacer = SendPacer::new(T, ms(30));
+    assert_eq!(when(&known, 250), at(300), "the floor under all gaps");
+    known.progress.on_acknowledged(100);
+    assert_eq!(when(&known, 250), None, "nothing is unacknowledged");
+}
+
+#[test]
+fn nothing_is_overdue_while_a_queue_stands() {
+    let mut known = Known::new();
+    known.measure(&[100, 100]);
+    assert!(known.schedule().when_overdue(T).is_some());
+    known.measure(&[131, 131]);
+    assert!(known.schedule().is_queueing(), "31 ms in two round trips");
+    assert_eq!(known.schedule().when_overdue(T), None);
+}
+
+#[test]
+fn a_steady_path_gets_no_copies_and_a_new_one_every_25_ms() {
+    let mut known = Known::new();
+    assert_eq!(known.schedule().when_copy(T), None);
+    known.times.opened = T;
+    assert_eq!(known.schedule().when_copy(T + ms(10)), at(35));
+    assert_eq!(known.schedule().when_copy(T + ms(500)), None, "it is known by now");
+}
+
+#[test]
+fn a_bursty_path_gets_copies_40_ms_after_text_and_a_sixth_of_a_round_trip_later() {
+    let mut known = Known::new();
+    known.lose_a_burst();
+    assert_eq!(known.schedule().when_copy(T), at(40));
+    let next = known.schedule().when_copy(T + ms(40)).expect("bursty");
+    assert_eq!(next, T + ms(40) + Micros(16_666));
+    let later = T + ms(8_000);
+    known.times.last_new_text = Some(later);
+    assert_eq!(known.schedule().when_copy(later), None, "8 s after the burst");
+}
+
+#[test]
+fn a_queue_doubles_the_gap_between_copies_until_there_are_none() {
+    for (queue_ms, copy) in [(39, at(35)), (40, at(60)), (60, at(110)), (80, None)] {
+        let mut known = Known::new();
+        known.times.opened = T;
+        known.times.last_push = ms(0); // no text is expected
+        known.measure(&[100, 100 + queue_ms, 100 + queue_ms]);
+        assert_eq!(known.schedule().when_copy(T + ms(10)), copy, "{queue_ms} ms");
+    }
+}
+
+#[test]
+fn copies_keep_clear_of_expected_text_and_leave_if_it_does_not_come() {
+    // Text is expected 100 ms after T.
+    let known = Known::new();
+    let clear = |after_ms| known.schedule().clear_of_new_text(T + ms(after_ms), ms(40));
+    assert_eq!(clear(90), T + ms(90), "a quarter of the gap before it");
+    assert_eq!(clear(91), T + ms(120), "half of the gap after it");
+    assert_eq!(clear(119), T + ms(120));
+    assert_eq!(clear(121), T + ms(121));
+}
+
+#[test]
+fn copies_leave_a_reserve_in_the_bucket() {
+    let mut known = Known::new();
+    known.lose_a_burst();
+    known.bucket.take(T, known.config.bucket_depth_bytes - 800);
+    assert!(known.schedule().when_copy(T) > at(40));
+    let due = known.schedule().when_affordable((T + ms(40), SendReason::Repeat), 60);
+    assert_eq!(due, Some((T + ms(40), SendReason::Repeat)), "an overdue one may take it");
+}
+
+#[test]
+fn something_leaves_at_the_latest_200_ms_after_the_last() {
+    let mut known = Known::new();
+    assert_eq!(known.schedule().when_gap_is_longest(T), T + ms(200));
+    known.measure(&[300, 300]); // not overdue for long
+    assert_eq!(known.schedule().when_repeat(), at(200));
+}
+
+#[test]
+fn a_hidden_page_is_served_once_a_second_and_gets_the_end_at_once() {
+    let mut known = Known::new();
+    known.reader.hidden = true;
+    assert_eq!(known.schedule().urgency(T), ReaderUrgency::Hidden);
+    assert_eq!(known.schedule().when_in_background(T), at(1_000));
+    assert_eq!(known.schedule().when_new_text(T), at(1_000));
+    (known.head, known.is_ended) = (110, true);
+    assert_eq!(known.schedule().when_in_background(T), at(0));
+}
+
+#[test]
+fn a_reader_that_is_behind_is_served_when_it_needs_text() {
+    let mut known = Known::new();
+    known.reader.pace_bytes_per_s = 50;
+    // It needs text a round trip and 500 ms before it has shown all.
+    for (left_ms, when) in [(600, None), (700, at(200)), (1_000, at(400)), (9_000, at(1_000))] {
+        known.reader.shows_until = T + ms(left_ms);
+        assert_eq!(known.schedule().when_in_background(T), when, "{left_ms} ms left");
+    }
+    assert_eq!(known.schedule().when_repeat(), at(1_000), "neither copies nor overdue ones");
+    known.reader.pace_bytes_per_s = 0;
+    assert_eq!(known.schedule().urgency(T), ReaderUrgency::Eager, "it shows text as it comes");
+}
+
+#[test]
+fn only_packets_without_new_text_wait_for_the_bucket() {
+    let mut known = Known::new();
+    known.head = 120;
+    known.times.unsent_since = Some(T);
+    known.bucket.take(T, known.config.bucket_depth_bytes);
+    assert_eq!(known.schedule().when_next(), Some((T + ms(10), SendReason::NewText)));
+    known.times.unsent_since = None;
+    // 60 log bytes, at most 28 of the frame's own and 60 of headers below, at 3200 per second.
+    known.progress.on_sent(T, &(100..120));
+    known.times.last_send = Some(ms(9_000));
+    let (due, reason) = known.schedule().when_next().expect("a repetition");
+    assert_eq!(reason, SendReason::Repeat);
+    assert!(due > T + ms(40), "{due}");
+}
+
+#[test]
+fn a_probe_is_answered_at_once_even_if_everything_is_acknowledged() {
+    let mut known = Known::new();
+    known.progress.on_acknowledged(100);
+    assert_eq!(known.schedule().when_next(), None);
+    known.times.probed_at = Some(T);
+    assert_eq!(known.schedule().when_next(), Some((T, SendReason::ProbeReply)));
+    assert_eq!(known.schedule().choose(T, SendReason::ProbeReply), 100..100);
+}
+
+#[test]
+fn a_packet_carries_all_that_is_unacknowledged_if_it_fits() {
+    let mut known = Known::new();
+    known.head = 120;
+    assert_eq!(known.schedule().choose(T, SendReason::NewText), 40..120);
+    assert_eq!(known.schedule().choose(T, SendReason::Repeat), 40..120);
+}
+
+#[test]
+fn new_text_takes_as_much_before_it_as_fits_and_64_bytes_through_a_queue() {
+    let mut known = Known::new();
+    let max_bytes = known.schedule().max_log_bytes();
+    known.progress.on_sent(T, &(100..5_000));
+    known.head = 5_010;
+    let range = known.schedule().choose(T, SendReason::NewText);
+    assert_eq!(range, 5_010 - max_bytes..5_010);
+    known.measure(&[100, 200, 200]);
+    assert_eq!(known.schedule().choose(T, SendReason::NewText), 4_936..5_010);
+    assert_eq!(known.schedule().choose(T, SendReason::Repeat), 40..168, "128 bytes");
+}
+
+#[test]
+fn repetitions_take_turns_past_what_the_reader_holds() {
+    let mut known = Known::new();
+    let max_bytes = known.schedule().max_log_bytes();
+    known.progress.on_sent(T, &(100..5_000));
+    known.head = 5_000;
+    known.progress.held = vec![700..900, 1_500..2_000];
+    known.progress.round_robin = 40;
+    let choose = |known: &Known| known.schedule().choose(T, SendReason::Repeat);
+    assert_eq!(choose(&known), 40..700, "up to the first range that has arrived");
+    known.progress.round_robin = 700;
+    assert_eq!(choose(&known), 900..1_500);
+    known.progress.round_robin = 1_600;
+    assert_eq!(choose(&known), 2_000..2_000 + max_bytes);
+    known.progress.round_robin = 5_000;
+    assert_eq!(choose(&known), 40..700, "a new round");
+    known.bucket.take(T, 2_000);
+    let affordable = choose(&known);
+    assert_eq!(affordable.start, 40, "a short one carries the oldest bytes");
+    assert!((128..600).contains(&(affordable.end - affordable.start)), "{affordable:?}");
+}
