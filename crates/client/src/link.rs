@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use loquent_proto::wire::Reader;
+use loquent_proto::wire::FieldReader;
 use quinn::{
     AckFrequencyConfig, Connection, Endpoint, EndpointConfig, RecvStream, SendStream,
     TransportConfig, VarInt,
@@ -91,7 +91,7 @@ impl Routes {
 
 /// The stream that a DATA or GONE frame belongs to (D-2.3).
 fn stream_of(datagram: &[u8]) -> Option<u64> {
-    Reader::new(datagram.get(1..)?).int().ok()
+    FieldReader::new(datagram.get(1..)?).int().ok()
 }
 
 /// One answer's number on a connection, and the datagrams that come for it.

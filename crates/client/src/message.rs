@@ -3,8 +3,8 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 use loquent_proto::AnswerHandle;
-use loquent_proto::message::{Head, HeadError};
-pub use loquent_proto::message::{Kind, MAX_MESSAGE_BYTES, code, put_message};
+use loquent_proto::message::{HeadError, MessageHead};
+pub use loquent_proto::message::{MAX_MESSAGE_BYTES, MessageKind, code, put_message};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub const BODY_PIECE_BYTES: usize = 64 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     /// What it is.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// What it carries.
     pub payload: Bytes,
 }
@@ -25,10 +25,10 @@ pub struct Message {
 /// Appends a request's body as BODY messages; an `answer`'s ends with an empty one (S-4.1).
 pub fn put_body(body: &[u8], answer: bool, out: &mut Vec<u8>) {
     for piece in body.chunks(BODY_PIECE_BYTES) {
-        put_message(Kind::Body, piece, out);
+        put_message(MessageKind::Body, piece, out);
     }
     if answer {
-        put_message(Kind::Body, &[], out);
+        put_message(MessageKind::Body, &[], out);
     }
 }
 
@@ -75,15 +75,18 @@ impl Messages {
     }
 
     fn parse(&mut self) -> Result<Option<Message>, ClientError> {
-        let head = Head::read(&self.buffer, self.limit_bytes).map_err(|error| match error {
-            HeadError::UnknownKind(kind) => {
-                ClientError::Malformed(format!("message of unknown type {kind}"))
-            }
-            HeadError::Length(error) => ClientError::Malformed(format!("message length: {error}")),
-            HeadError::TooLong => {
-                ClientError::TooLarge { what: "one message", limit_bytes: self.limit_bytes }
-            }
-        })?;
+        let head =
+            MessageHead::read(&self.buffer, self.limit_bytes).map_err(|error| match error {
+                HeadError::UnknownKind(kind) => {
+                    ClientError::Malformed(format!("message of unknown type {kind}"))
+                }
+                HeadError::Length(error) => {
+                    ClientError::Malformed(format!("message length: {error}"))
+                }
+                HeadError::TooLong => {
+                    ClientError::TooLarge { what: "one message", limit_bytes: self.limit_bytes }
+                }
+            })?;
         let Some(head) = head.filter(|head| self.buffer.len() >= head.len + head.payload_len)
         else {
             return Ok(None);
@@ -94,7 +97,7 @@ impl Messages {
     }
 }
 
-/// Head of a REQUEST (S-2.2, S-2.3).
+/// MessageHead of a REQUEST (S-2.2, S-2.3).
 #[derive(Clone, PartialEq, Eq, Serialize)]
 pub struct RequestHead<'a> {
     /// API key.
@@ -116,11 +119,11 @@ impl RequestHead<'_> {
     /// Appends it as a message.
     pub fn put(&self, out: &mut Vec<u8>) {
         let json = serde_json::to_vec(self).expect("strings and numbers become JSON");
-        put_message(Kind::Request, &json, out);
+        put_message(MessageKind::Request, &json, out);
     }
 }
 
-/// Head of a RESPONSE (S-2.2).
+/// MessageHead of a RESPONSE (S-2.2).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ResponseHead {
     /// HTTP status code.
@@ -130,7 +133,7 @@ pub struct ResponseHead {
     pub headers: BTreeMap<String, String>,
 }
 
-/// Head of an ANSWER (S-4.2).
+/// MessageHead of an ANSWER (S-4.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnswerHead {
     /// What names the answer for a resume.
@@ -213,7 +216,10 @@ mod tests {
         put_body(&[9; BODY_PIECE_BYTES + 1], true, &mut out);
         let found = read(&[&out], MAX_MESSAGE_BYTES).unwrap();
         let kinds: Vec<_> = found.iter().map(|one| (one.kind, one.payload.len())).collect();
-        assert_eq!(kinds[1..], [(Kind::Body, BODY_PIECE_BYTES), (Kind::Body, 1), (Kind::Body, 0)]);
+        assert_eq!(
+            kinds[1..],
+            [(MessageKind::Body, BODY_PIECE_BYTES), (MessageKind::Body, 1), (MessageKind::Body, 0)]
+        );
         assert_eq!(
             found[0].payload,
             br#"{"key":"k","method":"POST","path":"/v1/x?y=1","stream":7}"#.as_slice()
@@ -261,12 +267,12 @@ mod tests {
         ) {
             let mut out = Vec::new();
             for (kind, payload) in &sent {
-                put_message(Kind::of(*kind).unwrap(), payload, &mut out);
+                put_message(MessageKind::of(*kind).unwrap(), payload, &mut out);
             }
             let pieces: Vec<&[u8]> = out.chunks(cut).collect();
             let found = read(&pieces, 1000).unwrap();
             let expected: Vec<_> = sent.iter()
-                .map(|(kind, payload)| Message { kind: Kind::of(*kind).unwrap(), payload: payload.clone().into() })
+                .map(|(kind, payload)| Message { kind: MessageKind::of(*kind).unwrap(), payload: payload.clone().into() })
                 .collect();
             prop_assert_eq!(found, expected);
         }

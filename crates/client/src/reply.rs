@@ -10,7 +10,7 @@ use loquent_proto::headers::HOP_BY_HOP;
 use crate::ClientError;
 use crate::link::{Link, MessageStream};
 use crate::memory::Transport;
-use crate::message::{Kind, ResponseHead};
+use crate::message::{MessageKind, ResponseHead};
 
 /// A response whose head has arrived.
 pub struct Reply {
@@ -65,7 +65,7 @@ impl Reply {
         };
         match stream.incoming.next().await? {
             None => Ok(None),
-            Some(message) if message.kind == Kind::Body => Ok(Some(message.payload)),
+            Some(message) if message.kind == MessageKind::Body => Ok(Some(message.payload)),
             Some(message) => {
                 stream.refuse();
                 Err(ClientError::Malformed(format!("{:?} within a response", message.kind)))

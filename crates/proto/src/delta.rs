@@ -8,7 +8,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::Error;
-use crate::wire::{Reader, put_bytes, put_int};
+use crate::wire::{FieldReader, put_bytes, put_int};
 
 /// Version of the record format, the first field of every [`Delta::Open`] (D-3.4).
 pub const LOG_VERSION: u8 = 1;
@@ -213,14 +213,14 @@ impl Delta {
         let Some(&first) = bytes.first() else {
             return Ok(None);
         };
-        let mut r = Reader::new(bytes);
+        let mut r = FieldReader::new(bytes);
         if first >= SHORT_TEXT {
             r.byte()?;
             let len = usize::from(first - SHORT_TEXT);
             let Ok(text) = r.take(len) else {
                 return Ok(None);
             };
-            let text = Reader::new(text).rest_text()?;
+            let text = FieldReader::new(text).rest_text()?;
             return Ok(Some((1 + len, Some(Self::text(text)))));
         }
         match r.bytes() {
@@ -237,7 +237,7 @@ impl Delta {
     /// [`Error::Truncated`], [`Error::Malformed`], or [`Error::UnknownVersion`] for a log
     /// of another version.
     pub fn decode_body(body: &[u8]) -> Result<Option<Self>, Error> {
-        let mut r = Reader::new(body);
+        let mut r = FieldReader::new(body);
         let tag = r.byte()?;
         let choice = match tag >> 4 {
             15 => r.int32()?,
@@ -288,20 +288,20 @@ fn put_text(out: &mut Vec<u8>, [one, many]: [u8; 2], choice: u32, tokens: u32, t
     out.extend_from_slice(text.as_bytes());
 }
 
-fn decode_open(r: &mut Reader<'_>) -> Result<Delta, Error> {
+fn decode_open(r: &mut FieldReader<'_>) -> Result<Delta, Error> {
     match r.byte()? {
         LOG_VERSION => Ok(Delta::Open { meta: r.rest_text()? }),
         _ => Err(Error::UnknownVersion),
     }
 }
 
-fn decode_tool_call(choice: u32, r: &mut Reader<'_>) -> Result<Delta, Error> {
+fn decode_tool_call(choice: u32, r: &mut FieldReader<'_>) -> Result<Delta, Error> {
     let (index, tokens) = (r.int32()?, r.int32()?);
     let (id, name, arguments) = (r.text()?, r.text()?, r.rest_text()?);
     Ok(Delta::ToolCall { choice, index, tokens, id, name, arguments })
 }
 
-fn decode_usage(r: &mut Reader<'_>) -> Result<Delta, Error> {
+fn decode_usage(r: &mut FieldReader<'_>) -> Result<Delta, Error> {
     let (prompt, completion) = (r.int()?, r.int()?);
     let (cached, reasoning) = (r.int()?, r.int()?);
     Ok(Delta::Usage { prompt, completion, cached, reasoning })

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::wire::{Reader, crc32c, put_int};
+use crate::wire::{FieldReader, crc32c, put_int};
 use crate::{Error, Micros};
 
 /// Version of the wire format, in the first byte of every frame (D-2.1).
@@ -144,7 +144,7 @@ impl<'a> Frame<'a> {
             0 => datagram,
             _ => verified(datagram)?,
         };
-        let mut r = Reader::new(&body[1..]);
+        let mut r = FieldReader::new(&body[1..]);
         let frame = match first & 7 {
             kind::DATA => Self::Data(Data::decode(&mut r)?),
             kind::ACK => Self::Ack(Ack::decode(&mut r)?),
@@ -163,7 +163,7 @@ impl<'a> Frame<'a> {
         let first = *datagram.first()?;
         let flags = usize::from(first & 7 == kind::ACK); // they stand before it (D-2.3)
         let fields = datagram.get(1 + flags..).filter(|_| first >> 4 == VERSION)?;
-        Reader::new(fields).int().ok()
+        FieldReader::new(fields).int().ok()
     }
 
     /// The stream that the frame belongs to, within its connection.
@@ -196,7 +196,7 @@ impl<'a> Data<'a> {
         out.extend_from_slice(self.bytes);
     }
 
-    fn decode(r: &mut Reader<'a>) -> Result<Self, Error> {
+    fn decode(r: &mut FieldReader<'a>) -> Result<Self, Error> {
         let (stream, packet, offset) = (r.int()?, r.int()?, r.int()?);
         let bytes = r.take(r.rest().len())?;
         if offset + bytes.len() as u64 > crate::wire::MAX_INT {
@@ -239,7 +239,7 @@ impl Ack {
         }
     }
 
-    fn decode(r: &mut Reader<'_>) -> Result<Self, Error> {
+    fn decode(r: &mut FieldReader<'_>) -> Result<Self, Error> {
         let flags = r.byte()?;
         if flags & !(HIDDEN | PROBE) != 0 {
             return Err(Error::Malformed);
@@ -266,7 +266,7 @@ impl Ack {
     }
 }
 
-fn decode_ranges(cumulative: u64, r: &mut Reader<'_>) -> Result<Vec<Range<u64>>, Error> {
+fn decode_ranges(cumulative: u64, r: &mut FieldReader<'_>) -> Result<Vec<Range<u64>>, Error> {
     let mut ranges = Vec::new();
     let mut from = cumulative;
     while !r.rest().is_empty() {
@@ -290,13 +290,13 @@ impl Resume {
         put_int(out, self.offset);
     }
 
-    fn decode(r: &mut Reader<'_>) -> Result<Self, Error> {
+    fn decode(r: &mut FieldReader<'_>) -> Result<Self, Error> {
         let stream = r.int()?;
         let (id, token) = (array(r)?, array(r)?);
         Ok(Self { stream, id, token, offset: r.int()? })
     }
 }
 
-fn array(r: &mut Reader<'_>) -> Result<[u8; 16], Error> {
+fn array(r: &mut FieldReader<'_>) -> Result<[u8; 16], Error> {
     r.take(16)?.try_into().map_err(|_| Error::Truncated)
 }

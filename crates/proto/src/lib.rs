@@ -10,7 +10,7 @@
 extern crate alloc;
 
 pub mod answer_handle;
-pub mod assemble;
+pub mod assembler;
 pub mod backlog;
 pub mod chunk;
 pub mod coalesce;
@@ -34,7 +34,7 @@ pub mod token_bucket;
 pub mod wire;
 
 pub use answer_handle::AnswerHandle;
-pub use assemble::{Assembler, AssemblerLimits};
+pub use assembler::{Assembler, AssemblerLimits};
 pub use coalesce::{Coalescer, StreamInterval};
 pub use delta::Delta;
 pub use error::Error;

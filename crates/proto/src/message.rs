@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use crate::Error;
-use crate::wire::{Reader, put_int};
+use crate::wire::{FieldReader, put_int};
 
 /// Longest message beside those of a request (S-2.1), bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -21,20 +21,20 @@ pub mod code {
 
 /// What a message is (S-2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     /// A request's head.
     Request = 0,
     /// The next bytes of a body.
     Body = 1,
     /// A response's head.
     Response = 2,
-    /// Head of an answer by datagram.
+    /// MessageHead of an answer by datagram.
     Answer = 3,
     /// A frame of the delivery protocol.
     Frame = 4,
 }
 
-impl Kind {
+impl MessageKind {
     /// The kind that a type byte names.
     pub fn of(byte: u8) -> Option<Self> {
         let kinds = [Self::Request, Self::Body, Self::Response, Self::Answer, Self::Frame];
@@ -43,7 +43,7 @@ impl Kind {
 }
 
 /// Appends a message to `out`.
-pub fn put_message(kind: Kind, payload: &[u8], out: &mut Vec<u8>) {
+pub fn put_message(kind: MessageKind, payload: &[u8], out: &mut Vec<u8>) {
     out.push(kind as u8);
     put_int(out, payload.len() as u64);
     out.extend_from_slice(payload);
@@ -62,24 +62,24 @@ pub enum HeadError {
 
 /// What stands before a message's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Head {
+pub struct MessageHead {
     /// The message's kind.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Bytes of the head itself.
     pub len: usize,
     /// Bytes of the payload behind it.
     pub payload_len: usize,
 }
 
-impl Head {
+impl MessageHead {
     /// Reads the head at the front of `bytes`; `None` until all of it is there.
     ///
     /// # Errors
     /// [`HeadError`], as soon as it shows; `max_bytes` bounds the payload.
     pub fn read(bytes: &[u8], max_bytes: usize) -> Result<Option<Self>, HeadError> {
         let Some((&kind, rest)) = bytes.split_first() else { return Ok(None) };
-        let kind = Kind::of(kind).ok_or(HeadError::UnknownKind(kind))?;
-        let mut reader = Reader::new(rest);
+        let kind = MessageKind::of(kind).ok_or(HeadError::UnknownKind(kind))?;
+        let mut reader = FieldReader::new(rest);
         let payload_len = match reader.int() {
             Ok(len) => len,
             Err(Error::Truncated) => return Ok(None),

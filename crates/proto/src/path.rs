@@ -1,7 +1,7 @@
-//! What a sender knows of its path: round-trip time, standing queue, loss runs.
+//! What a sender knows about its path: round-trip time, standing queue, runs of losses.
 //!
-//! Everything comes from acknowledgements (D-5). A path is replaced as a whole when the
-//! stream moves to another one.
+//! Everything comes from acknowledgements (D-5). When the stream moves to another path, a new
+//! estimate replaces the old one.
 
 use alloc::collections::VecDeque;
 
@@ -11,7 +11,8 @@ use crate::frame::{ACK_WINDOW, Ack};
 /// Packets remembered: those that an acknowledgement can name.
 const REMEMBERED: usize = ACK_WINDOW as usize + 11;
 
-/// Round trips that tell a standing queue from jitter.
+/// Round trips that distinguish a standing queue from jitter. With one, a path with 80 ms of jitter
+/// looked congested at every second sample; more than two react too late on a link of 16 kbit/s.
 const RECENT: usize = 2;
 
 /// Packets this far below the largest acknowledged may still be in flight (reordering,
@@ -53,12 +54,13 @@ impl Rtt {
         self.min = self.min.min(rtt);
     }
 
-    /// The path itself has become longer: what looked like a queue is not one.
+    /// Forgets the least round trip: the path itself has become longer, and what looked like a
+    /// queue is none.
     pub fn forget_min(&mut self) {
         self.min = self.least_recent();
     }
 
-    /// Smoothed round-trip time.
+    /// Smoothed round-trip time (RFC 6298, weight 1/8).
     pub const fn smoothed(&self) -> Micros {
         self.smoothed
     }
@@ -68,9 +70,9 @@ impl Rtt {
         self.smoothed + self.variance.times(4).max(Micros::from_ms(10))
     }
 
-    /// Delay of the queue: the least of the latest round trips over the least of all. Of
-    /// several, since jitter delays some packets and a standing queue all of them. The
-    /// least is not forgotten with time, or a queue that never drains would hide itself.
+    /// Delay of the queue: the least of the latest round trips minus the least of all. Several are
+    /// compared because jitter delays some packets, a standing queue all of them. The least is not
+    /// forgotten with time: a queue that never drained would become the new normal and grow on.
     pub fn queue(&self) -> Micros {
         self.least_recent().since(self.min)
     }
@@ -87,7 +89,7 @@ struct SentPacket {
     arrived: bool,
 }
 
-/// A path's estimates and its recent packets.
+/// The estimates of one path, from its recent packets and their acknowledgements.
 #[derive(Debug, Clone)]
 pub struct PathEstimate {
     /// Round-trip estimates.
@@ -100,8 +102,8 @@ pub struct PathEstimate {
 }
 
 impl PathEstimate {
-    /// A path on which packets from `first_packet` on travel; `initial_rtt` until one is
-    /// measured.
+    /// Creates the estimate of a path whose first packet is `first_packet`; `initial_rtt` counts
+    /// until a round trip is measured.
     pub fn new(first_packet: u64, initial_rtt: Micros) -> Self {
         Self {
             rtt: Rtt::new(initial_rtt),
@@ -113,7 +115,7 @@ impl PathEstimate {
         }
     }
 
-    /// A packet leaves.
+    /// Notes that packet `number` left at `at`.
     pub fn on_sent(&mut self, number: u64, at: Micros) {
         if self.sent.len() == REMEMBERED {
             self.sent.pop_front();
@@ -121,7 +123,7 @@ impl PathEstimate {
         self.sent.push_back(SentPacket { number, at, arrived: false });
     }
 
-    /// An acknowledgement arrives at `now`; returns whether it measured a round trip.
+    /// Takes in an acknowledgement that arrived at `now`; returns whether it measured a round trip.
     pub fn on_ack(&mut self, now: Micros, ack: &Ack, burst: &Burst) -> bool {
         let Some(largest) = ack.largest.filter(|n| *n >= self.first_packet) else {
             return false;
@@ -138,6 +140,7 @@ impl PathEstimate {
         }
         self.largest_acked = Some(largest);
         let packet = self.sent.iter().find(|packet| packet.number == largest);
+        // Only the largest packet gives a sample: the receiver's hold is known for it alone.
         let rtt = packet.map(|packet| now.since(packet.at).since(ack.hold));
         rtt.inspect(|rtt| self.rtt.sample(*rtt)).is_some()
     }
@@ -170,11 +173,11 @@ impl PathEstimate {
     }
 }
 
-/// What counts as a burst of losses, rather than as chance.
+/// What counts as a burst of losses: independent losses seldom look like this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Burst {
-    /// Consecutive losses over at least this time…
+    /// Consecutive losses whose packets left over at least this time…
     pub span: Micros,
-    /// …or at least this many.
+    /// …or at least this many consecutive losses.
     pub packets: u32,
 }

@@ -37,23 +37,23 @@ use crate::{Assembler, AssemblerLimits, Delta, Error, Micros};
 /// Parameters of a [`Receiver`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiverConfig {
-    /// Bounds of what waits for a hole to fill, or to be shown.
+    /// Bounds of what waits to be shown, or for a hole before it to be filled.
     pub limits: AssemblerLimits,
-    /// Frames carry a checksum and must (D-2.4). Default off.
+    /// Add a checksum to every frame and ignore frames without one (D-2.4). Default off.
     pub checked: bool,
     /// When to show what has arrived. Default at once.
     pub playout: Playout,
-    /// Gap between acknowledgements that carry no news. Default 100 ms: in simulation, four
-    /// times as many gain nothing on any channel, and each costs a server as much as a packet
+    /// Gap between acknowledgements that carry no news. Default 100 ms: four times as many gain
+    /// nothing on any channel of `plans/channels.toml`, and each costs a server as much as a packet
     /// that it sends.
     pub ack_gap: Micros,
-    /// Ask for a sign of life after so long without one, then ever less often.
-    /// Default 2 s.
+    /// Send a probe after this time without a frame, and further ones each after twice the time
+    /// of the one before. Default 2 s.
     pub probe_after: Micros,
-    /// Call the path dead after so long. Default 10 s.
+    /// Report [`ReceiverEvent::Silent`] after this time without a frame. Default 10 s.
     pub silent_after: Micros,
-    /// Keep acknowledging so long after the end, for the sender to learn of it (D-5.8).
-    /// Default 3 s.
+    /// How long to go on acknowledging after the end, in case the sender missed the last
+    /// acknowledgement (D-5.8). Default 3 s.
     pub linger: Micros,
 }
 
@@ -83,32 +83,32 @@ impl ReceiverConfig {
     }
 }
 
-/// What a [`Receiver`] tells its driver, in order.
+/// What a [`Receiver`] reports to its driver, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReceiverEvent {
-    /// The next step of the answer, due to be shown.
+    /// The next delta of the answer is due to be shown.
     Delta {
         /// Log offset after it: the cursor from which to resume once it is shown.
         offset: u64,
-        /// The step.
+        /// What the answer gains.
         delta: Delta,
     },
-    /// The log's end ([`Delta::Done`]) was shown: the answer is whole.
+    /// The log's end ([`Delta::Done`]) was shown: the answer is complete.
     Complete,
-    /// The answer ends here and is not whole: the sender said so ([`Delta::Error`] came
-    /// before), or the log cannot be read, or the sender does not have it any more.
+    /// The answer ends here and is incomplete: the sender reported an error ([`Delta::Error`] came
+    /// before), the log cannot be read, or the sender no longer has it.
     Failed(Option<Error>),
-    /// Nothing was heard for [`ReceiverConfig::silent_after`]: said once per silence.
+    /// No frame has arrived for [`ReceiverConfig::silent_after`]. Reported once per silence.
     Silent,
 }
 
 /// Where a stream stands for its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ReceiverPhase {
     Open,
-    /// The last record was shown; acknowledging until then.
+    /// The last record was shown; acknowledgements continue until this time.
     Lingering(Micros),
-    /// Nothing more is sent.
+    /// Nothing is sent any more.
     Closed,
 }
 
@@ -127,7 +127,7 @@ const MAX_PROBES: u32 = 5;
 pub struct Receiver {
     config: ReceiverConfig,
     stream: u64,
-    state: State,
+    phase: ReceiverPhase,
     assembler: Assembler,
     playout: PlayoutClock,
     /// Read from the log, not shown yet.
@@ -138,7 +138,7 @@ pub struct Receiver {
     now: Micros,
     /// Offset after the last delta that is due to be shown.
     shown: u64,
-    arrived: Arrived,
+    arrived: ArrivedPackets,
     hidden: bool,
     next_ack: u64,
     ack_at: Option<Micros>,
@@ -151,14 +151,14 @@ pub struct Receiver {
 
 /// Packets that have arrived, as an acknowledgement reports them (D-5.4).
 #[derive(Debug, Clone, Default)]
-struct Arrived {
+struct ArrivedPackets {
     largest: Option<u64>,
     largest_at: Micros,
     /// Bit i: packet `largest - 1 - i` has arrived.
     before: u64,
 }
 
-impl Arrived {
+impl ArrivedPackets {
     fn note(&mut self, now: Micros, packet: u64) {
         let Some(largest) = self.largest else {
             *self = Self { largest: Some(packet), largest_at: now, before: 0 };
@@ -184,12 +184,12 @@ fn shifted(bits: u64, by: u64) -> u64 {
 }
 
 impl Receiver {
-    /// A receiver of the stream numbered `stream`, from log `offset` on (0, or where an
-    /// earlier receiver stood).
+    /// Creates a receiver of the stream numbered `stream`, which begins at log `offset`: 0, or
+    /// where an earlier receiver stopped.
     pub const fn new(now: Micros, stream: u64, offset: u64, config: ReceiverConfig) -> Self {
         Self {
             stream,
-            state: State::Open,
+            phase: ReceiverPhase::Open,
             assembler: Assembler::new(offset, config.limits),
             playout: PlayoutClock::new(config.playout),
             queue: VecDeque::new(),
@@ -197,7 +197,7 @@ impl Receiver {
             events: VecDeque::new(),
             now,
             shown: offset,
-            arrived: Arrived { largest: None, largest_at: Micros::ZERO, before: 0 },
+            arrived: ArrivedPackets { largest: None, largest_at: Micros::ZERO, before: 0 },
             hidden: false,
             next_ack: 0,
             ack_at: None,
@@ -210,33 +210,33 @@ impl Receiver {
         }
     }
 
-    /// Goes on with the same answer on another path, as `stream` of another connection:
-    /// what has arrived stays. Ask the sender to resume from [`Self::cumulative`].
+    /// Continues the same answer on another path, as `stream` of another connection. What has
+    /// arrived is kept: ask the sender to resume from [`Self::cumulative`].
     pub fn migrate(&mut self, now: Micros, stream: u64) {
         self.stream = stream;
-        self.arrived = Arrived::default();
+        self.arrived = ArrivedPackets::default();
         (self.next_ack, self.last_ack) = (0, None);
         (self.last_heard, self.probes, self.silent_said) = (now, 0, false);
         self.ack_at = None;
     }
 
-    /// Offset below which every byte has arrived: where a resume in place goes on.
+    /// Offset below which every byte has arrived: where a resume after [`Self::migrate`] continues.
     pub fn cumulative(&self) -> u64 {
         self.assembler.cumulative()
     }
 
-    /// Offset after the last delta that was due to be shown: where a receiver that lost
-    /// its state goes on, if it remembers this.
+    /// Offset after the last delta that was due to be shown: where a new receiver continues, if
+    /// this one is lost.
     pub const fn shown(&self) -> u64 {
         self.shown
     }
 
     /// Whether the stream is over and nothing more will be sent or shown.
     pub fn is_closed(&self) -> bool {
-        self.state == State::Closed && self.events.is_empty()
+        self.phase == ReceiverPhase::Closed && self.events.is_empty()
     }
 
-    /// Nobody looks at the answer any more, or somebody does again.
+    /// The page that shows the answer was hidden, or is visible again.
     pub fn set_hidden(&mut self, now: Micros, hidden: bool) {
         self.catch_up(now);
         if self.hidden != hidden {
@@ -246,7 +246,7 @@ impl Receiver {
         }
     }
 
-    /// The reader's speed has changed.
+    /// Changes how what has arrived is shown.
     pub fn set_playout(&mut self, now: Micros, playout: Playout) {
         self.catch_up(now);
         self.playout.set_playout(playout);
@@ -254,10 +254,10 @@ impl Receiver {
         self.show_due(now);
     }
 
-    /// The reader wants no more: says so to the sender, and closes.
+    /// The reader wants no more: sends STOP (D-6.6) and closes.
     pub fn stop(&mut self) {
-        if self.state == State::Open {
-            self.state = State::Closed;
+        if self.phase == ReceiverPhase::Open {
+            self.phase = ReceiverPhase::Closed;
             self.stopping = true;
         }
     }
@@ -265,7 +265,7 @@ impl Receiver {
     /// A datagram has arrived from the sender.
     ///
     /// # Errors
-    /// What was wrong with it; it had no effect.
+    /// What is wrong with the datagram, which then has no effect.
     pub fn handle_datagram(&mut self, now: Micros, datagram: &[u8]) -> Result<(), Error> {
         let frame = Frame::decode(datagram, self.config.checked)?;
         if frame.stream() != self.stream {
@@ -284,7 +284,7 @@ impl Receiver {
     }
 
     fn handle_data(&mut self, now: Micros, data: &Data<'_>) -> Result<(), Error> {
-        if self.state == State::Closed {
+        if self.phase == ReceiverPhase::Closed {
             return Ok(());
         }
         self.catch_up(now);
@@ -311,7 +311,7 @@ impl Receiver {
     /// Reads records for the playout clock, as far as its queue allows.
     fn read_ahead(&mut self, now: Micros) {
         let mut arrived = 0u32;
-        while self.queue.len() < MAX_QUEUE && self.state == State::Open {
+        while self.queue.len() < MAX_QUEUE && self.phase == ReceiverPhase::Open {
             match self.assembler.poll() {
                 Ok(Some((offset, delta))) => {
                     arrived = arrived.saturating_add(delta.tokens());
@@ -337,7 +337,7 @@ impl Receiver {
             let shown = self.shown;
             self.show_due(at.max(self.now));
             if self.shown == shown {
-                break;
+                break; // nothing waits, or the events are full
             }
         }
         self.now = now;
@@ -372,22 +372,22 @@ impl Receiver {
         self.events.push_back(ReceiverEvent::Delta { offset, delta });
         if let Some(end) = end {
             self.events.push_back(end);
-            self.state = State::Lingering(now + self.config.linger);
+            self.phase = ReceiverPhase::Lingering(now + self.config.linger);
         }
     }
 
     fn fail(&mut self, error: Option<Error>) {
-        self.state = State::Closed;
+        self.phase = ReceiverPhase::Closed;
         self.stopping = error.is_some(); // a sender that has gone needs no STOP
         self.events.push_back(ReceiverEvent::Failed(error));
     }
 
-    /// Time has passed: shows what is due, asks an overdue sender, ends the lingering.
+    /// Time has passed: shows what is due, reports a silent sender, ends the lingering.
     pub fn handle_timeout(&mut self, now: Micros) {
         self.catch_up(now);
         self.show_due(now);
-        if matches!(self.state, State::Lingering(until) if now >= until) {
-            self.state = State::Closed;
+        if matches!(self.phase, ReceiverPhase::Lingering(until) if now >= until) {
+            self.phase = ReceiverPhase::Closed;
         }
         if self.silent_at().is_some_and(|at| now >= at) {
             self.silent_said = true;
@@ -398,19 +398,19 @@ impl Receiver {
     /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`] next; `None`:
     /// only after something else happened.
     pub fn poll_timeout(&self) -> Option<Micros> {
-        let linger = match self.state {
-            State::Lingering(until) => Some(until),
-            State::Open => None,
-            State::Closed => return None,
+        let linger = match self.phase {
+            ReceiverPhase::Lingering(until) => Some(until),
+            ReceiverPhase::Open => None,
+            ReceiverPhase::Closed => return None,
         };
         let room = self.events.len() < MAX_EVENTS;
         let show = self.queue.front().filter(|_| room).and_then(|_| self.playout.next_at());
         [linger, show, self.ack_at, self.probe_at(), self.silent_at()].into_iter().flatten().min()
     }
 
-    /// What has happened, once each and in order.
+    /// The next event, in order; each is returned once.
     pub fn poll_event(&mut self) -> Option<ReceiverEvent> {
-        if self.events.is_empty() && self.state != State::Closed {
+        if self.events.is_empty() && self.phase != ReceiverPhase::Closed {
             self.show_due(self.now); // what had no room among them
         }
         self.events.pop_front()
@@ -423,7 +423,7 @@ impl Receiver {
             Frame::Stop { stream: self.stream }.encode(self.config.checked, out);
             return Some(out.len() - start);
         }
-        if self.state == State::Closed {
+        if self.phase == ReceiverPhase::Closed {
             return None;
         }
         let probe = self.probe_at().is_some_and(|at| now >= at);
@@ -468,7 +468,7 @@ impl Receiver {
     /// Whether anything is still to come. What has arrived can be shown without the sender,
     /// and a reader with a full queue is in no hurry to learn that its path is dead.
     fn needs_sender(&self) -> bool {
-        let open = self.state == State::Open && !self.assembler.is_ended();
+        let open = self.phase == ReceiverPhase::Open && !self.assembler.is_ended();
         open && self.queue.len() < MAX_QUEUE
     }
 

@@ -1,8 +1,8 @@
-//! A token bucket in bytes: what a stream may spend beyond its own new text.
+//! A token bucket in bytes: what a stream may spend on packets without new text (D-7.3).
 
 use crate::Micros;
 
-/// Fills at a fixed rate up to its depth; starts full.
+/// A budget that fills at a fixed rate up to its depth and starts full.
 #[derive(Debug, Clone)]
 pub struct TokenBucket {
     bytes_per_s: u64,
@@ -13,13 +13,13 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket.
+    /// Creates a full bucket.
     pub const fn new(bytes_per_s: u64, depth_bytes: u64) -> Self {
         let level_micro = depth_bytes * 1_000_000;
         Self { bytes_per_s, depth_bytes, level_micro, at: Micros::ZERO }
     }
 
-    /// When `bytes` can be taken: `None` if never.
+    /// When `bytes` can be taken; `None` if never.
     pub fn ready_at(&self, bytes: u64) -> Option<Micros> {
         let short = (bytes * 1_000_000).saturating_sub(self.level_micro);
         match short {

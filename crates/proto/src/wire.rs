@@ -41,11 +41,11 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Reads fields from the front of a slice; every read says what was wrong, none panics.
 #[derive(Debug, Clone)]
-pub struct Reader<'a> {
+pub struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     /// A reader of all of `bytes`.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
@@ -149,11 +149,11 @@ mod tests {
             let mut out = Vec::new();
             put_int(&mut out, value);
             assert_eq!(out.len(), int_len(value));
-            let mut reader = Reader::new(&out);
+            let mut reader = FieldReader::new(&out);
             assert_eq!(reader.int(), Ok(value));
             assert_eq!(reader.end(), Ok(()));
-            assert_eq!(Reader::new(&out[..out.len() - 1]).int(), Err(Error::Truncated));
+            assert_eq!(FieldReader::new(&out[..out.len() - 1]).int(), Err(Error::Truncated));
         }
-        assert_eq!(Reader::new(&[0xff; 8]).int(), Err(Error::Malformed));
+        assert_eq!(FieldReader::new(&[0xff; 8]).int(), Err(Error::Malformed));
     }
 }

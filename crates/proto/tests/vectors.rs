@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use loquent_proto::delta::Delta;
 use loquent_proto::frame::{Ack, Data, Frame, Resume};
-use loquent_proto::wire::{Reader, put_int};
+use loquent_proto::wire::{FieldReader, put_int};
 use loquent_proto::{Error, Log, Micros, Playout, Receiver, ReceiverConfig, ReceiverEvent};
 use serde_json::{Value, json};
 
@@ -89,7 +89,7 @@ fn ints() {
     let mut cases: Vec<Value> = values.map(written_int).into();
     let unusual: [&[u8]; 6] =
         [b"\x40\x05", b"\x80\0\0\x05", b"", b"\x40", b"\xc0\0\0\0", b"\xc0\x20\0\0\0\0\0\0"];
-    cases.extend(unusual.map(|bytes| match Reader::new(bytes).int() {
+    cases.extend(unusual.map(|bytes| match FieldReader::new(bytes).int() {
         Ok(value) => json!({ "hex": hex(bytes), "value": value }),
         Err(error) => json!({ "hex": hex(bytes), "error": error_name(error) }),
     }));
@@ -104,7 +104,7 @@ fn ints() {
 fn written_int(value: u64) -> Value {
     let mut out = Vec::new();
     put_int(&mut out, value);
-    assert_eq!(Reader::new(&out).int(), Ok(value));
+    assert_eq!(FieldReader::new(&out).int(), Ok(value));
     json!({ "hex": hex(&out), "value": value, "shortest": true })
 }
 

@@ -15,7 +15,7 @@ use crate::ClientError;
 use crate::client::{Client, Request};
 use crate::link::{Link, MessageStream, Route};
 use crate::message::{
-    AnswerHead, Kind, Message, RequestHead, ResponseHead, code, put_body, put_message,
+    AnswerHead, Message, MessageKind, RequestHead, ResponseHead, code, put_body, put_message,
 };
 use crate::reply::Reply;
 
@@ -69,12 +69,12 @@ pub(crate) async fn ask(
     };
     let first = unless_silent(client, link, first).await?;
     match first {
-        Some(Message { kind: Kind::Response, payload }) => {
+        Some(Message { kind: MessageKind::Response, payload }) => {
             let head = ResponseHead::parse(&payload).inspect_err(|_| stream.refuse())?;
             let _ = stream.send.finish();
             Ok(Asked::Reply(Reply::by_quic(&head, stream, link.clone())))
         }
-        Some(Message { kind: Kind::Answer, payload }) => {
+        Some(Message { kind: MessageKind::Answer, payload }) => {
             let head = AnswerHead::parse(&payload).inspect_err(|_| stream.refuse())?;
             if (head.stream, head.offset) != (route.stream, 0) {
                 stream.refuse();
@@ -142,7 +142,7 @@ impl Request {
             stream.incoming.next().await
         };
         match unless_silent(client, link, first).await? {
-            Some(Message { kind: Kind::Response, payload }) => {
+            Some(Message { kind: MessageKind::Response, payload }) => {
                 let head = ResponseHead::parse(&payload).inspect_err(|_| stream.refuse())?;
                 Ok(Reply::by_quic(&head, stream, link.clone()))
             }
@@ -183,10 +183,10 @@ impl QuicPath {
         let resume = Resume { stream: route.stream, id: handle.id, token: handle.token, offset };
         let (mut frame, mut out) = (Vec::new(), Vec::new());
         Frame::Resume(resume).encode(false, &mut frame);
-        put_message(Kind::Frame, &frame, &mut out);
+        put_message(MessageKind::Frame, &frame, &mut out);
         stream.write(&out).await?;
         match stream.incoming.next().await? {
-            Some(Message { kind: Kind::Answer, payload }) => {
+            Some(Message { kind: MessageKind::Answer, payload }) => {
                 let head = AnswerHead::parse(&payload).inspect_err(|_| stream.refuse())?;
                 if (head.stream, head.offset) != (route.stream, offset) {
                     stream.refuse();
@@ -194,7 +194,7 @@ impl QuicPath {
                 }
                 Ok(QuicPath::new(link.clone(), stream, route))
             }
-            Some(Message { kind: Kind::Frame, payload })
+            Some(Message { kind: MessageKind::Frame, payload })
                 if matches!(Frame::decode(&payload, false), Ok(Frame::Gone { .. })) =>
             {
                 Err(ClientError::Gone)
@@ -214,7 +214,7 @@ impl QuicPath {
         while receiver.poll_transmit(now, &mut frame).is_some() {
             let left = self.link.send_datagram(Bytes::copy_from_slice(&frame));
             if (self.by_stream || !left) && self.out.len() < MAX_OUT_BYTES {
-                put_message(Kind::Frame, &frame, &mut self.out);
+                put_message(MessageKind::Frame, &frame, &mut self.out);
             }
             frame.clear();
         }
@@ -261,7 +261,7 @@ impl QuicPath {
         read: Result<Option<Message>, ClientError>,
     ) -> Option<Outcome> {
         match read {
-            Ok(Some(Message { kind: Kind::Frame, payload })) => {
+            Ok(Some(Message { kind: MessageKind::Frame, payload })) => {
                 self.handle_frame(now, receiver, &payload, true);
                 None
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::frame::Frame;
-use loquent_proto::wire::{Reader, put_int};
+use loquent_proto::wire::{FieldReader, put_int};
 use loquent_proto::{Delta, Micros, Sender, SenderConfig, SenderState};
 use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
@@ -278,7 +278,7 @@ impl Messages {
     async fn next(&mut self) -> Result<Option<(u8, Bytes)>, quinn::ReadError> {
         loop {
             if let Some(&kind) = self.buffer.first() {
-                let mut reader = Reader::new(&self.buffer[1..]);
+                let mut reader = FieldReader::new(&self.buffer[1..]);
                 if let Ok(length) = reader.int()
                     && reader.rest().len() >= length as usize
                 {

@@ -1,10 +1,13 @@
-//! The sending side of one stream: its log, and when which bytes of it leave.
+//! The sending side of one stream: its log, and which bytes of it leave when.
 //!
-//! Each packet carries everything that is not acknowledged, oldest first, so that any
-//! packet that arrives can be shown at once (Eloquent, §3). What is new against the
-//! paper: packets leave also when an acknowledgement is overdue (alarm) and, on paths
-//! that lose in bursts, between tokens (copies); a queue guard and a token bucket keep
-//! that from harming the path; the reader's state makes it lazy.
+//! Each packet carries everything that is not acknowledged, oldest first, so that any packet that
+//! arrives can be shown at once (Eloquent, §3). Beyond the paper, packets also leave when an
+//! acknowledgement is overdue and, on paths that lose in bursts, between tokens. A queue guard and
+//! a token bucket keep these repetitions from harming the path, and a reader that needs nothing
+//! soon is served in the background.
+//!
+//! `schedule` decides when a packet leaves and why, `choose` which bytes it carries, `progress` is
+//! what both look at, `config` has their parameters. This module drives them.
 //!
 //! # Driving it
 //! ```
@@ -24,7 +27,7 @@
 //! // `handle_datagram(now, bytes)` for what arrives; `poll_event` for what it means.
 //! # Ok::<(), loquent_proto::Error>(())
 //! ```
-//! `now` never goes back. `poll_timeout` is a time that may be past: then call at once.
+//! `now` never goes back. `poll_timeout` may return a time in the past: then call at once.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -50,10 +53,10 @@ mod schedule;
 /// Where a stream's delivery stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SenderState {
-    /// Packets leave as the scheme says.
+    /// Packets leave as scheduled.
     Active,
-    /// Nobody answers, or the driver asked for it: nothing leaves until a resume or an
-    /// acknowledgement.
+    /// The reader does not answer, or the driver asked for a pause: nothing leaves until a resume
+    /// or an acknowledgement.
     Suspended,
     /// The whole log, its end included, is acknowledged. Nothing leaves any more.
     Finished,
@@ -61,12 +64,12 @@ pub enum SenderState {
     Stopped,
 }
 
-/// What a [`Sender`] tells its driver.
+/// What a [`Sender`] reports to its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SenderEvent {
-    /// See [`SenderState::Suspended`]; keep the stream for a grace period.
+    /// See [`SenderState::Suspended`]. Keep the stream for a grace period.
     Suspended,
-    /// Active again.
+    /// An acknowledgement or a resume has made the stream [`SenderState::Active`] again.
     Resumed,
     /// The reader has everything: the stream can be dropped.
     Finished,
@@ -79,7 +82,7 @@ pub enum SenderEvent {
 pub struct Transmit {
     /// The datagram's length, bytes.
     pub len: usize,
-    /// Log bytes in it.
+    /// The range of the log that it carries; empty for a sign of life.
     pub range: Range<u64>,
     /// It carries text that was never sent before.
     pub new_text: bool,
@@ -123,8 +126,8 @@ impl Sender {
         }
     }
 
-    /// Appends to the log; the bytes leave by [`Self::poll_transmit`]. Returns the offset
-    /// after the delta.
+    /// Appends to the log and returns the offset after the delta. The bytes leave through
+    /// [`Self::poll_transmit`].
     ///
     /// # Errors
     /// Those of [`Log::push`].
@@ -138,12 +141,12 @@ impl Sender {
         Ok(end)
     }
 
-    /// The log, for other ways of delivery.
+    /// The log, for transports that deliver it without this sender.
     pub const fn log(&self) -> &Log {
         &self.log
     }
 
-    /// Where delivery stands.
+    /// Whether packets leave, and if not, why.
     pub const fn state(&self) -> SenderState {
         self.state
     }
@@ -182,7 +185,7 @@ impl Sender {
         self.progress.unacked_since()
     }
 
-    /// When an acknowledgement last told of a datagram's arrival on this path. Frames of
+    /// When an acknowledgement last reported a datagram's arrival on this path. Frames of
     /// [`Self::transmit_reliable`] do not count.
     pub const fn last_arrival(&self) -> Option<Micros> {
         self.path.last_arrival()
@@ -219,12 +222,12 @@ impl Sender {
         Some(range)
     }
 
-    /// The round trip to expect of the next path, until one is measured.
+    /// Sets the round trip to assume on the next path until one is measured.
     pub fn set_initial_rtt(&mut self, rtt: Micros) {
         self.config.initial_rtt = rtt;
     }
 
-    /// The path takes larger or smaller datagrams from now on.
+    /// Sets the largest datagram, in bytes, that the path takes from now on.
     pub fn set_max_datagram_bytes(&mut self, bytes: usize) {
         self.config.max_datagram_bytes = bytes;
     }
@@ -238,7 +241,7 @@ impl Sender {
         }
     }
 
-    /// Goes on from `offset` to a reader at a new path, as `stream` of its connection (D-6).
+    /// Continues from `offset` to a reader at a new path, as `stream` of its connection (D-6).
     /// The reader may ask for less than it acknowledged, if the log still has it.
     ///
     /// # Errors
@@ -271,7 +274,7 @@ impl Sender {
     /// A datagram has arrived from the reader.
     ///
     /// # Errors
-    /// What was wrong with it; it had no effect.
+    /// What is wrong with the datagram, which then has no effect.
     pub fn handle_datagram(&mut self, now: Micros, datagram: &[u8]) -> Result<(), Error> {
         let frame = Frame::decode(datagram, self.config.checked)?;
         if frame.stream() != self.stream {
@@ -368,7 +371,7 @@ impl Sender {
         }
     }
 
-    /// Time has passed: suspends a stream that nobody answers.
+    /// Time has passed: suspends a stream whose reader has not answered for long.
     pub fn handle_timeout(&mut self, now: Micros) {
         if self.suspend_at().is_some_and(|at| now >= at) {
             self.suspend();
@@ -385,7 +388,7 @@ impl Sender {
         [send, self.suspend_at()].into_iter().flatten().min()
     }
 
-    /// What has happened, once each.
+    /// The next event, in order; each is returned once.
     pub fn poll_event(&mut self) -> Option<SenderEvent> {
         self.events.pop_front()
     }

@@ -18,7 +18,7 @@ use tower::ServiceExt;
 use web_transport_quinn::{RecvStream, SendStream};
 
 use super::message::{
-    Kind, MAX_MESSAGE_BYTES, MessageReader, StreamError, StreamMessage, code, put_message,
+    MAX_MESSAGE_BYTES, MessageKind, MessageReader, StreamError, StreamMessage, code, put_message,
 };
 use super::session::{QuicSession, Routed};
 use crate::api::fields::Fields;
@@ -89,8 +89,8 @@ impl Exchange {
     async fn opening(&mut self) -> Result<FirstMessage, StreamError> {
         let first = self.messages.next().await?.ok_or(StreamError::Protocol("nothing"))?;
         match first.kind {
-            Kind::Request => {}
-            Kind::Frame => return read_resume(&first.payload),
+            MessageKind::Request => {}
+            MessageKind::Frame => return read_resume(&first.payload),
             _ => return Err(StreamError::Protocol("no request first")),
         }
         let head =
@@ -99,11 +99,11 @@ impl Exchange {
         let mut body = Vec::new();
         while let Some(message) = self.messages.next().await? {
             match message.kind {
-                Kind::Body if message.payload.is_empty() && head.stream.is_some() => break,
-                Kind::Body if body.len() + message.payload.len() > limit => {
+                MessageKind::Body if message.payload.is_empty() && head.stream.is_some() => break,
+                MessageKind::Body if body.len() + message.payload.len() > limit => {
                     return Ok(FirstMessage::TooLarge);
                 }
-                Kind::Body => body.extend_from_slice(&message.payload),
+                MessageKind::Body => body.extend_from_slice(&message.payload),
                 _ => return Err(StreamError::Protocol("a message out of order")),
             }
         }
@@ -126,7 +126,7 @@ impl Exchange {
         });
         let headers = headers.collect::<Map<String, Value>>();
         let json = json!({"status": head.status.as_u16(), "headers": headers});
-        self.write(Kind::Response, json.to_string().as_bytes()).await?;
+        self.write(MessageKind::Response, json.to_string().as_bytes()).await?;
         loop {
             let frame = tokio::select! {
                 frame = body.frame() => frame,
@@ -137,7 +137,7 @@ impl Exchange {
                 Some(Err(_)) => return Err(StreamError::Reset(code::BROKEN)),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
-                        self.write(Kind::Body, &bytes).await?;
+                        self.write(MessageKind::Body, &bytes).await?;
                     }
                 }
             }
@@ -199,7 +199,7 @@ impl Exchange {
         let Some((_, orders)) = attached else {
             let mut gone = Vec::new();
             Frame::Gone { stream }.encode(false, &mut gone);
-            self.write(Kind::Frame, &gone).await?;
+            self.write(MessageKind::Frame, &gone).await?;
             return self.send.finish().map_err(|_| StreamError::Lost);
         };
         let answer = answer_head(&name, stream, offset, "");
@@ -217,7 +217,7 @@ impl Exchange {
         frames: mpsc::Receiver<Aside>,
     ) -> Result<(), StreamError> {
         routed.set(orders.clone());
-        let ended = match self.write(Kind::Answer, answer.to_string().as_bytes()).await {
+        let ended = match self.write(MessageKind::Answer, answer.to_string().as_bytes()).await {
             Ok(()) => self.carry_frames(&orders, id, frames).await,
             Err(broken) => Err(broken),
         };
@@ -239,14 +239,14 @@ impl Exchange {
         loop {
             tokio::select! {
                 message = self.messages.next(), if open => match message? {
-                    Some(StreamMessage { kind: Kind::Frame, payload }) => {
+                    Some(StreamMessage { kind: MessageKind::Frame, payload }) => {
                         let _ = orders.send(Order::Frame(id, payload)).await;
                     }
                     Some(_) => return Err(StreamError::Protocol("a message out of order")),
                     None => open = false,
                 },
                 frame = frames.recv() => match frame {
-                    Some(Aside::Frame(frame)) => self.write(Kind::Frame, &frame).await?,
+                    Some(Aside::Frame(frame)) => self.write(MessageKind::Frame, &frame).await?,
                     Some(Aside::End) => return self.send.finish().map_err(|_| StreamError::Lost),
                     None => return Err(StreamError::Reset(code::BROKEN)),
                 },
@@ -255,7 +255,7 @@ impl Exchange {
         }
     }
 
-    async fn write(&mut self, kind: Kind, payload: &[u8]) -> Result<(), StreamError> {
+    async fn write(&mut self, kind: MessageKind, payload: &[u8]) -> Result<(), StreamError> {
         let mut message = Vec::with_capacity(payload.len() + 9);
         put_message(kind, payload, &mut message);
         self.send.write_all(&message).await.map_err(|_| StreamError::Lost)

@@ -1,8 +1,8 @@
-//! MessageReader on a stream (`spec/session.md`, section 2): a type, a length, a payload.
+//! Messages on a stream (`spec/session.md`, section 2): a type, a length, a payload.
 
 use bytes::{Buf, Bytes, BytesMut};
-use loquent_proto::message::{Head, HeadError};
-pub use loquent_proto::message::{Kind, MAX_MESSAGE_BYTES, code, put_message};
+use loquent_proto::message::{HeadError, MessageHead};
+pub use loquent_proto::message::{MAX_MESSAGE_BYTES, MessageKind, code, put_message};
 use web_transport_quinn::{ReadError, RecvStream};
 
 /// Bytes taken from the stream at once.
@@ -12,7 +12,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamMessage {
     /// What it is.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Its payload.
     pub payload: Bytes,
 }
@@ -23,7 +23,7 @@ impl StreamMessage {
     /// # Errors
     /// [`StreamError::Protocol`] for an unknown type or a length beyond `most`.
     pub fn take(buffer: &mut BytesMut, most: usize) -> Result<Option<Self>, StreamError> {
-        let head = Head::read(buffer, most).map_err(|error| {
+        let head = MessageHead::read(buffer, most).map_err(|error| {
             StreamError::Protocol(match error {
                 HeadError::UnknownKind(_) => "an unknown message",
                 HeadError::Length(_) => "an impossible length",
@@ -102,9 +102,9 @@ mod tests {
     #[test]
     fn messages_come_out_as_they_went_in_however_they_are_cut() {
         let mut bytes = Vec::new();
-        put_message(Kind::Request, b"{}", &mut bytes);
-        put_message(Kind::Body, &[7; 300], &mut bytes);
-        put_message(Kind::Frame, b"", &mut bytes);
+        put_message(MessageKind::Request, b"{}", &mut bytes);
+        put_message(MessageKind::Body, &[7; 300], &mut bytes);
+        put_message(MessageKind::Frame, b"", &mut bytes);
         let (mut buffer, mut kinds) = (BytesMut::new(), Vec::new());
         for byte in bytes {
             buffer.extend_from_slice(&[byte]);
@@ -112,7 +112,10 @@ mod tests {
                 kinds.push((message.kind, message.payload.len()));
             }
         }
-        assert_eq!(kinds, [(Kind::Request, 2), (Kind::Body, 300), (Kind::Frame, 0)]);
+        assert_eq!(
+            kinds,
+            [(MessageKind::Request, 2), (MessageKind::Body, 300), (MessageKind::Frame, 0)]
+        );
     }
 
     #[test]

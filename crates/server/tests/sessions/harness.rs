@@ -11,7 +11,7 @@ use hyper_util::rt::TokioExecutor;
 use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_infer::runner::Capacity;
 use loquent_proto::frame::{Frame, Resume};
-use loquent_proto::message::{Kind, put_message};
+use loquent_proto::message::{MessageKind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
     ALPN, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, QuicConfig, ServerConfig,
@@ -375,7 +375,7 @@ impl Stream {
         Self { send, recv, buffer: BytesMut::new() }
     }
 
-    pub async fn say(&mut self, kind: Kind, payload: &[u8]) {
+    pub async fn say(&mut self, kind: MessageKind, payload: &[u8]) {
         let mut message = Vec::new();
         put_message(kind, payload, &mut message);
         // The server may have refused already, which `hear` tells.
@@ -389,11 +389,13 @@ impl Stream {
             while let Some(message) = StreamMessage::take(&mut self.buffer, 1 << 20).unwrap() {
                 let json = |bytes: &[u8]| serde_json::from_slice(bytes).unwrap();
                 match message.kind {
-                    Kind::Answer => return Said::Answer(json(&message.payload)),
-                    Kind::Frame => return Said::Frame(message.payload.to_vec()),
-                    Kind::Response => response = Some((json(&message.payload), Vec::new())),
-                    Kind::Body => response.as_mut().unwrap().1.extend_from_slice(&message.payload),
-                    Kind::Request => panic!("a request from the server"),
+                    MessageKind::Answer => return Said::Answer(json(&message.payload)),
+                    MessageKind::Frame => return Said::Frame(message.payload.to_vec()),
+                    MessageKind::Response => response = Some((json(&message.payload), Vec::new())),
+                    MessageKind::Body => {
+                        response.as_mut().unwrap().1.extend_from_slice(&message.payload)
+                    }
+                    MessageKind::Request => panic!("a request from the server"),
                 }
             }
             match self.recv.read_chunk(65_536, true).await {
@@ -456,9 +458,9 @@ impl Reader {
         let mut reader = Self::new(connection, number, 0).await;
         let mut head = json!({"method": "POST", "path": "/v1/chat/completions", "stream": number});
         head.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        reader.stream.say(Kind::Request, head.to_string().as_bytes()).await;
-        reader.stream.say(Kind::Body, body.as_bytes()).await;
-        reader.stream.say(Kind::Body, b"").await;
+        reader.stream.say(MessageKind::Request, head.to_string().as_bytes()).await;
+        reader.stream.say(MessageKind::Body, body.as_bytes()).await;
+        reader.stream.say(MessageKind::Body, b"").await;
         reader
     }
 
@@ -478,7 +480,7 @@ impl Reader {
         let mut frame = Vec::new();
         let resume = Resume { stream: self.number, id: name.id, token: name.token, offset };
         Frame::Resume(resume).encode(false, &mut frame);
-        self.stream.say(Kind::Frame, &frame).await;
+        self.stream.say(MessageKind::Frame, &frame).await;
     }
 
     /// Goes on with what it has over another connection, as number `number`.

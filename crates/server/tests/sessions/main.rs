@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use harness::*;
 use loquent_proto::Delta;
-use loquent_proto::message::{Kind, code};
+use loquent_proto::message::{MessageKind, code};
 use loquent_server::ALPN;
 use serde_json::json;
 
@@ -54,7 +54,7 @@ async fn a_browser_reads_by_web_transport() {
     assert!(reader.complete && reader.frames[0] > 0);
     assert_eq!(reader.text(), text);
     let mut stream = Stream::open(&session).await;
-    stream.say(Kind::Request, br#"{"method":"GET","path":"/health"}"#).await;
+    stream.say(MessageKind::Request, br#"{"method":"GET","path":"/health"}"#).await;
     stream.send.finish().unwrap();
     assert!(matches!(stream.hear().await, Said::Response(head, _) if head["status"] == 200));
     // The reload of the page, as a native client this time.
@@ -337,10 +337,10 @@ async fn other_requests_are_tunnelled() {
     let (_endpoint, connection) = connect(&server).await;
     let ask = async |head: serde_json::Value, body: &str| {
         let mut stream = Stream::open(&connection).await;
-        stream.say(Kind::Request, head.to_string().as_bytes()).await;
+        stream.say(MessageKind::Request, head.to_string().as_bytes()).await;
         let (one, two) = body.split_at(body.len() / 2);
-        stream.say(Kind::Body, one.as_bytes()).await;
-        stream.say(Kind::Body, two.as_bytes()).await;
+        stream.say(MessageKind::Body, one.as_bytes()).await;
+        stream.say(MessageKind::Body, two.as_bytes()).await;
         stream.send.finish().unwrap();
         match stream.hear().await {
             Said::Response(head, body) => {
@@ -431,7 +431,7 @@ async fn bounds_are_kept() {
     // A connection counts from when the server, too, has seen the end of the handshake.
     for counted in [&connection, &second] {
         let mut stream = Stream::open(counted).await;
-        stream.say(Kind::Request, br#"{"method":"GET","path":"/health"}"#).await;
+        stream.say(MessageKind::Request, br#"{"method":"GET","path":"/health"}"#).await;
         stream.send.finish().unwrap();
         assert!(matches!(stream.hear().await, Said::Response(head, _) if head["status"] == 200));
     }
@@ -451,9 +451,9 @@ async fn bounds_are_kept() {
     }
     let mut third = Stream::open(&connection).await;
     let head = json!({"method": "POST", "path": "/v1/chat/completions", "stream": 7});
-    third.say(Kind::Request, head.to_string().as_bytes()).await;
-    third.say(Kind::Body, chat(5, json!({})).as_bytes()).await;
-    third.say(Kind::Body, b"").await;
+    third.say(MessageKind::Request, head.to_string().as_bytes()).await;
+    third.say(MessageKind::Body, chat(5, json!({})).as_bytes()).await;
+    third.say(MessageKind::Body, b"").await;
     assert!(matches!(third.hear().await, Said::Response(head, _) if head["status"] == 429));
     drop(readers);
 }
