@@ -1,7 +1,7 @@
 //! How many draft tokens a step should verify, decided by measurement.
 //!
 //! A draft token costs a row in the step and saves a step where it is accepted. Both sides are
-//! measured: [`StepCosts`] learns how long steps take by their number of rows on this machine,
+//! measured: `StepCosts` learns how long steps take by their number of rows on this machine,
 //! an [`AcceptanceStats`] how often a sequence's draft tokens are accepted. [`Speculator::limit`]
 //! weighs them and drafts as far as it pays, which is not at all where texts do not repeat or
 //! rows are expensive. A draft that was not computed is still compared with the token that came,

@@ -21,7 +21,7 @@ const KV_CELLS: u32 = 1024;
 pub struct DecodeTrial {
     /// llama.cpp's words for the model's kind, size and quantisation.
     pub description: String,
-    /// Tokens that [`TEXT`] makes.
+    /// Number of tokens of the prompt that is decoded first.
     pub prompt_tokens: usize,
     /// Tokens decoded after it, greedily.
     pub tokens: Vec<TokenId>,

@@ -3,7 +3,7 @@
 //! A [`Compiler`] holds the vocabulary as a trie, once per model. What it compiles is
 //! bounded in bytes here and in steps, states and size by llguidance's own limits; a
 //! schema beyond them, or with keywords that cannot be enforced, is refused. Masks are
-//! computed on threads of their own while the engine decodes: see [`worker`].
+//! computed on threads of their own while the engine decodes: see `worker.rs`.
 
 mod lark;
 mod worker;

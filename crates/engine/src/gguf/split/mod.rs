@@ -9,7 +9,7 @@
 //! the last stage, embeddings the entry file. Two exceptions: tied weights are embeddings
 //! and head at once and are stored for both; factors of the position encoding, some
 //! hundred bytes, are in every stage. What llama.cpp demands beyond that is a placeholder
-//! of zeros that no computation reaches: a vocabulary of [`DUMMY_VOCAB`] rows and a norm.
+//! of zeros that no computation reaches: a vocabulary of `DUMMY_VOCAB` rows and a norm.
 
 mod keys;
 mod owner;
@@ -103,7 +103,7 @@ impl SplittableModel {
 
     /// The layers of each of `stages` stages, such that the most expensive stage costs least. A
     /// stage's cost is the bytes that a decode step reads: its weights, head included, and the
-    /// keys and values of a text of [`TYPICAL_TOKENS`].
+    /// keys and values of a text of `TYPICAL_TOKENS`.
     ///
     /// # Errors
     /// [`SplitError::Layers`] when there are fewer layers than stages, or no stages.
