@@ -8,9 +8,9 @@ use loquent_openai::http::{HttpResponse, refusal_of};
 use loquent_proto::headers::HOP_BY_HOP;
 
 use crate::ClientError;
-use crate::link::{Link, MessageStream};
-use crate::memory::Transport;
+use crate::known_servers::Transport;
 use crate::message::{MessageKind, ResponseHead};
+use crate::quic_connection::{MessageStream, QuicConnection};
 
 /// A response whose head has arrived.
 pub struct Reply {
@@ -24,7 +24,7 @@ pub struct Reply {
 enum Body {
     Http(Box<HttpResponse>),
     /// The link is held so that it counts as used.
-    Quic(Box<MessageStream>, Link),
+    Quic(Box<MessageStream>, QuicConnection),
 }
 
 impl Reply {
@@ -33,7 +33,11 @@ impl Reply {
         Reply { status: response.status().as_u16(), headers, body: Body::Http(Box::new(response)) }
     }
 
-    pub(crate) fn by_quic(head: &ResponseHead, stream: MessageStream, link: Link) -> Reply {
+    pub(crate) fn by_quic(
+        head: &ResponseHead,
+        stream: MessageStream,
+        link: QuicConnection,
+    ) -> Reply {
         let headers = end_to_end(&header_map(&head.headers));
         Reply { status: head.status, headers, body: Body::Quic(Box::new(stream), link) }
     }

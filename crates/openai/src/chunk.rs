@@ -9,6 +9,7 @@ mod members;
 use loquent_proto::Delta;
 use serde_json::{Map, Value, json};
 
+pub use members::ChunkEnvelope;
 use members::{RawChoice, RawChunk, RawToolCall};
 
 /// What one event of a stream means.
@@ -37,20 +38,6 @@ pub struct Chunk {
     /// Token counts up to this chunk. They are not among the deltas, because some servers
     /// repeat them in every chunk.
     pub usage: Option<ReportedUsage>,
-}
-
-/// The members that every chunk of an answer repeats. A member of an unexpected type counts
-/// as missing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ChunkEnvelope {
-    /// The answer's id.
-    pub id: Option<String>,
-    /// The model that answers.
-    pub model: Option<String>,
-    /// Unix time in seconds.
-    pub created_s: Option<u64>,
-    /// `system_fingerprint`: OpenAI's name for the server's configuration.
-    pub fingerprint: Option<String>,
 }
 
 /// The token counts that a server reports.

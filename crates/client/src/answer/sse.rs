@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
+use loquent_openai::http::{HttpResponse, json_request, refusal};
 use loquent_proto::AnswerHandle;
 use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
 use loquent_proto::sse::{Event, Parser};
 use tokio::time::Instant;
 
-use super::step::chunk_error;
-use super::{Content, Driver, Item, Outcome, Step};
+use super::reader::AnswerItem;
+use super::state::{AnswerState, PathOutcome};
+use super::step::{Content, Step, chunk_error};
 use crate::ClientError;
-use crate::client::Client;
-use loquent_openai::http::{HttpResponse, json_request, refusal};
+use crate::connections::Connections;
 
 /// Longest event, in bytes.
 const MAX_EVENT_BYTES: usize = 4 << 20;
@@ -45,7 +46,7 @@ impl SsePath {
     /// # Errors
     /// [`ClientError::Gone`] for 404; otherwise why the server could not be asked.
     pub(crate) async fn resume(
-        client: &Client,
+        connections: &Connections,
         handle: AnswerHandle,
         offset: u64,
     ) -> Result<SsePath, ClientError> {
@@ -54,7 +55,7 @@ impl SsePath {
         let token = HeaderValue::try_from(handle.token_hex()).expect("hex digits");
         request.headers_mut().insert(TOKEN_HEADER, token);
         request.headers_mut().insert("last-event-id", HeaderValue::from(offset));
-        let response = client.http().send(request).await?;
+        let response = connections.http().send(request).await?;
         match response.status().as_u16() {
             200 => Ok(SsePath::new(response)),
             404 => Err(ClientError::Gone),
@@ -64,13 +65,13 @@ impl SsePath {
 }
 
 /// What has been read from one body.
-struct Reading {
+struct BodyReading {
     cursor: u64,
     items: Vec<Step>,
-    end: Option<Outcome>,
+    end: Option<PathOutcome>,
 }
 
-impl Reading {
+impl BodyReading {
     fn handle_event(&mut self, event: Event<'_>) {
         if self.end.is_some() {
             return;
@@ -83,69 +84,69 @@ impl Reading {
         self.cursor = offset;
         let data = Bytes::copy_from_slice(event.data);
         self.end = match chunk_error(&data) {
-            Some(message) => Some(Outcome::Failed(ClientError::Stream(message))),
-            None if *data == *b"[DONE]" => Some(Outcome::Complete),
+            Some(message) => Some(PathOutcome::Failed(ClientError::Stream(message))),
+            None if *data == *b"[DONE]" => Some(PathOutcome::Complete),
             None => None,
         };
         self.items.push(Step { offset, seen: false, content: Content::Chunk(data) });
     }
 }
 
-impl Driver {
-    /// Reads the answer from `path` for as long as that works.
-    pub(super) async fn carry_sse(&mut self, path: &mut SsePath) -> Outcome {
-        let mut end: Option<Outcome> = None;
-        let mut heard = Instant::now();
-        let mut link_up = self.client.link_up();
-        let items = self.items.clone();
-        let network = (self.client.config().network)();
+impl SsePath {
+    /// Reads the answer from this path for as long as that works.
+    pub(super) async fn carry(&mut self, state: &mut AnswerState) -> PathOutcome {
+        let mut end: Option<PathOutcome> = None;
+        let mut last_byte_at = Instant::now();
+        let mut quic_up = state.connections.quic_up();
+        let items = state.items.clone();
+        let network = (state.connections.config().network)();
         let mut check = tokio::time::interval(NETWORK_CHECK);
         loop {
-            let ready = self.waiting.is_empty();
+            let ready = state.waiting.is_empty();
             if ready && let Some(end) = end.take() {
                 return end;
             }
             tokio::select! {
                 biased;
-                () = items.closed() => return Outcome::Cancelled,
+                () = items.closed() => return PathOutcome::Cancelled,
                 permit = items.reserve(), if !ready => {
-                    if let (Ok(permit), Some(item)) = (permit, self.waiting.pop_front()) {
+                    if let (Ok(permit), Some(item)) = (permit, state.waiting.pop_front()) {
                         permit.send(item);
                     }
-                    heard = Instant::now(); // The reader was slow, not the server.
+                    last_byte_at = Instant::now(); // The reader was slow, not the server.
                 }
-                piece = path.response.body_mut().piece(), if ready => {
-                    heard = Instant::now();
+                piece = self.response.body_mut().piece(), if ready => {
+                    last_byte_at = Instant::now();
                     match piece {
-                        Ok(Some(piece)) => end = self.handle_piece(path, &piece),
-                        Ok(None) => return Outcome::Lost(ClientError::Truncated),
-                        Err(error) => return Outcome::Lost(error.into()),
+                        Ok(Some(piece)) => end = self.handle_piece(state, &piece),
+                        Ok(None) => return PathOutcome::Lost(ClientError::Truncated),
+                        Err(error) => return PathOutcome::Lost(error.into()),
                     }
                 }
-                () = link_up.came_up(), if ready => return Outcome::Upgrade,
+                () = quic_up.came_up(), if ready => return PathOutcome::Upgrade,
                 _ = check.tick(), if ready => {
-                    let now = (self.client.config().network)();
+                    let now = (state.connections.config().network)();
                     if now.is_some() && now != network {
-                        self.client.retry_quic();
-                        return Outcome::Lost(ClientError::Broken("a new address".into()));
+                        state.connections.retry_quic();
+                        return PathOutcome::lost("this machine has a new address");
                     }
                 }
-                () = tokio::time::sleep_until(heard + SILENCE), if ready => {
-                    return Outcome::Lost(ClientError::Broken("silence".into()));
+                () = tokio::time::sleep_until(last_byte_at + SILENCE), if ready => {
+                    return PathOutcome::lost("the server has sent nothing for a while");
                 }
             }
         }
     }
 
-    fn handle_piece(&mut self, path: &mut SsePath, piece: &[u8]) -> Option<Outcome> {
-        let mut reading = Reading { cursor: self.cursor, items: Vec::new(), end: None };
-        let pushed = path.parser.push(piece, |event| reading.handle_event(event));
-        self.cursor = reading.cursor;
+    fn handle_piece(&mut self, state: &mut AnswerState, piece: &[u8]) -> Option<PathOutcome> {
+        let mut reading = BodyReading { cursor: state.cursor, items: Vec::new(), end: None };
+        let pushed = self.parser.push(piece, |event| reading.handle_event(event));
+        state.cursor = reading.cursor;
         for step in reading.items {
-            self.deliver(Item::Step(step));
+            state.deliver(AnswerItem::Step(step));
         }
         match (reading.end, pushed) {
-            (None, Err(error)) => Some(Outcome::Failed(error.into())),
+            (None, Err(error)) => Some(PathOutcome::Failed(error.into())),
             (end, _) => end,
         }
     }

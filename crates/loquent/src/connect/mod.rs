@@ -1,10 +1,11 @@
 //! `loquent connect`: an OpenAI endpoint on the user's own machine, so that any SDK gets
 //! its answers over the delivery protocol by changing nothing but its base URL.
 
-mod door;
-mod ledger;
+mod limited_listener;
 mod proxy;
+mod refusal;
 mod relay;
+mod resume_store;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,9 +17,9 @@ use axum::Router;
 use loquent_client::{Client, Config, Transport};
 use tokio::net::TcpListener;
 
-use door::Door;
-use ledger::Ledger;
+use limited_listener::LimitedListener;
 use proxy::Proxy;
+use resume_store::ResumeStore;
 
 const EXAMPLES: &str = "Examples:
   loquent connect --url https://loquent.example
@@ -97,21 +98,21 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
         memory: state_dir.clone(),
         ..Config::new(args.url)
     })?;
-    let file = state_dir.map(|folder| folder.join(ledger_name(client.url())));
-    let ledger = Ledger::open(file, SystemTime::now());
+    let file = state_dir.map(|folder| folder.join(store_name(client.url())));
+    let store = ResumeStore::open(file, SystemTime::now());
     let listener = TcpListener::bind(args.listen).await.with_context(|| {
         format!("cannot listen on {}; choose another --listen address", args.listen)
     })?;
     let proxy = Arc::new(Proxy {
         client,
-        ledger,
+        store,
         own_key: args.api_key.is_some(),
         max_request_bytes: args.max_request_bytes,
         loopback: args.listen.ip().is_loopback(),
     });
     announce(&proxy, listener.local_addr()?);
     serve(
-        Door::new(listener, args.max_connections),
+        LimitedListener::new(listener, args.max_connections),
         proxy,
         Duration::from_secs(args.drain_timeout_s),
     )
@@ -119,7 +120,7 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
 }
 
 /// One file for each server.
-fn ledger_name(url: &str) -> String {
+fn store_name(url: &str) -> String {
     let name = url.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     format!("answers-{}.json", name.chars().take(100).collect::<String>())
 }
@@ -128,7 +129,7 @@ fn announce(proxy: &Arc<Proxy>, bound: SocketAddr) {
     let server = proxy.client.url().to_owned();
     eprintln!("Loquent connects to {server} and serves its API on http://{bound}");
     eprintln!("Base URL for any OpenAI client: http://{bound}/v1");
-    for (id, offset) in proxy.ledger.answers() {
+    for (id, offset) in proxy.store.answers() {
         eprintln!("Under way when it stopped: http://{bound}/v1/streams/{id} (up to {offset})");
     }
     let client = proxy.client.clone();
@@ -140,8 +141,12 @@ fn announce(proxy: &Arc<Proxy>, bound: SocketAddr) {
     });
 }
 
-async fn serve(listener: Door, proxy: Arc<Proxy>, drain: Duration) -> anyhow::Result<()> {
-    let writer = tokio::spawn(Arc::clone(&proxy.ledger).write_changes());
+async fn serve(
+    listener: LimitedListener,
+    proxy: Arc<Proxy>,
+    drain: Duration,
+) -> anyhow::Result<()> {
+    let writer = tokio::spawn(Arc::clone(&proxy.store).write_changes());
     let app = Router::new().fallback(proxy::handle).with_state(Arc::clone(&proxy));
     let (stop, stopping) = tokio::sync::watch::channel(());
     let mut stopped = stopping.clone();
@@ -158,7 +163,7 @@ async fn serve(listener: Door, proxy: Arc<Proxy>, drain: Duration) -> anyhow::Re
     }
     // What is left is neither finished nor unwanted: the next run can go on with it.
     writer.abort();
-    proxy.ledger.write();
+    proxy.store.write();
     proxy.client.close(CLOSE_LIMIT).await;
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request as LocalRequest, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use loquent_client::reply::end_to_end;
@@ -16,22 +16,22 @@ use loquent_client::{
     TOKEN_HEADER,
 };
 use serde::Deserialize;
-use serde_json::json;
 
-use super::ledger::Ledger;
-use super::relay::Relay;
+use super::refusal::refuse;
+use super::relay::AnswerRelay;
+use super::resume_store::ResumeStore;
 
 /// What all local requests share.
 pub struct Proxy {
-    /// The way to the server.
+    /// The client of the server.
     pub client: Client,
-    /// Answers under way.
-    pub ledger: Arc<Ledger>,
-    /// Whether the client's own key goes before those of local clients.
+    /// The answers under way.
+    pub store: Arc<ResumeStore>,
+    /// Whether the proxy's key replaces the keys of local clients.
     pub own_key: bool,
     /// Largest request body, in bytes.
     pub max_request_bytes: usize,
-    /// Only this machine is served, so only its names may stand in `Host`.
+    /// Whether only this machine is served. Then `Host` must be one of its names.
     pub loopback: bool,
 }
 
@@ -45,21 +45,21 @@ pub async fn handle(State(proxy): State<Arc<Proxy>>, request: LocalRequest) -> R
         Err(refusal) => return refusal,
     };
     let outcome = match proxy.kind(&request) {
-        Kind::Resume(handle, from) => {
+        RequestKind::Resume(handle, from) => {
             proxy.client.resume(handle, from).await.map(|answer| proxy.stream(answer, true))
         }
-        Kind::Answer { resumable } => match proxy.client.ask(&request).await {
+        RequestKind::Answer { resumable } => match proxy.client.ask(&request).await {
             Ok(Asked::Answer(answer)) => Ok(proxy.stream(answer, resumable)),
             Ok(Asked::Reply(reply)) => Ok(pass_on(reply)),
             Err(error) => Err(error),
         },
-        Kind::Other => proxy.client.request(&request).await.map(pass_on),
+        RequestKind::Other => proxy.client.request(&request).await.map(pass_on),
     };
     outcome.unwrap_or_else(|error| proxy.refusal(&error))
 }
 
-/// What a request wants.
-enum Kind {
+/// How a local request is answered.
+enum RequestKind {
     Answer { resumable: bool },
     Resume(AnswerHandle, u64),
     Other,
@@ -77,7 +77,8 @@ impl Proxy {
         let bearer = bearer.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         let key = bearer.filter(|_| !self.own_key).map(str::to_owned);
         let mut headers = end_to_end(&head.headers);
-        // Ours to check and to give; the server would compare it with its own name.
+        // The proxy has checked the origin and sends its own key. The server would compare
+        // either with its own name and keys, and refuse.
         for name in [header::AUTHORIZATION, header::ORIGIN, header::EXPECT] {
             headers.remove(name);
         }
@@ -85,7 +86,7 @@ impl Proxy {
         Ok(Request { method: head.method, path, headers, key, body })
     }
 
-    fn kind(&self, request: &Request) -> Kind {
+    fn kind(&self, request: &Request) -> RequestKind {
         #[derive(Default, Deserialize)]
         #[serde(default)]
         struct Asks {
@@ -97,21 +98,23 @@ impl Proxy {
             (&Method::POST, "/v1/chat/completions" | "/v1/completions") => {
                 let asks: Asks = serde_json::from_slice(&request.body).unwrap_or_default();
                 match asks.stream {
-                    Some(true) => Kind::Answer { resumable: asks.resumable.unwrap_or(false) },
-                    _ => Kind::Other,
+                    Some(true) => {
+                        RequestKind::Answer { resumable: asks.resumable.unwrap_or(false) }
+                    }
+                    _ => RequestKind::Other,
                 }
             }
             (&Method::GET, path) => match path.strip_prefix("/v1/streams/") {
-                Some(id) => self.resume_kind(id, request).unwrap_or(Kind::Other),
-                None => Kind::Other,
+                Some(id) => self.resume_kind(id, request).unwrap_or(RequestKind::Other),
+                None => RequestKind::Other,
             },
-            _ => Kind::Other,
+            _ => RequestKind::Other,
         }
     }
 
     /// A resume, if its id and token are whole (S-5.2); without a token, of an answer that
     /// this proxy has passed on itself.
-    fn resume_kind(&self, id: &str, request: &Request) -> Option<Kind> {
+    fn resume_kind(&self, id: &str, request: &Request) -> Option<RequestKind> {
         let uri: Uri = request.path.parse().ok()?;
         let header = |name: &str| request.headers.get(name)?.to_str().ok();
         let query = |wanted: &str| {
@@ -120,21 +123,21 @@ impl Proxy {
         };
         let handle = match header(TOKEN_HEADER).or_else(|| query("token")) {
             Some(token) => AnswerHandle::parse(id, token)?,
-            None => self.ledger.handle(id)?,
+            None => self.store.handle(id)?,
         };
         let from = match header("last-event-id").or_else(|| query("from")) {
             Some(from) => from.trim().parse().ok()?,
             None => 0,
         };
-        Some(Kind::Resume(handle, from))
+        Some(RequestKind::Resume(handle, from))
     }
 
     /// The head of an answer's event stream, and the answer as its body.
     fn stream(&self, answer: Answer, resumable: bool) -> Response {
         let handle = answer.handle();
-        let line = self.ledger.begin(handle, SystemTime::now());
+        let entry = self.store.begin(handle, SystemTime::now());
         let ignored = answer.ignored_parameters().and_then(|names| names.parse().ok());
-        let mut response = Response::new(Relay::new(answer, line, resumable).into_body());
+        let mut response = Response::new(AnswerRelay::new(answer, entry, resumable).into_body());
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -152,7 +155,7 @@ impl Proxy {
         let server = self.client.url();
         match error {
             ClientError::Gone => {
-                let message = "There is no such answer (any more), or the token is wrong.";
+                let message = "The server has no such answer (any more), or the token is wrong.";
                 refuse(StatusCode::NOT_FOUND, message, "not_found")
             }
             ClientError::Refused { status, message, .. } => {
@@ -170,8 +173,8 @@ impl Proxy {
         }
     }
 
-    /// Keeps web pages away: they could spend the user's key. A browser names a page's
-    /// origin, and one that was led here by a forged name says that name as `Host`.
+    /// Refuses web pages, which could spend the user's key: cross-origin requests by their
+    /// `Origin`, and DNS rebinding by its `Host`, which is then the attacker's name.
     fn refuse_foreign(&self, headers: &HeaderMap) -> Option<Response> {
         let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
         let origin = text(header::ORIGIN).filter(|origin| {
@@ -180,12 +183,14 @@ impl Proxy {
         });
         let host = text(header::HOST).filter(|host| self.loopback && !is_local(host));
         let foreign = origin.or(host)?;
-        let message = format!("Pages of {foreign} may not use this proxy.");
+        let message = format!(
+            "Requests from {foreign} are not allowed: this proxy serves this machine only."
+        );
         Some(refuse(StatusCode::FORBIDDEN, &message, "origin_not_allowed"))
     }
 }
 
-/// Whether `host`, a port allowed, is a name of this machine alone.
+/// Whether `host`, with or without a port, is a name of this machine alone.
 fn is_local(host: &str) -> bool {
     let loopback = |name: &str| name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     let with_port = host.rsplit_once(':');
@@ -194,7 +199,7 @@ fn is_local(host: &str) -> bool {
     loopback(host) || name == "localhost" || loopback(name.trim_matches(['[', ']']))
 }
 
-/// The server's response as it stands. A body that breaks off breaks the connection.
+/// The server's response unchanged. A body that breaks off breaks the local connection.
 fn pass_on(mut reply: Reply) -> Response {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let headers = std::mem::take(&mut reply.headers);
@@ -204,7 +209,8 @@ fn pass_on(mut reply: Reply) -> Response {
             Ok(Some(piece)) => Some((Ok(piece), Some(reply))),
             Ok(None) => None,
             Err(error) => {
-                // The connection sends what it has while nothing more is ready.
+                // hyper flushes what it has when the body is pending; without this, the last
+                // piece would be lost with the connection.
                 tokio::task::yield_now().await;
                 Some((Err(error), None))
             }
@@ -214,19 +220,6 @@ fn pass_on(mut reply: Reply) -> Response {
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
-}
-
-/// An error in OpenAI's words.
-pub(super) fn error_json(message: &str, code: &str) -> serde_json::Value {
-    json!({ "error": { "message": message, "type": "server_error", "param": null, "code": code } })
-}
-
-fn refuse(status: StatusCode, message: &str, code: &str) -> Response {
-    let mut body = error_json(message, code);
-    if status.is_client_error() {
-        body["error"]["type"] = "invalid_request_error".into();
-    }
-    (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! An answer on its way to a local client: server-sent events as the server itself would
-//! write them, and a broken connection if the answer is.
+//! Relays an answer to a local client: server-sent events as the server itself would write
+//! them, and a broken connection if the answer breaks off.
 
 use std::time::Duration;
 
@@ -10,48 +10,52 @@ use loquent_client::{Answer, ClientError, Content, Step};
 use loquent_proto::Delta;
 use loquent_proto::chunk::ChunkWriter;
 
-use super::ledger::Line;
+use super::refusal::error_json;
+use super::resume_store::ResumeEntry;
 
-/// A comment leaves after so long without an event, so that nothing in between gives up.
+/// How long after the last event a comment is sent, so that SDKs and proxies with read timeouts
+/// keep waiting.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Why the local connection is torn down.
+/// Why the local connection is broken off.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer broke off: {0}")]
-pub struct Broken(String);
+pub struct AnswerBroken(String);
 
-/// What comes next.
-enum State {
-    /// The first comment, so that the head leaves at once.
+/// What the relay sends next.
+enum RelayState {
+    /// A comment, so that the response's head leaves at once.
     Opening,
+    /// The answer's events.
     Streaming,
-    /// The connection is broken once it has sent what it has.
+    /// Nothing more: the connection breaks once it has sent what it has.
     Breaking(ClientError),
+    /// Nothing more: the answer is complete.
     Ended,
 }
 
 /// One answer for one local client. Dropping it cancels the answer, unless it was asked
 /// for as resumable.
-pub struct Relay {
+pub struct AnswerRelay {
     /// Present until dropped.
     answer: Option<Answer>,
-    line: Option<Line>,
+    entry: Option<ResumeEntry>,
     chunks: ChunkWriter,
     /// The last event id that was passed on.
     last_id: Option<u64>,
-    state: State,
+    state: RelayState,
     resumable: bool,
 }
 
-impl Relay {
-    /// Relays `answer`; `line` is its entry in the ledger.
-    pub fn new(answer: Answer, line: Line, resumable: bool) -> Relay {
-        Relay {
+impl AnswerRelay {
+    /// Relays `answer`; `entry` is its entry in the store.
+    pub fn new(answer: Answer, entry: ResumeEntry, resumable: bool) -> AnswerRelay {
+        AnswerRelay {
             answer: Some(answer),
-            line: Some(line),
+            entry: Some(entry),
             chunks: ChunkWriter::new(),
             last_id: None,
-            state: State::Opening,
+            state: RelayState::Opening,
             resumable,
         }
     }
@@ -64,21 +68,22 @@ impl Relay {
         }))
     }
 
-    async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
+    async fn next(&mut self) -> Option<Result<Bytes, AnswerBroken>> {
         match &self.state {
-            State::Opening => {
-                self.state = State::Streaming;
+            RelayState::Opening => {
+                self.state = RelayState::Streaming;
                 return Some(Ok(Bytes::from_static(b": connected\n\n")));
             }
-            State::Streaming => {}
-            State::Breaking(error) => {
-                let broken = Broken(error.to_string());
-                self.state = State::Ended;
-                // The connection sends what it has while nothing more is ready.
+            RelayState::Streaming => {}
+            RelayState::Breaking(error) => {
+                let broken = AnswerBroken(error.to_string());
+                self.state = RelayState::Ended;
+                // hyper flushes what it has when the body is pending; without this, the error
+                // event would be lost with the connection.
                 tokio::task::yield_now().await;
                 return Some(Err(broken));
             }
-            State::Ended => return None,
+            RelayState::Ended => return None,
         }
         loop {
             let answer = self.answer.as_mut()?;
@@ -93,8 +98,8 @@ impl Relay {
                     }
                 }
                 Ok(None) => {
-                    self.state = State::Ended;
-                    self.strike();
+                    self.state = RelayState::Ended;
+                    self.forget();
                     return None;
                 }
                 Err(error) => return Some(Ok(self.break_off(error))),
@@ -104,8 +109,8 @@ impl Relay {
 
     /// The events of one step; of one that was seen before, none.
     fn events(&mut self, step: &Step) -> Vec<u8> {
-        if let Some(line) = &self.line {
-            line.note(step.offset);
+        if let Some(entry) = &self.entry {
+            entry.set_offset(step.offset);
         }
         let mut out = Vec::new();
         match &step.content {
@@ -133,30 +138,30 @@ impl Relay {
     /// The last event of an answer that is not whole. What the server said of that was
     /// passed on already.
     fn break_off(&mut self, error: ClientError) -> Bytes {
-        self.strike();
+        self.forget();
         let event = match &error {
             ClientError::Stream(_) => ": broken\n\n".to_owned(),
             error => {
                 let message = format!("The answer broke off: {error}.");
-                format!("data: {}\n\n", super::proxy::error_json(&message, "answer_lost"))
+                format!("data: {}\n\n", error_json(&message, "answer_lost"))
             }
         };
-        self.state = State::Breaking(error);
+        self.state = RelayState::Breaking(error);
         event.into()
     }
 
-    fn strike(&mut self) {
-        if let Some(line) = self.line.take() {
-            line.strike();
+    fn forget(&mut self) {
+        if let Some(entry) = self.entry.take() {
+            entry.remove();
         }
     }
 }
 
-impl Drop for Relay {
+impl Drop for AnswerRelay {
     fn drop(&mut self) {
-        let unfinished = matches!(self.state, State::Opening | State::Streaming);
+        let unfinished = matches!(self.state, RelayState::Opening | RelayState::Streaming);
         if unfinished && !self.resumable {
-            self.strike();
+            self.forget();
         }
         if let Some(answer) = self.answer.take()
             && unfinished

@@ -11,7 +11,19 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::ChunkEnvelope;
+/// The members that every chunk of an answer repeats. A member of an unexpected type counts
+/// as missing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChunkEnvelope {
+    /// The answer's id.
+    pub id: Option<String>,
+    /// The model that answers.
+    pub model: Option<String>,
+    /// Unix time in seconds.
+    pub created_s: Option<u64>,
+    /// `system_fingerprint`: OpenAI's name for the server's configuration.
+    pub fingerprint: Option<String>,
+}
 
 /// A chunk as it stands in the JSON.
 #[derive(Debug, Default)]

@@ -1,5 +1,5 @@
-//! Which answers are under way, so that a proxy that was killed can go on with them: a
-//! small file with their ids and tokens, readable by its owner alone.
+//! Remembers the answers under way, so that a proxy that was killed can resume them: a small
+//! file with their ids and tokens that only its owner can read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,38 +10,39 @@ use loquent_client::{AnswerHandle, replace_file};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// Answers that are noted; the oldest is forgotten for a new one.
+/// Most answers in the store; a further one replaces the oldest.
 const MAX_ANSWERS: usize = 256;
-/// A longer file is not ours.
+/// Longest file that is read, in bytes: far more than the store ever writes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
-/// No server keeps an answer for longer.
+/// Answers older than this are dropped: no server keeps one for longer.
 const MAX_AGE: Duration = Duration::from_secs(3600);
-/// The file is written at most so often.
+/// Least time between two writes of the file.
 const WRITE_GAP: Duration = Duration::from_secs(1);
 
-/// One answer as the file has it.
+/// One answer as it stands in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Entry {
+struct StoredAnswer {
     token: String,
-    /// Log offset up to which it was passed on.
+    /// Log offset up to which the proxy has passed the answer on.
     offset: u64,
-    /// When it began, in seconds since 1970.
+    /// When the answer began, in seconds since 1970.
     began_s: u64,
 }
 
 /// The answers under way, by id.
-pub struct Ledger {
+pub struct ResumeStore {
     file: Option<PathBuf>,
-    answers: Mutex<BTreeMap<String, Entry>>,
+    answers: Mutex<BTreeMap<String, StoredAnswer>>,
     changed: Notify,
 }
 
-impl Ledger {
-    /// What the file of an earlier run says, as far as it can be read; without a file, a
-    /// ledger that lasts as long as this process.
-    pub fn open(file: Option<PathBuf>, now: SystemTime) -> Arc<Ledger> {
+impl ResumeStore {
+    /// Reads the file of an earlier run, as far as it is valid. Without a file the store lasts
+    /// as long as this process.
+    pub fn open(file: Option<PathBuf>, now: SystemTime) -> Arc<ResumeStore> {
         let text = file.as_deref().and_then(read_bounded).unwrap_or_default();
-        let mut answers: BTreeMap<String, Entry> = serde_json::from_str(&text).unwrap_or_default();
+        let mut answers: BTreeMap<String, StoredAnswer> =
+            serde_json::from_str(&text).unwrap_or_default();
         let now_s = seconds(now);
         answers.retain(|id, entry| {
             let young = entry.began_s.saturating_add(MAX_AGE.as_secs()) > now_s;
@@ -50,12 +51,12 @@ impl Ledger {
         while answers.len() > MAX_ANSWERS {
             answers.pop_first();
         }
-        Arc::new(Ledger { file, answers: Mutex::new(answers), changed: Notify::new() })
+        Arc::new(ResumeStore { file, answers: Mutex::new(answers), changed: Notify::new() })
     }
 
-    /// Notes that an answer has begun.
-    pub fn begin(self: &Arc<Self>, handle: AnswerHandle, now: SystemTime) -> Line {
-        let entry = Entry { token: handle.token_hex(), offset: 0, began_s: seconds(now) };
+    /// Adds an answer that has begun.
+    pub fn begin(self: &Arc<Self>, handle: AnswerHandle, now: SystemTime) -> ResumeEntry {
+        let entry = StoredAnswer { token: handle.token_hex(), offset: 0, began_s: seconds(now) };
         let mut answers = self.lock();
         if answers.len() >= MAX_ANSWERS {
             let oldest = answers.iter().min_by_key(|(_, entry)| entry.began_s);
@@ -66,25 +67,25 @@ impl Ledger {
         answers.insert(handle.id_hex(), entry);
         drop(answers);
         self.changed.notify_one();
-        Line { ledger: Arc::clone(self), id: handle.id_hex() }
+        ResumeEntry { store: Arc::clone(self), id: handle.id_hex() }
     }
 
-    /// The handle to the answer `id`, if it is noted.
+    /// The handle of the answer `id`, if it is in the store.
     pub fn handle(&self, id: &str) -> Option<AnswerHandle> {
         AnswerHandle::parse(id, &self.lock().get(id)?.token)
     }
 
-    /// The ids of all noted answers, and how far each was passed on.
+    /// The ids of all answers in the store, and the log offset up to which each was passed on.
     pub fn answers(&self) -> Vec<(String, u64)> {
         self.lock().iter().map(|(id, entry)| (id.clone(), entry.offset)).collect()
     }
 
-    /// Writes changes to the file, for ever.
+    /// Writes changes to the file until it is aborted.
     pub async fn write_changes(self: Arc<Self>) {
         loop {
             self.changed.notified().await;
-            let ledger = Arc::clone(&self);
-            let _ = tokio::task::spawn_blocking(move || ledger.write()).await;
+            let store = Arc::clone(&self);
+            let _ = tokio::task::spawn_blocking(move || store.write()).await;
             tokio::time::sleep(WRITE_GAP).await;
         }
     }
@@ -98,31 +99,31 @@ impl Ledger {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
-        // Each holder makes one change, which is whole or not made.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, StoredAnswer>> {
+        // Each holder makes one change, which a panic cannot cut in half.
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The entry of an answer under way.
-pub struct Line {
-    ledger: Arc<Ledger>,
+/// The store's entry of one answer under way.
+pub struct ResumeEntry {
+    store: Arc<ResumeStore>,
     id: String,
 }
 
-impl Line {
-    /// It was passed on up to log `offset`.
-    pub fn note(&self, offset: u64) {
-        if let Some(entry) = self.ledger.lock().get_mut(&self.id) {
+impl ResumeEntry {
+    /// Notes that the answer was passed on up to log `offset`.
+    pub fn set_offset(&self, offset: u64) {
+        if let Some(entry) = self.store.lock().get_mut(&self.id) {
             entry.offset = offset;
         }
-        self.ledger.changed.notify_one();
+        self.store.changed.notify_one();
     }
 
-    /// It has ended, one way or the other: nobody will ask for it.
-    pub fn strike(self) {
-        self.ledger.lock().remove(&self.id);
-        self.ledger.changed.notify_one();
+    /// Removes the entry: the answer has ended, and nobody will resume it.
+    pub fn remove(self) {
+        self.store.lock().remove(&self.id);
+        self.store.changed.notify_one();
     }
 }
 
@@ -151,16 +152,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = Some(folder.path().join("deep/answers.json"));
         let now = SystemTime::now();
-        let ledger = Ledger::open(file.clone(), now);
-        let (one, two) = (ledger.begin(handle(1), now), ledger.begin(handle(2), now));
-        one.note(7);
-        two.strike();
-        ledger.write();
-        let later = Ledger::open(file.clone(), now);
+        let store = ResumeStore::open(file.clone(), now);
+        let (one, two) = (store.begin(handle(1), now), store.begin(handle(2), now));
+        one.set_offset(7);
+        two.remove();
+        store.write();
+        let later = ResumeStore::open(file.clone(), now);
         assert_eq!(later.answers(), [(handle(1).id_hex(), 7)]);
         assert_eq!(later.handle(&handle(1).id_hex()), Some(handle(1)));
         assert_eq!(later.handle(&handle(2).id_hex()), None);
-        assert!(Ledger::open(file, now + MAX_AGE).answers().is_empty());
+        assert!(ResumeStore::open(file, now + MAX_AGE).answers().is_empty());
     }
 
     #[test]
@@ -177,16 +178,16 @@ mod tests {
             " ".repeat(MAX_FILE_BYTES as usize + 1),
         ] {
             std::fs::write(&file, bad).unwrap();
-            assert!(Ledger::open(Some(file.clone()), now).answers().is_empty());
+            assert!(ResumeStore::open(Some(file.clone()), now).answers().is_empty());
         }
-        let ledger = Ledger::open(None, now);
+        let store = ResumeStore::open(None, now);
         for n in 0..=255 {
-            ledger.begin(handle(n), now);
+            store.begin(handle(n), now);
         }
         let mut another = handle(1);
         another.id[0] = 2;
-        ledger.begin(another, now + Duration::from_secs(1));
-        assert_eq!(ledger.answers().len(), MAX_ANSWERS);
-        assert_eq!(ledger.handle(&another.id_hex()), Some(another));
+        store.begin(another, now + Duration::from_secs(1));
+        assert_eq!(store.answers().len(), MAX_ANSWERS);
+        assert_eq!(store.handle(&another.id_hex()), Some(another));
     }
 }

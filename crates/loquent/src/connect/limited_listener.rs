@@ -1,4 +1,4 @@
-//! The proxy's listener: at most so many local connections at once; further ones wait in the
+//! A listener with a limit on the connections that are open at once; further ones wait in the
 //! system's queue.
 
 use std::io;
@@ -13,41 +13,44 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How long to wait when the system gives no connection, which has too many perhaps.
+/// Pause after a failed accept: the process may be out of file descriptors, and retrying at once
+/// would only burn CPU.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A listener with a bounded number of places.
-pub struct Door {
+/// A listener that accepts while fewer than its limit of connections are open.
+pub struct LimitedListener {
     listener: TcpListener,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
-/// A connection in its place.
-pub struct Guest {
+/// A connection that counts against the limit until it is dropped.
+pub struct LimitedStream {
     stream: TcpStream,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Door {
-    /// At most `places` connections of `listener` at once.
-    pub fn new(listener: TcpListener, places: usize) -> Self {
-        Self { listener, places: Arc::new(Semaphore::new(places.max(1))) }
+impl LimitedListener {
+    /// Accepts from `listener`, at most `limit` connections at once (at least one).
+    pub fn new(listener: TcpListener, limit: usize) -> Self {
+        Self { listener, permits: Arc::new(Semaphore::new(limit.max(1))) }
     }
 }
 
-impl Listener for Door {
-    type Io = Guest;
+impl Listener for LimitedListener {
+    type Io = LimitedStream;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Guest, SocketAddr) {
-        let place = self.places.clone().acquire_owned().await;
-        let _place = place.expect("the semaphore is never closed");
+    async fn accept(&mut self) -> (LimitedStream, SocketAddr) {
+        // The permit comes before the connection, so that a client beyond the limit stays in the
+        // system's queue instead of holding an accepted socket.
+        let permit = self.permits.clone().acquire_owned().await;
+        let _permit = permit.expect("the semaphore is never closed");
         loop {
             match self.listener.accept().await {
                 Ok((stream, address)) => {
-                    // Tokens must not wait for each other.
+                    // Each token is a small write; none may wait for the acknowledgement of another.
                     let _ = stream.set_nodelay(true);
-                    return (Guest { stream, _place }, address);
+                    return (LimitedStream { stream, _permit }, address);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -62,7 +65,7 @@ impl Listener for Door {
     }
 }
 
-impl AsyncRead for Guest {
+impl AsyncRead for LimitedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -72,7 +75,7 @@ impl AsyncRead for Guest {
     }
 }
 
-impl AsyncWrite for Guest {
+impl AsyncWrite for LimitedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -107,20 +110,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_next_connection_waits_for_a_place() {
+    async fn a_connection_beyond_the_limit_waits() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut door = Door::new(listener, 2);
+        let mut listener = LimitedListener::new(listener, 2);
         let _clients = [
             TcpStream::connect(address).await.unwrap(),
             TcpStream::connect(address).await.unwrap(),
             TcpStream::connect(address).await.unwrap(),
         ];
-        let (first, second) = (door.accept().await, door.accept().await);
-        let full = tokio::time::timeout(Duration::from_millis(50), door.accept()).await;
+        let (first, second) = (listener.accept().await, listener.accept().await);
+        let full = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
         assert!(full.is_err(), "a third one got in");
         drop(first);
-        door.accept().await;
+        listener.accept().await;
         drop(second);
     }
 }

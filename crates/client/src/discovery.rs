@@ -12,7 +12,7 @@ pub const MAX_BYTES: usize = 16 * 1024;
 
 /// Where and how a server takes QUIC connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offer {
+pub struct DeliveryOffer {
     /// UDP port.
     pub port: u16,
     /// SHA-256 of the self-signed certificate in DER; `None` if an authority signed it.
@@ -26,12 +26,12 @@ struct Raw {
     certificate_sha256: Option<String>,
 }
 
-impl Offer {
+impl DeliveryOffer {
     /// Parses the JSON of the answer; fields that are not known are left aside.
     ///
     /// # Errors
     /// [`ClientError::Malformed`] for another version, port 0, or a hash that is none.
-    pub fn parse(json: &[u8]) -> Result<Offer, ClientError> {
+    pub fn parse(json: &[u8]) -> Result<DeliveryOffer, ClientError> {
         let wrong = |what: String| ClientError::Malformed(format!("{PATH}: {what}"));
         let raw: Raw = serde_json::from_slice(json).map_err(|error| wrong(error.to_string()))?;
         if raw.version != 1 {
@@ -44,10 +44,10 @@ impl Offer {
             Some(digits) => Some(hex::decode(&digits).ok_or_else(|| wrong("no SHA-256".into()))?),
             None => None,
         };
-        Ok(Offer { port: raw.port, certificate_sha256 })
+        Ok(DeliveryOffer { port: raw.port, certificate_sha256 })
     }
 
-    /// The JSON that [`Offer::parse`] reads.
+    /// The JSON that [`DeliveryOffer::parse`] reads.
     pub fn to_json(self) -> serde_json::Value {
         let certificate_sha256 = self.certificate_sha256.map(|hash| hex::encode(&hash));
         serde_json::json!({ "version": 1, "port": self.port, "certificate_sha256": certificate_sha256 })
@@ -65,10 +65,11 @@ mod tests {
         let json = format!(
             r#"{{"version":1,"port":8080,"certificate_sha256":"{hash}","path":"/loquent/1"}}"#
         );
-        let offer = Offer::parse(json.as_bytes()).unwrap();
-        assert_eq!(offer, Offer { port: 8080, certificate_sha256: Some([0xab; 32]) });
-        assert_eq!(Offer::parse(offer.to_json().to_string().as_bytes()).unwrap(), offer);
-        let signed = Offer::parse(br#"{"version":1,"port":1,"certificate_sha256":null}"#).unwrap();
+        let offer = DeliveryOffer::parse(json.as_bytes()).unwrap();
+        assert_eq!(offer, DeliveryOffer { port: 8080, certificate_sha256: Some([0xab; 32]) });
+        assert_eq!(DeliveryOffer::parse(offer.to_json().to_string().as_bytes()).unwrap(), offer);
+        let signed =
+            DeliveryOffer::parse(br#"{"version":1,"port":1,"certificate_sha256":null}"#).unwrap();
         assert_eq!(signed.certificate_sha256, None);
         for bad in [
             "",
@@ -79,14 +80,14 @@ mod tests {
             r#"{"version":1,"port":65536,"certificate_sha256":null}"#,
             r#"{"version":1,"port":1,"certificate_sha256":"ab"}"#,
         ] {
-            assert!(Offer::parse(bad.as_bytes()).is_err(), "{bad}");
+            assert!(DeliveryOffer::parse(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 
     proptest! {
         #[test]
         fn hostile_answers_do_not_panic(text in "\\PC{0,100}", bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let _ = (Offer::parse(text.as_bytes()), Offer::parse(&bytes));
+            let _ = (DeliveryOffer::parse(text.as_bytes()), DeliveryOffer::parse(&bytes));
         }
     }
 }

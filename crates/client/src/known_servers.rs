@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use crate::offer::Offer;
+use crate::discovery::DeliveryOffer;
 
 /// Servers remembered; the oldest is forgotten for a new one.
 const MAX_SERVERS: usize = 64;
@@ -38,38 +38,38 @@ impl Transport {
 
 /// What is known of one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownServer {
     /// The way that won last.
     pub winner: Transport,
     /// Its offer of QUIC, as far as known.
-    pub offer: Option<Offer>,
+    pub offer: Option<DeliveryOffer>,
 }
 
 /// Remembers servers by URL, in a file if it was given a folder.
 #[derive(Debug)]
-pub struct Memory {
+pub struct KnownServers {
     file: Option<PathBuf>,
     /// Newest last.
-    servers: Mutex<Vec<(String, Known)>>,
+    servers: Mutex<Vec<(String, KnownServer)>>,
 }
 
-impl Memory {
-    /// Memory in a file of `folder`, or of this process alone. A file that is missing,
+impl KnownServers {
+    /// KnownServers in a file of `folder`, or of this process alone. A file that is missing,
     /// too long or unreadable counts as empty.
-    pub fn open(folder: Option<&Path>) -> Memory {
+    pub fn open(folder: Option<&Path>) -> KnownServers {
         let file = folder.map(|folder| folder.join(FILE));
         let servers = file.as_deref().and_then(read_bounded).map(|text| parse(&text));
-        Memory { file, servers: Mutex::new(servers.unwrap_or_default()) }
+        KnownServers { file, servers: Mutex::new(servers.unwrap_or_default()) }
     }
 
     /// What is known of the server at `url`.
-    pub fn recall(&self, url: &str) -> Option<Known> {
+    pub fn recall(&self, url: &str) -> Option<KnownServer> {
         let servers = self.lock();
         servers.iter().find(|(name, _)| name == url).map(|(_, known)| *known)
     }
 
     /// Remembers `known` of the server at `url`. A file that cannot be written is left.
-    pub fn remember(&self, url: &str, known: Known) {
+    pub fn remember(&self, url: &str, known: KnownServer) {
         if self.recall(url) == Some(known) {
             return;
         }
@@ -90,7 +90,7 @@ impl Memory {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(String, Known)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(String, KnownServer)>> {
         // A panic while the list is held leaves it whole enough for a hint.
         self.servers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -121,7 +121,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     })
 }
 
-fn render(servers: &[(String, Known)]) -> String {
+fn render(servers: &[(String, KnownServer)]) -> String {
     let servers: Vec<Value> = servers
         .iter()
         .map(|(url, known)| {
@@ -133,20 +133,20 @@ fn render(servers: &[(String, Known)]) -> String {
 }
 
 /// Whatever of `text` makes sense.
-fn parse(text: &str) -> Vec<(String, Known)> {
+fn parse(text: &str) -> Vec<(String, KnownServer)> {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let servers = value["servers"].as_array().map(Vec::as_slice).unwrap_or_default();
     servers.iter().take(MAX_SERVERS).filter_map(parse_server).collect()
 }
 
-fn parse_server(value: &Value) -> Option<(String, Known)> {
+fn parse_server(value: &Value) -> Option<(String, KnownServer)> {
     let winner = match value["winner"].as_str()? {
         "quic" => Transport::Quic,
         "http" => Transport::Http,
         _ => return None,
     };
-    let offer = Offer::parse(value["offer"].to_string().as_bytes()).ok();
-    Some((value["url"].as_str()?.to_owned(), Known { winner, offer }))
+    let offer = DeliveryOffer::parse(value["offer"].to_string().as_bytes()).ok();
+    Some((value["url"].as_str()?.to_owned(), KnownServer { winner, offer }))
 }
 
 #[cfg(test)]
@@ -154,21 +154,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const QUIC: Known = Known {
+    const QUIC: KnownServer = KnownServer {
         winner: Transport::Quic,
-        offer: Some(Offer { port: 7, certificate_sha256: Some([3; 32]) }),
+        offer: Some(DeliveryOffer { port: 7, certificate_sha256: Some([3; 32]) }),
     };
-    const HTTP: Known = Known { winner: Transport::Http, offer: None };
+    const HTTP: KnownServer = KnownServer { winner: Transport::Http, offer: None };
 
     #[test]
     fn remembers_across_runs_and_processes() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("new");
-        let (one, other) = (Memory::open(Some(&folder)), Memory::open(Some(&folder)));
+        let (one, other) = (KnownServers::open(Some(&folder)), KnownServers::open(Some(&folder)));
         one.remember("http://a", QUIC);
         other.remember("http://b", HTTP);
         one.remember("http://a", HTTP);
-        let later = Memory::open(Some(&folder));
+        let later = KnownServers::open(Some(&folder));
         assert_eq!((later.recall("http://a"), later.recall("http://b")), (Some(HTTP), Some(HTTP)));
         assert_eq!(later.recall("http://c"), None);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "no drafts are left");
@@ -180,21 +180,21 @@ mod tests {
         let file = folder.path().join(FILE);
         for bad in ["", "{", "[1]", r#"{"servers":[{"url":1},7,{"url":"x","winner":"tcp"}]}"#] {
             fs::write(&file, bad).unwrap();
-            assert_eq!(Memory::open(Some(folder.path())).lock().len(), 0, "{bad}");
+            assert_eq!(KnownServers::open(Some(folder.path())).lock().len(), 0, "{bad}");
         }
         fs::write(&file, " ".repeat(MAX_FILE_BYTES as usize + 1)).unwrap();
-        let memory = Memory::open(Some(folder.path()));
+        let memory = KnownServers::open(Some(folder.path()));
         for server in 0..MAX_SERVERS + 10 {
             memory.remember(&format!("http://{server}"), QUIC);
         }
-        assert_eq!(Memory::open(Some(folder.path())).lock().len(), MAX_SERVERS);
+        assert_eq!(KnownServers::open(Some(folder.path())).lock().len(), MAX_SERVERS);
         assert_eq!(memory.recall("http://9"), None);
         assert_eq!(memory.recall("http://10"), Some(QUIC));
     }
 
     #[test]
     fn a_folder_that_cannot_be_made_is_no_failure() {
-        let memory = Memory::open(Some(Path::new("/dev/null/x")));
+        let memory = KnownServers::open(Some(Path::new("/dev/null/x")));
         memory.remember("http://a", QUIC);
         assert_eq!(memory.recall("http://a"), Some(QUIC));
     }

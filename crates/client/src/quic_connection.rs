@@ -20,8 +20,8 @@ use tokio::time::Instant;
 
 use crate::ClientError;
 use crate::congestion::FlooredConfig;
+use crate::discovery::DeliveryOffer;
 use crate::message::{MAX_MESSAGE_BYTES, Message, Messages, code};
-use crate::offer::Offer;
 use crate::tls;
 
 /// How long a handshake may take.
@@ -53,7 +53,7 @@ const WINDOW_BYTES: u32 = 8 << 20;
 
 /// A connection. Cheap to clone; it is closed once no clone is left.
 #[derive(Clone)]
-pub struct Link(Arc<Inner>);
+pub struct QuicConnection(Arc<Inner>);
 
 struct Inner {
     connection: Connection,
@@ -109,12 +109,12 @@ impl Drop for Route {
     }
 }
 
-impl Link {
+impl QuicConnection {
     /// Connects to `host` as `offer` says, over whichever of its addresses answers first.
     ///
     /// # Errors
     /// [`ClientError::Connect`] or [`ClientError::Tls`].
-    pub async fn dial(host: &str, offer: &Offer) -> Result<Link, ClientError> {
+    pub async fn dial(host: &str, offer: &DeliveryOffer) -> Result<QuicConnection, ClientError> {
         let authority = format!("{host}:{} (UDP)", offer.port);
         let failed = |reason: String| ClientError::Connect { authority: authority.clone(), reason };
         let config = client_config(offer)?;
@@ -141,8 +141,8 @@ impl Link {
             .map_err(failed)
     }
 
-    fn start(endpoint: Endpoint, connection: Connection) -> Link {
-        let link = Link(Arc::new(Inner {
+    fn start(endpoint: Endpoint, connection: Connection) -> QuicConnection {
+        let link = QuicConnection(Arc::new(Inner {
             connection,
             endpoint,
             routes: Routes::default(),
@@ -163,7 +163,7 @@ impl Link {
     }
 
     /// Whether both are the same connection.
-    pub fn is(&self, other: &Link) -> bool {
+    pub fn is(&self, other: &QuicConnection) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
@@ -236,13 +236,13 @@ async fn connect(
     host: &str,
     config: quinn::ClientConfig,
     after: Duration,
-) -> Result<Link, String> {
+) -> Result<QuicConnection, String> {
     tokio::time::sleep(after).await;
     let endpoint = endpoint(any_address(address)).map_err(|error| error.to_string())?;
     let connecting =
         endpoint.connect_with(config, address, host).map_err(|error| error.to_string())?;
     let connection = connecting.await.map_err(|error| error.to_string())?;
-    Ok(Link::start(endpoint, connection))
+    Ok(QuicConnection::start(endpoint, connection))
 }
 
 /// An endpoint for one connection. It needs no connection ID to tell packets apart, and eight
@@ -255,7 +255,7 @@ fn endpoint(local: SocketAddr) -> std::io::Result<Endpoint> {
     Endpoint::new(config, None, socket, Arc::new(quinn::TokioRuntime))
 }
 
-fn client_config(offer: &Offer) -> Result<quinn::ClientConfig, ClientError> {
+fn client_config(offer: &DeliveryOffer) -> Result<quinn::ClientConfig, ClientError> {
     let mut transport = TransportConfig::default();
     // What we send by datagram are acknowledgements; QUIC's acknowledgements of those would
     // be a third of what a thin stream sends down.

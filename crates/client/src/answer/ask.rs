@@ -1,0 +1,58 @@
+//! Asks for an answer over QUIC.
+
+use loquent_proto::headers::IGNORED_HEADER;
+
+use super::driver::{AnswerPath, start};
+use super::quic::QuicPath;
+use super::reader::Asked;
+use crate::ClientError;
+use crate::connections::Connections;
+use crate::message::{AnswerHead, Message, MessageKind, ResponseHead, put_body};
+use crate::quic_connection::QuicConnection;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::tunnel::unless_silent;
+
+/// Asks for an answer in datagrams (S-4.1).
+///
+/// # Errors
+/// What happened to the connection; whether the server began to work is unknown.
+pub(crate) async fn ask_over_quic(
+    connections: &Connections,
+    quic: &QuicConnection,
+    request: &Request,
+) -> Result<Asked, ClientError> {
+    let route = quic.route();
+    let mut stream = quic.open().await?;
+    let mut out = Vec::new();
+    request.head(connections.key(), Some(route.stream)).put(&mut out);
+    put_body(&request.body, true, &mut out);
+    let first = async {
+        stream.write(&out).await?;
+        stream.incoming.next().await
+    };
+    let first = unless_silent(connections, quic, first).await?;
+    match first {
+        Some(Message { kind: MessageKind::Response, payload }) => {
+            let head = ResponseHead::parse(&payload).inspect_err(|_| stream.refuse())?;
+            let _ = stream.send.finish();
+            Ok(Asked::Reply(Reply::by_quic(&head, stream, quic.clone())))
+        }
+        Some(Message { kind: MessageKind::Answer, payload }) => {
+            let head = AnswerHead::parse(&payload).inspect_err(|_| stream.refuse())?;
+            if (head.stream, head.offset) != (route.stream, 0) {
+                stream.refuse();
+                return Err(ClientError::Malformed("an answer to another request".into()));
+            }
+            let path = AnswerPath::Quic(Box::new(QuicPath::new(quic.clone(), stream, route)));
+            let answer = start(connections, head.handle, path, 0);
+            let ignored = head.headers.get(IGNORED_HEADER).cloned();
+            Ok(Asked::Answer(answer.with_ignored_parameters(ignored)))
+        }
+        Some(_) => {
+            stream.refuse();
+            Err(ClientError::Malformed("neither a response nor an answer".into()))
+        }
+        None => Err(ClientError::Truncated),
+    }
+}

@@ -1,0 +1,232 @@
+//! The task that drives one answer over one path after the other.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use loquent_proto::{AnswerHandle, Receiver};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::quic::QuicPath;
+use super::reader::{Answer, AnswerItem, AnswerStatus};
+use super::sse::SsePath;
+use super::state::{AnswerState, PathOutcome};
+use crate::ClientError;
+use crate::backoff::Backoff;
+use crate::connections::Connections;
+
+/// Steps that wait for the reader.
+const MAX_STEPS: usize = 64;
+/// How long a resume over QUIC may take before HTTP is tried.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The path that an answer comes on.
+pub(super) enum AnswerPath {
+    Quic(Box<QuicPath>),
+    Sse(Box<SsePath>),
+}
+
+/// Drives one answer.
+struct Driver {
+    state: AnswerState,
+    /// Present from a loss until the answer makes progress.
+    trouble: Option<Trouble>,
+}
+
+/// Losses without progress in between.
+struct Trouble {
+    /// Log offset up to which the answer had come.
+    reached: u64,
+    since: Instant,
+    backoff: Backoff,
+}
+
+impl Trouble {
+    fn next_pause(&mut self) -> Option<Duration> {
+        self.backoff.next(self.since.elapsed(), rand::random())
+    }
+}
+
+/// Starts an answer over `path`, from log offset `cursor` on.
+pub(super) fn start(
+    connections: &Connections,
+    handle: AnswerHandle,
+    path: AnswerPath,
+    cursor: u64,
+) -> Answer {
+    let (items, receiver) = mpsc::channel(MAX_STEPS);
+    let status = Arc::new(AnswerStatus::default());
+    let state = AnswerState {
+        connections: connections.clone(),
+        handle,
+        items,
+        status: Arc::clone(&status),
+        waiting: VecDeque::new(),
+        cursor,
+        seen_until: cursor,
+        receiver: None,
+        server_error: None,
+    };
+    let mut driver = Driver { state, trouble: None };
+    driver.note_transport(&path);
+    let (task, over) = oneshot::channel();
+    tokio::spawn(async move {
+        driver.run(path).await;
+        drop(task);
+    });
+    Answer::new(receiver, status, handle, over)
+}
+
+/// Starts an answer over the event stream of `path`, from its beginning.
+pub(crate) fn start_sse(connections: &Connections, handle: AnswerHandle, path: SsePath) -> Answer {
+    start(connections, handle, AnswerPath::Sse(Box::new(path)), 0)
+}
+
+/// Goes on with the answer of `handle` from log offset `cursor`, over whichever transport gets
+/// there first.
+///
+/// # Errors
+/// [`ClientError::Gone`], or why the server cannot be reached.
+pub(crate) async fn resume(
+    connections: &Connections,
+    handle: AnswerHandle,
+    cursor: u64,
+) -> Result<Answer, ClientError> {
+    let path = reach(connections, handle, None, cursor).await?;
+    Ok(start(connections, handle, path, cursor))
+}
+
+/// A path to the answer of `handle`: QUIC with its head start, else HTTP. Over QUIC it goes on
+/// from `kept`, or from the beginning; over HTTP from `cursor`.
+async fn reach(
+    connections: &Connections,
+    handle: AnswerHandle,
+    kept: Option<u64>,
+    cursor: u64,
+) -> Result<AnswerPath, ClientError> {
+    if let Some(quic) = connections.quic().await {
+        let packets = quic.packets_received();
+        let resuming = QuicPath::resume(&quic, handle, kept.unwrap_or(0));
+        match tokio::time::timeout(RESUME_TIMEOUT, resuming).await {
+            Ok(Ok(path)) => return Ok(AnswerPath::Quic(Box::new(path))),
+            // From the beginning it may be gone, and still be there from the cursor.
+            Ok(Err(ClientError::Gone)) if kept.is_some() || cursor == 0 => {
+                return Err(ClientError::Gone);
+            }
+            Ok(Err(ClientError::Gone)) => {}
+            Ok(Err(error)) => tracing::debug!("resume over QUIC: {error}"),
+            Err(_) if quic.packets_received() == packets => connections.give_up(&quic),
+            Err(_) => tracing::debug!("resume over QUIC: no answer within {RESUME_TIMEOUT:?}"),
+        }
+    }
+    SsePath::resume(connections, handle, cursor).await.map(|path| AnswerPath::Sse(Box::new(path)))
+}
+
+impl Driver {
+    async fn run(mut self, first: AnswerPath) {
+        let _counted = self.state.connections.count_answer();
+        let mut path = first;
+        loop {
+            let outcome = match &mut path {
+                AnswerPath::Quic(quic) => quic.carry(&mut self.state).await,
+                AnswerPath::Sse(sse) => sse.carry(&mut self.state).await,
+            };
+            let lost = match outcome {
+                PathOutcome::Complete => return self.finish(path, Ok(())).await,
+                PathOutcome::Failed(error) => return self.finish(path, Err(error)).await,
+                PathOutcome::Cancelled => return self.cancel(Some(path)).await,
+                PathOutcome::Upgrade => ClientError::Broken("moving to QUIC".into()),
+                PathOutcome::Lost(error) => error,
+            };
+            tracing::debug!("answer {}: {lost}", self.state.handle.id_hex());
+            // Before a new path is looked for: its stream tells the server that this one ended.
+            drop(path);
+            path = match self.recover(lost).await {
+                Ok(Some(found)) => found,
+                Ok(None) => return self.cancel(None).await,
+                Err(error) => {
+                    let _ = self.state.items.send(AnswerItem::End(Err(error))).await;
+                    return;
+                }
+            };
+        }
+    }
+
+    /// A new path after the loss of one; `None` if the reader has gone meanwhile.
+    async fn recover(&mut self, lost: ClientError) -> Result<Option<AnswerPath>, ClientError> {
+        let state = &self.state;
+        let kept = state.receiver.as_ref().map(Receiver::cumulative);
+        let reached = kept.unwrap_or(0).max(state.cursor);
+        // Only losses without progress count together; progress starts the patience anew.
+        if self.trouble.as_ref().is_none_or(|trouble| trouble.reached < reached) {
+            let backoff = Backoff::new(state.connections.config().resume_limit);
+            self.trouble = Some(Trouble { reached, since: Instant::now(), backoff });
+        }
+        let mut last = lost;
+        while let Some(pause) = self.trouble.as_mut().and_then(Trouble::next_pause) {
+            let attempt = async {
+                tokio::time::sleep(pause).await;
+                reach(&state.connections, state.handle, kept, state.cursor).await
+            };
+            let reached = tokio::select! {
+                biased;
+                () = state.items.closed() => return Ok(None),
+                reached = attempt => reached,
+            };
+            match reached {
+                Ok(path) => {
+                    state.status.resumes.fetch_add(1, Ordering::Relaxed);
+                    self.note_transport(&path);
+                    return Ok(Some(path));
+                }
+                Err(ClientError::Gone) => return Err(ClientError::Gone),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn note_transport(&mut self, path: &AnswerPath) {
+        let state = &mut self.state;
+        let by_http = u8::from(matches!(path, AnswerPath::Sse(_)));
+        state.status.by_http.store(by_http, Ordering::Relaxed);
+        if by_http == 1 {
+            state.receiver = None;
+        } else if state.receiver.is_none() {
+            // From HTTP to QUIC the log is read from its beginning, since chunk writers need
+            // its first records; what was handed out already is marked as seen.
+            state.seen_until = state.cursor;
+        }
+    }
+
+    /// Tells the reader how the answer ended, and the server that everything arrived.
+    async fn finish(self, path: AnswerPath, end: Result<(), ClientError>) {
+        let unreadable = matches!(end, Err(ClientError::Malformed(_)));
+        let AnswerState { connections, items, mut receiver, .. } = self.state;
+        let _ = items.send(AnswerItem::End(end)).await;
+        drop(items);
+        match (path, &mut receiver) {
+            (AnswerPath::Quic(quic), Some(receiver)) if unreadable => {
+                quic.stop(&connections, receiver).await;
+            }
+            (AnswerPath::Quic(quic), Some(receiver)) => quic.linger(&connections, receiver).await,
+            _ => {}
+        }
+    }
+
+    /// The reader wants no more: tells the server, unless the answer shall go on.
+    async fn cancel(mut self, path: Option<AnswerPath>) {
+        let keep = self.state.status.keep.load(Ordering::Relaxed);
+        let AnswerState { connections, handle, receiver, .. } = &mut self.state;
+        match (path, receiver) {
+            // A stream that ends without a STOP is no cancellation (S-4.5).
+            _ if keep => {}
+            (Some(AnswerPath::Quic(quic)), Some(receiver)) => {
+                quic.stop(connections, receiver).await;
+            }
+            _ => connections.forget(*handle).await,
+        }
+    }
+}

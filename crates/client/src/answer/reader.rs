@@ -1,0 +1,124 @@
+//! The reader's side of an answer: steps from the task that drives it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+use loquent_proto::AnswerHandle;
+use tokio::sync::{mpsc, oneshot};
+
+use super::step::Step;
+use crate::ClientError;
+use crate::known_servers::Transport;
+use crate::reply::Reply;
+
+/// What a request for an answer led to.
+pub enum Asked {
+    /// An answer that can be resumed.
+    Answer(Answer),
+    /// Something else: a refusal, or a stream of a server that cannot resume.
+    Reply(Reply),
+}
+
+/// An answer that is arriving. Dropping it cancels it at the server.
+pub struct Answer {
+    items: mpsc::Receiver<AnswerItem>,
+    status: Arc<AnswerStatus>,
+    handle: AnswerHandle,
+    ignored_parameters: Option<String>,
+    ended: bool,
+    /// Closes when the task has ended.
+    over: oneshot::Receiver<()>,
+}
+
+/// What the task hands to the reader.
+pub(super) enum AnswerItem {
+    Step(Step),
+    End(Result<(), ClientError>),
+}
+
+/// What the reader and the task tell each other beside the items.
+#[derive(Default)]
+pub(super) struct AnswerStatus {
+    /// 1 while the answer comes over HTTP, 0 over QUIC.
+    pub(super) by_http: AtomicU8,
+    /// How often the answer went on over a new path.
+    pub(super) resumes: AtomicU32,
+    /// The reader left without cancelling: the server shall go on generating.
+    pub(super) keep: AtomicBool,
+}
+
+impl Answer {
+    /// The reader's side of a task that sends to `items` and drops the sender of `over`.
+    pub(super) fn new(
+        items: mpsc::Receiver<AnswerItem>,
+        status: Arc<AnswerStatus>,
+        handle: AnswerHandle,
+        over: oneshot::Receiver<()>,
+    ) -> Answer {
+        Answer { items, status, handle, ignored_parameters: None, ended: false, over }
+    }
+
+    /// The next step; `None` once the answer is complete. Cancelling it loses nothing.
+    ///
+    /// # Errors
+    /// Why the answer is not complete and never will be. An error that the server reports is a
+    /// step before it.
+    pub async fn next(&mut self) -> Result<Option<Step>, ClientError> {
+        if self.ended {
+            return Ok(None);
+        }
+        match self.items.recv().await {
+            Some(AnswerItem::Step(step)) => Ok(Some(step)),
+            Some(AnswerItem::End(end)) => {
+                self.ended = true;
+                end.map(|()| None)
+            }
+            None => {
+                self.ended = true;
+                Err(ClientError::Broken("the answer's task has ended".into()))
+            }
+        }
+    }
+
+    /// What names the answer, for a resume elsewhere.
+    pub fn handle(&self) -> AnswerHandle {
+        self.handle
+    }
+
+    /// Names of the request's parameters that the server ignored, if it reports any.
+    pub fn ignored_parameters(&self) -> Option<&str> {
+        self.ignored_parameters.as_deref()
+    }
+
+    /// The same with the names of the parameters that the server ignored.
+    pub(crate) fn with_ignored_parameters(self, names: Option<String>) -> Answer {
+        Answer { ignored_parameters: names, ..self }
+    }
+
+    /// The transport that the answer uses now.
+    pub fn transport(&self) -> Transport {
+        match self.status.by_http.load(Ordering::Relaxed) {
+            0 => Transport::Quic,
+            _ => Transport::Http,
+        }
+    }
+
+    /// How often it went on over a new path.
+    pub fn resumes(&self) -> u32 {
+        self.status.resumes.load(Ordering::Relaxed)
+    }
+
+    /// Cancels the answer and waits until the server knows (some seconds at most).
+    /// Dropping the answer does the same in the background.
+    pub async fn cancel(mut self) {
+        self.items.close();
+        // Nothing is ever sent: the channel closes with the task.
+        let _ = (&mut self.over).await;
+    }
+
+    /// Leaves the answer without cancelling it: the server goes on generating for its grace
+    /// period, so that the answer can be resumed.
+    pub fn leave(self) {
+        self.status.keep.store(true, Ordering::Relaxed);
+    }
+}

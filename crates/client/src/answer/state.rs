@@ -1,0 +1,78 @@
+//! What is known of an answer whatever path it comes on, and the way to its reader.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use loquent_proto::{AnswerHandle, Delta, Receiver};
+use tokio::sync::mpsc;
+
+use super::reader::{AnswerItem, AnswerStatus};
+use super::step::{Content, Step};
+use crate::ClientError;
+use crate::connections::Connections;
+
+/// How the time on one path ended.
+pub(super) enum PathOutcome {
+    /// The answer is complete.
+    Complete,
+    /// It never will be.
+    Failed(ClientError),
+    /// The path is gone, the answer perhaps not.
+    Lost(ClientError),
+    /// QUIC has come up: go on there.
+    Upgrade,
+    /// The reader wants no more.
+    Cancelled,
+}
+
+impl PathOutcome {
+    /// The path is gone, for this reason.
+    pub(super) fn lost(why: &str) -> Self {
+        Self::Lost(ClientError::Broken(why.to_owned()))
+    }
+}
+
+/// An answer under way, without its path.
+pub(super) struct AnswerState {
+    pub(super) connections: Connections,
+    pub(super) handle: AnswerHandle,
+    pub(super) items: mpsc::Sender<AnswerItem>,
+    pub(super) status: Arc<AnswerStatus>,
+    /// For the reader, in order; nothing is read from the network before it is empty.
+    pub(super) waiting: VecDeque<AnswerItem>,
+    /// Offset from which a chunk writer can go on: after the last step handed over that
+    /// is a chunk by itself.
+    pub(super) cursor: u64,
+    /// Steps up to here were handed out before.
+    pub(super) seen_until: u64,
+    /// The receiver of earlier QUIC connections, which has what arrived on them.
+    pub(super) receiver: Option<Receiver>,
+    /// The message of the log's last record, if that was an error.
+    pub(super) server_error: Option<String>,
+}
+
+impl AnswerState {
+    /// Hands an item to the reader, or keeps it until there is room.
+    pub(super) fn deliver(&mut self, item: AnswerItem) {
+        if !self.waiting.is_empty() {
+            self.waiting.push_back(item);
+            return;
+        }
+        match self.items.try_send(item) {
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
+            Err(mpsc::error::TrySendError::Full(item)) => self.waiting.push_back(item),
+        }
+    }
+
+    /// Hands a record over that ends at log `offset`.
+    pub(super) fn deliver_record(&mut self, offset: u64, delta: Delta) {
+        let seen = offset <= self.seen_until;
+        // Log probabilities belong to the chunk of the text after them (S-6.2), so a chunk
+        // writer cannot go on between the two.
+        if !matches!(delta, Delta::Logprobs { .. }) {
+            self.cursor = self.cursor.max(offset);
+        }
+        let content = Content::Record(delta);
+        self.deliver(AnswerItem::Step(Step { offset, seen, content }));
+    }
+}
