@@ -1,8 +1,8 @@
 //! Channels: when a link loses what is sent over it.
 //!
-//! A [`Channel`] is the description that a plan holds. [`LossSchedule`] is one session's builder of it:
-//! a timeline of loss probabilities laid down before anything is sent, so that the TCP model,
-//! Eloquent, our sender and the oracle all live through the same one.
+//! A [`Channel`] is the description in a plan. A [`LossSchedule`] is one session's draw from it: a
+//! timeline of loss probabilities that is fixed before anything is sent, so that the TCP model,
+//! Eloquent, Loquent's sender and the oracle all meet the same losses.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,8 @@ pub enum Channel {
     /// Nothing is lost.
     Clean,
     /// Two states of a fixed length (paper, section 4.2). The paper's `p` and `q` are used as the
-    /// probabilities to *stay*: only so do its "15 % loss" and "200 ms of every 1200 ms" come out.
+    /// probabilities to *stay*, because only then do its "15 % loss" and "200 ms of every 1200 ms"
+    /// come out.
     Markov {
         /// Probability that a good state is followed by a good one.
         stay_good: f64,
@@ -58,8 +59,8 @@ pub enum Channel {
         #[serde(default)]
         residual_loss: f64,
     },
-    /// A recorded builder: loss probability from each time on, repeated when it ends. Each session
-    /// enters it at a point of its own.
+    /// A recording: the loss probability from each time on, repeated when it ends. Each session
+    /// starts at its own point in it.
     Trace {
         /// (start in ms, loss probability) in rising order, the first at 0.
         steps: Vec<(f64, f64)>,
@@ -77,7 +78,7 @@ fn default_state_ms() -> f64 {
 }
 
 impl Channel {
-    /// Names the first parameter that makes no sense, if there is one.
+    /// Describes the first parameter that is out of range, if there is one.
     pub fn fault(&self) -> Option<String> {
         let probability = |name: &str, p: f64| {
             (!(0.0..=1.0).contains(&p)).then(|| format!("{name} = {p} is not a probability"))
@@ -120,7 +121,7 @@ fn trace_fault(steps: &[(f64, f64)], length_ms: f64) -> Option<String> {
         .then(|| "trace steps must rise from 0 to below length_ms, losses in 0..=1".to_owned())
 }
 
-/// One session's builder of a channel.
+/// One session's losses on a channel, over time.
 #[derive(Debug, Clone)]
 pub struct LossSchedule {
     /// (start in µs, loss probability), rising, the first at 0.
@@ -129,13 +130,15 @@ pub struct LossSchedule {
     draws: Draws,
 }
 
-/// Packets within one slot draw one after another; so do two schemes that both send one packet.
+/// A packet's fate is drawn by its slot and its place in the slot, so that two schemes that send one
+/// packet each at about the same time share its fate. Chosen by hand: longer slots would tie
+/// packets together that a real path treats independently.
 const SLOT_US: u64 = 1_000;
 /// More packets than this in one slot share the last draw.
 const DRAWS_PER_SLOT: u64 = 64;
 
 impl LossSchedule {
-    /// Lays down the builder of `channel` under `seed` for `length_us`; it repeats after that.
+    /// Draws the losses of `channel` under `seed` for `length_us`, after which they repeat.
     pub fn new(channel: &Channel, seed: u64, length_us: u64) -> Self {
         let mut stream = Draws::new(seed, "weather").stream();
         let mut builder =
@@ -151,8 +154,8 @@ impl LossSchedule {
         self.steps[next - 1].1
     }
 
-    /// Whether the `nth` packet (from 0) sent in this slot gets through. `direction` separates the two
-    /// directions: they share the state of the air but not the fate of a packet.
+    /// Whether the `nth` packet (from 0) sent in this slot gets through. The two directions share
+    /// the channel's state, but each packet has its own fate.
     pub fn delivers(&self, now_us: u64, nth: u64, direction: Direction) -> bool {
         let loss = self.loss(now_us);
         let index =
@@ -161,7 +164,7 @@ impl LossSchedule {
     }
 }
 
-/// The slot of a send time, see [`LossSchedule::delivers`].
+/// The slot of a send time, as [`LossSchedule::delivers`] counts packets.
 pub fn slot(now_us: u64) -> u64 {
     now_us / SLOT_US
 }
@@ -175,7 +178,7 @@ pub enum Direction {
     Up = 1,
 }
 
-/// A timeline under construction.
+/// A schedule while its steps are being drawn.
 struct ScheduleBuilder {
     steps: Vec<(u64, f64)>,
     at_ms: f64,
@@ -212,7 +215,8 @@ impl ScheduleBuilder {
     fn markov(&mut self, stay: (f64, f64), loss: f64, state_ms: f64, stream: &mut DrawSequence) {
         let (leave_good, leave_lossy) = (1.0 - stay.0, 1.0 - stay.1);
         let mut lossy = stream.chance(leave_good / (leave_good + leave_lossy).max(1e-9));
-        // Nothing aligns the air with a generator: the session begins somewhere in a state.
+        // A channel's states are not aligned with the generator's tokens, so the session begins at
+        // a random point of the first state.
         self.push(state_ms * stream.unit(), if lossy { loss } else { 0.0 });
         while self.at_ms < self.length_ms {
             lossy ^= stream.chance(if lossy { leave_lossy } else { leave_good });
@@ -238,6 +242,7 @@ impl ScheduleBuilder {
         let start_us = (self.at_ms * 1e3).round() as u64;
         self.at_ms += for_ms;
         match self.steps.last_mut() {
+            // Equal neighbours become one step: most lookups then search a short list.
             Some(last) if last.1 == loss => {}
             Some(last) if last.0 == start_us => last.1 = loss,
             _ => self.steps.push((start_us, loss)),

@@ -1,9 +1,9 @@
-//! Checkers: what must hold in every session, whatever the schedule.
+//! Checkers: what must hold in every session, whatever is lost.
 
 use crate::scheme::{Budget, DeliveryProgress};
 use crate::world::{AFTERMATH_US, SessionTrace};
 
-/// A broken promise.
+/// A guarantee that a session broke.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// Something was shown that is not a prefix of what was generated.
@@ -12,15 +12,15 @@ pub enum Violation {
     /// The session ended neither complete nor suspended.
     #[error("the sender was still active {0} s after the last token")]
     StillActive(u64),
-    /// The sender says complete, the receiver has not shown the end.
+    /// The sender reports completion, but the receiver has not shown the end.
     #[error("the sender is complete but only {shown} of {generated} tokens were shown")]
     FalseEnd {
-        /// Tokens shown.
+        /// Tokens that the reader saw.
         shown: usize,
-        /// Tokens generated.
+        /// Tokens that the answer has.
         generated: usize,
     },
-    /// More was repeated than the budget allows.
+    /// The sender repeated more than its budget allows.
     #[error("{sent} bytes of repetitions were sent where {allowed} are allowed")]
     OverBudget {
         /// Bytes sent, headers included.
@@ -30,7 +30,7 @@ pub enum Violation {
     },
 }
 
-/// Names every promise that `trace` breaks.
+/// Lists every guarantee that `trace` breaks.
 pub fn violations(trace: &SessionTrace, budget: Option<Budget>) -> Vec<Violation> {
     let mut found = Vec::new();
     if !trace.prefix_holds {

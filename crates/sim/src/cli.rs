@@ -12,30 +12,30 @@ use crate::report::{replay, run_plan};
 use crate::study::ProgressReport;
 use crate::trace;
 
-/// Runs a plan in virtual time and reports stalls, delays and bytes.
+/// Run a plan in virtual time and report stalls, delays and bytes
 #[derive(Debug, Clone, clap::Args)]
 pub struct SimArgs {
-    /// The plan: a TOML file, or the name of one that comes with the program.
+    /// Plan to run: a TOML file, or the name of a built-in plan
     plan: String,
-    /// Sessions of each case and scheme instead of the plan's.
-    #[arg(long)]
+    /// Number of sessions of each case and scheme [default: the plan's]
+    #[arg(long, value_name = "N")]
     sessions: Option<u32>,
-    /// Seed instead of the plan's.
-    #[arg(long)]
+    /// Random seed [default: the plan's]
+    #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Replays only this session, from 0, and tells its course.
+    /// Replay only session N, counted from 0, and describe it
     #[arg(long, value_name = "N")]
     replay: Option<u32>,
-    /// Threads to compute on; their number does not change the result.
-    #[arg(long, default_value_t = default_threads())]
+    /// Number of threads; it does not change the result
+    #[arg(long, value_name = "N", default_value_t = default_threads())]
     threads: usize,
-    /// Prints JSON instead of the table.
+    /// Print JSON instead of the table
     #[arg(long)]
     json: bool,
-    /// Writes one line for each session to this file.
+    /// Write one CSV line per session to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Writes the plan's plots into this folder.
+    /// Write the plan's figures into this folder
     #[arg(long, value_name = "FOLDER")]
     svg: Option<PathBuf>,
 }
@@ -45,8 +45,11 @@ fn default_threads() -> usize {
 }
 
 impl SimArgs {
-    /// Runs the plan. Fails if it cannot be read, if one of its claims does not hold, or if a
-    /// session broke a promise.
+    /// Runs the plan and prints or writes the results.
+    ///
+    /// # Errors
+    /// If the plan cannot be read, a file cannot be written, one of the plan's claims does not
+    /// hold, or a session broke a guarantee.
     pub fn run(self) -> anyhow::Result<()> {
         let mut plan = read_plan(&self.plan)?;
         plan.sessions = self.sessions.unwrap_or(plan.sessions);
@@ -76,33 +79,36 @@ impl SimArgs {
             }
         }
         if !report.good() {
-            bail!("a claim of the plan does not hold, or a session broke a promise");
+            bail!("a claim of the plan does not hold, or a session broke a guarantee; see the table above");
         }
         Ok(())
     }
 }
 
-/// Reads a capture of a token stream over TCP: losses, arrivals, stalls.
+/// Read losses, arrivals and stalls from a packet capture of a token stream over TCP
 #[derive(Debug, Clone, clap::Args)]
 pub struct TraceArgs {
-    /// The capture, pcap or pcapng.
+    /// Capture file, pcap or pcapng
     capture: PathBuf,
-    /// The server's port; the stream that carries most data if absent.
+    /// Server's TCP port [default: that of the stream with the most data]
     #[arg(long)]
     port: Option<u16>,
-    /// Prints JSON instead of the table: every packet and every token.
+    /// Print JSON instead of the table, with every packet and every token
     #[arg(long, conflicts_with = "case")]
     json: bool,
-    /// Prints a case of this name for a plan: the capture's losses as a channel.
+    /// Print a plan's case of this name, with the capture's losses as its channel
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    /// Round-trip time of that case in ms.
-    #[arg(long, default_value_t = 400.0)]
+    /// Round-trip time of that case
+    #[arg(long, value_name = "MS", default_value_t = 400.0)]
     rtt_ms: f64,
 }
 
 impl TraceArgs {
-    /// Reads the capture and prints what it says.
+    /// Reads the capture and prints its losses and gaps.
+    ///
+    /// # Errors
+    /// If the capture cannot be read or has no TCP stream that carries data.
     pub fn run(self) -> anyhow::Result<()> {
         let trace = trace::read(&self.capture, self.port)?;
         match self.case {

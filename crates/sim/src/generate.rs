@@ -28,7 +28,7 @@ pub enum Generator {
 }
 
 impl Generator {
-    /// Names the first parameter that makes no sense, if there is one.
+    /// Describes the first parameter that is out of range, if there is one.
     pub fn fault(&self) -> Option<String> {
         let rate = |rate: f64| {
             (!(0.1..=2_000.0).contains(&rate))
@@ -80,8 +80,8 @@ impl Generator {
     }
 }
 
-/// The text of the `index`th token of a session: a short word, different for each index, so that a
-/// lost, doubled or exchanged token cannot go unnoticed.
+/// The text of the `index`th token of a session: a short word, different for each index, so that the
+/// checkers notice a lost, doubled or swapped token.
 pub fn token_text(seed: u64, index: usize, text: &mut Vec<u8>) {
     let bits = Draws::new(seed, "text").bits(index as u64);
     let letters = 2 + (bits & 3) as usize;

@@ -1,7 +1,7 @@
 //! A virtual-time world that measures delivery schemes over lossy links.
 //!
-//! Nothing here waits: a session of 30 seconds takes about a millisecond. Every scheme meets the
-//! same schedule, decided by the seed alone, so differences between schemes are theirs.
+//! Time is virtual: a session of 30 seconds takes about a millisecond. Every scheme meets the same
+//! losses, which the seed alone decides, so a difference between schemes is due to the schemes.
 
 pub mod campaign;
 pub mod channel;

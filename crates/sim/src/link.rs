@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::channel::{Channel, Direction, LossSchedule, slot};
 use crate::rng::Draws;
 
-/// Bytes of headers per packet on the wire (IP, UDP, QUIC and its tag): measuring.md counts 60.
+/// Bytes of headers per packet on the wire: IPv4 20, UDP 8, QUIC's short header with an 8-byte
+/// connection ID and its authentication tag about 32. Every scheme is charged the same.
 pub const HEADER_BYTES: usize = 60;
 
 /// A link as written in a plan.
@@ -17,16 +18,16 @@ pub struct Link {
     /// When packets are lost.
     #[serde(default = "clean")]
     pub channel: Channel,
-    /// What becomes of acknowledgements.
+    /// Whether acknowledgements are lost like data.
     #[serde(default)]
     pub acks: AckPath,
     /// Rate of each direction in kbit/s; unlimited if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_kbps: Option<f64>,
-    /// Bytes that wait in front of a rate limit before the tail is dropped.
+    /// Queue in front of the rate limit, in bytes; packets beyond it are dropped.
     #[serde(default = "default_queue_bytes")]
     pub queue_bytes: u64,
-    /// Longest additional delay of a packet in ms, uniform; above the packet spacing it reorders.
+    /// Maximum extra delay of a packet in ms, uniform; above the packets' spacing it reorders.
     #[serde(default)]
     pub jitter_ms: f64,
     /// Probability that a packet arrives twice.
@@ -36,7 +37,7 @@ pub struct Link {
     #[serde(default)]
     pub corrupt: f64,
     /// Mean time between changes of the path in ms: what is in flight is lost and the delay is
-    /// drawn anew from half to twice of `rtt_ms`.
+    /// drawn again, from half to twice that of `rtt_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrate_every_ms: Option<f64>,
 }
@@ -45,7 +46,7 @@ pub struct Link {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AckPath {
-    /// It shares the state of the forward direction, each packet with a fate of its own.
+    /// It shares the channel's state with the forward direction, but each packet has its own fate.
     #[default]
     Lossy,
     /// Nothing is lost.
@@ -61,7 +62,7 @@ fn default_queue_bytes() -> u64 {
 }
 
 impl Link {
-    /// A link of this round-trip time that does nothing worse than its channel.
+    /// A link of this round-trip time that only loses packets, as its channel does.
     pub fn new(rtt_ms: f64, channel: Channel) -> Self {
         Self {
             rtt_ms,
@@ -76,7 +77,7 @@ impl Link {
         }
     }
 
-    /// Names the first parameter that makes no sense, if there is one.
+    /// Describes the first parameter that is out of range, if there is one.
     pub fn fault(&self) -> Option<String> {
         let outside = |name: &str, value: f64, low: f64, high: f64| {
             (!(low..=high).contains(&value))
@@ -98,16 +99,16 @@ impl Link {
 /// One packet's arrival at the far end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketArrival {
-    /// When.
+    /// Time of arrival in µs.
     pub at_us: u64,
-    /// If the bits were flipped on the way: which draw says how.
+    /// If bits were flipped on the way: the draw that decides which.
     pub corrupted: Option<u64>,
 }
 
-/// What became of one packet.
+/// The fate of one packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PacketFate {
-    /// None if it was lost; the second one if the network doubled it.
+    /// Both `None` if it was lost; the second is set if the network duplicated it.
     pub arrivals: [Option<PacketArrival>; 2],
 }
 
@@ -125,7 +126,7 @@ pub struct LinkState<'a> {
 #[derive(Debug, Default, Clone, Copy)]
 struct DirectionState {
     busy_until_us: u64,
-    /// The path whose queue that is: another path has one of its own.
+    /// The path whose queue this is: a new path starts with an empty one.
     epoch: usize,
     slot: u64,
     sent_in_slot: u64,
@@ -175,13 +176,13 @@ impl<'a> LinkState<'a> {
         self.migrations_us.get(self.epoch(now_us)).copied()
     }
 
-    /// Sends a packet of `payload_bytes` and says what becomes of it.
+    /// Sends a packet of `payload_bytes` and returns its fate.
     pub fn send(&mut self, now_us: u64, payload_bytes: usize, direction: Direction) -> PacketFate {
         let bytes = (payload_bytes + HEADER_BYTES) as u64;
         let nth = self.directions[direction as usize].count(now_us, bytes);
         let clean = direction == Direction::Up && self.link.acks == AckPath::Clean;
-        // A packet takes its place in the queue before the air decides over it: the bottleneck
-        // comes first on the way.
+        // A packet occupies the queue even if it is lost later: the bottleneck comes before the
+        // lossy part of the path.
         let Some(out_us) = self.queue(now_us, bytes, direction) else {
             return PacketFate::default();
         };

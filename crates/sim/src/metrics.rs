@@ -1,4 +1,4 @@
-//! What a session's course is worth to its reader.
+//! How smoothly a reader sees a session's tokens.
 //!
 //! All definitions are those of the paper (section 4.1) as far as it gives them: times are
 //! relative, gaps above 200 ms are stalls, tokens more than 400 ms after generation are late.
@@ -24,9 +24,9 @@ pub struct Smoothness {
     pub delay_ms: f64,
 }
 
-/// Judges display times `shown_us` (in order) against generation times. Tokens that were never
-/// shown are left out of the span and count as late. Nobody waits while the page is hidden, from
-/// and to `hidden_us`: that part of a gap does not count.
+/// Compares display times `shown_us` (in order) with generation times. Tokens that were never shown
+/// count as late, and the span ends before them. The part of a gap in which the page is hidden
+/// (`hidden_us`, from and to) does not count, since nobody waits then.
 pub fn smoothness(
     generated_us: &[u64],
     shown_us: &[u64],

@@ -10,9 +10,9 @@ use crate::link::Link;
 use crate::reader::ReaderBehaviour;
 use crate::scheme::Scheme;
 
-/// Sessions of one case and scheme at most.
+/// Maximum number of sessions of one case and scheme: beyond it memory, not time, is the limit.
 const MAX_SESSIONS: u32 = 1_000_000;
-/// Length of one session at most.
+/// Maximum length of a session in seconds.
 const MAX_SECONDS: f64 = 3_600.0;
 
 /// Why a plan cannot be run.
@@ -26,7 +26,7 @@ pub enum PlanError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// It is no plan.
+    /// It is not a valid plan.
     #[error("{path}: {source}")]
     Parse {
         /// The plan's path.
@@ -34,7 +34,7 @@ pub enum PlanError {
         /// Where and what.
         source: Box<toml::de::Error>,
     },
-    /// Its parts make no sense.
+    /// Its parts contradict each other or are out of range.
     #[error("{0}")]
     Senseless(String),
 }
@@ -48,26 +48,26 @@ pub struct Plan {
     /// What the study asks, for its reader.
     #[serde(default)]
     pub about: String,
-    /// Decides everything that is random.
+    /// Seed of everything random: losses, text, generation times.
     pub seed: u64,
-    /// Sessions of each case and scheme.
+    /// Number of sessions of each case and scheme.
     pub sessions: u32,
     /// Seconds of generation in each session.
     pub seconds: f64,
-    /// The generator of cases that name none.
+    /// The generator of the cases that do not name one.
     #[serde(default = "ten_per_second")]
     pub generator: Generator,
-    /// What is compared.
+    /// The delivery schemes to compare.
     pub scheme: Vec<SchemeEntry>,
-    /// Where it is compared.
+    /// The links and generators to compare them on.
     pub case: Vec<Case>,
-    /// Sets one scheme against the others.
+    /// The scheme to compare with each of the others.
     #[serde(default)]
     pub compare: Option<Compare>,
-    /// What the study shows; a run says whether it still does.
+    /// What the study shows; every run checks it.
     #[serde(default)]
     pub claim: Vec<Claim>,
-    /// What to draw.
+    /// The figures to draw.
     #[serde(default)]
     pub plot: Vec<Plot>,
 }
@@ -83,7 +83,7 @@ pub struct SchemeEntry {
     /// Its name in tables and plots; the scheme's own if absent.
     #[serde(default)]
     pub name: Option<String>,
-    /// How it sends.
+    /// How it sends tokens and repeats them.
     pub send: Scheme,
     /// How its client shows tokens.
     #[serde(default)]
@@ -110,10 +110,10 @@ pub struct Case {
     /// Its place on the x axis of a line plot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
-    /// The link.
+    /// The link between server and client.
     #[serde(default = "direct")]
     pub link: Link,
-    /// Draws link, generator and reader anew for each session instead.
+    /// Draw link, generator and reader at random for each session instead.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub random: bool,
     /// The generator, if it is not the plan's.
@@ -121,13 +121,13 @@ pub struct Case {
     pub generator: Option<Generator>,
 }
 
-/// Sets one scheme against the others.
+/// Compares one scheme with each of the others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compare {
     /// The scheme that is judged.
     pub subject: String,
-    /// By which figure.
+    /// The metric that is compared.
     pub metric: Metric,
 }
 
@@ -138,17 +138,17 @@ pub struct Claim {
     /// The case; every case if absent.
     #[serde(default)]
     pub case: Option<String>,
-    /// The scheme.
+    /// The scheme that the claim is about.
     pub of: String,
-    /// The figure is divided by this scheme's.
+    /// If set, the metric is divided by this scheme's.
     #[serde(default)]
     pub over: Option<String>,
-    /// Which figure.
+    /// The metric that the claim bounds.
     pub metric: Metric,
-    /// It is at least this.
+    /// Lower bound of the value, if any.
     #[serde(default)]
     pub at_least: Option<f64>,
-    /// It is at most this.
+    /// Upper bound of the value, if any.
     #[serde(default)]
     pub at_most: Option<f64>,
 }
@@ -171,7 +171,7 @@ pub enum Metric {
     HoldMs,
     /// Mean time from generation to display beyond half a round trip, in ms.
     AddedMs,
-    /// Copies of text sent beside the first.
+    /// Copies of each byte of text sent, beyond the first.
     Redundancy,
     /// Bytes sent to the client per second of generation in kB, headers included.
     WireKb,
@@ -182,7 +182,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// All of them, in the order of reports.
+    /// Every metric, in the order of the reports.
     pub const ALL: [Self; 11] = [
         Self::Full,
         Self::Excess,
@@ -321,6 +321,9 @@ pub enum LegendNames {
 
 impl Plan {
     /// Reads and checks the plan at `path`.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not a plan, or a part of it is out of range.
     pub fn read(path: &Path) -> Result<Self, PlanError> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -329,6 +332,9 @@ impl Plan {
     }
 
     /// Parses and checks the text of a plan; `name` is for messages.
+    ///
+    /// # Errors
+    /// If it is not a plan, or a part of it is out of range.
     pub fn parse(name: &str, text: &str) -> Result<Self, PlanError> {
         let plan: Self = toml::from_str(text).map_err(|source| PlanError::Parse {
             path: name.to_owned(),
@@ -345,7 +351,7 @@ impl Plan {
         case.generator.as_ref().unwrap_or(&self.generator)
     }
 
-    /// Names the first thing in it that makes no sense.
+    /// Describes the first part of it that is out of range or contradicts another.
     fn fault(&self) -> Option<String> {
         if !(1..=MAX_SESSIONS).contains(&self.sessions) {
             return Some(format!("sessions is not in 1..={MAX_SESSIONS}"));
@@ -389,8 +395,8 @@ impl Plan {
         let scheme = schemes.into_iter().find(|name| !labels.contains(name));
         let case = cases.into_iter().find(|name| !self.case.iter().any(|case| case.name == **name));
         scheme
-            .map(|name| format!("no scheme is called {name:?}"))
-            .or_else(|| case.map(|name| format!("no case is called {name:?}")))
+            .map(|name| format!("no scheme is called {name:?}; check its `name`, or the default name of its kind"))
+            .or_else(|| case.map(|name| format!("no case is called {name:?}; check the `name` of each case")))
     }
 }
 

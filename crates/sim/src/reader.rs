@@ -1,4 +1,4 @@
-//! The reader: how the client shows what it has, and whether anybody looks.
+//! The reader: how the client shows its tokens, and when its page is hidden.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub struct ReaderBehaviour {
     /// Text that the client holds back to show evenly, in ms.
     #[serde(default)]
     pub buffer_ms: f64,
-    /// The client shows at most so many tokens per second.
+    /// Maximum number of tokens that the client shows per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens_per_s: Option<u32>,
     /// The page is hidden from and to these seconds.
@@ -39,7 +39,7 @@ impl ReaderBehaviour {
         self.hidden_s.map(|(from, to)| ((from * 1e6) as u64, (to * 1e6) as u64))
     }
 
-    /// Names the first parameter that makes no sense, if there is one.
+    /// Describes the first parameter that is out of range, if there is one.
     pub fn fault(&self) -> Option<String> {
         let buffer = (!(0.0..=60_000.0).contains(&self.buffer_ms))
             .then(|| format!("buffer_ms = {} is not in 0..=60000", self.buffer_ms));

@@ -10,7 +10,7 @@ use crate::scheme::Scheme;
 use crate::study::{ProgressReport, Study, run, with_setting};
 use crate::world;
 
-/// A study with its plan: everything that can be said about it.
+/// A finished study with its plan.
 #[derive(Debug, Clone)]
 pub struct Report {
     plan: Plan,
@@ -22,7 +22,7 @@ pub fn run_plan(plan: &Plan, threads: usize, watch: &dyn ProgressReport) -> Repo
     Report { plan: plan.clone(), study: run(plan, threads, watch) }
 }
 
-/// What became of a claim of the plan.
+/// Whether a claim of the plan holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// The claim and the figure it was held against.
@@ -130,7 +130,7 @@ impl Report {
         }
     }
 
-    /// True if every claim holds and no session broke a promise.
+    /// True if every claim holds and no session broke a guarantee.
     pub fn good(&self) -> bool {
         self.study.findings.is_empty() && self.verdicts().iter().all(|verdict| verdict.holds)
     }

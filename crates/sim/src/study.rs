@@ -46,7 +46,7 @@ impl SessionMetrics {
     }
 }
 
-/// A session that broke a promise.
+/// A session that broke a guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The case's name.
@@ -55,7 +55,7 @@ pub struct Finding {
     pub scheme: String,
     /// The session's number in the plan.
     pub session: u32,
-    /// The promise.
+    /// The guarantee and how it was broken.
     pub violation: Violation,
 }
 
@@ -66,15 +66,15 @@ pub struct Study {
     outcomes: Vec<SessionMetrics>,
     schemes: usize,
     sessions: usize,
-    /// Broken promises in the order of the plan.
+    /// Broken guarantees, in the order of the plan.
     pub findings: Vec<Finding>,
     /// Virtual time simulated, in seconds.
     pub simulated_s: f64,
 }
 
-/// Told how far a study is.
+/// Receives the progress of a study.
 pub trait ProgressReport: Sync {
-    /// So many more sessions are done, which took so much virtual time.
+    /// `sessions` more sessions are done, of `simulated_s` seconds of virtual time together.
     fn advance(&self, sessions: u64, simulated_s: f64);
 }
 
@@ -83,7 +83,7 @@ impl ProgressReport for () {
 }
 
 /// The seed of a session. It depends on neither scheme nor case: cases that share a channel share
-/// its schedule, which makes their differences sharper.
+/// its losses, so that their difference has less variance.
 pub fn session_seed(plan: &Plan, session: u32) -> u64 {
     Draws::new(plan.seed, "session").bits(u64::from(session))
 }
@@ -199,7 +199,7 @@ impl Study {
     }
 
     /// The ratio of two schemes' means minus 1, with a 95 % interval by resampling sessions in
-    /// pairs: both schemes met the same schedule in each.
+    /// pairs: both schemes met the same losses in each.
     pub fn change(&self, case: usize, of: usize, over: usize, metric: Metric) -> Change {
         let values = |scheme| -> Vec<f64> {
             let cell = self.cell(case, scheme).iter();

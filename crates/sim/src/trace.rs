@@ -17,9 +17,9 @@ use crate::channel::Channel;
 use crate::metrics::STALL_MS;
 use crate::stats::percentile;
 
-/// Packets read from one capture at most.
+/// Maximum number of packets read from one capture.
 const MAX_PACKETS: usize = 5_000_000;
-/// Payload kept for counting events at most, in bytes.
+/// Maximum payload kept in memory to find events in, in bytes.
 const MAX_PAYLOAD: usize = 64 << 20;
 /// Largest block of a capture, in bytes.
 const READ_BUFFER: usize = 1 << 20;
@@ -35,22 +35,22 @@ pub enum TraceError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// It is neither pcap nor pcapng, or is damaged.
-    #[error("{path}: not a capture that can be read: {reason}")]
+    /// The file is neither pcap nor pcapng, or is damaged.
+    #[error("{path}: not a readable pcap or pcapng capture: {reason}")]
     Format {
         /// The capture's path.
         path: String,
         /// What the parser said.
         reason: String,
     },
-    /// It holds more packets than are read.
-    #[error("{path}: more than {MAX_PACKETS} packets")]
+    /// It holds more packets than the limit.
+    #[error("{path}: more than {MAX_PACKETS} packets; cut the capture with editcap")]
     TooLong {
         /// The capture's path.
         path: String,
     },
     /// No TCP stream in it carries data.
-    #[error("{path}: no TCP stream that carries data{}", filter(*port))]
+    #[error("{path}: no TCP stream carries data{}; check the capture's filter or --port", filter(*port))]
     NoStream {
         /// The capture's path.
         path: String,
@@ -76,7 +76,7 @@ struct TcpSegment {
 /// A sender's end of a connection: address and port, then the receiver's.
 type Flow = (IpAddr, u16, IpAddr, u16);
 
-/// Where a capture was taken, as far as it tells.
+/// Where a capture was taken, inferred from its retransmissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
@@ -121,7 +121,7 @@ pub struct Gaps {
     pub stall_ratio: f64,
 }
 
-/// What a capture says about a stream.
+/// The losses and arrivals of a captured stream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trace {
     /// Sender and receiver.
@@ -144,6 +144,9 @@ pub struct Trace {
 
 /// Reads the stream that carries most data in the capture at `path`, from server port `port` if
 /// one is given.
+///
+/// # Errors
+/// If the capture cannot be read, is too long, or no TCP stream in it carries data.
 pub fn read(path: &Path, port: Option<u16>) -> Result<Trace, TraceError> {
     let name = path.display().to_string();
     let file = std::fs::File::open(path)
@@ -251,7 +254,7 @@ impl CaptureReader {
             Linktype::NULL | Linktype::LOOP => SlicedPacket::from_ip(data.get(4..).unwrap_or(&[])),
             _ => SlicedPacket::from_ip(data),
         };
-        // What is not TCP over IP, or is cut within its headers, says nothing here.
+        // Packets that are not TCP over IP, or are cut within their headers, are skipped.
         let Ok(sliced) = sliced else { return };
         let (Some(net), Some(TransportSlice::Tcp(tcp))) = (&sliced.net, &sliced.transport) else {
             return;
@@ -296,7 +299,7 @@ struct Placed {
     payload: Vec<u8>,
 }
 
-/// Sequence numbers wrap; offsets are their distance from the lowest one near the first.
+/// Turns sequence numbers, which wrap at 2^32, into offsets from the stream's lowest one.
 fn place(segments: Vec<TcpSegment>) -> Vec<Placed> {
     let first = segments.first().map_or(0, |segment| segment.sequence);
     let mut expected: i64 = 0;
@@ -340,8 +343,8 @@ fn analyse(flow: Flow, segments: Vec<TcpSegment>) -> Trace {
     }
 }
 
-/// A sender repeats bytes that it has sent; at the receiver lost bytes were never seen before.
-/// Repetitions there come from lost acknowledgements, and are the fewer kind.
+/// At the sender, a retransmission repeats bytes of the capture. At the receiver it fills a hole,
+/// because the lost bytes never arrived; the few repetitions there come from lost acknowledgements.
 fn side(placed: &[Placed]) -> Side {
     let (mut head, mut holes, mut repeats) = (0, 0, 0);
     let mut seen = Ranges::default();
@@ -388,7 +391,7 @@ fn ms_since(start_us: u64, at_us: u64) -> f64 {
     at_us.saturating_sub(start_us) as f64 / 1e3
 }
 
-/// First transmissions are what is new; they were lost if their bytes were sent again.
+/// At the sender, bytes that are new are a first transmission, which was lost if they were sent again.
 fn at_sender(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
     let mut packets: Vec<PacketRecord> = Vec::new();
     let mut retransmissions = 0;

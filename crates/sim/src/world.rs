@@ -13,7 +13,7 @@ use crate::scheme::{DeliveryProgress, Ends, ReceiverEnd, Scheme, SenderEnd};
 /// A session runs at most this long after its last token. Every sender has to stop before.
 pub const AFTERMATH_US: u64 = 120_000_000;
 
-/// What a session needs beside a scheme.
+/// What a session needs in addition to a scheme.
 #[derive(Debug, Clone)]
 pub struct Setting<'a> {
     /// The link.
@@ -24,11 +24,11 @@ pub struct Setting<'a> {
     pub reader: ReaderBehaviour,
     /// How long tokens are generated, in µs.
     pub length_us: u64,
-    /// Decides schedule, mishaps, rhythm and text. The scheme has no part in it.
+    /// Seed of losses, mishaps, generation times and text. It does not depend on the scheme.
     pub seed: u64,
 }
 
-/// The trace of one session.
+/// Everything recorded about one session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionTrace {
     /// Generation time of each token in µs.
@@ -43,13 +43,13 @@ pub struct SessionTrace {
     pub ack_bytes: u64,
     /// Packets sent to the client.
     pub packets: u64,
-    /// Copies of the answer's bytes sent beside the first.
+    /// Copies of each of the answer's bytes sent, beyond the first.
     pub redundancy: f64,
     /// Bytes of packets without new text, headers included, for schemes that bound them.
     pub repeated_bytes: u64,
     /// When the last event happened, in µs.
     pub ended_us: u64,
-    /// True if the session was cut off at its horizon with something left to do.
+    /// True if the session reached its horizon with something left to do.
     pub cut_off: bool,
     /// How the sender ended.
     pub progress: DeliveryProgress,
@@ -64,8 +64,8 @@ pub fn run(scheme: &Scheme, setting: &Setting<'_>) -> SessionTrace {
     run_at(scheme, setting, setting.generator.times_us(setting.seed, setting.length_us))
 }
 
-/// The same for tokens that are generated at these times, in µs and ascending: of a measurement
-/// that is to be compared. Its tokens do not come at the moments at which the schedule changes.
+/// Like [`run`], with tokens generated at the given times, in µs and ascending. For comparison with
+/// a measurement, whose tokens do not come at the moments at which the losses change.
 pub fn run_at(scheme: &Scheme, setting: &Setting<'_>, generated_us: Vec<u64>) -> SessionTrace {
     let horizon_us = setting.length_us.max(generated_us.last().map_or(0, |last| last + 1));
     let horizon_us = horizon_us + AFTERMATH_US;
@@ -80,7 +80,7 @@ pub fn run_at(scheme: &Scheme, setting: &Setting<'_>, generated_us: Vec<u64>) ->
 }
 
 /// The bound for a sender of one packet every X ms: each token is shown at the first opportunity
-/// of the grid that the schedule lets through.
+/// of the grid at which a packet gets through.
 fn oracle(
     scheme: &Scheme,
     setting: &Setting<'_>,
@@ -118,8 +118,8 @@ fn oracle(
     }
 }
 
-/// What waits for its time. The order of the variants is the order at the same time: what arrives
-/// is known to an end before it decides.
+/// A packet on its way. The variants are in the order in which packets that arrive at the same time
+/// are handled: both before either end decides what to send.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ArrivingPacket {
     ToSender(Vec<u8>),
@@ -134,14 +134,14 @@ struct SessionRun<'a> {
     sender: Box<dyn SenderEnd>,
     receiver: Box<dyn ReceiverEnd>,
     answer: Transcript,
-    /// Times at which the page is hidden and seen again, the next one last.
+    /// Times at which the page becomes hidden or visible, the next one last.
     turns_us: Vec<(u64, bool)>,
     next_migration_us: Option<u64>,
     migrations: u64,
     packet: Vec<u8>,
 }
 
-/// The text, its times, and how much of it is shown.
+/// The answer's text, when its tokens were generated, and how much of it is shown.
 struct Transcript {
     text: Vec<u8>,
     /// End of each token in `text`.

@@ -1,8 +1,8 @@
 //! A model of QUIC's congestion control around a scheme's two ends.
 //!
 //! Packets get numbers, the far end acknowledges them as QUIC does, and the near end holds packets
-//! back while the window is full. It shows what becomes of a thin lossy stream behind a
-//! controller that takes every loss for congestion (RFC 9002, sections 6 and 7).
+//! back while the window is full. It shows how a thin lossy stream fares behind a controller that
+//! takes every loss for congestion (RFC 9002, sections 6 and 7).
 
 use std::collections::VecDeque;
 
@@ -13,17 +13,18 @@ use super::{DeliveryProgress, ReceiverEnd, SenderEnd, Volume};
 /// Datagrams are admitted in units of a full packet, as quinn does.
 const MTU_BYTES: f64 = 1_200.0;
 const MAX_ACK_DELAY_US: u64 = 25_000;
-/// QUIC backs off without end and closes an idle connection; a client would then dial anew.
+/// QUIC backs off without a limit until the connection idles out; a client would then reconnect,
+/// which this model leaves out by a limit on the back-off.
 const MAX_PROBE_WAIT_US: f64 = 5e6;
 const PACKET_THRESHOLD: u32 = 3;
 /// Bytes of the QUIC ACK that goes before the payload: largest number and a bitmap.
 const ACK_BYTES: usize = 12;
 
-/// Which controller.
+/// A congestion controller as written in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Congestion {
-    /// How the window moves.
+    /// The control law of the window.
     pub control: CongestionControl,
     /// It never falls below this, in bytes; RFC 9002 says two packets.
     #[serde(default = "two_packets")]
@@ -34,7 +35,7 @@ fn two_packets() -> f64 {
     2.0 * MTU_BYTES
 }
 
-/// How a window moves.
+/// The control law of a congestion window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CongestionControl {
@@ -44,14 +45,14 @@ pub enum CongestionControl {
     Cubic,
 }
 
-/// A congestion window.
+/// A congestion window and what its control law remembers.
 #[derive(Debug)]
 struct CongestionWindow {
     congestion: Congestion,
     bytes: f64,
     threshold: f64,
     recovery_since_us: u64,
-    /// CongestionWindow before the last loss, and when growth began after it (CUBIC).
+    /// The window before the last loss, and when growth began after it (CUBIC).
     peak: f64,
     epoch_us: u64,
 }
@@ -120,7 +121,7 @@ struct InFlight {
     bytes: f64,
 }
 
-/// The sending end.
+/// The server's end: holds packets back while the window is full.
 pub struct CongestedSender {
     inner: Box<dyn SenderEnd>,
     window: CongestionWindow,
@@ -129,7 +130,7 @@ pub struct CongestedSender {
     srtt_us: f64,
     var_us: f64,
     probes: u32,
-    /// A probe may leave whatever the window says.
+    /// A probe may be sent although the window is full.
     probe_due: bool,
     last_sent_us: u64,
 }

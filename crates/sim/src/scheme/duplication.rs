@@ -12,7 +12,7 @@ struct Waiting {
     resend_us: u64,
 }
 
-/// The sending end.
+/// The server's end: sends each packet several times at once.
 #[derive(Debug)]
 pub struct DuplicationSender {
     copies: u32,

@@ -1,8 +1,8 @@
-//! Eloquent, Algorithm 1 of the paper: unacknowledged tokens travel beside the new one.
+//! Eloquent, Algorithm 1 of the paper: each packet carries the new token and unacknowledged ones.
 //!
-//! The algorithm is followed as it is meant. Where its letter fails, this is done instead:
+//! The algorithm is implemented as intended. Where its text as written fails, it differs:
 //!
-//! - A wake by the timer has no new token; the letter would send the previous one again. Here
+//! - A wake by the timer has no new token; as written, it sends the previous one again. Here
 //!   such a packet holds unacknowledged tokens only.
 //! - The first size test leaves out the new token; here it counts.
 //! - The loop over `unacked` runs one past its end; here it does not.
@@ -17,7 +17,7 @@ use super::ending::FinishMark;
 use super::packet::{self, Token};
 use super::{DeliveryProgress, SenderEnd, Volume};
 
-/// The sending end.
+/// The server's end: sends the new token with unacknowledged ones.
 #[derive(Debug)]
 pub struct EloquentSender {
     max_tokens: usize,

@@ -1,7 +1,7 @@
-//! Loquent's own scheme: the `Sender` and `Receiver` of `proto` that the server and the clients ship.
+//! Loquent's own scheme: the `Sender` and `Receiver` of `proto`, which server and clients ship.
 //!
-//! Only the driver is played here: records go in and out, and a client that hears nothing, or
-//! whose path has changed, asks to go on as another stream (spec, D-6).
+//! Only their driver is simulated here. A client that receives nothing for a while, or whose path has
+//! changed, resumes the answer as a new stream (spec, D-6).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use super::{Budget, DeliveryProgress, ReceiverEnd, SenderEnd, Volume};
 use crate::link::HEADER_BYTES;
 use crate::reader::ReaderBehaviour;
 
-/// Departures from the shipped parameters, for studies of them.
+/// Differences from the shipped parameters, to study them.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tuning {
@@ -77,14 +77,14 @@ impl Tuning {
         config
     }
 
-    /// What packets without new text may cost.
+    /// How much the sender may spend on packets without new text.
     pub fn budget(&self) -> Budget {
         let config = self.config();
         Budget { burst_bytes: config.bucket_depth_bytes, bytes_per_s: config.bucket_bytes_per_s }
     }
 }
 
-/// Log offset after each token: known to both ends only for the sake of measuring.
+/// Log offset after each token. Both ends share it for the measurement alone.
 type TokenEnds = Rc<RefCell<Vec<u64>>>;
 
 /// Both ends of a stream whose handshake has measured `rtt_us`. `checked` frames carry checksums,
@@ -167,7 +167,7 @@ impl SenderEnd for LoquentSender {
                     self.streams = resume.stream;
                 }
             }
-            // Errors are the link's fault here, and have no effect by contract.
+            // A packet that the link corrupted is an error without effect (spec, D-5).
             _ => drop(self.inner.handle_datagram(Micros(now_us), packet)),
         }
     }
@@ -194,7 +194,8 @@ impl SenderEnd for LoquentSender {
     fn progress(&self) -> DeliveryProgress {
         match self.inner.state() {
             SenderState::Active if self.inner.cumulative() == self.inner.log().head() => {
-                // Nothing generated is missing; between tokens this is no reason to run.
+                // Everything generated so far has arrived; the answer is complete only if no more
+                // will be generated.
                 match self.inner.log().is_ended() {
                     true => DeliveryProgress::Complete,
                     false => DeliveryProgress::Active,
@@ -215,7 +216,7 @@ impl SenderEnd for LoquentSender {
     }
 }
 
-/// The client asks again after so long if a resume brought nothing.
+/// How long the client waits for the effect of a resume before it repeats it.
 const RESUME_RETRY_US: u64 = 1_000_000;
 
 /// The shipped receiver, driven.
@@ -255,7 +256,7 @@ impl LoquentReceiver {
 
 impl ReceiverEnd for LoquentReceiver {
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]) {
-        // Errors are the link's fault here, and have no effect by contract.
+        // A packet that the link corrupted is an error without effect (spec, D-5).
         if self.inner.handle_datagram(Micros(now_us), packet).is_ok() {
             self.resume_at = None;
         }

@@ -16,21 +16,21 @@ mod loquent;
 mod packet;
 mod tcp;
 
-/// The longest a baseline keeps trying to get an answer through, in µs after its last token.
+/// How long a baseline keeps trying after the answer's last token, in µs.
 pub const GIVE_UP_US: u64 = 60_000_000;
 
-/// How far a sender is.
+/// Whether a sender still has something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryProgress {
     /// There is something left to send or to be acknowledged.
     Active,
-    /// The finish was acknowledged.
+    /// The end of the answer was acknowledged.
     Complete,
-    /// Given up for now; the receiver may resume.
+    /// The sender has stopped for now; the receiver may resume.
     Suspended,
 }
 
-/// The server's end.
+/// The server's end of a stream: a state machine that is told the time.
 pub trait SenderEnd {
     /// The next token was generated. `last` says that the answer ends with it.
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool);
@@ -38,13 +38,13 @@ pub trait SenderEnd {
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]);
     /// The time that `poll_timeout` asked for has come.
     fn handle_timeout(&mut self, now_us: u64);
-    /// Writes the next packet into the empty `packet`; false if there is none to send now.
+    /// Writes the next packet into the empty `packet`; false if there is nothing to send now.
     fn poll_transmit(&mut self, now_us: u64, packet: &mut Vec<u8>) -> bool;
     /// When to call `handle_timeout`.
     fn poll_timeout(&self) -> Option<u64>;
-    /// How far it is.
+    /// Whether it still has something to send or to wait for.
     fn progress(&self) -> DeliveryProgress;
-    /// How much it has sent.
+    /// Bytes of the answer, and bytes sent, so far.
     fn volume(&self) -> Volume;
     /// Bytes of packets without new text, headers included; for schemes that bound them.
     fn repeated_bytes(&self) -> u64 {
@@ -62,7 +62,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Copies beside the first: 0 if every byte was sent once.
+    /// Copies beyond the first: 0 if every byte was sent once.
     pub fn redundancy(self) -> f64 {
         self.sent as f64 / (self.once as f64).max(1.0) - 1.0
     }
@@ -77,17 +77,17 @@ pub struct Budget {
     pub bytes_per_s: u64,
 }
 
-/// The client's end.
+/// The client's end of a stream: a state machine that is told the time.
 pub trait ReceiverEnd {
     /// A packet of the other end arrived.
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]);
     /// The time that `poll_timeout` asked for has come.
     fn handle_timeout(&mut self, now_us: u64);
-    /// Writes the next packet into the empty `packet`; false if there is none to send now.
+    /// Writes the next packet into the empty `packet`; false if there is nothing to send now.
     fn poll_transmit(&mut self, now_us: u64, packet: &mut Vec<u8>) -> bool;
     /// When to call `handle_timeout`.
     fn poll_timeout(&self) -> Option<u64>;
-    /// The page is hidden from now on, or not any more.
+    /// The page became hidden or visible.
     fn handle_hidden(&mut self, now_us: u64, hidden: bool);
     /// The client has noticed that its path has changed.
     fn handle_new_path(&mut self, _now_us: u64) {}
@@ -105,7 +105,7 @@ pub trait ReceiverEnd {
 pub enum Scheme {
     /// Selective retransmission in the manner of TCP, one segment for each token.
     Tcp,
-    /// Each token sent so many times at once, and again after a fixed timeout.
+    /// Each token sent several times at once, and again after a fixed timeout.
     Duplication {
         /// Copies of each packet.
         copies: u32,
@@ -122,12 +122,13 @@ pub enum Scheme {
         #[serde(default = "default_resend_ms")]
         resend_ms: f64,
     },
-    /// Loquent's own: the code that ships.
+    /// Loquent's own scheme: the code that ships.
     Loquent {
-        /// Departures from the shipped parameters.
+        /// Differences from the shipped parameters.
         #[serde(default)]
         tuning: Tuning,
-        /// A model of QUIC's congestion control in front; none means the floor that we ship.
+        /// A model of QUIC's congestion control in front; without it, the window of the shipped
+        /// server, which never limits these streams.
         #[serde(default)]
         congestion: Option<Congestion>,
     },
@@ -163,7 +164,7 @@ impl Scheme {
         }
     }
 
-    /// Names the first parameter that makes no sense, if there is one.
+    /// Describes the first parameter that is out of range, if there is one.
     pub fn fault(&self) -> Option<String> {
         let bounded = |name: &str, value: f64, low: f64, high: f64| {
             (!(low..=high).contains(&value))
@@ -183,7 +184,7 @@ impl Scheme {
         }
     }
 
-    /// What its repetitions may cost at most, if it has promised a bound.
+    /// The bound on its repetitions, if it has one.
     pub fn budget(&self) -> Option<Budget> {
         match self {
             Self::Loquent { tuning, .. } => Some(tuning.budget()),
@@ -191,7 +192,7 @@ impl Scheme {
         }
     }
 
-    /// Its two ends; none for the oracle, which is computed and not simulated.
+    /// Its two ends; `None` for the oracle, which is computed and not simulated.
     pub fn ends(&self, link: &Link, reader: &ReaderBehaviour) -> Option<Ends> {
         let rtt_us = (link.rtt_ms * 1e3) as u64;
         let sender: Box<dyn SenderEnd> = match *self {

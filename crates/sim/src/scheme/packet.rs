@@ -2,7 +2,7 @@
 //!
 //! A data packet is a number (u32) and tokens, each an index (u32), a last-token flag, a length
 //! (u8) and its text. An acknowledgement repeats the number. The paper's Algorithm 2 acknowledges
-//! packets, and so do we: the sender remembers what each packet held.
+//! packets, and so does this one: the sender remembers what each packet held.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::reader::Shower;
 /// A token as it waits at the sender.
 #[derive(Debug, Clone)]
 pub struct Token {
-    /// Its place in the answer, from 0.
+    /// Its index in the answer, from 0.
     pub index: u32,
     /// True if the answer ends with it.
     pub last: bool,
@@ -56,8 +56,8 @@ fn take_token(bytes: &mut &[u8]) -> Option<Token> {
 
 /// Shows tokens in order and acknowledges every packet (paper, Algorithm 2).
 ///
-/// One departure: it goes on answering after the end of the answer. Leaving at once, as written,
-/// loses the last acknowledgement sooner or later, and the sender never stops.
+/// It differs in one point: it keeps acknowledging after the end of the answer. If it left at once, as
+/// written, the last acknowledgement would sometimes be lost, and the sender would never stop.
 #[derive(Debug)]
 pub struct TokenReceiver {
     /// Tokens that have arrived in order.

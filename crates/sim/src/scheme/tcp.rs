@@ -1,8 +1,8 @@
-//! Retransmission in the manner of TCP: what chat services use today.
+//! Retransmission as in TCP, which chat services use today.
 //!
 //! One segment for each token, selective acknowledgements, fast retransmit after three later
 //! acknowledgements, a retransmission timer of srtt + max(200 ms, 4 var) with back-off per
-//! segment. No congestion window: it is kinder to TCP than the kernel is.
+//! segment. It has no congestion window, so it is faster than a kernel's TCP (see RESULTS.md).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,7 +25,7 @@ struct SentSegment {
     later_acks: u32,
 }
 
-/// The sending end.
+/// The server's end: one segment for each token.
 #[derive(Debug)]
 pub struct TcpSender {
     unacked: BTreeMap<u32, SentSegment>,
