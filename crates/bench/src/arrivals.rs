@@ -21,7 +21,7 @@ pub enum Spacing {
     },
 }
 
-/// What decides when the next request is sent.
+/// The rule for when the next request is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pacing {
@@ -32,7 +32,7 @@ pub enum Pacing {
         /// The gap in seconds.
         interval_s: f64,
     },
-    /// At i × interval after the start, whatever happened before.
+    /// At i × interval after the start, even if earlier requests were late.
     Absolute {
         /// The gap in seconds.
         interval_s: f64,
@@ -47,7 +47,7 @@ pub enum Pacing {
 }
 
 impl Pacing {
-    /// The send times of `count` requests after the start, where they are fixed ahead.
+    /// The send times of `count` requests after the start, if the pacing fixes them in advance.
     /// Equal seeds give equal times.
     pub fn offsets(self, count: usize, seed: u64) -> Option<Vec<Duration>> {
         match self {
@@ -67,8 +67,8 @@ fn constant(count: usize, gap_s: f64) -> Vec<Duration> {
     (0..count).map(|i| Duration::from_secs_f64(i as f64 * gap_s)).collect()
 }
 
-/// The first request leaves at 0; gaps have the mean 1/rate and are scaled so that the
-/// whole takes exactly (count − 1)/rate, which keeps runs of different seeds comparable.
+/// The first request is sent at 0; the gaps have the mean 1/rate and are scaled so that the last one
+/// is sent at exactly (count − 1)/rate, which keeps runs of different seeds comparable.
 fn gamma(count: usize, rate_per_s: f64, shape: f64, seed: u64) -> Vec<Duration> {
     let gaps = Gamma::new(shape, 1.0 / (rate_per_s * shape)).expect("the plan checked both");
     let mut rng = SmallRng::seed_from_u64(seed);

@@ -1,4 +1,4 @@
-//! One run: sends every request when it is due and keeps what came back.
+//! One run: sends every request when it is due and records its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,9 +15,10 @@ use crate::arrivals::Pacing;
 use crate::record::{ChunkMark, RequestOutcome, RequestRecord, RequestRole};
 use crate::target::{ArrivalStream, FailureKind, RequestFailure, Target};
 
-/// Kernel receive buffer of slow readers: small, so that the server feels them soon.
+/// Kernel receive buffer of slow readers: small, so that the server's socket fills within seconds.
 const SLOW_READER_RECV_BUFFER_BYTES: u32 = 4096;
-/// Bytes of text per token that an answer may have before it is refused as hostile.
+/// Text bytes per token above which an answer is refused: a server that sends more is broken or
+/// hostile, and would fill this process's memory.
 const MAX_TEXT_BYTES_PER_TOKEN: usize = 256;
 /// The granularity of the runtime's timer; what remains is slept by a thread.
 const TIMER_GRANULARITY: Duration = Duration::from_millis(1);
@@ -27,7 +28,7 @@ const TIMER_GRANULARITY: Duration = Duration::from_millis(1);
 pub struct PlannedRequest {
     /// Why it is in the run.
     pub role: RequestRole,
-    /// What is asked.
+    /// The request body and its parameters.
     pub generate: Generate,
     /// Send time after the start, for requests outside the pacing.
     pub at: Duration,
@@ -40,13 +41,13 @@ pub struct PlannedRequest {
 pub struct RunPlan {
     /// The measured requests, sent by the pacing.
     pub measured: Vec<PlannedRequest>,
-    /// The others, each sent at its own time.
+    /// Slow readers, leavers and injected prompts, each sent at its own time.
     pub beside: Vec<PlannedRequest>,
     /// When the measured ones are sent.
     pub pacing: Pacing,
     /// Seed of random arrivals.
     pub seed: u64,
-    /// Most measured requests in flight.
+    /// Maximum number of measured requests in flight.
     pub concurrency: Option<usize>,
     /// Time limit of one request, from its submission.
     pub timeout: Duration,
@@ -61,7 +62,7 @@ pub struct RunProgress {
     pub chunks: AtomicU64,
 }
 
-/// What the tasks of one run share.
+/// State that the tasks of one run share.
 struct RunShared {
     target: Arc<dyn Target>,
     start: Instant,
@@ -135,7 +136,8 @@ async fn send_measured(shared: &Arc<RunShared>, plan: RunPlan, tasks: &mut JoinS
             Some(slots) => Arc::clone(slots).acquire_owned().await.ok(),
             None => None,
         };
-        // In a closed loop a request is due when a place is free; in a burst at the start.
+        // In a closed loop a request is due when a place is free. Counting from the start would
+        // add the wait for the place, which the generator imposes, to the server's TTFT.
         let burst = plan.pacing == Pacing::Burst && slots.is_none();
         let due = due.unwrap_or_else(|| if burst { shared.start } else { Instant::now() });
         let shared = Arc::clone(shared);
@@ -143,7 +145,7 @@ async fn send_measured(shared: &Arc<RunShared>, plan: RunPlan, tasks: &mut JoinS
     }
 }
 
-/// Sleeps until `due` to within some ten microseconds: the runtime's timer has a
+/// Sleeps until `due`, to within about ten microseconds: the runtime's timer has a
 /// granularity of a millisecond, which would show in every TTFT.
 async fn sleep_exactly_until(due: Instant) {
     if let Some(early) = due.checked_sub(TIMER_GRANULARITY) {
@@ -154,7 +156,7 @@ async fn sleep_exactly_until(due: Instant) {
         let slept = tokio::task::spawn_blocking(move || std::thread::sleep(rest)).await;
         debug_assert!(slept.is_ok(), "sleeping does not panic");
     }
-    // Under a paused clock the thread's sleep has moved nothing.
+    // With a paused clock (in tests) the thread's sleep does not advance the time.
     if Instant::now() < due {
         sleep_until(due).await;
     }
@@ -248,7 +250,7 @@ async fn receive(
     }
 }
 
-/// Reads nothing until the measured requests are through.
+/// Reads nothing until the measured requests have ended.
 async fn stop_reading(shared: &RunShared, deadline: Instant) -> Result<(), RequestFailure> {
     let mut done = shared.measured_done.subscribe();
     let waiting = done.wait_for(|&done| done);

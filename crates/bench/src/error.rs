@@ -12,7 +12,7 @@ pub enum BenchError {
     /// A prompt file cannot be used.
     #[error("prompt file {path}: {reason}")]
     Prompts {
-        /// The file.
+        /// Path of the prompt file.
         path: PathBuf,
         /// What is wrong, with the line number where there is one.
         reason: String,
@@ -28,7 +28,7 @@ pub enum BenchError {
     /// A process to be measured cannot be read.
     #[error("process {pid}: {reason}")]
     Process {
-        /// Its id.
+        /// Process ID.
         pid: u32,
         /// What failed.
         reason: String,
@@ -36,7 +36,7 @@ pub enum BenchError {
     /// An output file cannot be written.
     #[error("cannot write {path}: {reason}")]
     Output {
-        /// The file.
+        /// Path of the output file.
         path: PathBuf,
         /// What failed.
         reason: String,

@@ -1,5 +1,5 @@
-//! Runs a plan: every case against every target in turn, so that a drift of the
-//! machine touches all of them alike.
+//! Runs a plan: every case against every target in turn, so that a drift of the machine's
+//! speed affects all of them alike.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +42,10 @@ impl RunVerdict {
     }
 }
 
-/// Runs the plan, writes its reports and judges the outcome.
+/// Runs the plan, writes its reports and returns the verdict.
+///
+/// # Errors
+/// If a target lacks something that the plan needs, or a report cannot be written.
 pub async fn run(plan: &LoadPlan) -> Result<RunVerdict, BenchError> {
     let report = measure(plan).await?;
     let verdict = judge(&report);
@@ -67,7 +70,10 @@ fn judge(report: &LoadReport) -> RunVerdict {
     runs.map(of_run).max().unwrap_or(RunVerdict::Clean)
 }
 
-/// Runs the plan without writing anything but progress.
+/// Runs the plan and writes nothing but progress.
+///
+/// # Errors
+/// If a target lacks something that the plan needs, or its process cannot be read.
 pub async fn measure(plan: &LoadPlan) -> Result<LoadReport, BenchError> {
     let config = report::config(plan);
     let mut prepared = Vec::new();
@@ -123,7 +129,7 @@ fn progress_bar(plan: &LoadPlan, group: &str, round: usize, rounds: usize) -> Pr
         .with_prefix(format!("{group} [{kind} {}/{rounds}]", round + 1))
 }
 
-/// A target with what was learned of it before the first run.
+/// A target, its model and its tokens of the prompts, all known before the first run.
 struct PreparedTarget<'a> {
     plan: &'a TargetPlan,
     model: String,
@@ -151,7 +157,7 @@ impl<'a> PreparedTarget<'a> {
             return Err(refuse(format!("--pretok needs its /tokenize: {}", failure.message)));
         }
         let process = target.pid.map(Process::open).transpose()?;
-        // Where the server is this process, its time cannot be told from ours.
+        // A server within this process shares its CPU time with the generator: one figure for both.
         let separate = target.pid != Some(std::process::id());
         let own_process = if separate { Process::open(std::process::id()).ok() } else { None };
         let ids = HashMap::new();
@@ -182,7 +188,7 @@ impl<'a> PreparedTarget<'a> {
         let ticking = tokio::spawn(tick(bar.clone(), Arc::clone(&progress)));
         let mut records = drive::run(Arc::clone(&target), run_plan, progress).await;
         let resources = Resources {
-            // A server that died during the run has no figures; its requests say the rest.
+            // A server that died during the run has no figures, and its failed requests show why.
             server: server.and_then(|watch| watch.stop().ok()),
             generator: own.and_then(|watch| watch.stop().ok()),
         };
@@ -273,7 +279,7 @@ impl<'a> PreparedTarget<'a> {
         }
     }
 
-    /// Long prompts, each different from its first token on so that no cache helps.
+    /// Long prompts, each different from its first token on, so that a prefix cache saves nothing.
     async fn injected(
         &mut self,
         settings: &LoadSettings,

@@ -3,7 +3,7 @@
 //! [`cli`] turns arguments into an [`plan::LoadPlan`]; [`experiment`] runs its cases
 //! against its targets in turn; [`drive`] sends one run's requests and keeps a
 //! [`record::RequestRecord`] of each; [`summary`] turns records into the metrics that
-//! [`report`] prints, and [`verify`] refuses token totals that cannot be.
+//! [`report`] prints, and [`verify`] refuses impossible token totals.
 
 pub mod arrivals;
 pub mod cli;

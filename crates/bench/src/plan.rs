@@ -22,24 +22,24 @@ pub enum EndpointKind {
     Completions,
 }
 
-/// What all cases share.
+/// Everything that all cases have in common.
 #[derive(Debug, Clone)]
 pub struct LoadSettings {
     /// Model name; the target's first when absent.
     pub model: Option<String>,
-    /// Where requests go.
+    /// The endpoint of all requests.
     pub endpoint: EndpointKind,
     /// Measured requests per run.
     pub requests: usize,
-    /// Most tokens per answer.
+    /// Maximum number of tokens per answer.
     pub max_tokens: u32,
-    /// Prompts.
+    /// Where the prompts come from.
     pub prompts: PromptSource,
-    /// Sampling temperature.
+    /// Sampling temperature; the server's default if absent.
     pub temperature: Option<f64>,
     /// Sampling seed; also seeds the arrivals.
     pub seed: Option<u64>,
-    /// Generate all `max_tokens`.
+    /// Generate all `max_tokens`, even after an end-of-sequence token.
     pub ignore_eos: bool,
     /// Tokenize prompts before the run and send ids.
     pub pretok: bool,
@@ -55,18 +55,18 @@ pub struct LoadSettings {
     pub extra: Map<String, Value>,
 }
 
-/// Requests beside the measured ones.
+/// Requests that disturb the measured ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Extras {
-    /// Readers that stop reading.
+    /// Number of readers that stop reading.
     pub slow_readers: usize,
-    /// After this many chunks with text.
+    /// Chunks with text that they read first.
     pub slow_reader_after: usize,
-    /// Most tokens of a slow reader's answer.
+    /// Maximum number of tokens of a slow reader's answer.
     pub slow_reader_max_tokens: u32,
-    /// Readers that leave.
+    /// Number of readers that disconnect before the end.
     pub leavers: usize,
-    /// After this many chunks with text.
+    /// Chunks with text that they read first.
     pub leave_after: usize,
     /// Long prompts among the measured requests.
     pub inject: Option<Inject>,
@@ -79,25 +79,25 @@ pub struct Inject {
     pub prompt_tokens: usize,
     /// Arrival of the first, in seconds after the start.
     pub at_s: f64,
-    /// How many.
+    /// Number of prompts.
     pub count: usize,
     /// Seconds between them.
     pub every_s: f64,
-    /// Most tokens of their answers.
+    /// Maximum number of tokens of their answers.
     pub max_tokens: u32,
 }
 
 /// One configuration to measure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoadCase {
-    /// What tells it from the others; empty when there is one case.
+    /// What distinguishes it from the other cases; empty if it is the only one.
     pub label: String,
-    /// Most measured requests in flight; unlimited when absent.
+    /// Maximum number of measured requests in flight; unlimited if absent.
     pub concurrency: Option<usize>,
-    /// Tokens per chunk asked of the server.
+    /// Tokens per chunk to request; the server's default if absent.
     #[serde(serialize_with = "serialize_interval")]
     pub stream_interval: Option<StreamInterval>,
-    /// Requests beside the measured ones.
+    /// Requests that disturb the measured ones.
     pub extras: Extras,
 }
 
@@ -115,22 +115,22 @@ fn serialize_interval<S: Serializer>(
 /// A server under test and, where it is local, its process.
 #[derive(Clone)]
 pub struct TargetPlan {
-    /// The server.
+    /// The server, or the engine in this process.
     pub target: Arc<dyn Target>,
     /// Its process, for CPU time and memory.
     pub pid: Option<u32>,
 }
 
-/// Where results go besides the terminal.
+/// The files that results are written to, and whether the terminal shows them.
 #[derive(Debug, Clone, Default)]
 pub struct ReportPaths {
-    /// Everything as JSON.
+    /// File for everything as JSON.
     pub json: Option<PathBuf>,
-    /// One line per request.
+    /// File for one JSON line per request.
     pub jsonl: Option<PathBuf>,
-    /// A self-contained page.
+    /// File for a self-contained HTML page.
     pub html: Option<PathBuf>,
-    /// Neither progress bar nor table.
+    /// Print neither progress bar nor table.
     pub quiet: bool,
 }
 
@@ -139,18 +139,18 @@ pub struct ReportPaths {
 pub struct LoadPlan {
     /// Title of the reports.
     pub title: String,
-    /// What all cases share.
+    /// Everything that the cases have in common.
     pub settings: LoadSettings,
-    /// Cases, run in turn.
+    /// The configurations to compare, run in turn.
     pub cases: Vec<LoadCase>,
-    /// Servers, run in turn.
+    /// The servers to compare, run in turn.
     pub targets: Vec<TargetPlan>,
-    /// Runs of each case that are thrown away.
+    /// Runs of each case before the measured ones.
     pub warmup_runs: usize,
-    /// Runs of each case that count.
+    /// Measured runs of each case.
     pub repeat_runs: usize,
-    /// Between two runs where there are several servers.
+    /// Pause between two runs if there are several servers.
     pub pause: Duration,
-    /// Reports.
+    /// Where the results go.
     pub outputs: ReportPaths,
 }

@@ -3,13 +3,13 @@
 //! `rose-*`: the roseinfer posts 050 (stream interval) and 052 (batched look-ups);
 //! `cllm-*`: the cLLM HTTP benchmark at 16 concurrent; `skippy-chat-corpus`: the
 //! chat corpus run of Skippy's cross-request batching. Each is what its source
-//! states; every option given on the command line wins over it.
+//! states; options on the command line override it.
 
 use serde_json::{Map, Value, json};
 
 use crate::plan::EndpointKind;
 
-/// A preset's name.
+/// A published configuration, by the name of its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preset {
     /// 64 requests at once, 128 tokens each, "Hello"; stream interval 1 against 8
@@ -29,36 +29,36 @@ pub enum Preset {
     SkippyChatCorpus,
 }
 
-/// What a preset sets; `None` leaves an option to its default.
+/// The settings of a preset; `None` keeps an option's default.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PresetValues {
-    /// Endpoint.
+    /// Endpoint of the requests.
     pub endpoint: Option<EndpointKind>,
-    /// Measured requests.
+    /// Measured requests per run.
     pub requests: Option<usize>,
     /// Concurrency limits to compare.
     pub concurrency: Vec<usize>,
-    /// Most tokens per answer.
+    /// Maximum number of tokens per answer.
     pub max_tokens: Option<u32>,
-    /// Prompts.
+    /// Prompt texts, used in turn.
     pub prompts: Vec<String>,
     /// Stream intervals to compare.
     pub stream_intervals: Vec<u32>,
     /// Gap between absolute send times, in milliseconds.
     pub submit_interval_ms: Option<f64>,
-    /// Pre-tokenize.
+    /// Tokenize prompts before the run and send token ids.
     pub pretok: bool,
-    /// Ignore the model's own end.
+    /// Generate all tokens, even after an end-of-sequence token.
     pub ignore_eos: bool,
-    /// Sampling temperature.
+    /// Sampling temperature of every request.
     pub temperature: Option<f64>,
-    /// Sampling seed.
+    /// Sampling seed of every request.
     pub seed: Option<u64>,
-    /// Warm-up runs.
+    /// Runs before the measured ones.
     pub warmup_runs: Option<usize>,
-    /// Further body fields.
+    /// More fields of the request body.
     pub extra: Map<String, Value>,
-    /// What the server must be started with for the figures to compare.
+    /// How to start the server so that the figures can be compared with the published ones.
     pub server_note: Option<&'static str>,
 }
 
@@ -68,7 +68,7 @@ const CHAT: &str = include_str!("../../../bench/corpora/chat.jsonl");
 const BATCH_64: &str = "the source ran with a decode batch of 64 and without a prefix cache";
 
 impl Preset {
-    /// The preset's settings.
+    /// What the source of the preset states.
     pub fn values(self) -> PresetValues {
         match self {
             Preset::Rose050 => PresetValues { stream_intervals: vec![1, 8], ..rose() },

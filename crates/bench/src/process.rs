@@ -19,7 +19,7 @@ pub struct Process {
     dir: PathBuf,
 }
 
-/// A reading of its counters.
+/// The counters of a process at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProcessReading {
     cpu_s: f64,
@@ -27,7 +27,7 @@ pub struct ProcessReading {
     voluntary_switches: u64,
 }
 
-/// What it used during a run.
+/// The resources that a process used during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ResourceUsage {
     /// CPU time, user and system, in seconds.
@@ -36,18 +36,24 @@ pub struct ResourceUsage {
     pub rss_before_bytes: u64,
     /// Largest resident memory seen during the run, in bytes.
     pub rss_peak_bytes: u64,
-    /// Times a thread of it gave up its core to wait.
+    /// How often its threads gave up their core to wait.
     pub voluntary_switches: u64,
 }
 
 impl Process {
-    /// The process `pid`, which must be readable.
+    /// The process `pid`.
+    ///
+    /// # Errors
+    /// If there is no such process, or this user may not read its counters.
     pub fn open(pid: u32) -> Result<Self, BenchError> {
         let process = Process { pid, dir: PathBuf::from(format!("/proc/{pid}")) };
         process.read().map(|_| process)
     }
 
-    /// Its counters now.
+    /// Reads its counters.
+    ///
+    /// # Errors
+    /// If the process has ended.
     pub fn read(&self) -> Result<ProcessReading, BenchError> {
         let refuse = |reason: String| BenchError::Process { pid: self.pid, reason };
         let file = |name: &str| {
@@ -60,6 +66,9 @@ impl Process {
     }
 
     /// Begins to measure; memory is sampled until [`UsageWatch::stop`].
+    ///
+    /// # Errors
+    /// If the process has ended.
     pub fn watch(&self) -> Result<UsageWatch, BenchError> {
         let before = self.read()?;
         let peak = Arc::new(AtomicU64::new(before.rss_bytes));
@@ -77,7 +86,7 @@ impl Process {
         Ok(UsageWatch { process: self.clone(), before, peak, stopped, sampler })
     }
 
-    /// Summed over the threads that live now.
+    /// Context switches, summed over the threads that exist now.
     fn voluntary_switches(&self) -> u64 {
         let Ok(tasks) = std::fs::read_dir(self.dir.join("task")) else {
             return 0;
@@ -102,11 +111,14 @@ pub struct UsageWatch {
 
 impl UsageWatch {
     /// Ends the measurement.
+    ///
+    /// # Errors
+    /// If the process has ended.
     pub fn stop(self) -> Result<ResourceUsage, BenchError> {
         self.stopped.store(true, Ordering::Relaxed);
         self.sampler.thread().unpark();
         let after = self.process.read();
-        // The sampler holds no lock and cannot panic; its end is not worth an error.
+        // The sampler cannot panic, so joining it cannot fail.
         let _ = self.sampler.join();
         let after = after?;
         Ok(ResourceUsage {
@@ -141,7 +153,7 @@ pub fn raise_open_files_limit() {
     {
         use nix::sys::resource::{Resource, getrlimit, setrlimit};
         if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-            // Without it, a load that needs more fails with a clear connection error.
+            // If this fails, a load that needs more fails with a clear connection error later.
             let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         }
     }

@@ -6,26 +6,29 @@ use serde::Deserialize;
 
 use crate::BenchError;
 
-/// Most prompts that are read from a file.
+/// Maximum number of prompts read from a file.
 const MAX_PROMPTS: usize = 100_000;
 
 /// One line of a corpus.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct CorpusPrompt {
-    /// Unique name.
+    /// Unique name of the prompt in its corpus.
     pub prompt_id: String,
-    /// Kind of question.
+    /// Kind of question, for people who read the corpus.
     #[serde(default)]
     pub category: String,
-    /// Length class.
+    /// Length class, such as short or long.
     #[serde(default)]
     pub length_bucket: String,
-    /// The text.
+    /// The text to send.
     pub prompt: String,
 }
 
 /// Reads a corpus (`.jsonl`) or one prompt per line (any other name). Blank lines are
 /// skipped.
+///
+/// # Errors
+/// If the file cannot be read, has no prompts or too many, or a line of a corpus is malformed.
 pub fn read_file(path: &Path) -> Result<Vec<String>, BenchError> {
     let refuse = |reason: String| BenchError::Prompts { path: path.to_owned(), reason };
     let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
@@ -43,7 +46,10 @@ pub fn read_file(path: &Path) -> Result<Vec<String>, BenchError> {
     }
 }
 
-/// Parses a corpus; the error names the line.
+/// Parses a corpus.
+///
+/// # Errors
+/// Describes the first malformed line, with its number.
 pub fn parse_corpus(text: &str) -> Result<Vec<CorpusPrompt>, String> {
     let mut prompts: Vec<CorpusPrompt> = Vec::new();
     let mut seen = std::collections::HashSet::new();

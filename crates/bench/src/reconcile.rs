@@ -1,9 +1,9 @@
-//! One record from both sides: when the engine emitted a token, when the server
-//! flushed it, when it arrived here.
+//! One request from both sides: when the engine emitted a token, when the server flushed
+//! it, and when it arrived here.
 //!
-//! The server's clock starts at the request's arrival there, which we do not know. The
-//! offset is taken so that the fastest flush of the request took no time; what the
-//! others took beyond it is queueing on the way, which is what is looked for.
+//! The server's clock starts at the request's arrival there, a time unknown here. The offset is
+//! chosen so that the request's fastest flush took no time. The others' extra time is queueing on
+//! the way, which is what this measures.
 
 use crate::record::{RequestRecord, ms};
 

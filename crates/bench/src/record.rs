@@ -1,4 +1,4 @@
-//! What is kept of each request.
+//! The record of each request.
 
 use loquent_client::openai::{ServerTimings, Usage};
 use loquent_openai::WireCounts;
@@ -24,11 +24,11 @@ pub enum RequestRole {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestOutcome {
-    /// Its finish arrived.
+    /// The end of its answer arrived.
     Finished,
-    /// It left on purpose.
+    /// It disconnected on purpose.
     Left,
-    /// It failed.
+    /// It failed; the failure says why.
     Failed(RequestFailure),
 }
 
@@ -37,7 +37,7 @@ pub enum RequestOutcome {
 pub struct ChunkMark {
     /// Arrival, in microseconds since the run's start.
     pub at_us: u64,
-    /// Bytes of text.
+    /// Bytes of text in the chunk.
     pub text_bytes: u32,
 }
 
@@ -48,31 +48,31 @@ pub struct RequestRecord {
     pub index: usize,
     /// Why it is in the run.
     pub role: RequestRole,
-    /// When it was to be sent.
+    /// Scheduled send time.
     pub scheduled_us: u64,
-    /// When it was sent.
+    /// Actual send time.
     pub submitted_us: u64,
     /// When the server accepted it (response head, or hand-over in process).
     pub accepted_us: Option<u64>,
-    /// Chunks with text.
+    /// Arrivals of the chunks that carried text.
     pub chunks: Vec<ChunkMark>,
     /// Arrival of the last byte, or of the failure.
     pub ended_us: u64,
-    /// How it ended.
+    /// Whether it finished, left or failed.
     pub outcome: RequestOutcome,
-    /// Most tokens that it asked for.
+    /// Maximum number of tokens that it requested.
     pub max_tokens: u32,
-    /// Whether it asked to ignore the model's own end.
+    /// Whether it requested all tokens, even after an end-of-sequence token.
     pub ignore_eos: bool,
-    /// All text.
+    /// The answer's whole text.
     pub text: String,
-    /// The server's reason for the end.
+    /// The finish reason that the server gave.
     pub finish_reason: Option<String>,
-    /// The server's token count.
+    /// Token counts by the server.
     pub usage: Option<Usage>,
-    /// The server's timings.
+    /// The server's own timings, if it sent them.
     pub timings: Option<Box<ServerTimings>>,
-    /// Tokens of `text` by the server's tokenizer, where it was asked.
+    /// Tokens of `text` by the server's tokenizer, if it was recounted.
     pub recounted_tokens: Option<u64>,
     /// Bytes and reads of the answer.
     pub wire: WireCounts,

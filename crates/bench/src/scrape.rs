@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Series that are kept of one scrape; a server with more is cut off.
+/// Maximum number of series kept of one scrape; the rest is ignored.
 const MAX_SERIES: usize = 20_000;
 
 /// Values by series (name and labels as written).
@@ -45,7 +45,7 @@ fn sample(line: &str) -> Option<(&str, f64)> {
     value.is_finite().then_some((key.trim(), value))
 }
 
-/// By how much each counter grew; those that did not are left out.
+/// How much each counter grew; counters that did not are left out.
 pub fn growth(before: &Series, after: &Series) -> Series {
     let grew = |(key, value): (&String, &f64)| {
         let by = value - before.get(key).copied().unwrap_or(0.0);

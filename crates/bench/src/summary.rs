@@ -34,16 +34,16 @@ pub struct Measurement {
     /// Name for readers, with its unit.
     #[serde(skip)]
     pub label: String,
-    /// The value.
+    /// The value, in the unit of the name.
     pub value: f64,
 }
 
-/// What a run used besides the records.
+/// The resources that a run used, in addition to its records.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Resources {
-    /// The server's process.
+    /// Use by the server's process, if it is local and known.
     pub server: Option<process::ResourceUsage>,
-    /// This process.
+    /// Use by this process, the load generator.
     pub generator: Option<process::ResourceUsage>,
 }
 
@@ -66,7 +66,7 @@ const RESOURCES: &str = "Resources";
 
 /// Width of the bins of [`Plots::tokens_per_bin`], in seconds.
 pub const RATE_BIN_S: f64 = 0.25;
-/// Bins of one run; a longer one is cut in the plot alone.
+/// Maximum number of bins; a longer run is cut in the plot, but not in the metrics.
 const MAX_BINS: usize = 100_000;
 
 /// Metrics and plots of one run.
@@ -121,7 +121,7 @@ fn unit_of(key: &str) -> (&'static str, &'static str) {
     if key.ends_with("_ms") { ("_ms", " (ms)") } else { ("", "") }
 }
 
-/// Everything that is known of a run's measured requests, once.
+/// The measured requests of a run, with everything that several metrics need, computed once.
 struct RunData<'a> {
     measured: Vec<&'a RequestRecord>,
     finished: Vec<&'a RequestRecord>,
@@ -275,7 +275,7 @@ fn push_chunks(summary: &mut RunSummary, run: &RunData<'_>) {
     let text = sum(|record| record.text.len() as u64);
     let tokens = run.tokens.map(|tokens| tokens as f64).filter(|&tokens| tokens > 0.0);
     let per_chunk = tokens.filter(|_| chunks > 0.0).map(|n| n / chunks);
-    // An engine within this process has no wire.
+    // An engine within this process sends nothing over a network, so it has no such metrics.
     let wired = tokens.filter(|_| bytes > 0.0);
     let mut push = |key, label, value| summary.push_some(DELIVERY, key, label, value);
     push("chunks", "Chunks with text", Some(chunks));

@@ -1,4 +1,4 @@
-//! What the load generator sends requests to.
+//! The interface to what the load generator sends requests to.
 
 use futures_util::stream::BoxStream;
 use loquent_client::ClientError;
@@ -14,10 +14,10 @@ pub type ArrivalStream = BoxStream<'static, Result<Arrival, RequestFailure>>;
 
 /// A server under test: over HTTP, or within this process.
 pub trait Target: Send + Sync + 'static {
-    /// How reports name it.
+    /// Its name in reports.
     fn name(&self) -> &str;
 
-    /// The models it offers; the first is used when none is named.
+    /// Names of its models; the first is used if no model was given.
     fn models(&self) -> BoxFuture<'_, Result<Vec<String>, RequestFailure>>;
 
     /// Submits a request; resolves when it was accepted or refused.
@@ -35,7 +35,7 @@ pub trait Target: Send + Sync + 'static {
         add_special: bool,
     ) -> BoxFuture<'a, Result<Vec<u32>, RequestFailure>>;
 
-    /// Its metrics in Prometheus text format, where it has any.
+    /// Its metrics in Prometheus text format, if it has any.
     fn metrics(&self) -> BoxFuture<'_, Option<String>>;
 }
 
@@ -47,7 +47,7 @@ pub enum FailureKind {
     Overloaded,
     /// Refused with another status.
     Refused,
-    /// No connection.
+    /// No connection could be made.
     Connect,
     /// The connection broke.
     Broken,
@@ -55,9 +55,9 @@ pub enum FailureKind {
     Truncated,
     /// The server reported an error within the stream.
     Server,
-    /// Not what the protocol says.
+    /// The answer violates the protocol.
     Malformed,
-    /// Beyond a limit of the client.
+    /// The answer exceeds a limit of the client.
     TooLarge,
     /// Not complete within the request's time limit.
     Timeout,
@@ -66,13 +66,13 @@ pub enum FailureKind {
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RequestFailure {
-    /// Its kind.
+    /// The kind of failure, by which reports count it.
     pub kind: FailureKind,
-    /// In words.
+    /// Description of the failure for a person.
     pub message: String,
-    /// HTTP status, where there was one other than 200.
+    /// HTTP status, if there was one other than 200.
     pub status: Option<u16>,
-    /// Seconds of `Retry-After`, where the server named them.
+    /// Seconds in `Retry-After`, if the server sent it.
     pub retry_after_s: Option<u64>,
 }
 

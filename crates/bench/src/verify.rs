@@ -1,22 +1,22 @@
-//! Refuses token totals that cannot be.
+//! Refuses impossible token totals.
 //!
-//! Throughput is only worth as much as its token count. A published example: 4359
+//! A throughput is only as good as its token count. A published example: 4359
 //! "tokens" from 40 requests of at most 50, because prompt characters were counted and
 //! a server's rate was multiplied by a client's time. Every count here is checked
-//! against what was asked, what arrived and what the server says elsewhere.
+//! against the request, the text that arrived and the server's other counters.
 
 use crate::record::RequestRecord;
 
 /// What the check of one run found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Findings {
-    /// Totals that cannot be: the run's figures are refused.
+    /// Impossible totals: the run's figures are refused.
     pub impossible: Vec<String>,
-    /// What a reader of the figures should know.
+    /// Remarks for the reader of the figures.
     pub notes: Vec<String>,
 }
 
-/// Lines of each kind that are written out; the rest is counted.
+/// Maximum number of lines of each kind that are printed; the rest is only counted.
 const MAX_LINES: usize = 5;
 
 /// Checks the token counts of all finished requests.

@@ -19,7 +19,11 @@ use serde_json::Value;
 
 const SEED: u64 = 11;
 const LENGTH_US: u64 = 60_000_000;
-const WITHIN: Option<Duration> = Some(Duration::from_secs(10));
+const WITHIN: Option<Duration> = Some(Duration::from_secs(30));
+/// Ends the numbered datagrams of [`ping`]; of another length than theirs.
+const MARKER: &[u8] = b"marker";
+/// A numbered datagram with its IPv4 and UDP headers.
+const NUMBERED_BYTES: usize = 20 + 8 + 4;
 
 fn lossy(rtt_ms: f64) -> Link {
     let channel = Channel::Markov { stay_good: 0.8, stay_lossy: 0.8, loss: 0.9, state_ms: 20.0 };
@@ -31,21 +35,30 @@ fn schedule(link: &Link) -> PathSchedule {
 }
 
 /// Sends numbered datagrams to `to`, which sends them back, and returns the numbers that came.
+///
+/// Markers follow until one comes back. The link keeps the order, so nothing that was sent before
+/// a marker can arrive after it: no time limit has to guess when the last number is in.
 fn ping(socket: &UdpSocket, to: SocketAddr, count: u32) -> BTreeSet<u32> {
-    let gap = Duration::from_millis(2);
     let receiver = socket.try_clone().unwrap();
-    receiver.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    receiver.set_read_timeout(WITHIN).unwrap();
     let listen = std::thread::spawn(move || {
         let mut seen = BTreeSet::new();
         let mut buffer = [0; 64];
-        while let Ok((len, _)) = receiver.recv_from(&mut buffer) {
-            seen.insert(u32::from_be_bytes(buffer[..len].try_into().unwrap()));
+        loop {
+            let (len, _) = receiver.recv_from(&mut buffer).expect("a marker comes back");
+            match buffer[..len].try_into() {
+                Ok(number) => seen.insert(u32::from_be_bytes(number)),
+                Err(_) => return seen,
+            };
         }
-        seen
     });
     for number in 0..count {
         socket.send_to(&number.to_be_bytes(), to).unwrap();
-        std::thread::sleep(gap);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    while !listen.is_finished() {
+        socket.send_to(MARKER, to).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
     }
     listen.join().unwrap()
 }
@@ -63,33 +76,48 @@ fn echo(socket: UdpSocket) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// Replays a record through the simulator's model: every fate must be the same. Returns how many
-/// packets came through from client to server and back.
-fn replay(record: &str, link: &Link) -> (usize, usize) {
-    let weather = LossSchedule::new(&link.channel, SEED, LENGTH_US);
-    let mut path = LinkState::new(link, &weather, SEED, LENGTH_US);
-    let mut through = (0, 0);
+/// Packets of a record, by direction: up, then down.
+#[derive(Debug, Default)]
+struct Replayed {
+    /// Numbered datagrams that entered the link.
+    numbered: [usize; 2],
+    /// Numbered datagrams that got through.
+    numbered_through: [usize; 2],
+    /// Packets of any kind that got through.
+    through: [usize; 2],
+}
+
+/// Replays a record through the simulator's model: every fate must be the same.
+fn replay(record: &str, link: &Link) -> Replayed {
+    let losses = LossSchedule::new(&link.channel, SEED, LENGTH_US);
+    let mut path = LinkState::new(link, &losses, SEED, LENGTH_US);
+    let mut replayed = Replayed::default();
     for line in record.lines() {
         let line: Value = serde_json::from_str(line).unwrap();
-        let up = line["direction"] == "up";
-        let direction = if up { Direction::Up } else { Direction::Down };
-        let payload = (line["bytes"].as_u64().unwrap() as usize).saturating_sub(HEADER_BYTES);
+        let (at, direction) = match line["direction"] == "up" {
+            true => (0, Direction::Up),
+            false => (1, Direction::Down),
+        };
+        let bytes = line["bytes"].as_u64().unwrap() as usize;
+        let payload = bytes.saturating_sub(HEADER_BYTES);
         let fate = path.send(line["at_us"].as_u64().unwrap(), payload, direction);
         let due_us = fate.arrivals[0].map(|arrival| arrival.at_us);
         assert_eq!(line["due_us"].as_u64(), due_us, "{line}");
-        if due_us.is_some() {
-            *(if up { &mut through.0 } else { &mut through.1 }) += 1;
-        }
+        let is_numbered = bytes == NUMBERED_BYTES;
+        replayed.numbered[at] += usize::from(is_numbered);
+        replayed.numbered_through[at] += usize::from(is_numbered && due_us.is_some());
+        replayed.through[at] += usize::from(due_us.is_some());
     }
-    through
+    replayed
 }
 
 fn check_losses(seen: &BTreeSet<u32>, sent: u32, record: &str, link: &Link, summary: &LinkSummary) {
-    let (up, down) = replay(record, link);
+    let replayed = replay(record, link);
     let [to_client, to_server] = &summary.paths[0];
-    assert_eq!(to_server.packets, u64::from(sent), "every datagram was counted");
-    assert_eq!(to_server.packets - to_server.lost, up as u64);
-    assert_eq!(to_client.packets - to_client.lost, down as u64);
+    assert_eq!(replayed.numbered[0], sent as usize, "every datagram was counted");
+    assert_eq!(to_server.packets - to_server.lost, replayed.through[0] as u64);
+    assert_eq!(to_client.packets - to_client.lost, replayed.through[1] as u64);
+    let down = replayed.numbered_through[1];
     assert_eq!(seen.len(), down, "what the model delivers arrives, and nothing else");
     assert!(to_server.lost > sent as u64 / 10, "{to_server:?}");
 }

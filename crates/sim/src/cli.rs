@@ -79,7 +79,9 @@ impl SimArgs {
             }
         }
         if !report.good() {
-            bail!("a claim of the plan does not hold, or a session broke a guarantee; see the table above");
+            bail!(
+                "a claim of the plan does not hold, or a session broke a guarantee; see the table above"
+            );
         }
         Ok(())
     }

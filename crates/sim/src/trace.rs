@@ -245,49 +245,57 @@ impl CaptureReader {
 
     fn handle_packet(&mut self, at_us: u64, link: Linktype, data: &[u8]) {
         self.packets += 1;
-        let sliced = match link {
-            Linktype::ETHERNET => SlicedPacket::from_ethernet(data),
-            Linktype::LINUX_SLL => SlicedPacket::from_linux_sll(data),
-            // `tcpdump -i any` of today: a header of 20 bytes before the network layer.
-            Linktype::LINUX_SLL2 => SlicedPacket::from_ip(data.get(20..).unwrap_or(&[])),
-            // Loopback of the BSDs: the address family in 4 bytes.
-            Linktype::NULL | Linktype::LOOP => SlicedPacket::from_ip(data.get(4..).unwrap_or(&[])),
-            _ => SlicedPacket::from_ip(data),
-        };
-        // Packets that are not TCP over IP, or are cut within their headers, are skipped.
-        let Ok(sliced) = sliced else { return };
-        let (Some(net), Some(TransportSlice::Tcp(tcp))) = (&sliced.net, &sliced.transport) else {
-            return;
-        };
-        let (from, to, length) = match net {
-            NetSlice::Ipv4(ip) => {
-                let header = ip.header();
-                let total = usize::from(header.total_len());
-                let before = usize::from(header.ihl()) * 4 + tcp.header_len();
-                let (from, to) = (header.source_addr().into(), header.destination_addr().into());
-                (from, to, total.saturating_sub(before))
-            }
-            NetSlice::Ipv6(ip) => {
-                let header = ip.header();
-                let (from, to) = (header.source_addr().into(), header.destination_addr().into());
-                let total = usize::from(header.payload_length());
-                (from, to, total.saturating_sub(tcp.header_len()))
-            }
-            _ => return,
-        };
-        if length == 0 {
-            return;
+        if let Some((flow, segment)) = data_segment(at_us, link, data) {
+            self.payload += segment.payload.len();
+            self.flows.entry(flow).or_default().push(segment);
         }
-        let payload = tcp.payload();
-        self.payload += payload.len();
-        let flow = (from, tcp.source_port(), to, tcp.destination_port());
-        self.flows.entry(flow).or_default().push(TcpSegment {
-            at_us,
-            sequence: tcp.sequence_number(),
-            payload: payload[..payload.len().min(length)].to_vec(),
-            length: length as u32,
-        });
     }
+}
+
+/// The TCP segment in a captured packet. Packets that are not TCP over IP, are cut within their
+/// headers, or carry no data have none.
+fn data_segment(at_us: u64, link: Linktype, data: &[u8]) -> Option<(Flow, TcpSegment)> {
+    let sliced = slice(link, data)?;
+    let (Some(net), Some(TransportSlice::Tcp(tcp))) = (&sliced.net, &sliced.transport) else {
+        return None;
+    };
+    // From the headers, not from the captured bytes, which a snap length may have cut. The
+    // trailing padding of short Ethernet frames must not count either.
+    let (from, to, length) = match net {
+        NetSlice::Ipv4(ip) => {
+            let header = ip.header();
+            let headers = usize::from(header.ihl()) * 4 + tcp.header_len();
+            let (from, to) = (header.source_addr().into(), header.destination_addr().into());
+            (from, to, usize::from(header.total_len()).saturating_sub(headers))
+        }
+        NetSlice::Ipv6(ip) => {
+            let header = ip.header();
+            let (from, to) = (header.source_addr().into(), header.destination_addr().into());
+            (from, to, usize::from(header.payload_length()).saturating_sub(tcp.header_len()))
+        }
+        _ => return None,
+    };
+    let payload = tcp.payload();
+    let segment = TcpSegment {
+        at_us,
+        sequence: tcp.sequence_number(),
+        payload: payload[..payload.len().min(length)].to_vec(),
+        length: length as u32,
+    };
+    (length > 0).then_some(((from, tcp.source_port(), to, tcp.destination_port()), segment))
+}
+
+fn slice(link: Linktype, data: &[u8]) -> Option<SlicedPacket<'_>> {
+    let sliced = match link {
+        Linktype::ETHERNET => SlicedPacket::from_ethernet(data),
+        Linktype::LINUX_SLL => SlicedPacket::from_linux_sll(data),
+        // `tcpdump -i any` of today: a header of 20 bytes before the network layer.
+        Linktype::LINUX_SLL2 => SlicedPacket::from_ip(data.get(20..).unwrap_or(&[])),
+        // Loopback of the BSDs: the address family in 4 bytes.
+        Linktype::NULL | Linktype::LOOP => SlicedPacket::from_ip(data.get(4..).unwrap_or(&[])),
+        _ => SlicedPacket::from_ip(data),
+    };
+    sliced.ok()
 }
 
 /// A segment with its place in the stream instead of a sequence number.

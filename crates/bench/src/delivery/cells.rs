@@ -3,16 +3,16 @@
 use super::metrics::{MeanInterval, SchemeTrial, StreamMetrics, spread};
 use super::plan::DeliveryScheme;
 
-/// One scheme at one round-trip time, judged.
+/// One scheme at one round-trip time, with its metrics.
 #[derive(Debug, Clone)]
 pub struct Cell {
-    /// The scheme.
+    /// The delivery scheme that was measured.
     pub scheme: DeliveryScheme,
-    /// What was measured.
+    /// The recorded streams.
     pub trial: SchemeTrial,
-    /// Its figures, by session.
+    /// The measured metrics, by session.
     pub figures: Vec<StreamMetrics>,
-    /// The simulator's for the same sessions.
+    /// The simulator's metrics for the same sessions.
     pub predicted: Vec<StreamMetrics>,
 }
 
@@ -41,12 +41,12 @@ impl Cell {
     }
 }
 
-/// Everything of one round-trip time.
+/// The results of all schemes at one round-trip time.
 #[derive(Debug, Clone)]
 pub struct CaseResult {
     /// Round-trip time in ms.
     pub rtt_ms: f64,
-    /// Its schemes.
+    /// One cell for each scheme, in the plan's order.
     pub cells: Vec<Cell>,
 }
 

@@ -1,4 +1,4 @@
-//! From arrivals to figures, by the simulator's own definitions.
+//! Computes metrics from arrivals, by the simulator's definitions.
 
 use loquent_proto::Playout;
 use loquent_sim::metrics::{Smoothness, smoothness};
@@ -9,12 +9,12 @@ use serde::Serialize;
 use super::plan::{DeliveryPlan, DeliveryScheme};
 use crate::link::packet_stats::{Lateness, PacketStats};
 
-/// The trace of one stream, in µs after its start.
+/// Everything recorded about one stream; times are in µs after its start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct StreamTrace {
     /// When each token was generated.
     pub generated_us: Vec<u64>,
-    /// When each token could be shown in order; shorter if some never came.
+    /// When each token could be shown in order; shorter if some never arrived.
     pub ready_us: Vec<u64>,
     /// What was sent to the client.
     pub down: PacketStats,
@@ -25,26 +25,26 @@ pub struct StreamTrace {
 /// Everything measured of one scheme at one round-trip time.
 #[derive(Debug, Clone, Default)]
 pub struct SchemeTrial {
-    /// The streams.
+    /// One trace for each stream.
     pub traces: Vec<StreamTrace>,
-    /// How realtime the emulator was.
+    /// How late the emulator delivered packets.
     pub lateness: Lateness,
-    /// CPU time of the server's process for each token, in µs, where there is one.
+    /// CPU time of the server's process per token, in µs, if there is a server process.
     pub server_cpu_us_per_token: Option<f64>,
-    /// From the first token's generation to its arrival, in ms, where there is a server.
+    /// Time from the first token's generation to its arrival, in ms, by stream.
     pub first_token_ms: Vec<f64>,
 }
 
-/// The figures of one stream.
+/// The metrics of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct StreamMetrics {
     /// As tokens become ready in order.
     pub ready: Smoothness,
     /// The stall ratio with a threshold of 205 ms. Two tokens of 10 per second are exactly 200 ms
     /// apart when one was lost between them, which is no stall in the simulator's exact time and
-    /// one in half of all cases on real clocks; this figure does not depend on that.
+    /// one in half of all cases on real clocks; this metric does not depend on that.
     pub full_205: f64,
-    /// As a client displays them that paces.
+    /// As a client with a playout buffer displays them.
     pub paced: Smoothness,
     /// Bytes per second to the client, headers included, in kB.
     pub down_kb_s: f64,
@@ -52,11 +52,11 @@ pub struct StreamMetrics {
     pub up_kb_s: f64,
     /// Packets per second to the client.
     pub packets_per_s: f64,
-    /// Tokens that never came.
+    /// Number of tokens that never arrived.
     pub missing: usize,
 }
 
-/// Judges one stream.
+/// Computes the metrics of one stream.
 pub fn stream_metrics(
     plan: &DeliveryPlan,
     scheme: DeliveryScheme,
@@ -95,7 +95,7 @@ fn stall_share(generated_us: &[u64], ready_us: &[u64], rtt_us: u64, threshold_us
     stalled as f64 / last.saturating_sub(start).max(1) as f64
 }
 
-/// When a client of this pace shows tokens that became ready at these times.
+/// When a client with this playout shows tokens that became ready at the given times.
 pub fn displayed_us(ready_us: &[u64], pace: Playout) -> Vec<u64> {
     let mut shower = Shower::new(pace);
     let mut shown_us = Vec::with_capacity(ready_us.len());
@@ -112,7 +112,7 @@ pub fn displayed_us(ready_us: &[u64], pace: Playout) -> Vec<u64> {
     shown_us
 }
 
-/// What the simulator says of the same session, its tokens generated at `generated_us`.
+/// The simulator's metrics for the same session, with tokens generated at `generated_us`.
 pub fn predict(
     plan: &DeliveryPlan,
     scheme: DeliveryScheme,
@@ -141,21 +141,21 @@ pub fn predict(
     }
 }
 
-/// A figure over streams.
+/// A metric over all streams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MeanInterval {
-    /// The mean.
+    /// Arithmetic mean over the streams.
     pub mean: f64,
     /// Half the width of its 95 % interval.
     pub half: f64,
-    /// The median.
+    /// Median of the streams.
     pub median: f64,
 }
 
-/// The spread of `value` over streams.
+/// Mean, interval and median of `value` over streams.
 ///
 /// # Panics
-/// If there are none.
+/// If there are no streams.
 pub fn spread(figures: &[StreamMetrics], value: impl Fn(&StreamMetrics) -> f64) -> MeanInterval {
     assert!(!figures.is_empty(), "no streams");
     let values: Vec<f64> = figures.iter().map(value).collect();

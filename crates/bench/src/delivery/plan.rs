@@ -10,13 +10,13 @@ use loquent_sim::rng::Draws;
 use loquent_sim::scheme::{Scheme as Simulated, Tuning};
 use serde::Serialize;
 
-/// A way to deliver tokens.
+/// A way to deliver tokens, measured over real sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeliveryScheme {
-    /// ServeProcess-sent events on kernel TCP with CUBIC
+    /// Server-sent events on kernel TCP with CUBIC
     Cubic,
-    /// ServeProcess-sent events on kernel TCP with BBR
+    /// Server-sent events on kernel TCP with BBR
     Bbr,
     /// Eloquent as in the paper, over UDP
     Eloquent,
@@ -44,7 +44,7 @@ impl DeliveryScheme {
         }
     }
 
-    /// The congestion control, for those on TCP.
+    /// The kernel's congestion control, for the schemes on TCP.
     pub fn congestion(self) -> Option<&'static str> {
         match self {
             Self::Cubic | Self::ServeCubic => Some("cubic"),
@@ -53,12 +53,12 @@ impl DeliveryScheme {
         }
     }
 
-    /// Whether it is one of ours, to be held against TCP.
+    /// Whether it is one of Loquent's schemes over UDP, which are compared with TCP.
     pub fn is_loquent(self) -> bool {
         matches!(self, Self::LoquentUdp | Self::Loquent)
     }
 
-    /// What the simulator plays in its place.
+    /// The simulator's counterpart.
     pub fn simulated(self) -> Simulated {
         match self {
             Self::Eloquent => Simulated::Eloquent { max_tokens: 10, resend_ms: 200.0 },
@@ -69,8 +69,8 @@ impl DeliveryScheme {
         }
     }
 
-    /// Bytes of headers that a shipped packet would have beside those that ours has on this
-    /// link: measuring counts 60 for each packet, and bare UDP over IPv4 has 28.
+    /// Header bytes to add to each packet, so that all schemes are charged the same: the simulator
+    /// counts 60 (IP, UDP, QUIC), and bare UDP over IPv4 has only 28.
     pub fn missing_header_bytes(self) -> u64 {
         match self {
             Self::Eloquent | Self::LoquentUdp => 32,
@@ -79,18 +79,18 @@ impl DeliveryScheme {
     }
 }
 
-/// Where reports go.
+/// The files that results are written to, and whether the terminal shows them.
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryReportPaths {
-    /// Everything as JSON.
+    /// File for everything as JSON.
     pub json: Option<PathBuf>,
-    /// A page with plots.
+    /// File for a self-contained HTML page with plots.
     pub html: Option<PathBuf>,
-    /// No table, no progress.
+    /// Print neither progress nor the table.
     pub quiet: bool,
 }
 
-/// A resolved command line.
+/// What to measure: the options, resolved and checked.
 #[derive(Debug, Clone)]
 pub struct DeliveryPlan {
     /// Title of the reports.
@@ -99,25 +99,25 @@ pub struct DeliveryPlan {
     pub rtts_ms: Vec<f64>,
     /// When packets are lost.
     pub channel: Channel,
-    /// Streams at a time.
+    /// Number of concurrent streams.
     pub sessions: usize,
     /// How long tokens are generated, in seconds.
     pub seconds: f64,
     /// Tokens per second of each stream.
     pub tokens_per_s: f64,
-    /// Decides weather, text and fates.
+    /// Seed of losses, text and generation times.
     pub seed: u64,
-    /// What is measured, in order.
+    /// The schemes to measure, in order.
     pub schemes: Vec<DeliveryScheme>,
-    /// Text that a pacing client holds back, in ms.
+    /// Playout buffer of the client whose displayed text is measured, in ms.
     pub pace_ms: u64,
     /// The program to start as the server.
     pub server_program: PathBuf,
-    /// Further options of that server.
+    /// More options of that server.
     pub server_options: Vec<String>,
-    /// Without namespaces: UDP relays, which carry UDP alone.
+    /// Use UDP relays instead of namespaces; they carry only UDP.
     pub without_root: bool,
-    /// Reports.
+    /// Where the results go.
     pub outputs: DeliveryReportPaths,
 }
 
@@ -132,7 +132,7 @@ impl DeliveryPlan {
         (self.seconds * 1e6) as u64
     }
 
-    /// The rhythm of the tokens.
+    /// When tokens are generated.
     pub fn generator(&self) -> Generator {
         Generator::Constant { tokens_per_s: self.tokens_per_s }
     }
@@ -161,11 +161,11 @@ impl DeliveryPlan {
     }
 }
 
-/// What a generator says, and when.
+/// The tokens of a session and when they are generated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimedTokens {
     /// When each token is generated, in µs after the session's start.
     pub times_us: Vec<u64>,
-    /// Their texts.
+    /// The tokens' texts, in the same order.
     pub tokens: Vec<String>,
 }

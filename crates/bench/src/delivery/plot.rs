@@ -1,5 +1,5 @@
 //! The plots of a delivery benchmark: arrivals over time like the paper's figure 4, and bars of
-//! stall ratios with the simulator's beside them, on one page that needs nothing else.
+//! measured and simulated stall ratios, on one self-contained page.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::plan::DeliveryPlan;
 use crate::report::charts::{self, Scale, Series};
 
 const STYLE: &str = include_str!("../report/report.css");
-/// Length of the close view in µs.
+/// Length of the enlarged part of a session in µs.
 const CLOSE_US: u64 = 8_000_000;
 
 /// Renders the page.
@@ -71,7 +71,7 @@ fn ratio_bars(plan: &DeliveryPlan, cases: &[CaseResult], value: impl Fn(&Cell) -
     charts::bars("Stall ratio", "round-trip time, ms", "stall ratio (full)", &series)
 }
 
-/// Tokens over time for the session in which TCP did as it usually does.
+/// Tokens over time, for the session with the first scheme's median stall ratio.
 fn arrivals(out: &mut String, case: &CaseResult, names: &[String]) {
     let Some(reference) = case.cells.first() else { return };
     let session = median_session(reference);

@@ -1,4 +1,4 @@
-//! What a delivery benchmark found: a table, JSON, a page with plots, and whether targets are met.
+//! The reports of a delivery benchmark: a table, JSON, a page with plots, and checks of limits.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,22 +12,22 @@ use super::plot;
 use super::run::Trials;
 use crate::BenchError;
 
-/// What Loquent's schemes have to reach.
+/// Limits that Loquent's schemes must meet.
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryLimits {
-    /// Round-trip time in ms, and by how many per cent the stall ratio must be below the better
-    /// TCP's.
+    /// Round-trip time in ms, and the minimum percentage by which the stall ratio must be below
+    /// the better TCP's.
     pub reduction: Vec<(f64, f64)>,
-    /// Most kB per second of one stream.
+    /// Maximum kB per second of one stream.
     pub kb_s: Option<f64>,
 }
 
-/// Whether a target is met.
+/// Whether a limit is met.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LimitVerdict {
-    /// The target and the figure.
+    /// The limit and the measured value.
     pub text: String,
-    /// Whether it is met.
+    /// Whether the measured value meets it.
     pub holds: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct DeliveryReport {
 }
 
 impl DeliveryReport {
-    /// Judges what was measured and asks the simulator for its opinion.
+    /// Computes the metrics of `trials` and simulates the same sessions.
     pub fn new(plan: DeliveryPlan, trials: Trials, targets: DeliveryLimits) -> Self {
         let cell = |scheme: DeliveryScheme, rtt_ms: f64, trial: SchemeTrial| Cell {
             figures: trial
@@ -89,7 +89,7 @@ impl DeliveryReport {
         text
     }
 
-    /// The targets against the figures.
+    /// Every limit with its measured value.
     pub fn verdicts(&self) -> Vec<LimitVerdict> {
         let mut verdicts = Vec::new();
         for &(rtt_ms, percent) in &self.targets.reduction {
@@ -124,12 +124,12 @@ impl DeliveryReport {
         verdicts
     }
 
-    /// True if every target is met.
+    /// True if every limit is met.
     pub fn good(&self) -> bool {
         self.verdicts().iter().all(|verdict| verdict.holds)
     }
 
-    /// Writes what `outputs` ask for.
+    /// Writes the files that `outputs` names.
     ///
     /// # Errors
     /// If a file cannot be written.

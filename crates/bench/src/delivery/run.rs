@@ -11,7 +11,7 @@ use super::{serve, sse, udp};
 /// Trials by round-trip time, then scheme.
 pub type Trials = Vec<Vec<SchemeTrial>>;
 
-/// Runs everything. `tell` hears what is next.
+/// Runs everything. `tell` is called with a line of progress before each scheme.
 ///
 /// # Errors
 /// If a scheme cannot be run at all, or text arrives that was never sent.
@@ -44,7 +44,7 @@ fn trial(plan: &DeliveryPlan, scheme: DeliveryScheme, rtt_ms: f64) -> anyhow::Re
         }
     };
     for trace in &mut trial.traces {
-        // What was generated after the client had given up is missing all the same.
+        // A token that was generated after the client had given up counts as missing.
         trace.ready_us.truncate(trace.generated_us.len());
     }
     Ok(trial)

@@ -1,11 +1,11 @@
-//! The real thing: `loquent serve` with its simulated engine in the server's namespace, and the
-//! native client in the client's, over QUIC or by server-sent events.
+//! The product itself: `loquent serve` with its simulated engine in the server's namespace, and the
+//! native client in the client's, over QUIC or with server-sent events.
 //!
-//! The server itself says when each token was generated (`loquent_timings.emit_us`), counted from
-//! the request's arrival. ServeProcess and client run on one machine and the request crosses the link
+//! The server itself reports when each token was generated (`loquent_timings.emit_us`), counted from
+//! the request's arrival. Server and client run on one machine and the request crosses the link
 //! before its losses begin, so that its arrival is known: half a round trip after it was sent. It
-//! can only have been later, by what the emulator's thread and the server took to notice; delays
-//! are therefore a little too long rather than too short.
+//! can only have been later, by the reaction time of the emulator's thread and the server, so delays
+//! are overestimated rather than underestimated.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -35,17 +35,17 @@ use crate::process::{Process, ResourceUsage};
 
 /// Port of the server, for QUIC and HTTP.
 const PORT: u16 = 8080;
-/// Port under whose sockets the chosen congestion control runs.
+/// Port whose sockets use the chosen congestion control.
 const CONGESTED_PORT: u16 = 8081;
-/// Port of the server that is asked beforehand what it would say.
+/// Port of the server on which prompts are tried out.
 const REHEARSAL_PORT: u16 = 8082;
-/// A server has so long to listen.
+/// How long a server may take until it accepts requests.
 const READY_LIMIT: Duration = Duration::from_secs(20);
-/// From "all are connected" to the first question.
+/// Time from the last connection to the first request.
 const LEAD: Duration = Duration::from_millis(500);
-/// A stream that is not whole so long after its last token is taken as it is.
+/// How long after its last token a stream may be incomplete before its measurement ends.
 const OVERTIME: Duration = Duration::from_secs(20);
-/// Questions tried for each stream.
+/// Maximum number of prompts tried for each stream.
 const MAX_TRIES: usize = 200;
 
 /// Runs all sessions of a case.
@@ -115,12 +115,13 @@ impl ServeProcess {
         server
             .args(["serve", "--simulate", rate, "--host", host, "--port", &port.to_string()])
             .args(["--max-batch-size", &batch, "--max-connections-per-address", "4096"])
-            // All streams begin with the first step that knows of them: prompts are not measured.
+            // Prompts are not measured, so every stream shall begin with the first step after its
+            // request, whatever else that step computes.
             .args(["--itl-target-ms", "off", "--prefill-max-tokens", "1000000"])
             .args(&plan.server_options)
             .env("LOQUENT_LOG", "warn")
             .stdout(Stdio::null());
-        // Started by a realtime thread, the server is realtime too.
+        // The server inherits the real-time priority of the thread that starts it.
         let group = within(inside, || {
             be_realtime();
             ProcessGroup::start(server, None)
@@ -130,9 +131,12 @@ impl ServeProcess {
         let began = Instant::now();
         while !within(inside, || is_ready(address))? {
             if let Some(status) = server.group.ended()? {
-                bail!("the server has ended: {status}");
+                bail!("the server ended before it was ready: {status}; check --serve-options");
             }
-            ensure!(began.elapsed() < READY_LIMIT, "the server does not get ready");
+            ensure!(
+                began.elapsed() < READY_LIMIT,
+                "the server was not ready after 20 s; check --serve-options"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
@@ -152,8 +156,8 @@ fn is_ready(address: SocketAddr) -> bool {
     ask().is_ok_and(|status| status.starts_with("HTTP/1.1 200 "))
 }
 
-/// TCP connections in front of the server's own, where those will not do: under a congestion
-/// control of choice, or at the addresses of UDP relays. Bytes go through as they come.
+/// A TCP forwarder in front of the server, for two cases that its own listener does not cover: a
+/// chosen congestion control, and the addresses of UDP relays. It copies bytes unchanged.
 struct TcpFrontend {
     port: u16,
     _stop: Option<oneshot::Sender<()>>,
@@ -171,7 +175,7 @@ impl TcpFrontend {
             (Some(inside), Some(name)) => {
                 vec![inside.within(|| sse::listen(name, CONGESTED_PORT))??]
             }
-            // The clients ask by HTTP where QUIC is to be had.
+            // Clients discover the QUIC address over HTTP, so each relay's address needs TCP too.
             (None, _) => (0..plan.sessions)
                 .map(|session| relay_door(testbed, session))
                 .collect::<Result<_, _>>()?,
@@ -186,7 +190,7 @@ impl TcpFrontend {
                 for listener in listeners {
                     tokio::spawn(accept_all(tokio::net::TcpListener::from_std(listener)?, to));
                 }
-                // Dropped: the measurement is over.
+                // The sender is dropped when the measurement is over.
                 let _ = stopped.await;
                 Ok(())
             })
@@ -208,10 +212,10 @@ async fn accept_all(listener: tokio::net::TcpListener, to: SocketAddr) {
     }
 }
 
-/// What the streams ask. The simulated engine now and then spreads one character over four
-/// tokens, of which three show nothing: a stall of the generator's own, at other places for each
-/// question. So questions are chosen whose answers have none, by asking them beforehand of the
-/// same engine without a pace: an answer depends on its question alone.
+/// The prompts of all streams. The simulated engine sometimes spreads one character over four
+/// tokens, of which three show nothing, which would count as a stall of the delivery. So this tries
+/// prompts on an unpaced engine, whose answer depends on the prompt alone, until one has an
+/// answer without such characters.
 fn rehearse(plan: &DeliveryPlan, inside: Option<&Namespace>) -> anyhow::Result<Vec<String>> {
     let port = if inside.is_some() { REHEARSAL_PORT } else { free_port()? };
     let server = ServeProcess::start(plan, inside, "inf", port)?;
@@ -249,7 +253,9 @@ async fn choose(
             return Ok(prompt);
         }
     }
-    bail!("no answer of {tokens} tokens without a character of several")
+    bail!(
+        "no prompt has an answer of {tokens} tokens without multi-token characters; choose another --duration-s"
+    )
 }
 
 fn question(prompt: &str, tokens: usize) -> Generate {
@@ -292,8 +298,8 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// So many more tokens are ready. After the last one nothing counts: the timings that follow
-    /// are there for this measurement alone.
+    /// Records that `tokens` more tokens are ready. After the last one bytes no longer count: the
+    /// timings that follow exist only for this measurement.
     fn note(&mut self, tokens: usize, at: Instant) {
         self.ready.extend(std::iter::repeat_n(at, tokens));
         if self.ready.len() >= self.tokens {
@@ -303,7 +309,7 @@ impl Seen<'_> {
 }
 
 impl Asking<'_> {
-    /// The streams' traces, and what they cost the server; connections were made before.
+    /// The streams' traces and the server's resource use, without the making of connections.
     async fn ask_all(
         &self,
         prompts: Vec<String>,
@@ -356,7 +362,7 @@ impl Asking<'_> {
                 Connected::Quic(client) => read_records(client, &question, &mut seen).await,
             }
         };
-        // An answer that is not whole by then is judged as far as it came.
+        // An answer that is incomplete by then is measured as far as it arrived.
         let read = tokio::time::timeout_at(deadline.into(), reading).await;
         read.unwrap_or(Ok(()))?;
         Ok(self.trace(session, sent, &seen))
@@ -381,7 +387,7 @@ impl Asking<'_> {
         self.arrived(sent) + self.token_gap()
     }
 
-    /// When tokens were generated by the server's account and ready by ours.
+    /// When tokens were generated, by the server's clock, and ready, by the client's.
     fn trace(&self, session: usize, sent: Instant, seen: &Seen<'_>) -> StreamTrace {
         let began = self.began(sent);
         let since = |at: Instant| at.saturating_duration_since(began).as_micros() as u64;
@@ -391,7 +397,7 @@ impl Asking<'_> {
                 let to_us = |us: &f64| (*us as u64).saturating_sub(gap_us);
                 timings.emit_us.iter().map(to_us).collect()
             }
-            // The end never came: the engine's pace is known all the same.
+            // Without the server's timings, which come last, the engine's fixed pace tells.
             None => self.plan.answer(session).times_us,
         };
         StreamTrace {
@@ -426,7 +432,7 @@ async fn read_records(
     let request = Request::new(Method::POST, question.path(), body);
     let mut answer = match client.ask(&request).await? {
         Asked::Answer(answer) => answer,
-        Asked::Reply(_) => bail!("the server has refused"),
+        Asked::Reply(_) => bail!("the server refused the request; check --serve-options"),
     };
     while let Some(step) = answer.next().await? {
         let now = Instant::now();
@@ -437,7 +443,10 @@ async fn read_records(
             }
         }
     }
-    ensure!(answer.transport() == Transport::Quic, "the answer has left QUIC");
+    ensure!(
+        answer.transport() == Transport::Quic,
+        "the answer fell back from QUIC to HTTP; the link may be too lossy to measure"
+    );
     Ok(())
 }
 

@@ -1,8 +1,8 @@
-//! ServeProcess-sent events on kernel TCP, as chat services stream today.
+//! Server-sent events on kernel TCP, as chat services stream today.
 //!
 //! The server writes each token as one chunk of OpenAI's API at once (TCP_NODELAY), on sockets
-//! under the chosen congestion control. The requests are over before the losses begin, so that
-//! only the tokens' way is measured.
+//! under the chosen congestion control. The requests are complete before the losses begin, so that
+//! only the delivery of tokens is measured.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,10 +21,10 @@ use super::testbed::Testbed;
 use crate::link::LinkError;
 use crate::link::realtime::be_realtime;
 
-/// Any free one: the namespace has no other.
+/// The server's port; its namespace has no other server.
 const PORT: u16 = 8000;
 
-/// Whether sockets can have this congestion control here; else what the kernel said.
+/// Checks that the kernel has this congestion control.
 ///
 /// # Errors
 /// If it is not built in or loaded and cannot be loaded.

@@ -8,14 +8,14 @@ use tokio::sync::watch;
 
 use super::plan::DeliveryPlan;
 
-/// All streams must be connected within this.
+/// Time limit for all streams to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
-/// From "all are connected" to the first session's start.
+/// Time from the last connection to the first session's start.
 const LEAD: Duration = Duration::from_millis(500);
-/// A stream that is not whole so long after its last token is taken as it is.
+/// How long after its last token a stream may be incomplete before its measurement ends.
 const OVERTIME: Duration = Duration::from_secs(20);
 
-/// A runtime of one thread, for one side.
+/// An async runtime on the current thread, for one side of the link.
 ///
 /// # Errors
 /// If the system has no descriptors left.
@@ -43,7 +43,7 @@ enum StartState {
 }
 
 impl Starts {
-    /// Nobody is connected yet.
+    /// The starts of the sessions of `plan`, before any stream is connected.
     pub fn new(plan: &DeliveryPlan) -> Self {
         Self {
             arrived: Mutex::new(0),
@@ -55,13 +55,13 @@ impl Starts {
         }
     }
 
-    /// A stream is connected.
+    /// Reports that a stream is connected.
     pub fn arrive(&self) {
         *self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) += 1;
         self.another.notify_all();
     }
 
-    /// Waits for all streams, tells `begin` when each starts, and lets them go.
+    /// Waits for all streams, calls `begin` with each one's start, and releases them.
     pub fn open(&self, begin: impl Fn(usize, Instant)) {
         let arrived = self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let missing = |arrived: &mut usize| *arrived < self.sessions;
@@ -82,7 +82,7 @@ impl Starts {
         base + self.stagger * session as u32
     }
 
-    /// When `session` starts, once that is known.
+    /// Waits until it is known when `session` starts.
     ///
     /// # Errors
     /// If some stream could not connect.
@@ -91,7 +91,7 @@ impl Starts {
         let known = times.wait_for(|state| !matches!(state, StartState::Connecting)).await;
         match known.as_deref() {
             Ok(StartState::Begun(base)) => Ok(self.start(*base, session)),
-            _ => Err(io::Error::other("not all streams could connect")),
+            _ => Err(io::Error::other("not all streams could connect within 30 s")),
         }
     }
 
@@ -103,7 +103,7 @@ impl Starts {
         }
     }
 
-    /// When a stream that started at `start` is taken as it is.
+    /// When the measurement of a stream that started at `start` ends, complete or not.
     pub fn deadline(&self, start: Instant) -> Instant {
         start + self.length + OVERTIME
     }

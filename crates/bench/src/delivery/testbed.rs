@@ -1,4 +1,4 @@
-//! The emulated network under the streams: a path for each, with the weather of its session.
+//! The emulated network under the streams: a path for each, with the losses of its session.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use crate::link::relay::LinkRelay;
 use crate::link::tun::{self, Ends, Paths};
 use crate::link::udp::UdpWire;
 
-/// The simulator lays weather down for the session and this much more; traces that do not repeat
-/// in it must not repeat here either.
+/// The simulator draws losses for the session and this much more. So must the emulator, or its
+/// losses would repeat where the simulator's do not.
 pub const AFTERMATH: Duration = Duration::from_micros(loquent_sim::world::AFTERMATH_US);
 
 /// Two sides with one path between them for each session.
@@ -22,11 +22,11 @@ pub struct Testbed {
     /// The namespaces; none where only UDP is relayed.
     pub ends: Option<Ends>,
     relay: LinkRelay,
-    /// Where the client of each session finds its server, but for the port in namespaces.
+    /// The server's address as each session's client sees it; in namespaces without its port.
     addresses: Vec<SocketAddr>,
 }
 
-/// One of the addresses that are this machine's own by definition (RFC 1122, 3.2.1.3).
+/// The loopback address of a session: all of 127/8 is this machine's own (RFC 1122, 3.2.1.3).
 fn loopback_address(session: usize) -> Ipv4Addr {
     let [_, _, high, low] = (session as u32 + 1).to_be_bytes();
     Ipv4Addr::new(127, 77, high, low)
@@ -45,10 +45,11 @@ impl Testbed {
     /// A pair of namespaces.
     ///
     /// # Errors
-    /// Without root.
+    /// If this process lacks the privilege (root).
     pub fn namespaces(plan: &DeliveryPlan, rtt_ms: f64) -> Result<Self, LinkError> {
         let (ends, wire) = tun::create(Paths::ByAddress(plan.sessions))?;
-        // What the kernel learnt from one stream must not help another: real clients differ.
+        // The kernel must not reuse one stream's RTT and loss estimates for the next: real clients
+        // have different paths.
         ends.server.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
         let relay = LinkRelay::start(wire, schedules(plan, rtt_ms), None)?;
         let addresses = (0..plan.sessions).map(|path| (tun::path_address(path), 0).into());
@@ -58,7 +59,7 @@ impl Testbed {
     /// A UDP relay in front of each of `servers`.
     ///
     /// # Errors
-    /// If sockets are used up.
+    /// If no socket can be bound.
     pub fn relays(
         plan: &DeliveryPlan,
         rtt_ms: f64,
@@ -92,17 +93,17 @@ impl Testbed {
         Ok(Self { ends: None, relay, addresses })
     }
 
-    /// The namespace of the servers, where there is one.
+    /// The namespace of the servers, if there is one.
     pub fn server_side(&self) -> Option<&Namespace> {
         self.ends.as_ref().map(|ends| &ends.server)
     }
 
-    /// The namespace of the clients, where there is one.
+    /// The namespace of the clients, if there is one.
     pub fn client_side(&self) -> Option<&Namespace> {
         self.ends.as_ref().map(|ends| &ends.client)
     }
 
-    /// Where the client of `session` finds a server that listens on `port`.
+    /// The address at which the client of `session` reaches a server on `port`.
     pub fn server_address(&self, session: usize, port: u16) -> SocketAddr {
         let mut address = self.addresses[session];
         if self.ends.is_some() {

@@ -1,7 +1,7 @@
 //! The simulator's schemes over real UDP sockets: the same two ends, driven by the real clock.
 //!
-//! Both ends of a stream are driven by one task, since the measuring half of our scheme is
-//! shared between them; their packets go through the emulated network all the same.
+//! One task drives both ends of a stream, because Loquent's two ends share what they measure. Their
+//! packets still go through the emulated network.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdSocket};
@@ -78,7 +78,7 @@ fn namespaced(plan: &DeliveryPlan, rtt_ms: f64) -> Result<(Testbed, Vec<Sockets>
     Ok((testbed, sockets))
 }
 
-/// Sockets on loopback with a relay between.
+/// Sockets on loopback with a relay between them.
 fn relayed(plan: &DeliveryPlan, rtt_ms: f64) -> Result<(Testbed, Vec<Sockets>), LinkError> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let servers: Result<Vec<StdSocket>, _> = (0..plan.sessions).map(|_| bind(any)).collect();
@@ -111,7 +111,7 @@ async fn drive_all(
         tasks.push(local.spawn_local(async move {
             let ends = scheme.simulated().ends(&link, &ReaderBehaviour::default());
             let start = starts.wait(session).await?;
-            // So that the server knows where to send: the handshake is not measured.
+            // An empty datagram tells the server the client's address, as a handshake would.
             sockets.1.send(&[]).await?;
             let mut stream = UdpSession::new(ends.expect("no oracle"), answer, sockets, start);
             stream.run(starts.deadline(start)).await
@@ -231,8 +231,8 @@ impl UdpSession {
         }
     }
 
-    /// Sends what both ends have to send. A socket that takes no more drops the packet, as a
-    /// full queue on the way would.
+    /// Sends the due packets of both ends. A full socket drops a packet, as a full queue on the way
+    /// would.
     fn transmit(&mut self) {
         let now_us = self.now_us();
         self.packet.clear();
@@ -255,7 +255,7 @@ impl UdpSession {
         self.start + wake_us.map_or(Duration::from_secs(1), Duration::from_micros)
     }
 
-    /// Dates the tokens that are ready now, and checks that they are what was generated.
+    /// Records when tokens became ready, and checks that their text is what was generated.
     fn note_arrivals(&mut self, now_us: u64) -> io::Result<()> {
         let before = self.shown.len();
         self.receiver.take_shown(&mut self.shown);

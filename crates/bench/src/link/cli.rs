@@ -1,4 +1,4 @@
-//! The options of `loquent link`, and its schedule: set up, run the commands, tell what happened.
+//! `loquent link`: its options; sets up the link, runs the commands over it, prints statistics.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -19,61 +19,62 @@ use super::udp::UdpWire;
 use super::{LinkError, forward};
 
 const EXAMPLES: &str = "\
-The commands run in two network namespaces that know nothing but each other and themselves; the \
-server's address is 10.77.0.2, the client's 10.77.0.1 (also in $LOQUENT_LINK_SERVER and \
-$LOQUENT_LINK_CLIENT). Both namespaces vanish with this program.
+The commands run in two network namespaces that are connected only to each other. The server's \
+address is 10.77.0.2, the client's 10.77.0.1 (also in $LOQUENT_LINK_SERVER and \
+$LOQUENT_LINK_CLIENT). Both namespaces disappear when this program ends. Namespaces need root.
 
 Examples:
-  a question to the server on this machine's port 8080, over a bad network:
+  a request over a bad network to the server on this machine's port 8080:
     loquent link --rtt 400 --loss default -- curl -N http://10.77.0.2:8080/v1/models
   server and client both inside; the client starts once the server listens:
     loquent link --rtt 100 --loss 2% --rate 1mbit --server 'loquent serve --host 0.0.0.0' \\
         --wait 8080 -- loquent chat --url http://10.77.0.2:8080
   a shell on the client's side; `nsenter` as printed enters from elsewhere:
     loquent link --loss bursts:900,100 --outage 10-13 -- bash
-  without root, for QUIC alone: clients connect to port 9000
+  without root, for QUIC only; clients connect to port 9000:
     loquent link --rtt 400 --loss default --udp-listen 127.0.0.1:9000 --udp-to 127.0.0.1:8080
 
 The same seed loses the same packets of the same traffic, as in `loquent sim`. The exit status is \
 the command's.";
 
-/// Where requests go that reach the far side if nothing else is said: `loquent serve`'s default.
+/// Default of `--to`: where `loquent serve` listens by default.
 const DEFAULT_TO: &str = "127.0.0.1:8080";
-/// The weather of a link repeats after so long.
-const WEATHER_US: u64 = 3_600_000_000;
-/// A server has so long to listen.
+/// The losses of a link repeat after this time: one hour.
+const SCHEDULE_US: u64 = 3_600_000_000;
+/// How long a server may take to listen.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Emulate a bad network between two commands, with real packets (needs root, or UDP alone)
+/// Emulate a bad network between two commands, with real packets
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LinkArgs {
     #[command(flatten)]
     link: LinkOptions,
-    /// Decides which packets are lost
-    #[arg(long, default_value_t = 1)]
+    /// Seed that decides which packets are lost
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Shell command that runs on the far side; it must listen on 0.0.0.0
+    /// Shell command to run on the server's side; it must listen on 0.0.0.0
     #[arg(long, value_name = "COMMAND", help_heading = "Ends")]
     server: Option<String>,
-    /// Start the client once the far side accepts TCP connections on this port
+    /// Start the client once the server accepts TCP connections on PORT
     #[arg(long, value_name = "PORT", help_heading = "Ends", conflicts_with = "udp_listen")]
     wait: Option<u16>,
-    /// Lead the far side's TCP and UDP port of this number to this address outside; repeatable
-    /// [default: 127.0.0.1:8080 if there is no --server]
+    /// Forward the server side's port of this number to ADDRESS; repeatable
+    ///
+    /// TCP and UDP. The default is 127.0.0.1:8080 if there is no --server.
     #[arg(long, value_name = "ADDRESS", help_heading = "Ends")]
     to: Vec<SocketAddr>,
-    /// Without root: relay UDP that arrives here …
+    /// Without root: listen for UDP on ADDRESS
     #[arg(long, value_name = "ADDRESS", help_heading = "Ends", requires = "udp_to",
           conflicts_with_all = ["server", "to"])]
     udp_listen: Option<SocketAddr>,
-    /// … to this address
+    /// Without root: relay that UDP to ADDRESS
     #[arg(long, value_name = "ADDRESS", help_heading = "Ends", requires = "udp_listen")]
     udp_to: Option<SocketAddr>,
-    /// Write what became of each packet, one JSON line each
+    /// Write the fate of each packet, one JSON line each
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Do not tell what the link did
+    /// Print no statistics of the link
     #[arg(long, short)]
     quiet: bool,
     /// Command to run on the client's side [default: wait for Ctrl-C]
@@ -82,13 +83,13 @@ pub struct LinkArgs {
 }
 
 impl LinkArgs {
-    /// Sets the link up, runs the commands over it and tells what it did.
+    /// Sets the link up, runs the commands over it and prints its statistics.
     ///
     /// # Errors
     /// If the options make no sense, root is missing, or a command cannot be started.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let link = self.link.link().map_err(LinkError::Options)?;
-        let schedule = PathSchedule::new(link, self.seed, WEATHER_US, self.link.outage.clone());
+        let schedule = PathSchedule::new(link, self.seed, SCHEDULE_US, self.link.outage.clone());
         let record = self
             .record
             .as_ref()
@@ -110,9 +111,9 @@ impl LinkArgs {
         let socket = UdpSocket::bind(listen).map_err(LinkError::io(listen.to_string()))?;
         let bound = socket.local_addr()?;
         let relay = LinkRelay::start(UdpWire::new(vec![(socket, to)])?, vec![schedule], record)?;
-        // Whoever reads the line below may send at once.
+        // A client may send as soon as it reads the line below.
         relay.begin(0, Instant::now());
-        self.tell(&format!("UDP from {bound} to {to}"));
+        self.print(&format!("UDP from {bound} to {to}"));
         self.run_client(relay, None).await
     }
 
@@ -125,9 +126,9 @@ impl LinkArgs {
         let relay = LinkRelay::start(wire, vec![schedule], record)?;
         for to in self.forwards() {
             forward::forward(&ends.server, to)?;
-            self.tell(&format!("{SERVER}:{} leads to {to}", to.port()));
+            self.print(&format!("{SERVER}:{} leads to {to}", to.port()));
         }
-        self.tell_namespaces(&ends);
+        self.print_namespaces(&ends);
         let server = self.server.as_ref().map(|shell| {
             let mut command = std::process::Command::new("sh");
             command.args(["-c", shell]);
@@ -170,20 +171,20 @@ impl LinkArgs {
         Ok(code)
     }
 
-    fn tell(&self, line: &str) {
+    fn print(&self, line: &str) {
         if !self.quiet {
             eprintln!("link: {line}");
         }
     }
 
-    fn tell_namespaces(&self, ends: &Ends) {
+    fn print_namespaces(&self, ends: &Ends) {
         for (side, namespace) in [("client", &ends.client), ("server", &ends.server)] {
-            self.tell(&format!("{side}'s side: nsenter --net={}", namespace.path().display()));
+            self.print(&format!("{side}'s side: nsenter --net={}", namespace.path().display()));
         }
     }
 }
 
-/// Waits until somebody accepts connections on `port` of the far side.
+/// Waits until a server accepts connections on `port` of the server's side.
 async fn wait_for_server(
     inside: &Namespace,
     port: u16,
@@ -192,14 +193,20 @@ async fn wait_for_server(
     let began = Instant::now();
     let address = SocketAddr::from((SERVER, port));
     loop {
-        // Refused at once while nobody listens: the address is the far side's own.
+        // While no server listens this fails at once, because the address is the namespace's own.
         if inside.within(|| TcpStream::connect(address))?.is_ok() {
             return Ok(());
         }
         if let Some(status) = server.as_mut().and_then(|server| server.ended().transpose()) {
-            anyhow::bail!("the server has ended before it listened on port {port}: {}", status?);
+            anyhow::bail!(
+                "the server command ended before it listened on port {port}: {}",
+                status?
+            );
         }
-        anyhow::ensure!(began.elapsed() < WAIT_LIMIT, "nobody listens on {SERVER}:{port}");
+        anyhow::ensure!(
+            began.elapsed() < WAIT_LIMIT,
+            "no server listens on {SERVER}:{port} after 60 s; it must listen on 0.0.0.0"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

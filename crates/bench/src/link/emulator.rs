@@ -1,4 +1,4 @@
-//! The link model applied to packets: what is lost, and when the rest comes out.
+//! The link model applied to packets: which are lost, and when the others are delivered.
 //!
 //! Without a clock and without sockets: the same seed and the same packets at the same times give
 //! the same result as in the simulator, because the same code decides.
@@ -11,10 +11,10 @@ use loquent_sim::link::{HEADER_BYTES, Link, LinkState};
 
 use super::packet_stats::{Fate, PacketStats};
 
-/// Packets that wait for their time hold at most so many bytes; more are dropped.
+/// Maximum bytes of packets in flight, so that a flood cannot fill the memory; more are dropped.
 const MAX_HELD_BYTES: usize = 64 << 20;
 
-/// One path's plan: everything that decides over its packets.
+/// Everything that decides the fate of one path's packets.
 #[derive(Debug, Clone)]
 pub struct PathSchedule {
     link: Link,
@@ -44,13 +44,13 @@ impl PathSchedule {
         }
     }
 
-    /// The link as it was asked for.
+    /// The link as given.
     pub fn link(&self) -> &Link {
         &self.link
     }
 }
 
-/// A path under way.
+/// A path with its state.
 struct Crossing<'a> {
     schedule: &'a PathSchedule,
     /// Before the schedule begins nothing is lost: connections are set up then.
@@ -61,7 +61,7 @@ struct Crossing<'a> {
     stats: [PacketStats; 2],
 }
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct HeldPacket {
     due_us: u64,
@@ -70,12 +70,12 @@ struct HeldPacket {
     packet: Vec<u8>,
 }
 
-/// Which path, in which direction.
+/// The path, conversation and direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PacketRoute {
     /// Number of the path.
     pub path: usize,
-    /// Which conversation of it, for wires that carry several over one path.
+    /// Number of the conversation, for wires that carry several over one path.
     pub flow: usize,
     /// True from the client to the server.
     pub up: bool,
@@ -88,14 +88,14 @@ impl PacketRoute {
     }
 }
 
-/// A packet that comes out of the link.
+/// A packet that leaves the link.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DuePacket {
-    /// When it should have come out, in µs.
+    /// When it should leave, in µs.
     pub due_us: u64,
-    /// The way it took.
+    /// Its path, conversation and direction.
     pub route: PacketRoute,
-    /// Its bytes.
+    /// The packet's bytes.
     pub packet: Vec<u8>,
 }
 
@@ -108,7 +108,7 @@ pub struct Emulator<'a> {
 }
 
 impl<'a> Emulator<'a> {
-    /// Paths that have not begun: they delay, limit and queue, but lose nothing.
+    /// Paths that have not begun: they delay, limit and queue packets, but lose none.
     pub fn new(schedules: &'a [PathSchedule]) -> Self {
         let crossing = |schedule: &'a PathSchedule| Crossing {
             schedule,
@@ -137,12 +137,12 @@ impl<'a> Emulator<'a> {
         self.paths[path].began_us.get_or_insert(at_us);
     }
 
-    /// Packets of `path` do not count from now on.
+    /// Packets of `path` no longer count.
     pub fn end(&mut self, path: usize) {
         self.paths[path].ended = true;
     }
 
-    /// A packet of `wire_bytes` enters. Returns what becomes of it.
+    /// Handles a packet of `wire_bytes` that enters the link, and returns its fate.
     ///
     /// # Panics
     /// If there is no such path.
@@ -177,12 +177,12 @@ impl<'a> Emulator<'a> {
         fate
     }
 
-    /// When the next packet comes out, in µs.
+    /// When the next packet leaves the link, in µs.
     pub fn poll_timeout(&self) -> Option<u64> {
         self.held.peek().map(|Reverse(held)| held.due_us)
     }
 
-    /// The next packet that has come out by `now_us`.
+    /// The next packet that has left the link by `now_us`.
     pub fn poll_packet(&mut self, now_us: u64) -> Option<DuePacket> {
         if self.poll_timeout()? > now_us {
             return None;
@@ -192,7 +192,7 @@ impl<'a> Emulator<'a> {
         Some(DuePacket { due_us, route, packet })
     }
 
-    /// What each path did since it began: from server to client, and from client to server.
+    /// The statistics of each path since it began: server to client, and client to server.
     pub fn stats(&self) -> Vec<[PacketStats; 2]> {
         self.paths.iter().map(|crossing| crossing.stats.clone()).collect()
     }
@@ -205,7 +205,7 @@ impl Crossing<'_> {
         self.began_us.is_some_and(|began| began <= now_us)
     }
 
-    /// The model's verdict in the times of this clock.
+    /// The model's decision, in the times of this clock.
     fn send(&mut self, now_us: u64, direction: Direction, wire_bytes: usize) -> (Fate, Arrivals) {
         let begun = self.has_begun(now_us);
         let (path, zero_us) = match begun {
@@ -213,7 +213,7 @@ impl Crossing<'_> {
             false => (&mut self.before, 0),
         };
         let at_us = now_us - zero_us;
-        // The model adds its own headers; a real packet has brought them along.
+        // The model adds headers of its own, which a real packet already has.
         let payload = wire_bytes.saturating_sub(HEADER_BYTES);
         let queue_drops = path.queue_drops(direction);
         let arrivals = path.send(at_us, payload, direction).arrivals;
@@ -233,7 +233,8 @@ impl Crossing<'_> {
     }
 }
 
-/// Flips one bit behind the IP header, which checksums will notice.
+/// Flips one bit after the IP header: in the header it would change the packet's route, but a
+/// receiver's checksum must notice it.
 fn flip_bit(packet: &mut [u8], bits: u64) {
     const IP_HEADER_BYTES: usize = 20;
     let body = packet.get_mut(IP_HEADER_BYTES..).filter(|body| !body.is_empty());

@@ -14,11 +14,11 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use super::LinkError;
 use super::netns::Namespace;
 
-/// Conversations over UDP at a time; datagrams of further ones are dropped.
+/// Maximum number of concurrent UDP conversations; datagrams of more are dropped.
 const MAX_FLOWS: usize = 1024;
-/// A conversation over UDP that is silent so long is over.
+/// How long a UDP conversation may be silent before it ends.
 const IDLE: Duration = Duration::from_secs(120);
-/// Longest datagram.
+/// Maximum length of a datagram in bytes.
 const MAX_DATAGRAM_BYTES: usize = 65_536;
 
 /// Forwards TCP and UDP that reach `inside` on the port of `to` to `to`, from now on.
@@ -47,7 +47,7 @@ async fn forward_tcp(listener: TcpListener, to: SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((inside, _)) => drop(tokio::spawn(join_tcp(inside, to))),
-            // Out of descriptors: some will be closed.
+            // Out of descriptors: wait until other connections close theirs.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
@@ -60,7 +60,7 @@ pub(crate) async fn join_tcp(mut inside: TcpStream, to: SocketAddr) {
         abort(&inside);
         return;
     };
-    // Tokens must not wait for each other here.
+    // Nagle's algorithm would hold a token back until the one before is acknowledged.
     let _ = (inside.set_nodelay(true), outside.set_nodelay(true));
     if tokio::io::copy_bidirectional(&mut inside, &mut outside).await.is_err() {
         // A connection that was aborted must not look as if it had ended.
@@ -81,7 +81,7 @@ async fn forward_udp(inside: Arc<UdpSocket>, to: SocketAddr) {
         let Ok((len, client)) = inside.recv_from(&mut buffer).await else {
             continue;
         };
-        // The other holder is the task that carries answers back.
+        // The other reference is held by the task that carries answers back.
         flows.retain(|_, outside| Arc::strong_count(outside) > 1);
         let room = !flows.contains_key(&client) && flows.len() < MAX_FLOWS;
         if room && let Ok(outside) = open(to).await {
@@ -109,7 +109,7 @@ async fn open(to: SocketAddr) -> io::Result<UdpSocket> {
 async fn answers(outside: Arc<UdpSocket>, inside: Arc<UdpSocket>, client: SocketAddr) {
     let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
     while let Ok(received) = tokio::time::timeout(IDLE, outside.recv(&mut buffer)).await {
-        // An error says that nobody listens yet; the next datagram may find somebody.
+        // An error means that no server listens yet; one may by the next datagram.
         if let Ok(len) = received {
             let _ = inside.send_to(&buffer[..len], client).await;
         }

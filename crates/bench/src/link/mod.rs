@@ -3,9 +3,8 @@
 //! The [`emulator`] decides what becomes of a packet, by the same model and the same draws as the
 //! simulator; [`relay`] is the thread that carries packets through it in real time. They come from
 //! a pair of TUN devices in two network namespaces ([`tun`], needs root) or from UDP sockets
-//! ([`udp`], needs nothing). The namespaces ([`netns`]) have no names: they exist as long as
-//! somebody holds them, so that the kernel removes them and all that is in them however this
-//! program ends, and nothing stale can be left behind.
+//! ([`udp`], needs nothing). The namespaces ([`netns`]) have no names: the kernel removes
+//! them with everything in them when this program ends, however it ends, so nothing stale is left.
 
 pub mod cli;
 pub mod emulator;

@@ -1,4 +1,4 @@
-//! Network namespaces without a name: held by a descriptor, gone with it.
+//! Network namespaces without a name, which exist as long as a descriptor of them is open.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +36,7 @@ pub fn within<T: Send>(
     }
 }
 
-/// A network of its own, without a way out.
+/// A network namespace: isolated, with only the devices that are created in it.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     file: Arc<File>,
@@ -46,7 +46,7 @@ impl Namespace {
     /// A new namespace whose loopback works.
     ///
     /// # Errors
-    /// Without root.
+    /// If this process lacks the privilege (root).
     pub fn create() -> Result<Self, LinkError> {
         let unshared = || {
             unshare(CloneFlags::CLONE_NEWNET)?;
@@ -63,7 +63,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Where it can be entered from another shell: `nsenter --net=PATH`.
+    /// Path by which another shell can enter it: `nsenter --net=PATH`.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
@@ -128,8 +128,8 @@ impl Namespace {
         })
     }
 
-    /// The link carries IPv4. Without this the kernel would chatter over it by itself, and the
-    /// relay would have to throw that away; where it cannot be written, it does.
+    /// Disables IPv6, which the link does not carry: the kernel's own router and neighbour
+    /// discovery would cross it. Where this fails, the relay drops those packets.
     fn switch_ipv6_off(&self) -> Result<(), LinkError> {
         for which in ["all", "default"] {
             let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
@@ -138,7 +138,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Speaks to the kernel's routing from inside.
+    /// Runs a netlink request on the namespace's routing tables.
     fn configure<F>(
         &self,
         what: &'static str,

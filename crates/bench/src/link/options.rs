@@ -15,27 +15,29 @@ pub struct LinkOptions {
     /// Round-trip time in ms; half of it each way
     #[arg(long, value_name = "MS", default_value_t = 100.0)]
     pub rtt: f64,
-    /// Losses: none, default (the paper's channel, 15 %), a share such as 2%,
-    /// markov:STAY_GOOD,STAY_LOSSY[,LOSS[,STATE_MS]], bursts:GOOD_MS,BURST_MS[,LOSS],
-    /// outages:EVERY_MS,MIN_MS,MAX_MS, trace:FILE (a case as `loquent trace --case` prints it)
+    /// Packet loss: none, default, 2%, or a model (see --help)
+    ///
+    /// One of: none; default (the paper's channel, 15 %); a share such as 2%;
+    /// markov:STAY_GOOD,STAY_LOSSY[,LOSS[,STATE_MS]]; bursts:GOOD_MS,BURST_MS[,LOSS];
+    /// outages:EVERY_MS,MIN_MS,MAX_MS; trace:FILE (a case as `loquent trace --case` prints it).
     #[arg(long, value_name = "LOSSES", default_value = "none", value_parser = parse_loss)]
     pub loss: Channel,
-    /// Rate of each direction: 1mbit, 250kbit [default: unlimited]
+    /// Rate of each direction, such as 1mbit or 250kbit [default: unlimited]
     #[arg(long, value_name = "RATE", value_parser = parse_rate_kbps)]
     pub rate: Option<f64>,
-    /// Queue in front of the rate limit: 32kB, 64000
+    /// Queue in front of the rate limit, such as 32kB or 64000
     #[arg(long, value_name = "BYTES", default_value = "32kB", value_parser = parse_bytes)]
     pub queue: u64,
-    /// Nothing gets through between these seconds after the start, FROM-TO; repeatable
+    /// Outage from and to these seconds after the start; repeatable
     #[arg(long, value_name = "S-S", value_parser = parse_outage)]
     pub outage: Vec<(u64, u64)>,
-    /// Longest additional delay in ms; above the packets' spacing it reorders
+    /// Maximum extra delay in ms; above the packets' spacing it reorders
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     pub jitter: f64,
-    /// Share of packets that arrive twice
+    /// Share of packets to duplicate
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = parse_share)]
     pub duplicate: f64,
-    /// Share of packets that arrive with a flipped bit
+    /// Share of packets to corrupt by a flipped bit
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = parse_share)]
     pub corrupt: f64,
     /// Lose nothing from client to server
@@ -44,10 +46,10 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// The link as the simulator knows it.
+    /// The link in the simulator's terms.
     ///
     /// # Errors
-    /// Names the parameter that is out of range.
+    /// Describes the parameter that is out of range.
     pub fn link(&self) -> Result<Link, String> {
         let mut link = Link::new(self.rtt, self.loss.clone());
         link.acks = if self.clean_uplink { AckPath::Clean } else { AckPath::Lossy };
@@ -61,15 +63,15 @@ impl LinkOptions {
     }
 }
 
-/// Reads a notation of losses.
+/// Parses the value of `--loss`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Describes what is wrong with it.
 pub fn parse_loss(text: &str) -> Result<Channel, String> {
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     let numbers = || -> Result<Vec<f64>, String> {
         rest.split(',')
-            .map(|n| n.trim().parse().map_err(|_| format!("{n:?} is no number")))
+            .map(|n| n.trim().parse().map_err(|_| format!("{n:?} is not a number")))
             .collect()
     };
     let channel = match kind {
@@ -86,7 +88,7 @@ pub fn parse_loss(text: &str) -> Result<Channel, String> {
 
 fn markov(numbers: &[f64]) -> Result<Channel, String> {
     let &[stay_good, stay_lossy, ref rest @ ..] = numbers else {
-        return Err("markov needs two probabilities to stay".into());
+        return Err("markov needs two probabilities, such as markov:0.9,0.5".into());
     };
     let loss = rest.first().copied().unwrap_or(0.9);
     let state_ms = rest.get(1).copied().unwrap_or(100.0);
@@ -95,7 +97,7 @@ fn markov(numbers: &[f64]) -> Result<Channel, String> {
 
 fn bursts(numbers: &[f64]) -> Result<Channel, String> {
     let &[good_ms, burst_ms, ref rest @ ..] = numbers else {
-        return Err("bursts needs two lengths in ms".into());
+        return Err("bursts needs two lengths in ms, such as bursts:900,100".into());
     };
     let loss = rest.first().copied().unwrap_or(0.9);
     Ok(Channel::Bursts { good_ms, burst_ms, loss, residual_loss: 0.0 })
@@ -106,7 +108,7 @@ fn outages(numbers: &[f64]) -> Result<Channel, String> {
         [every_ms, min_ms, max_ms] => {
             Ok(Channel::Outages { every_ms, min_ms, max_ms, residual_loss: 0.0 })
         }
-        _ => Err("outages needs three lengths in ms".into()),
+        _ => Err("outages needs three lengths in ms, such as outages:8000,500,3500".into()),
     }
 }
 
@@ -118,27 +120,32 @@ fn read_trace(path: &Path) -> Result<Channel, String> {
     let refuse = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| refuse(&error))?;
     let cases: Cases = toml::from_str(&text).map_err(|error| refuse(&error))?;
-    let case = cases.case.into_iter().next().ok_or_else(|| refuse(&"has no case"))?;
+    let case = cases.case.into_iter().next().ok_or_else(|| refuse(&"contains no [[case]]"))?;
     Ok(case.link.channel)
 }
 
 /// A share as 0.02 or 2%.
 fn parse_share(text: &str) -> Result<f64, String> {
     let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |n| (n, 100.0));
-    let share = number.parse::<f64>().map_err(|_| format!("{text:?} is unknown"))? / scale;
-    (0.0..=1.0).contains(&share).then_some(share).ok_or_else(|| format!("{text} is no share"))
+    let share = number.parse::<f64>().map_err(|_| {
+        format!("{text:?} is not a loss model or a share; give 2%, default or markov:0.9,0.5")
+    })? / scale;
+    (0.0..=1.0)
+        .contains(&share)
+        .then_some(share)
+        .ok_or_else(|| format!("{text} is not a share from 0 to 1; give 0.02 or 2%"))
 }
 
 /// A rate in kbit/s, as 1mbit, 250kbit or 250.
 fn parse_rate_kbps(text: &str) -> Result<f64, String> {
     let scaled = [("gbit", 1e6), ("mbit", 1e3), ("kbit", 1.0), ("", 1.0)];
-    scale(text, &scaled).ok_or_else(|| format!("{text:?} is no rate; give 1mbit or 250kbit"))
+    scale(text, &scaled).ok_or_else(|| format!("{text:?} is not a rate; give 1mbit or 250kbit"))
 }
 
 /// A size in bytes, as 32kB, 1MB or 64000.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let scaled = [("mb", 1e6), ("kb", 1e3), ("b", 1.0), ("", 1.0)];
-    let bytes = scale(text, &scaled).ok_or_else(|| format!("{text:?} is no size; give 32kB"))?;
+    let bytes = scale(text, &scaled).ok_or_else(|| format!("{text:?} is not a size; give 32kB"))?;
     Ok(bytes as u64)
 }
 
@@ -157,7 +164,7 @@ fn parse_outage(text: &str) -> Result<(u64, u64), String> {
         seconds(from).zip(seconds(to))
     });
     let (from, to) = times.filter(|(from, to)| from < to).ok_or_else(|| {
-        format!("{text:?} is no span of time; give 10-12.5 for 10 s to 12.5 s after the start")
+        format!("{text:?} is not a span of time; give 10-12.5 for 10 s to 12.5 s after the start")
     })?;
     Ok(((from * 1e6) as u64, (to * 1e6) as u64))
 }

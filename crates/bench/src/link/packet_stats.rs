@@ -1,31 +1,31 @@
-//! What a link did, counted: per packet, per direction, and how realtime the relay was.
+//! Statistics of a link: the fate of each packet, sums per direction, and the relay's lateness.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-/// What became of a packet.
+/// The fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It comes out at `due_us`, and once more if the network doubled it.
+    /// Delivered at `due_us`, and once more if the network duplicated it.
     Delivered {
-        /// When, in µs.
+        /// Time of its delivery in µs.
         due_us: u64,
-        /// Whether there are two of it.
+        /// Whether it is delivered twice.
         twice: bool,
     },
-    /// Lost in the air, or by a change of the path.
+    /// Lost by the channel, or by a change of the path.
     Lost,
     /// Dropped in front of the rate limit.
     QueueFull,
     /// Sent during a planned outage.
     Outage,
-    /// More is in flight than the relay is willing to hold.
+    /// Dropped because more was in flight than the relay holds.
     Overflow,
 }
 
 impl Fate {
-    /// The same in a time that begins at `zero_us`.
+    /// The same fate, in a time that starts at `zero_us`.
     pub fn since(self, zero_us: u64) -> Self {
         match self {
             Self::Delivered { due_us, twice } => {
@@ -47,14 +47,14 @@ impl Fate {
     }
 }
 
-/// One direction of a path.
+/// Packet counts of one direction of a path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PacketStats {
     /// Packets sent into it.
     pub packets: u64,
-    /// Their bytes, with all headers.
+    /// Bytes of these packets, with all headers.
     pub bytes: u64,
-    /// Lost in the air, or by a change of the path.
+    /// Lost by the channel, or by a change of the path.
     pub lost: u64,
     /// Dropped in front of the rate limit.
     pub queue_full: u64,
@@ -89,7 +89,7 @@ impl PacketStats {
         }
     }
 
-    /// Packets that did not come out.
+    /// Packets that were not delivered.
     pub fn dropped(&self) -> u64 {
         self.lost + self.queue_full + self.outage + self.overflow
     }
@@ -124,15 +124,15 @@ impl PacketStats {
     }
 }
 
-/// How late packets came out, against the model's time.
+/// How late packets were delivered, compared with the model's time.
 #[derive(Debug, Clone, Serialize)]
 pub struct Lateness {
     /// Packets by lateness in steps of 50 µs; the last step holds all later ones.
     #[serde(skip)]
     steps: Vec<u64>,
-    /// Packets that came out.
+    /// Packets delivered.
     pub packets: u64,
-    /// The latest, in ms.
+    /// The largest lateness, in ms.
     pub max_ms: f64,
 }
 
@@ -146,7 +146,7 @@ impl Default for Lateness {
 }
 
 impl Lateness {
-    /// A packet came out so many µs late.
+    /// Counts a packet that was delivered `late_us` late.
     pub fn note(&mut self, late_us: u64) {
         self.steps[((late_us / STEP_US) as usize).min(STEPS - 1)] += 1;
         self.packets += 1;
@@ -167,19 +167,19 @@ impl Lateness {
     }
 }
 
-/// Everything that a relay did.
+/// Everything that a relay counted.
 #[derive(Debug, Clone, Default)]
 pub struct LinkSummary {
     /// By path: from server to client, and from client to server.
     pub paths: Vec<[PacketStats; 2]>,
-    /// How realtime it was.
+    /// How late it delivered packets.
     pub lateness: Lateness,
-    /// Packets that could not be written where they belong.
+    /// Packets that could not be written to their destination.
     pub unwritten: u64,
 }
 
 impl LinkSummary {
-    /// Both directions and the punctuality as lines of text, each ending with a line feed.
+    /// Both directions and the lateness as lines of text, each ending with a line feed.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (number, [down, up]) in self.paths.iter().enumerate() {

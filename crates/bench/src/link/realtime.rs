@@ -1,4 +1,4 @@
-//! Threads that must not wait for a core: what they do takes microseconds, and its time matters.
+//! Real-time priority for threads whose work takes microseconds but must not be late.
 
 use thread_priority::{
     RealtimeThreadSchedulePolicy, ThreadPriority, ThreadPriorityValue, ThreadSchedulePolicy,
@@ -8,8 +8,9 @@ use thread_priority::{
 /// Low among real-time priorities: the kernel's own threads go first.
 const PRIORITY: u8 = 5;
 
-/// Lets this thread, and processes that it starts, run before all ordinary ones. Returns whether
-/// that was granted, which takes root; without it, times are as good as the machine is idle.
+/// Gives this thread, and the processes that it starts, priority over all ordinary threads. Returns
+/// whether that was granted, which needs root; without it, times are accurate only on an idle
+/// machine.
 pub fn be_realtime() -> bool {
     let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
     let priority = ThreadPriorityValue::try_from(PRIORITY).map(ThreadPriority::Crossplatform);

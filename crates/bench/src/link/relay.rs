@@ -23,11 +23,11 @@ use super::realtime::be_realtime;
 
 /// Where packets come from and go to.
 pub trait PacketWire: Send {
-    /// What to wait for; the places in this list are the sources of [`Self::receive`].
+    /// Descriptors to wait for; the indices in this list are the sources of [`Self::receive`].
     fn sources(&self) -> Vec<BorrowedFd<'_>>;
-    /// The next packet that waits at `source`; none if there is none.
+    /// Receives the next packet that waits at `source`, if there is one.
     fn receive(&mut self, source: usize, buffer: &mut [u8]) -> Received;
-    /// Puts out a packet at the far end of `route`; false if that failed.
+    /// Delivers a packet at the far end of `route`; false if that failed.
     fn deliver(&mut self, route: PacketRoute, packet: &[u8]) -> bool;
     /// Bytes of headers that a packet has on a network and not in the buffer.
     fn header_bytes(&self) -> usize;
@@ -40,11 +40,11 @@ pub enum Received {
     Nothing,
     /// Something that does not cross the link.
     Ignored,
-    /// A packet of so many bytes, now in the buffer.
+    /// A packet, now in the buffer.
     Packet {
-        /// Its way.
+        /// Path, conversation and direction.
         route: PacketRoute,
-        /// Its length.
+        /// Length in bytes.
         len: usize,
     },
 }
@@ -61,16 +61,17 @@ struct RelayControl {
     origin: Instant,
     /// When each path's schedule begins, in µs after the origin.
     begins_us: Vec<AtomicU64>,
-    /// From when on its packets do not count any more.
+    /// When each path's packets stop counting, in µs after the origin.
     ends_us: Vec<AtomicU64>,
     stop: EventFd,
 }
 
 /// The schedule has not begun.
 const NOT_YET: u64 = u64::MAX;
-/// Packets taken from one source before the others and the clock get their turn.
+/// Packets taken from one source before the other sources and due packets are served. Chosen by
+/// hand: a flood on one path must not delay the deliveries of another.
 const BATCH: usize = 64;
-/// Larger than any packet of a TUN device of ours or of UDP.
+/// Larger than any packet of the TUN devices or of UDP.
 const BUFFER_BYTES: usize = 65_536;
 
 impl LinkRelay {
@@ -110,12 +111,12 @@ impl LinkRelay {
         self.shared.begins_us[path].store(self.shared.since_origin_us(at), Ordering::Release);
     }
 
-    /// What crosses `path` from `at` on is carried, but not counted.
+    /// Packets on `path` are still carried after `at`, but no longer counted.
     pub fn end(&self, path: usize, at: Instant) {
         self.shared.ends_us[path].store(self.shared.since_origin_us(at), Ordering::Release);
     }
 
-    /// Stops; what is in flight is lost.
+    /// Stops the relay; packets in flight are lost.
     ///
     /// # Errors
     /// If the record could not be written or the relay could not go on.
@@ -208,7 +209,7 @@ impl<'a, W: PacketWire> Carrier<'a, W> {
         }
     }
 
-    /// The sources that have something once one has, or none once the relay is to stop.
+    /// Waits until a source is readable, and returns all that are; `None` when asked to stop.
     fn wait(&self) -> io::Result<Option<Vec<usize>>> {
         let now_us = self.now_us();
         let timeout = self.emulator.poll_timeout().map(|due_us| {
@@ -266,8 +267,8 @@ impl<'a, W: PacketWire> Carrier<'a, W> {
     }
 }
 
-/// One packet: when it was sent, in µs after the path began, where to, how large, what became of
-/// it, and when it came out.
+/// The record of one packet: when it was sent, in µs after the path began, its direction and size,
+/// its fate, and when it was delivered.
 fn write_line(
     out: &mut impl Write,
     at_us: u64,

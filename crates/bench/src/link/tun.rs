@@ -14,21 +14,21 @@ use super::relay::{PacketWire, Received};
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// The server's address on the link.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// Both are in one network of this prefix length.
+/// Prefix length of the network that both addresses are in.
 const PREFIX: u8 = 16;
 /// The server also answers on the upper half of that network: an address for each path.
 const PATHS: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 77, 128, 0), 17);
-/// Paths that this makes room for.
+/// Maximum number of paths, one address each.
 pub const MAX_PATHS: usize = 1 << 15;
 /// Name of the device in both namespaces.
 const DEVICE: &str = "link0";
-/// The usual one of the Internet.
+/// Maximum packet size, the usual one of the Internet.
 const MTU: u16 = 1500;
 
 /// The server's address for path number `path`.
 ///
 /// # Panics
-/// If there are not so many, see [`MAX_PATHS`].
+/// If `path` is not below [`MAX_PATHS`].
 pub fn path_address(path: usize) -> Ipv4Addr {
     assert!(path < MAX_PATHS, "path {path} has no address");
     Ipv4Addr::from_bits(PATHS.0.to_bits() + path as u32)
@@ -51,16 +51,16 @@ pub struct Ends {
 /// Which packets go over which path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paths {
-    /// All over path 0.
+    /// All packets use path 0.
     One,
-    /// Each by the server's address, see [`path_address`]; there are so many.
+    /// The server's address decides, see [`path_address`]; the number of paths.
     ByAddress(usize),
 }
 
 /// Creates both namespaces and the wire between them.
 ///
 /// # Errors
-/// Without root or TUN devices.
+/// If this process lacks the privilege (root), or there are no TUN devices.
 pub fn create(paths: Paths) -> Result<(Ends, TunWire), LinkError> {
     let ends = Ends { client: Namespace::create()?, server: Namespace::create()? };
     let client = device(&ends.client, CLIENT)?;
@@ -80,7 +80,7 @@ fn device(namespace: &Namespace, address: Ipv4Addr) -> Result<SyncDevice, LinkEr
     device.map_err(|source| LinkError::Privilege { what: "TUN device", source })
 }
 
-/// The devices.
+/// Both TUN devices, as the wire of a relay.
 pub struct TunWire {
     client: SyncDevice,
     server: SyncDevice,
@@ -96,7 +96,7 @@ impl TunWire {
     }
 }
 
-/// Sender and receiver of a packet; none if it is not IPv4 from one host to another.
+/// Sender and receiver of a packet; `None` if it is not IPv4 unicast.
 fn addresses(packet: &[u8]) -> Option<(Ipv4Addr, Ipv4Addr)> {
     let header: &[u8; 20] = packet.first_chunk()?;
     let address =

@@ -1,4 +1,4 @@
-//! UDP sockets as the two ends of a link: what needs no root, and carries QUIC alone.
+//! UDP sockets as the two ends of a link: needs no root, and carries only QUIC (and other UDP).
 
 use std::collections::HashMap;
 use std::io;
@@ -10,9 +10,9 @@ use super::LinkError;
 use super::emulator::PacketRoute;
 use super::relay::{PacketWire, Received};
 
-/// Clients of one relay at a time; others are ignored until one falls silent.
+/// Maximum number of clients of one relay; others are ignored until one has been silent.
 const MAX_FLOWS: usize = 1024;
-/// A client that is silent so long is forgotten, as a NAT would do.
+/// How long a client may be silent before the relay forgets it, as a NAT does.
 const IDLE: Duration = Duration::from_secs(120);
 /// IP and UDP headers of a datagram over IPv4.
 const HEADER_BYTES: usize = 28;
@@ -25,14 +25,14 @@ pub struct UdpWire {
     by_client: HashMap<(usize, SocketAddr), usize>,
 }
 
-/// Where clients of a path come in, and where they are led.
+/// The socket that clients of a path send to, and the server that it forwards to.
 #[derive(Debug)]
 struct RelaySocket {
     listen: UdpSocket,
     to: SocketAddr,
 }
 
-/// One client.
+/// One client of a path, with its own socket towards the server.
 #[derive(Debug)]
 struct Flow {
     path: usize,
@@ -42,7 +42,7 @@ struct Flow {
 }
 
 impl UdpWire {
-    /// A relay from each listening socket to the address beside it; their places are the paths.
+    /// A relay from each listening socket to its server address; their indices are the paths.
     ///
     /// # Errors
     /// If a socket cannot be made non-blocking.
@@ -93,7 +93,8 @@ impl UdpWire {
 
     fn take_from_server(&mut self, flow: usize, buffer: &mut [u8]) -> Received {
         let Flow { path, server, last_heard, .. } = &mut self.flows[flow];
-        // An error is a port that nobody listens on: the client will notice by itself.
+        // An error means that nothing listens on the server's port; the client times out as it
+        // would on a real network.
         let Ok(len) = server.recv(buffer) else {
             return Received::Nothing;
         };

@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else: no script, no font, no network.
+//! The report as one self-contained page: no script, no font, no network.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,9 +11,9 @@ use crate::record::{RequestRole, ms};
 use crate::summary::{Plots, RATE_BIN_S};
 
 const STYLE: &str = include_str!("report.css");
-/// Requests in one timeline; more rows cannot be told apart.
+/// Maximum number of requests in one timeline: rows of more would be thinner than a pixel.
 const MAX_ROWS: usize = 400;
-/// Groups whose timelines are shown.
+/// Maximum number of timelines, so that the page stays small.
 const MAX_TIMELINES: usize = 6;
 
 /// Renders the page.
@@ -68,7 +68,7 @@ fn legend(out: &mut String, report: &LoadReport) {
     out.push_str("</p>");
 }
 
-/// The figures that a reader looks for first.
+/// The figures that matter most, as tiles at the top.
 fn tiles(out: &mut String, report: &LoadReport) {
     const TILES: [(&str, &str, &str); 6] = [
         ("output_throughput", "output", "tokens/s"),

@@ -1,4 +1,4 @@
-//! What a benchmark hands to its reader: a table, JSON, a line per request, a page.
+//! The reports of a load test: a table, JSON, a JSON line per request, an HTML page.
 
 use std::path::Path;
 
@@ -20,26 +20,26 @@ mod table;
 /// One run of one case against one target.
 #[derive(Debug, Clone)]
 pub struct RunResult {
-    /// Its metrics.
+    /// The run's metrics and plots.
     pub summary: RunSummary,
-    /// What the check of its token counts found.
+    /// Findings of the check of its token counts.
     pub findings: Findings,
-    /// Its requests.
+    /// The run's requests, measured or not.
     pub records: Vec<RequestRecord>,
-    /// By how much the server's counters grew.
+    /// How much the server's counters grew during the run.
     pub counters: Series,
 }
 
 /// All runs of one case against one target.
 #[derive(Debug, Clone)]
 pub struct RunGroup {
-    /// How it is called.
+    /// Name in reports, from target and case.
     pub name: String,
     /// The target's name.
     pub target: String,
-    /// The case.
+    /// The configuration that its runs measured.
     pub case: LoadCase,
-    /// Its runs in order.
+    /// The measured runs, in order.
     pub runs: Vec<RunResult>,
 }
 
@@ -48,14 +48,14 @@ pub struct RunGroup {
 pub struct RunSpread {
     /// Median of the runs.
     pub median: f64,
-    /// Smallest.
+    /// Smallest value of a run.
     pub min: f64,
-    /// Largest.
+    /// Largest value of a run.
     pub max: f64,
 }
 
 impl RunSpread {
-    /// The spread of `values`; `None` when there are none.
+    /// The spread of `values`; `None` without values.
     pub fn of(values: Vec<f64>) -> Option<Self> {
         let min = values.iter().copied().reduce(f64::min)?;
         let max = values.iter().copied().reduce(f64::max)?;
@@ -95,10 +95,10 @@ impl RunGroup {
     }
 }
 
-/// A whole benchmark's outcome.
+/// A finished load test.
 #[derive(Debug, Clone)]
 pub struct LoadReport {
-    /// Its title.
+    /// Title of the table and the page.
     pub title: String,
     /// The configuration, for readers and programs.
     pub config: Value,
@@ -145,14 +145,17 @@ pub fn config(plan: &LoadPlan) -> Value {
     })
 }
 
-/// Mean number of runnable tasks over the last minute, where the system tells: figures
-/// from a busy machine should say so.
+/// Mean number of runnable tasks over the last minute, if the system reports it: it shows that
+/// figures come from a busy machine.
 fn load_average() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// Prints the table and writes the files that were asked for.
+/// Prints the table and writes the requested files.
+///
+/// # Errors
+/// If a file cannot be written.
 pub fn write(report: &LoadReport, outputs: &ReportPaths) -> Result<(), BenchError> {
     if !outputs.quiet {
         print!("{}", table::render(report));
@@ -178,7 +181,7 @@ pub fn write(report: &LoadReport, outputs: &ReportPaths) -> Result<(), BenchErro
     Ok(())
 }
 
-/// A value with as many digits as help a reader.
+/// A value with as many decimals as its size calls for: none for whole numbers, three below 1.
 fn number(value: f64) -> String {
     match value.abs() {
         _ if value == 0.0 => "0".into(),

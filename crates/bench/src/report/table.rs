@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::{COMPARED, LoadReport, RunGroup, number};
 
 const WIDTH: usize = 62;
-/// Counters of the server that are printed; the JSON holds all.
+/// Maximum number of server counters printed; the JSON report has all.
 const MAX_COUNTERS: usize = 24;
 
 /// Renders all groups, and their comparison where there are several.

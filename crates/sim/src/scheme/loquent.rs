@@ -4,6 +4,7 @@
 //! changed, resumes the answer as a new stream (spec, D-6).
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use loquent_proto::frame::{Frame, Resume};
@@ -17,63 +18,61 @@ use crate::link::HEADER_BYTES;
 use crate::reader::ReaderBehaviour;
 
 /// Differences from the shipped parameters, to study them.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Tuning {
-    /// `SenderConfig::new_text_gap` in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub new_text_gap_ms: Option<u64>,
-    /// `SenderConfig::fast_text_gap` in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fast_text_gap_ms: Option<u64>,
-    /// `SenderConfig::max_gap` in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tick_ms: Option<u64>,
-    /// `SenderConfig::retransmit_gap_max` in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub alarm_gap_max_ms: Option<u64>,
-    /// `SenderConfig::queue_tolerance` in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub alarm_queue_max_ms: Option<u64>,
-    /// `SenderConfig::copy_gap` and `SenderConfig::first_copy_gap` in ms: copies at a fixed gap.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub copy_gap_ms: Option<u64>,
-    /// `SenderConfig::start_copy_gap` in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub start_copy_gap_ms: Option<u64>,
-    /// `SenderConfig::burst_memory` in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst_memory_ms: Option<u64>,
-    /// `SenderConfig::bucket_bytes_per_s`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bucket_bytes_per_s: Option<u64>,
-    /// `SenderConfig::max_datagram_bytes`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_datagram_bytes: Option<usize>,
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Tuning(BTreeMap<Parameter, u64>);
+
+/// A parameter of [`SenderConfig`] that a plan may change, with the field that it sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Parameter {
+    /// `new_text_gap` in ms.
+    NewTextGapMs,
+    /// `fast_text_gap` in ms.
+    FastTextGapMs,
+    /// `max_gap` in ms.
+    MaxGapMs,
+    /// `retransmit_gap_max` in ms.
+    RetransmitGapMaxMs,
+    /// `queue_tolerance` in ms.
+    QueueToleranceMs,
+    /// Both ends of `copy_gap`, and `first_copy_gap`, in ms: copies at a fixed gap.
+    CopyGapMs,
+    /// `start_copy_gap` in ms.
+    StartCopyGapMs,
+    /// `burst_memory` in ms.
+    BurstMemoryMs,
+    /// `bucket_bytes_per_s`.
+    BucketBytesPerS,
+    /// `max_datagram_bytes`.
+    MaxDatagramBytes,
+}
+
+impl Parameter {
+    fn set(self, config: &mut SenderConfig, value: u64) {
+        let ms = Micros::from_ms(value);
+        match self {
+            Self::NewTextGapMs => config.new_text_gap = ms,
+            Self::FastTextGapMs => config.fast_text_gap = ms,
+            Self::MaxGapMs => config.max_gap = ms,
+            Self::RetransmitGapMaxMs => config.retransmit_gap_max = ms,
+            Self::QueueToleranceMs => config.queue_tolerance = ms,
+            Self::CopyGapMs => (config.copy_gap, config.first_copy_gap) = ([ms; 2], ms),
+            Self::StartCopyGapMs => config.start_copy_gap = ms,
+            Self::BurstMemoryMs => config.burst_memory = ms,
+            Self::BucketBytesPerS => config.bucket_bytes_per_s = value,
+            Self::MaxDatagramBytes => config.max_datagram_bytes = value as usize,
+        }
+    }
 }
 
 impl Tuning {
-    /// The shipped parameters with these departures.
+    /// The shipped parameters with these differences.
     pub fn config(&self) -> SenderConfig {
         let mut config = SenderConfig::default();
-        let ms = |ms: Option<u64>, field: &mut Micros| {
-            if let Some(ms) = ms {
-                *field = Micros::from_ms(ms);
-            }
-        };
-        ms(self.new_text_gap_ms, &mut config.new_text_gap);
-        ms(self.fast_text_gap_ms, &mut config.fast_text_gap);
-        ms(self.tick_ms, &mut config.max_gap);
-        ms(self.alarm_gap_max_ms, &mut config.retransmit_gap_max);
-        ms(self.alarm_queue_max_ms, &mut config.queue_tolerance);
-        let [least, most] = &mut config.copy_gap;
-        for gap in [least, most, &mut config.first_copy_gap] {
-            ms(self.copy_gap_ms, gap);
+        for (parameter, &value) in &self.0 {
+            parameter.set(&mut config, value);
         }
-        ms(self.start_copy_gap_ms, &mut config.start_copy_gap);
-        ms(self.burst_memory_ms, &mut config.burst_memory);
-        config.bucket_bytes_per_s = self.bucket_bytes_per_s.unwrap_or(config.bucket_bytes_per_s);
-        config.max_datagram_bytes = self.max_datagram_bytes.unwrap_or(config.max_datagram_bytes);
         config
     }
 
@@ -310,5 +309,22 @@ impl ReceiverEnd for LoquentReceiver {
 
     fn finished(&self) -> bool {
         self.finished
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_changes_parameters_by_name() {
+        let text = "copy_gap_ms = 12\nbucket_bytes_per_s = 6000\n";
+        let config = toml::from_str::<Tuning>(text).expect("two parameters").config();
+        let gap = Micros::from_ms(12);
+        assert_eq!((config.copy_gap, config.first_copy_gap), ([gap; 2], gap));
+        assert_eq!(config.bucket_bytes_per_s, 6000);
+        let unchanged = SenderConfig::default();
+        assert_eq!(config.start_copy_gap, unchanged.start_copy_gap);
+        assert!(toml::from_str::<Tuning>("copy_gap = 12").is_err());
     }
 }

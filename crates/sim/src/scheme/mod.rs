@@ -205,8 +205,8 @@ impl Scheme {
                 let resend_us = (resend_ms * 1e3) as u64;
                 Box::new(eloquent::EloquentSender::new(max_tokens, resend_us))
             }
-            Self::Loquent { tuning, congestion } => {
-                return Some(loquent_ends(&tuning, congestion, link, reader));
+            Self::Loquent { ref tuning, congestion } => {
+                return Some(loquent_ends(tuning, congestion, link, reader));
             }
             Self::Oracle { .. } => return None,
         };
