@@ -1,5 +1,8 @@
 //! Axes: which values they span, and where their ticks are.
 
+/// Steps between the labels of an axis, at most. More than seven labels crowd a small panel.
+const STEPS: f64 = 7.0;
+
 /// An axis: which values it spans and how they are spaced.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Axis {
@@ -11,14 +14,14 @@ pub struct Axis {
 impl Axis {
     /// From zero to a round number above `highest`, which gets 4 % of room for its mark.
     pub fn from_zero(highest: f64) -> Self {
-        let step = tick_step(highest.max(1e-6));
+        let step = tick_step(highest.max(1e-6), STEPS - 0.5);
         Self { low: 0.0, high: (highest.max(1e-6) * 1.04 / step).ceil() * step, log: false }
     }
 
     /// From zero to the first tick at or above `highest`; to 1 if that is 0.
     pub fn from_zero_exactly(highest: f64) -> Self {
         let highest = if highest > 0.0 { highest } else { 1.0 };
-        let step = tick_step(highest);
+        let step = tick_step(highest, STEPS);
         // The share forgives the rounding of a step such as 0.1.
         let steps = (highest / step - 1e-9).ceil();
         Self { low: 0.0, high: steps * step, log: false }
@@ -65,7 +68,8 @@ impl Axis {
             let all = log_ticks(first, last);
             return all.filter(|v| (self.low * 0.999..=self.high * 1.001).contains(v)).collect();
         }
-        let step = tick_step(self.high - self.low);
+        // An axis of `STEPS` steps must find its own step again, rounded or not.
+        let step = tick_step(self.high - self.low, STEPS + 1e-6);
         let first = (self.low / step - 1e-9).ceil() as i64;
         let last = (self.high / step + 1e-9).floor() as i64;
         (first..=last).map(|i| i as f64 * step).collect()
@@ -78,11 +82,11 @@ fn log_ticks(first: i32, last: i32) -> impl Iterator<Item = f64> {
     (first..=last).flat_map(move |decade| steps.iter().map(move |m| m * 10f64.powi(decade)))
 }
 
-/// A round step that gives four to eight ticks.
-fn tick_step(span: f64) -> f64 {
+/// The smallest round step that cuts `span` into at most `most` parts.
+fn tick_step(span: f64, most: f64) -> f64 {
     let decade = 10f64.powf((span / 5.0).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0];
-    let fits = steps.iter().find(|m| span / (*m * decade) <= 6.5);
+    let fits = steps.iter().find(|m| span / (*m * decade) <= most);
     fits.unwrap_or(&10.0) * decade
 }
 
