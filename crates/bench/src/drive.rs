@@ -132,6 +132,7 @@ async fn send_measured(shared: &Arc<RunShared>, plan: RunPlan, tasks: &mut JoinS
         if let (Pacing::Relative { interval_s }, 1..) = (plan.pacing, index) {
             sleep_exactly_until(Instant::now() + Duration::from_secs_f64(interval_s)).await;
         }
+        // After the sleep: a request that waits for a place is late, and its lateness counts.
         let permit = match &slots {
             Some(slots) => Arc::clone(slots).acquire_owned().await.ok(),
             None => None,
@@ -241,6 +242,7 @@ async fn receive(
         };
         let had = record.chunks.len();
         take(shared, record, arrival?)?;
+        // Crossing the threshold, not reaching it: a chunk may carry the count past it.
         let turned = had < turn_after && record.chunks.len() >= turn_after;
         match record.role {
             RequestRole::Leaver if turned => return Ok(RequestOutcome::Left),

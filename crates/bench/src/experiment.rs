@@ -91,10 +91,14 @@ pub async fn measure(plan: &LoadPlan) -> Result<LoadReport, BenchError> {
             });
         }
     }
+    // Rounds outside, groups inside: runs of different servers alternate, and a drift of the
+    // machine cancels in their ratios.
     let rounds = plan.warmup_runs + plan.repeat_runs;
     for round in 0..rounds {
         for (index, group) in groups.iter_mut().enumerate() {
             let is_first = round == 0 && index == 0;
+            // llama-server's compute threads spin for about 100 ms after its last token
+            // (bench/RESULTS.md), which would slow the next server's first requests.
             if plan.targets.len() > 1 && !is_first {
                 tokio::time::sleep(plan.pause).await;
             }

@@ -194,6 +194,7 @@ impl ScheduleBuilder {
                 self.markov((*stay_good, *stay_lossy), *loss, *state_ms, stream)
             }
             Channel::Bursts { good_ms, burst_ms, loss, residual_loss } => {
+                // The share of time in bursts, so that a session may begin within one.
                 let mut lossy = stream.chance(burst_ms / (good_ms + burst_ms));
                 while self.at_ms < self.length_ms {
                     let (mean, p) =

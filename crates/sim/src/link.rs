@@ -189,6 +189,8 @@ impl<'a> LinkState<'a> {
         if !clean && !self.schedule.delivers(now_us, nth, direction) {
             return PacketFate::default();
         }
+        // Eight draws for each packet: four for each direction, so that no two decisions share
+        // a random number.
         let index = self.directions[direction as usize].sent * 8 + direction as u64 * 4;
         let first = self.arrival(now_us, out_us, index);
         let doubled = self.mishaps.unit(index + 1) < self.link.duplicate;
@@ -203,6 +205,7 @@ impl<'a> LinkState<'a> {
         let epoch = self.epoch(now_us);
         let state = &mut self.directions[direction as usize];
         if state.epoch != epoch {
+            // The old path's queue is left behind.
             (state.epoch, state.busy_until_us) = (epoch, now_us);
         }
         let start_us = state.busy_until_us.max(now_us);
@@ -219,6 +222,7 @@ impl<'a> LinkState<'a> {
         let epoch = self.epoch(now_us);
         let jitter_us = self.link.jitter_ms * 1e3 * self.mishaps.unit(index + 2);
         let at_us = out_us + (self.delay_us(epoch) + jitter_us).round() as u64;
+        // The path changes while the packet is in flight, so it is lost with the old path.
         let cut_off = self.epoch(at_us) != epoch;
         (!cut_off).then(|| PacketArrival {
             at_us,

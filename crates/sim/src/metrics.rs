@@ -35,8 +35,11 @@ pub fn smoothness(
 ) -> Smoothness {
     assert!(shown_us.len() <= generated_us.len());
     let Some((&first_us, &last_us)) = generated_us.first().zip(shown_us.last()) else {
+        // No token was shown: there is no span, and every token is late.
         return Smoothness { late: 1.0, ..Smoothness::default() };
     };
+    // The earliest moment at which any scheme could show the first token: a delay that nobody can
+    // avoid is not a stall.
     let start_us = first_us + rtt_us / 2;
     let span_ms = last_us.saturating_sub(start_us).max(1) as f64 / 1e3;
     let (mut full_ms, mut excess_ms) = (0.0, 0.0);
@@ -46,6 +49,7 @@ pub fn smoothness(
         let unseen_us = at_us.min(to_us).saturating_sub(previous_us.max(from_us));
         let gap_ms = at_us.saturating_sub(previous_us).saturating_sub(unseen_us) as f64 / 1e3;
         if gap_ms > STALL_MS {
+            // The paper counts the whole gap, which jumps at the threshold; the excess does not.
             full_ms += gap_ms;
             excess_ms += gap_ms - STALL_MS;
         }

@@ -125,7 +125,7 @@ pub struct Case {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compare {
-    /// The scheme that is judged.
+    /// The scheme that is compared with the others.
     pub subject: String,
     /// The metric that is compared.
     pub metric: Metric,

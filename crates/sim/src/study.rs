@@ -96,6 +96,7 @@ pub fn run(plan: &Plan, threads: usize, watch: &dyn ProgressReport) -> Study {
     let work = || {
         let mut done = Vec::new();
         loop {
+            // Relaxed: the number alone is shared; results are ordered by the join below.
             let job = next.fetch_add(1, Ordering::Relaxed);
             if job >= jobs {
                 return done;
@@ -112,6 +113,7 @@ pub fn run(plan: &Plan, threads: usize, watch: &dyn ProgressReport) -> Study {
         };
         workers.into_iter().flat_map(join).collect()
     });
+    // In the plan's order, whichever thread was faster: sums of floats depend on it.
     done.sort_by_key(|(job, _)| *job);
     let mut study = Study {
         outcomes: Vec::with_capacity(jobs),
@@ -210,6 +212,7 @@ impl Study {
             let (a, b) = pairs.fold((0.0, 0.0), |(a, b), i| (a + of[i], b + over[i]));
             a / b - 1.0
         };
+        // A fixed seed: the interval must not change between two runs of the same plan.
         let mut stream = Draws::new(17, "bootstrap").stream();
         let mut resampled: Vec<f64> = (0..RESAMPLES)
             .map(|_| {
@@ -226,6 +229,7 @@ impl Study {
     }
 }
 
+/// Resamples of one interval. Chosen by hand: the 2.5 % tails then rest on 50 values each.
 const RESAMPLES: usize = 2_000;
 
 /// A relative change and its 95 % interval.

@@ -222,6 +222,7 @@ impl CaptureReader {
                 let at_us = u64::from(packet.ts_sec) * 1_000_000 + fraction;
                 self.handle_packet(at_us, link, packet.data);
             }
+            // Interface numbers start over in each section.
             PcapBlockOwned::NG(Block::SectionHeader(_)) => self.interfaces.clear(),
             PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
                 let ticks = interface.ts_resolution().unwrap_or(1_000_000);
@@ -233,6 +234,7 @@ impl CaptureReader {
                 else {
                     return;
                 };
+                // 128 bits: nanosecond ticks times a million overflow 64.
                 let ts = u128::from(packet.ts_high) << 32 | u128::from(packet.ts_low);
                 let since_us = (ts * 1_000_000 / u128::from(ticks.max(1))) as u64;
                 let offset_us = u64::try_from(offset).unwrap_or(0).saturating_mul(1_000_000);
@@ -313,6 +315,8 @@ fn place(segments: Vec<TcpSegment>) -> Vec<Placed> {
     let mut expected: i64 = 0;
     let mut placed: Vec<(i64, TcpSegment)> = Vec::with_capacity(segments.len());
     for segment in segments {
+        // The signed distance from what is expected next: correct across the wrap, and negative
+        // for a retransmission.
         let near = segment.sequence.wrapping_sub(first).wrapping_sub(expected as u32) as i32;
         let start = expected + i64::from(near);
         expected = expected.max(start);
@@ -458,8 +462,8 @@ fn at_receiver(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
     (packets, retransmissions)
 }
 
-/// A kernel joins small segments when it sends them again: one that fills a hole stands for as
-/// many as have its bytes at the usual size.
+/// Splits retransmitted packets. A kernel joins small segments when it retransmits them, so one that
+/// fills a hole stands for as many packets of the usual size as its bytes make.
 fn split(packets: &mut Vec<PacketRecord>) {
     let in_time = packets.iter().filter(|packet| !packet.lost);
     let mut sizes: Vec<u64> = in_time.map(|packet| packet.bytes).collect();
@@ -488,6 +492,8 @@ fn interpolate(packets: &mut [PacketRecord]) {
             from += 1;
             continue;
         }
+        // A lost packet's send time is unknown at the receiver: spread a run of them evenly
+        // between the packets around it.
         let run = packets[from..].iter().take_while(|p| p.lost).count();
         let after = packets.get(from + run).map(|p| p.sent_ms);
         let before = from.checked_sub(1).map(|before| packets[before].sent_ms);
@@ -520,6 +526,8 @@ fn arrivals(placed: &[Placed], side: Side, start_us: u64) -> Vec<(f64, u64)> {
     let mut seen = Ranges::default();
     let mut steps: Vec<(f64, u64)> = Vec::new();
     for (index, segment) in placed.iter().enumerate() {
+        // Seen at the sender, only the last transmission is known to have arrived: otherwise it
+        // would not be the last.
         if side == Side::Sender && last_sent[&segment.start] != index {
             continue;
         }
@@ -540,6 +548,7 @@ fn token_times(
 ) -> (Vec<f64>, bool) {
     let text = reassemble(placed);
     let marks = event_ends(&text);
+    // TLS, or not an event stream: packets then stand for tokens.
     if marks.len() < 2 {
         return (packets.iter().map(|p| p.in_order_ms).collect(), false);
     }

@@ -233,6 +233,7 @@ impl<'a> SessionRun<'a> {
                 cut_off = true;
                 break;
             }
+            // A timer may be overdue, but time never runs backwards.
             self.now_us = self.now_us.max(at_us);
             self.step();
         }
@@ -271,6 +272,7 @@ impl<'a> SessionRun<'a> {
     /// Does everything that is due now: arrivals, then the generator, the reader, and timers.
     fn step(&mut self) {
         let now_us = self.now_us;
+        // Arrivals come before decisions: an ACK that is here must stop the copy that is due now.
         self.arrive();
         while self.answer.next_us().is_some_and(|at_us| at_us <= now_us) {
             let index = self.answer.emitted;
@@ -327,6 +329,7 @@ impl<'a> SessionRun<'a> {
     }
 
     fn transmit(&mut self) {
+        // One buffer for all packets, taken out because `post` borrows the whole session.
         let mut packet = std::mem::take(&mut self.packet);
         packet.clear();
         while self.sender.poll_transmit(self.now_us, &mut packet) {
@@ -351,6 +354,7 @@ impl<'a> SessionRun<'a> {
                 Direction::Down => ArrivingPacket::ToReceiver(packet),
                 Direction::Up => ArrivingPacket::ToSender(packet),
             };
+            // The running number keeps packets of the same instant in the order of sending.
             self.scheduled += 1;
             self.events.push(Reverse((arrival.at_us, self.scheduled, event)));
         }

@@ -56,7 +56,7 @@ pub fn listen(congestion: &str, port: u16) -> Result<std::net::TcpListener, Link
     bound().map_err(LinkError::io(format!("port {port}")))
 }
 
-/// Streams all sessions over a namespace pair. Courses are in the order of the sessions.
+/// Streams all sessions over a namespace pair. The traces are in the order of the sessions.
 ///
 /// # Errors
 /// If sockets cannot be had.
@@ -133,6 +133,7 @@ async fn serve_one(
     answers: Arc<Vec<TimedTokens>>,
     starts: Arc<Starts>,
 ) -> io::Result<(usize, Vec<u64>)> {
+    // Nagle's algorithm would hold a token back until the one before it is acknowledged.
     stream.set_nodelay(true)?;
     let head = read_head(&mut stream).await?;
     let number = head.strip_prefix("POST /session/").and_then(|rest| rest.split(' ').next());
@@ -213,6 +214,7 @@ async fn read_one(
     stream.write_all(request.as_bytes()).await?;
     let mut bytes = vec![0; 1];
     stream.read_exact(&mut bytes).await?;
+    // The first byte of the body is here: connection and request are over, before losses begin.
     starts.arrive();
     let start = starts.wait(session).await?;
     let mut ready_us = Vec::with_capacity(answer.tokens.len());

@@ -67,6 +67,7 @@ impl Starts {
         let missing = |arrived: &mut usize| *arrived < self.sessions;
         let waited = self.another.wait_timeout_while(arrived, CONNECT_LIMIT, missing);
         let complete = waited.is_ok_and(|(arrived, _)| *arrived >= self.sessions);
+        // Ahead of time, so that the relay and both ends know the start before it comes.
         let base = Instant::now() + LEAD;
         if complete {
             (0..self.sessions).for_each(|session| begin(session, self.start(base, session)));

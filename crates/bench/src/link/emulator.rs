@@ -27,8 +27,7 @@ pub struct PathSchedule {
 }
 
 impl PathSchedule {
-    /// The schedule of `link` under `seed`. The weather is laid down for `length_us` and repeats
-    /// after that. During `outages_us`, times from and to, nothing gets through.
+    /// The schedule of `link` under `seed`. Losses are drawn for `length_us` and repeat after that. During `outages_us`, times from and to, nothing gets through.
     pub fn new(link: Link, seed: u64, length_us: u64, outages_us: Vec<(u64, u64)>) -> Self {
         let mut clean = link.clone();
         (clean.channel, clean.migrate_every_ms) = (Channel::Clean, None);
@@ -157,6 +156,7 @@ impl<'a> Emulator<'a> {
         let (fate, arrivals) = crossing.send(now_us, route.direction(), wire_bytes);
         let mut fate = fate;
         for (due_us, corrupted) in arrivals.into_iter().flatten() {
+            // After the model has decided: its draws must not depend on this machine's memory.
             if self.held_bytes + packet.len() > MAX_HELD_BYTES {
                 fate = Fate::Overflow;
                 continue;
@@ -215,11 +215,13 @@ impl Crossing<'_> {
         let at_us = now_us - zero_us;
         // The model adds headers of its own, which a real packet already has.
         let payload = wire_bytes.saturating_sub(HEADER_BYTES);
+        // The model reports a loss without its cause; the counter tells a full queue from the rest.
         let queue_drops = path.queue_drops(direction);
         let arrivals = path.send(at_us, payload, direction).arrivals;
         let queue_full = path.queue_drops(direction) > queue_drops;
         let out =
             begun && self.schedule.outages_us.iter().any(|&(from, to)| (from..to).contains(&at_us));
+        // An outage takes the packet after it has occupied the queue, as a dead radio link would.
         if out {
             return (Fate::Outage, [None; 2]);
         }
@@ -259,8 +261,8 @@ mod tests {
     #[test]
     fn the_same_seed_drops_the_same_packets_as_the_simulator() {
         let link = Link::new(400.0, DEFAULT);
-        let weather = LossSchedule::new(&link.channel, 7, 60_000_000);
-        let mut path = LinkState::new(&link, &weather, 7, 60_000_000);
+        let losses = LossSchedule::new(&link.channel, 7, 60_000_000);
+        let mut path = LinkState::new(&link, &losses, 7, 60_000_000);
         let schedules = [schedule(link.clone())];
         let mut emulator = Emulator::new(&schedules);
         // Its clock began earlier than the session's.

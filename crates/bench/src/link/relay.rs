@@ -175,6 +175,7 @@ impl<'a, W: PacketWire> Carrier<'a, W> {
 
     fn run(mut self) -> io::Result<LinkSummary> {
         loop {
+            // Due packets first: what waits in a source has no deadline yet.
             self.deliver_due();
             let Some(ready) = self.wait()? else {
                 break;
@@ -199,6 +200,7 @@ impl<'a, W: PacketWire> Carrier<'a, W> {
 
     fn deliver_due(&mut self) {
         loop {
+            // Read again for each packet: writing one takes time in which others become due.
             let now_us = self.now_us();
             let Some(DuePacket { due_us, route, packet }) = self.emulator.poll_packet(now_us)
             else {
@@ -219,6 +221,7 @@ impl<'a, W: PacketWire> Carrier<'a, W> {
         let mut fds: Vec<PollFd<'_>> =
             watched.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match ppoll(&mut fds, timeout, None) {
+            // A signal is no readiness: the loop delivers what is due and waits again.
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -247,6 +250,8 @@ impl<'a, W: PacketWire> Carrier<'a, W> {
     fn handle_packet(&mut self, route: PacketRoute, len: usize) -> io::Result<()> {
         let now_us = self.now_us();
         let begins_us = self.shared.begins_us[route.path].load(Ordering::Acquire);
+        // The begin is set ahead of time, from another thread; it takes effect with the first
+        // packet after it, which is the first that it can matter to.
         if begins_us <= now_us {
             self.emulator.begin(route.path, begins_us);
         }

@@ -176,6 +176,8 @@ impl CongestedSender {
                     && (largest - number) <= 64
                     && before >> (largest - number - 1) & 1 == 1
         };
+        // A window that is not used must not grow (RFC 9002, section 7.8). More than half
+        // of it counts as used.
         let full = self.used() * 2.0 > self.window.bytes;
         let mut kept = VecDeque::with_capacity(self.in_flight.len());
         for packet in std::mem::take(&mut self.in_flight) {
@@ -183,10 +185,13 @@ impl CongestedSender {
                 kept.push_back(packet);
                 continue;
             }
+            // Any acknowledgement shows that the path works, so the back-off starts over.
             self.probes = 0;
             if full {
                 self.window.grow(now_us, packet.bytes);
             }
+            // Only the largest newly acknowledged packet gives a sample (RFC 9002, section 5.1):
+            // the ACK of an earlier one may have been delayed on purpose.
             if packet.number == largest {
                 let rtt_us = (now_us - packet.sent_us) as f64;
                 self.var_us = 0.75 * self.var_us + 0.25 * (self.srtt_us - rtt_us).abs();
@@ -198,6 +203,8 @@ impl CongestedSender {
     }
 
     fn detect_losses(&mut self, now_us: u64, largest: u32) {
+        // Lost by time as well as by count: the last packets before a pause have no later ones
+        // (RFC 9002, section 6.1.2; 9/8 is its recommended threshold).
         let late_us = (self.srtt_us * 9.0 / 8.0) as u64;
         let lost = |packet: &InFlight| {
             packet.number + PACKET_THRESHOLD <= largest
@@ -237,6 +244,7 @@ impl SenderEnd for CongestedSender {
         if self.probe_at().is_some_and(|at_us| at_us <= now_us) {
             self.probes += 1;
             self.probe_due = true;
+            // Restarts the timer even if the inner sender has nothing to probe with.
             self.last_sent_us = now_us;
             // While blocked its own timers wait for this one: it may want to give up.
             self.inner.handle_timeout(now_us);
@@ -250,6 +258,8 @@ impl SenderEnd for CongestedSender {
         if self.blocked() {
             return false;
         }
+        // The number goes in front before it is known whether a packet follows; without one it is
+        // taken back.
         let number = self.next_number;
         packet.extend_from_slice(&number.to_be_bytes());
         if !self.inner.poll_transmit(now_us, packet) && !self.probe_due {

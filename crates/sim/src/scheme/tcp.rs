@@ -57,6 +57,8 @@ impl TcpSender {
     }
 
     fn deadline_us(&self, segment: &SentSegment) -> u64 {
+        // Linux adds the 200 ms to srtt instead of raising the sum to them, and backs off by
+        // doubling. The limit keeps the shift in range; sessions end long before it matters.
         let rto_us = self.srtt_us + MIN_RTO_MARGIN_US.max(4.0 * self.var_us);
         segment.sent_us
             + (rto_us as u64) * (1 << segment.transmissions.saturating_sub(1).min(MAX_BACKOFF))
@@ -98,13 +100,18 @@ impl SenderEnd for TcpSender {
         let Some(&(index, sent_us)) = self.sent_us.get(number as usize) else {
             return;
         };
+        // Each transmission has its own number, so a retransmission gives a valid sample too, as
+        // TCP timestamps allow.
         self.sample((now_us - sent_us) as f64);
         self.unacked.remove(&index);
         self.queue.retain(|&queued| queued != index);
         let mut lost = Vec::new();
         for (&index, segment) in &mut self.unacked {
+            // Counted by packet number and not by offset: a retransmission is judged by the
+            // acknowledgements of packets that left after it.
             if segment.number < number {
                 segment.later_acks += 1;
+                // Equality: at four and more it is in the queue or in flight again already.
                 if segment.later_acks == REORDERING_THRESHOLD {
                     lost.push(index);
                 }
