@@ -7,6 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::KvType;
+use crate::gguf::split::StageKeys;
+use crate::staged::StageSizes;
+use crate::staged::auth::PROOF_BYTES;
 
 const FORMAT: RowFormat = RowFormat { dtype: Dtype::F32, width: 4, batch_tokens: 64 };
 
@@ -83,7 +86,63 @@ fn messages() -> impl Strategy<Value = StageMessage> {
     let aborted = (any::<u64>(), timings, ".{0,40}").prop_map(|(id, timings, text)| {
         StageMessage::Aborted { id, timings, error: RunError::Backend(text) }
     });
-    prop_oneof![rows, done, assign, open, allow, aborted, ".{0,80}".prop_map(StageMessage::Refused)]
+    let refused = ".{0,80}".prop_map(StageMessage::Refused);
+    prop_oneof![rows, done, assign, open, allow, aborted, refused, handshakes(), short_messages()]
+}
+
+fn handshakes() -> impl Strategy<Value = StageMessage> {
+    let bytes = any::<[u8; PROOF_BYTES]>;
+    let role = prop_oneof![Just(DialerRole::Runner), Just(DialerRole::Peer)];
+    let hello =
+        (role, any::<u64>(), bytes(), bytes()).prop_map(|(role, session, proof, challenge)| {
+            StageMessage::Hello { role, session, proof, challenge }
+        });
+    let opened = (any::<u64>(), any::<u32>(), any::<u16>(), any::<bool>()).prop_map(
+        |(fingerprint, size, slots, shares_prefix)| {
+            let keys = StageKeys { fingerprint, first_layer: 3, layers: 5, all_layers: size };
+            StageMessage::Opened(StageSizes {
+                keys,
+                width: 64,
+                vocab: size / 2,
+                slots,
+                kv_cells: size / 3,
+                context_tokens: size / 4,
+                batch_tokens: size / 5,
+                shares_prefix,
+            })
+        },
+    );
+    prop_oneof![
+        bytes().prop_map(StageMessage::Greeting),
+        bytes().prop_map(StageMessage::Welcome),
+        hello,
+        opened,
+    ]
+}
+
+fn short_messages() -> impl Strategy<Value = StageMessage> {
+    let slot = || any::<u16>().prop_map(Slot);
+    let totals = any::<[u64; 8]>().prop_map(|[a, b, c, d, e, f, g, h]| StageTotals {
+        batches: a,
+        spans: b,
+        busy_us: c,
+        wait_us: d,
+        longest_wait_us: e,
+        most_spans: f,
+        sent_bytes: g,
+        up_us: h,
+    });
+    prop_oneof![
+        (slot(), slot(), any::<u32>()).prop_map(|(from, to, len)| StageMessage::Fork {
+            from,
+            to,
+            len
+        }),
+        (slot(), any::<u32>()).prop_map(|(slot, len)| StageMessage::Truncate { slot, len }),
+        Just(StageMessage::Wipe),
+        any::<u64>().prop_map(StageMessage::Ping),
+        (any::<u64>(), totals).prop_map(|(number, totals)| StageMessage::Pong(number, totals)),
+    ]
 }
 
 proptest! {
