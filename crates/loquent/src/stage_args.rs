@@ -1,5 +1,10 @@
 //! The arguments that `loquent stage` and `loquent serve --stages` share.
 
+#![cfg_attr(
+    not(feature = "llama"),
+    allow(dead_code, reason = "a build without llama.cpp parses these flags only to refuse them")
+)]
+
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 

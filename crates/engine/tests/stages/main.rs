@@ -1,4 +1,4 @@
-//! Stages over real connections with toy layers: pipelining, faults, hostile peers.
+//! Stages over real connections with toy layers: pipelining, faults, TLS, hostile peers.
 
 mod depth_simulation;
 mod hostile;
@@ -110,7 +110,7 @@ fn generate(runner: &mut StagedRunner, works: &[Work], depth: usize) -> Vec<Vec<
 }
 
 #[test]
-fn what_is_pipelined_is_what_it_is_alone() {
+fn pipelined_sequences_equal_sequences_alone() {
     let works: Vec<Work> = (0..8).map(work).collect();
     let alone: Vec<Vec<TokenId>> = works
         .iter()
@@ -122,7 +122,7 @@ fn what_is_pipelined_is_what_it_is_alone() {
         .collect();
     for (stages, depth) in [(2, 1), (3, 3), (2, 5)] {
         let site = Site::start(stages);
-        // One stage computes what three do: the toy's layers add up.
+        // One stage computes the same as three, because the toy layers only add.
         let together = generate(&mut site.runner(), &works, depth);
         assert_eq!(together, alone, "{stages} stages, depth {depth}");
         assert!(together.iter().all(|tokens| tokens.len() == 25));
@@ -147,7 +147,7 @@ fn a_sequence_out_of_step_fails_alone() {
 }
 
 #[test]
-fn a_fork_of_what_is_not_there_breaks_the_heir_alone() {
+fn a_fork_of_missing_positions_breaks_the_heir_alone() {
     let site = Site::start(2);
     let mut runner = site.runner();
     (0..2).for_each(|slot| assign(&mut runner, slot));
@@ -162,7 +162,7 @@ fn a_fork_of_what_is_not_there_breaks_the_heir_alone() {
         runner.truncate(Slot(0), 3);
         run_one(&mut runner, 0, 3, &[9]).unwrap()
     });
-    assert_eq!(a, b, "shared pasts are equal pasts");
+    assert_eq!(a, b, "a shared past equals the original");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_sequence_with_broken_numbers_fails_alone() {
     assert!(sampled[0].outcome.is_ok());
 }
 
-/// Allows the tokens one by one, from a first one on, and fails at a last one.
+/// A grammar that allows consecutive tokens one by one and fails at the last.
 struct Counting {
     next: TokenId,
     last: TokenId,
@@ -214,7 +214,7 @@ fn a_grammar_is_followed_by_the_runner_and_binds_the_last_stage() {
     let mut runner = site.runner();
     let grammar = SharedGrammar(Arc::new(Counting { next: 30, last: 34, allowed: [0; 2] }));
     let sampling = Sampling { grammar: Some(grammar), ..Sampling::default() };
-    // It has generated one token before: the next is 31.
+    // One token, 30, was generated before, so the next is 31.
     runner.assign(Slot(0), Sampler::new(sampling, &[7, 8], &[30]));
     assign(&mut runner, 1);
     let free = run_one(&mut runner, 1, 0, &[7, 8, 30]).unwrap();
@@ -244,11 +244,11 @@ fn a_batch_that_fails_in_the_middle_can_be_tried_again() {
     assert!(matches!(failed, Err(RunError::Backend(_))), "{failed:?}");
     let first = run_one(&mut runner, 0, 0, &[5, 6]).unwrap().unwrap();
     let second = run_one(&mut runner, 1, 0, &[5, 6]).unwrap().unwrap();
-    assert_eq!(first, second, "nothing of the failed batches is left");
+    assert_eq!(first, second, "the failed batches leave nothing behind");
 }
 
 #[test]
-fn a_stage_that_dies_is_noticed_and_taken_back() {
+fn a_stage_that_ends_is_noticed_and_used_again_when_it_returns() {
     let mut site = Site::start(3);
     let cluster = site.connect(options()).unwrap();
     let mut runner = toy::runner(&cluster);
@@ -269,7 +269,7 @@ fn a_stage_that_dies_is_noticed_and_taken_back() {
 }
 
 #[test]
-fn a_stage_that_dies_while_batches_are_in_flight_loses_them_once() {
+fn a_stage_that_ends_with_batches_in_flight_loses_them_once() {
     let site = Site::start(2);
     let cluster = site.connect(options()).unwrap();
     let mut runner = toy::runner(&cluster);
@@ -325,7 +325,7 @@ fn another_key_and_other_stages_are_refused_with_the_reason() {
     short.addresses = site.addresses()[..1].to_vec();
     let refused = Cluster::connect(short, |_| ()).map(drop);
     assert!(matches!(refused, Err(StageError::Mismatch(_))), "{refused:?}");
-    // None of that has hurt the stages.
+    // The stages still work after all that.
     let mut runner = site.runner();
     assign(&mut runner, 0);
     assert!(run_one(&mut runner, 0, 0, &[1]).unwrap().is_ok());
@@ -343,7 +343,7 @@ fn an_emulated_delay_applies_to_every_link() {
     run_one(&mut runner, 0, 0, &[1]).unwrap().unwrap();
     let begun = Instant::now();
     run_one(&mut runner, 0, 1, &[2]).unwrap().unwrap();
-    // Here to stage 1, to stage 2, and straight back.
+    // Three links: to stage 1, to stage 2, and straight back.
     let took = begun.elapsed();
     assert!(took >= 3 * delay, "{took:?}");
     cluster.stop();

@@ -1,4 +1,4 @@
-//! TLS between stages: certificates made on the spot, good ones, wrong ones and none.
+//! TLS between stages with generated certificates: good ones, wrong ones and none.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ use rustls::pki_types::ServerName;
 use crate::toy::{self, Site};
 use crate::{assign, run_one, wait_until};
 
-/// An authority, and the folder in which it leaves what it signs.
+/// An authority, and the folder in which it stores the certificates that it signs.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
@@ -49,7 +49,7 @@ impl Authority {
         self.folder.join("ca.pem")
     }
 
-    /// A process for `host` that believes this authority.
+    /// The trust of a process on `host` with a certificate of this authority.
     fn trust(&self, host: &str) -> StageTrust {
         let (chain, key) = self.sign(host);
         with_tls(Tls::load(&chain, &key, &self.certificate()).expect("the files are sound"))
@@ -108,7 +108,7 @@ fn certificates_of_others_are_refused_at_both_ends() {
     let site = Site::trusting(1, ours.trust("127.0.0.1"));
     let why = tls_error(connect(&site, theirs.trust("127.0.0.1")));
     assert!(why.contains("not of the authority in --stage-tls-ca"), "{why}");
-    // It believes our authority, and shows a certificate of another.
+    // It trusts our authority, and shows a certificate of another.
     let (chain, key) = theirs.sign("127.0.0.1");
     let stranger = Tls::load(&chain, &key, &ours.certificate()).unwrap();
     let why = tls_error(connect(&site, with_tls(stranger)));
@@ -116,7 +116,7 @@ fn certificates_of_others_are_refused_at_both_ends() {
     let elsewhere = Site::trusting(1, ours.trust("stage.example"));
     let why = tls_error(connect(&elsewhere, ours.trust("127.0.0.1")));
     assert!(why.contains("not valid for name"), "{why}");
-    // None of that has hurt the stage.
+    // The stage still works after all that.
     let cluster = connect(&site, ours.trust("127.0.0.1")).unwrap();
     let mut runner = toy::runner(&cluster);
     assign(&mut runner, 0);

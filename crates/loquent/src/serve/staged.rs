@@ -1,5 +1,10 @@
 //! The arguments of `loquent serve` for a split model.
 
+#![cfg_attr(
+    not(feature = "llama"),
+    allow(dead_code, reason = "a build without llama.cpp parses these flags only to refuse them")
+)]
+
 use std::time::Duration;
 
 use clap::Args;
