@@ -17,10 +17,11 @@ use loquent_client::ClientError;
 use loquent_client::openai::{self, Arrival, ChunkSummary, Generate};
 use loquent_openai::http::ConnectionOptions;
 use loquent_openai::{BoxFuture, WireCounts};
+use loquent_proto::Delta as Record;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_server::{
-    Answering, ApiError, Clock, Endpoint, Flush, LoadedEngine, Metrics, Prompt, Request, Service,
-    ServingConfig, StreamBounds,
+    ActiveRequest, ApiError, Clock, Endpoint, Flush, LoadedEngine, Metrics, Prompt, Request,
+    Service, ServingConfig, StreamBounds,
 };
 use tokio::time::Instant;
 
@@ -101,7 +102,7 @@ struct ServiceTarget {
 }
 
 impl ServiceTarget {
-    async fn answer(&self, request: Generate) -> Result<Answering, ApiError> {
+    async fn answer(&self, request: Generate) -> Result<ActiveRequest, ApiError> {
         let endpoint = match request.prompt {
             openai::Prompt::Chat(_) => Endpoint::Chat,
             openai::Prompt::Text(_) | openai::Prompt::Tokens(_) => Endpoint::Text,
@@ -113,7 +114,7 @@ impl ServiceTarget {
             let message = "Neither 'echo' nor 'stream': false is possible in process.";
             return Err(ApiError::invalid(message));
         }
-        Ok(self.service.start(request, arrived).await?.answering)
+        Ok(self.service.start(request, arrived).await?.active)
     }
 
     fn refusal(&self, error: &ApiError) -> RequestFailure {
@@ -141,8 +142,8 @@ impl Target for ServiceTarget {
         _: ConnectionOptions,
     ) -> BoxFuture<'_, Result<ArrivalStream, RequestFailure>> {
         Box::pin(async move {
-            let answering = self.answer(request).await.map_err(|error| self.refusal(&error))?;
-            Ok(Box::pin(stream::unfold(Some(Box::new(answering)), read)) as ArrivalStream)
+            let active = self.answer(request).await.map_err(|error| self.refusal(&error))?;
+            Ok(Box::pin(stream::unfold(Some(Box::new(active)), read)) as ArrivalStream)
         })
     }
 
@@ -164,19 +165,19 @@ impl Target for ServiceTarget {
 }
 
 /// The state is `None` after the answer's end. Boxed: it moves at every flush.
-type Reading = Option<Box<Answering>>;
+type Reading = Option<Box<ActiveRequest>>;
 
 async fn read(reading: Reading) -> Option<(Result<Arrival, RequestFailure>, Reading)> {
-    let mut answering = reading?;
-    let flush = answering.next_flush().await;
+    let mut active = reading?;
+    let flush = active.next_flush().await;
     let at = Instant::now();
     let arrived = |delta| Ok(Arrival { at, delta, wire: WireCounts::default() });
     match flush {
         Some(flush) => match delta(flush) {
-            Ok(delta) => Some((arrived(delta), Some(answering))),
+            Ok(delta) => Some((arrived(delta), Some(active))),
             Err(error) => Some((Err(broken(&error)), None)),
         },
-        None if answering.is_complete() => Some((last_delta(&answering).and_then(arrived), None)),
+        None if active.is_complete() => Some((last_delta(&active).and_then(arrived), None)),
         None => Some((Err(broken(&ApiError::internal("The engine has stopped."))), None)),
     }
 }
@@ -186,29 +187,36 @@ fn broken(error: &ApiError) -> RequestFailure {
 }
 
 fn delta(flush: Flush) -> Result<ChunkSummary, ApiError> {
-    let reason = flush.end.map(|end| end.reason);
-    if let Some(error) = reason.as_ref().and_then(|reason| reason.error()) {
+    if let Some(error) = flush.error() {
         return Err(error);
     }
-    let finish_reason = reason.and_then(|reason| reason.name().map(str::to_owned));
-    let mut text = flush.reasoning + &flush.text;
-    flush.calls.iter().for_each(|call| text.push_str(&call.arguments));
-    Ok(ChunkSummary { text, finish_reason, ..ChunkSummary::default() })
+    let mut arrived = ChunkSummary::default();
+    for delta in flush.deltas {
+        match delta {
+            Record::Text { text, .. } | Record::Reasoning { text, .. } => {
+                arrived.text.push_str(&text);
+            }
+            Record::ToolCall { arguments, .. } => arrived.text.push_str(&arguments),
+            Record::Finish { reason, .. } => arrived.finish_reason = Some(reason),
+            _ => {}
+        }
+    }
+    Ok(arrived)
 }
 
 /// What a stream's usage chunk carries.
-fn last_delta(answering: &Answering) -> Result<ChunkSummary, RequestFailure> {
+fn last_delta(active: &ActiveRequest) -> Result<ChunkSummary, RequestFailure> {
     let mut delta = ChunkSummary::default();
-    if answering.stream.include_usage {
-        let usage = answering.usage();
+    if active.stream().include_usage {
+        let usage = active.usage();
         delta.usage = Some(openai::Usage {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
         });
     }
-    if answering.stream.include_usage && answering.stream.include_timings {
+    if active.stream().include_usage && active.stream().include_timings {
         // By way of their JSON, as over the wire, so that neither path knows more.
-        let timings = serde_json::from_value(answering.timings());
+        let timings = serde_json::from_value(active.timings());
         let malformed = |error| ClientError::Malformed(format!("the server's timings: {error}"));
         delta.timings = Some(Box::new(timings.map_err(malformed)?));
     }

@@ -20,13 +20,34 @@ const CHOICES: &[u8] = b",\"choices\":[{\"index\":";
 
 /// What chunks with choices have under `usage` (S-6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum UsageInChunks {
+pub enum UsageInChunks {
     /// Nothing; a Usage record is a chunk of its own.
     Absent,
     /// `null`; a Usage record is a chunk of its own.
     Null,
     /// The counts of the latest Usage record.
     Counts,
+}
+
+impl UsageInChunks {
+    /// The name of it in an Open record's meta.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "none",
+            Self::Null => "null",
+            Self::Counts => "counts",
+        }
+    }
+
+    /// The setting that `json`, a JSON string, names; a missing one is [`Self::Absent`].
+    fn parse(json: Option<&str>) -> Option<Self> {
+        let all = [Self::Absent, Self::Null, Self::Counts];
+        let name = match json {
+            None => return Some(Self::Absent),
+            Some(json) => json.strip_prefix('"')?.strip_suffix('"')?,
+        };
+        all.into_iter().find(|usage| usage.name() == name)
+    }
 }
 
 /// What all chunks of an answer have in common.
@@ -47,12 +68,7 @@ impl Envelope {
             "\"text_completion\"" => false,
             _ => return None,
         };
-        let usage = match value("usage") {
-            None | Some("\"none\"") => UsageInChunks::Absent,
-            Some("\"null\"") => UsageInChunks::Null,
-            Some("\"counts\"") => UsageInChunks::Counts,
-            Some(_) => return None,
-        };
+        let usage = UsageInChunks::parse(value("usage"))?;
         let mut lead = b"data: {".to_vec();
         for (at, name) in ["id", "object", "created", "model"].into_iter().enumerate() {
             lead.extend_from_slice(if at == 0 { b"\"" } else { b",\"" });

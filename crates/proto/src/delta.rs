@@ -133,6 +133,19 @@ impl Delta {
         matches!(self, Self::Done | Self::Error { .. })
     }
 
+    /// The answer that this delta belongs to; `None` for records of the whole log.
+    pub const fn choice(&self) -> Option<u32> {
+        match self {
+            Self::Text { choice, .. }
+            | Self::Reasoning { choice, .. }
+            | Self::ToolCall { choice, .. }
+            | Self::Logprobs { choice, .. }
+            | Self::Finish { choice, .. }
+            | Self::Other { choice, .. } => Some(*choice),
+            Self::Open { .. } | Self::Usage { .. } | Self::Error { .. } | Self::Done => None,
+        }
+    }
+
     /// Tokens that this delta stands for.
     pub const fn tokens(&self) -> u32 {
         match self {
@@ -140,6 +153,28 @@ impl Delta {
             | Self::Reasoning { tokens, .. }
             | Self::ToolCall { tokens, .. } => *tokens,
             _ => 0,
+        }
+    }
+
+    /// Bytes of text, JSON or arguments that a reader of chunks gets from this delta.
+    pub const fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Text { text, .. } | Self::Reasoning { text, .. } => text.len(),
+            Self::ToolCall { name, arguments, .. } => name.len() + arguments.len(),
+            Self::Logprobs { json, .. } | Self::Other { json, .. } => json.len(),
+            Self::Finish { reason, .. } => reason.len(),
+            Self::Error { code, message } => code.len() + message.len(),
+            Self::Open { .. } | Self::Usage { .. } | Self::Done => 0,
+        }
+    }
+
+    /// The count behind [`Self::tokens`], for kinds that have one.
+    pub const fn tokens_mut(&mut self) -> Option<&mut u32> {
+        match self {
+            Self::Text { tokens, .. }
+            | Self::Reasoning { tokens, .. }
+            | Self::ToolCall { tokens, .. } => Some(tokens),
+            _ => None,
         }
     }
 

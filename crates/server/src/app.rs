@@ -7,8 +7,8 @@ use crate::auth::ApiKeys;
 use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::resumable::{ResumableAnswers, ResumableLimits};
 use crate::service::Service;
-use crate::streams::{StreamLimits, Streams};
 
 /// What clients are told to wait while the model loads, in seconds.
 const LOADING_RETRY_S: u64 = 2;
@@ -54,7 +54,7 @@ pub struct App {
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
     /// Answers that outlive their reader's connection.
-    pub streams: Arc<Streams>,
+    pub resumable: Arc<ResumableAnswers>,
     quic_address: RwLock<Option<QuicAddress>>,
     service: OnceLock<Arc<Service>>,
 }
@@ -63,13 +63,13 @@ impl App {
     /// A server whose model is still loading.
     pub fn new(
         config: HttpConfig,
-        limits: StreamLimits,
+        limits: ResumableLimits,
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let streams = Streams::new(limits, clock, metrics.clone());
+        let resumable = ResumableAnswers::new(limits, clock, metrics.clone());
         let quic_address = RwLock::default();
-        Self { config, clock, metrics, streams, quic_address, service: OnceLock::new() }
+        Self { config, clock, metrics, resumable, quic_address, service: OnceLock::new() }
     }
 
     /// How to connect over QUIC; `None` while it is not served.

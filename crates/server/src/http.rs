@@ -13,17 +13,18 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use loquent_proto::headers::REPEAT_HEADER;
 use serde_json::{Value, json};
 
-use crate::answering::Answering;
-use crate::api::answer::{self, Chunks, UsageInChunks, Whole};
+use crate::active_request::ActiveRequest;
 use crate::api::fields::Fields;
+use crate::api::full_response::{FullCompletion, full_response};
 use crate::api::request::{Chat, Endpoint, Prompt};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::origin::is_page_of_host;
 use crate::page;
+use crate::records::RecordContext;
+use crate::resumable::routes;
 use crate::service::{Answer, Caller, Service, StartedAnswer};
-use crate::sse::{SseBody, event_stream, with_ignored};
-use crate::streams::routes;
+use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
 use crate::upstream::Upstream;
 
 type Shared = State<Arc<App>>;
@@ -76,23 +77,24 @@ async fn answer(
     let body = Fields::parse(&read_body(&app, HttpRequest::new(body)).await?)?;
     let caller = head.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let key = head.headers.get(REPEAT_HEADER);
-    let repeatable = app.streams.repeats.repeatable(caller, key, endpoint, body.map());
+    let idempotent = app.resumable.idempotency.idempotent(caller, key, endpoint, body.map());
     let request = service.parse(endpoint, body, Caller::of(&head.headers))?;
     let streams = request.stream.is_some();
     if streams && request.resumable {
         // Other answers are not kept, so that a repeated key, even a wrong one, means nothing.
-        let keep = routes::Keep { request, arrived, key: caller, repeatable: repeatable? };
-        return routes::stream(&app, keep).await;
+        let idempotent = idempotent?;
+        let resumable = routes::ResumableRequest { request, arrived, key: caller, idempotent };
+        return routes::stream(&app, resumable).await;
     }
     let started = match service.answer(request, arrived, &head).await? {
         Answer::PassedOn(response) => return Ok(response),
         Answer::Started(started) => *started,
     };
-    let StartedAnswer { answering, echo, ignored } = started;
+    let StartedAnswer { active, echo, ignored } = started;
     let response = if streams {
-        stream(&app, service, answering, &echo)
+        stream(&app, service, active, &echo)
     } else {
-        whole(service, answering, &echo).await?
+        full(service, active, &echo).await?
     };
     Ok(with_ignored(response, &ignored))
 }
@@ -132,39 +134,32 @@ async fn pass_on(
     upstream.pass_on(parts.method, &parts.uri, &parts.headers, body).await
 }
 
-fn stream(app: &App, service: &Service, answering: Answering, echo: &[String]) -> Response {
-    let usage = UsageInChunks::asked_by(answering.stream);
-    let choices = answering.prompts.len();
-    let mut chunks = Chunks::new(&answering.head, choices, usage, service.model().vocab.clone());
-    let mut preface = b": admitted\n\n".to_vec();
-    if !echo.is_empty() {
-        (0..choices).for_each(|choice| {
-            chunks.echo(choice as u32, &echo[choice / answering.n], &mut preface)
-        });
-    }
-    event_stream(Body::new(SseBody::new(answering, chunks, preface, app.config.heartbeat)))
+fn stream(app: &App, service: &Service, active: ActiveRequest, echo: &[String]) -> Response {
+    let context = RecordContext { vocab: &service.model().vocab, echo };
+    let (answer, preface) = DirectAnswer::open(active, &context);
+    event_stream(Body::new(SseBody::new(answer, preface, app.config.heartbeat)))
 }
 
-async fn whole(
+async fn full(
     service: &Service,
-    mut answering: Answering,
+    mut active: ActiveRequest,
     echo: &[String],
 ) -> Result<Response, ApiError> {
-    let mut choices = vec![Whole::default(); answering.prompts.len()];
-    for (index, choice) in choices.iter_mut().enumerate().filter(|_| !echo.is_empty()) {
-        choice.text.push_str(&echo[index / answering.n]);
+    let mut completions = vec![FullCompletion::default(); active.completions()];
+    for (index, completion) in completions.iter_mut().enumerate().filter(|_| !echo.is_empty()) {
+        *completion = FullCompletion::with_echo(active.prompt_of(index, echo));
     }
-    while let Some(flush) = answering.next_flush().await {
-        if let Some(error) = flush.end.as_ref().and_then(|end| end.reason.error()) {
+    while let Some(flush) = active.next_flush().await {
+        if let Some(error) = flush.error() {
             return Err(error);
         }
-        choices[flush.choice as usize].push(flush);
+        completions[flush.choice as usize].push(flush);
     }
-    if !answering.is_complete() {
+    if !active.is_complete() {
         return Err(ApiError::internal("The engine has stopped."));
     }
     let vocab = &*service.model().vocab;
-    Ok(json_response(&answer::whole(&answering.head, &choices, &answering.usage(), vocab)))
+    Ok(json_response(&full_response(active.head(), &completions, &active.usage(), vocab)))
 }
 
 async fn models(State(app): Shared) -> Result<Response, ApiError> {

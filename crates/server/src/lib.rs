@@ -6,59 +6,61 @@
 //! can set; the command line only fills it in.
 //!
 //! [`start_engine`] starts the same [`Service`] without a port. A service takes a valid
-//! [`Request`], admits, tokenizes and schedules it, and gives an [`Answering`], from which the
+//! [`Request`], admits, tokenizes and schedules it, and gives an [`ActiveRequest`], from which the
 //! answer's flushes come. Benchmarks use it to measure what HTTP adds.
 //!
 //! The engine itself is not here: it is a `Runner` of `loquent-infer` that a loader brings, on a
 //! thread of its own. No file of this crate reads a clock other than [`Clock`].
 
+mod active_request;
 mod admission;
-mod answering;
 mod api;
 mod app;
 mod auth;
-mod choice;
 mod clock;
+mod completion;
 mod connections;
-mod delivery;
 mod engine_thread;
 mod error;
-mod flow;
 mod flush;
+mod flush_channel;
+mod held;
 mod http;
 mod https;
 mod metrics;
 mod model;
 mod origin;
 mod otel;
+mod output;
 mod page;
 mod quic;
+mod records;
+mod resumable;
 mod server;
 mod service;
 mod sse;
 mod start;
-mod streams;
 mod trace_context;
 mod upstream;
 mod usage;
 
-pub use answering::Answering;
+pub use active_request::ActiveRequest;
 pub use api::fields::Fields;
 pub use api::request::{Endpoint, Prompt, Request};
 pub use app::{App, HttpConfig};
 pub use auth::ApiKeys;
 pub use clock::{Clock, unix_time_s};
-pub use delivery::StreamBounds;
 pub use error::ApiError;
 pub use flush::Flush;
 pub use http::router;
 pub use metrics::Metrics;
 pub use model::{ChatFormat, GrammarSource, SamplingDefaults, ServedModel, end_tokens};
 pub use otel::Telemetry;
+pub use output::StreamBounds;
 pub use quic::{ALPN, CertificateSource, QuicConfig, StreamMessage};
+pub use resumable::ResumableLimits;
 pub use server::{ServerConfig, run};
 pub use service::{Caller, Service, ServingConfig, StartedAnswer};
 pub use start::{LoadedBackend, LoadedEngine, ServiceConfig, start_engine, start_upstream};
-pub use streams::StreamLimits;
 pub use trace_context::TraceParent;
 pub use upstream::UpstreamConfig;

@@ -389,13 +389,13 @@ impl Metrics {
             }
         };
         observe(&self.e2e, phases.arrived, Some(phases.ended));
-        observe(&self.ttft, phases.arrived, end.record.first_token);
-        if let Some(admitted) = end.record.admitted {
+        observe(&self.ttft, phases.arrived, end.timings.first_token);
+        if let Some(admitted) = end.timings.admitted {
             observe(&self.queue, phases.tokenized, Some(admitted.at));
-            observe(&self.prefill, admitted.at, end.record.first_token);
+            observe(&self.prefill, admitted.at, end.timings.first_token);
         }
-        if let Some(first) = end.record.first_token {
-            observe(&self.decode, first, end.record.last_token);
+        if let Some(first) = end.timings.first_token {
+            observe(&self.decode, first, end.timings.last_token);
         }
     }
 }

@@ -27,7 +27,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use tokio::runtime::Handle;
 
-use crate::api::answer::Head;
+use crate::api::head::AnswerHead;
 use crate::api::request::Endpoint;
 use crate::clock::Clock;
 use crate::flush::CompletionTimings;
@@ -46,7 +46,7 @@ pub struct Finished<'a> {
     /// Where it came from in the caller's trace.
     pub parent: Option<&'a TraceParent>,
     /// Endpoint, id and model.
-    pub head: &'a Head,
+    pub head: &'a AnswerHead,
     /// Why its completions ended; `abort` for those whose client left.
     pub reasons: &'a [&'static str],
     /// Tokens.
@@ -121,7 +121,7 @@ impl Telemetry {
             }
             None => Context::new(),
         };
-        let Head { model, .. } = request.head;
+        let AnswerHead { model, .. } = request.head;
         let span = SpanBuilder::from_name(format!("{} {model}", operation(request.head)))
             .with_kind(SpanKind::Server)
             .with_start_time(self.wall(request.arrived))
@@ -186,7 +186,7 @@ impl Telemetry {
     }
 }
 
-fn operation(head: &Head) -> &'static str {
+fn operation(head: &AnswerHead) -> &'static str {
     match head.endpoint {
         Endpoint::Chat => "chat",
         Endpoint::Text => "text_completion",

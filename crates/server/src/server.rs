@@ -19,8 +19,8 @@ use crate::connections::Connections;
 use crate::http::router;
 use crate::metrics::Metrics;
 use crate::quic::{CertificateSource, QuicConfig, QuicPort};
+use crate::resumable::ResumableLimits;
 use crate::start::{LoadedBackend, ServiceConfig, start_engine, start_upstream};
-use crate::streams::StreamLimits;
 
 /// How long streams that were ended at the drain limit may take to send their error event.
 const ERROR_EVENT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ pub struct ServerConfig {
     /// The service behind it.
     pub service: ServiceConfig,
     /// Bounds on resumable answers.
-    pub kept: StreamLimits,
+    pub kept: ResumableLimits,
     /// The QUIC port; `None` serves without QUIC.
     pub quic: Option<QuicConfig>,
     /// The certificate of HTTPS; `None` serves plain HTTP.
@@ -150,7 +150,7 @@ impl Ports {
         service.drain();
         tracing::info!(in_flight = service.in_flight(), "draining");
         let mut ended = pin!(async {
-            tokio::join!(self.http.shutdown(), app.streams.settled());
+            tokio::join!(self.http.shutdown(), app.resumable.settled());
         });
         if tokio::time::timeout(limit, &mut ended).await.is_err() {
             tracing::warn!(in_flight = service.in_flight(), "the drain limit is over");

@@ -1,4 +1,4 @@
-//! From a valid request to one under way: admit, tokenize, hand to delivery.
+//! From a valid request to one under way: admit, tokenize, hand to the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,22 +19,21 @@ use loquent_proto::coalesce::StreamInterval;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use crate::active_request::{ActiveRequest, AdmittedRequest, FlushSource, Observers};
 use crate::admission::{AdmissionGate, Permit};
-use crate::answering::{Answering, Progress, Source};
-use crate::api::answer::Head;
 use crate::api::fields::Fields;
+use crate::api::head::AnswerHead;
 use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
-use crate::choice::reader::{CallReading, Reading};
-use crate::choice::{Choice, Shape};
 use crate::clock::{Clock, unix_time_s};
-use crate::delivery::{Handle, Opening};
+use crate::completion::reader::{CallConfig, SplitConfig};
+use crate::completion::{Completion, CompletionConfig};
 use crate::error::ApiError;
-use crate::flush::CompletionTimings;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::otel::Telemetry;
+use crate::output::{NewCompletion, OutputHandle};
 use crate::trace_context::TraceParent;
-use crate::upstream::{self, Streaming, Upstream};
+use crate::upstream::{self, Upstream, UpstreamAnswer};
 
 /// What a client that comes while the server goes down is told to wait, in seconds.
 const DRAIN_RETRY_S: u64 = 5;
@@ -68,7 +67,7 @@ pub enum Backend {
     /// The built-in engine.
     Engine {
         /// Turns the engine's tokens into flushes.
-        delivery: Handle,
+        output: OutputHandle,
         /// The stages of a split model.
         stages: Option<Arc<dyn RemoteStages>>,
     },
@@ -111,7 +110,7 @@ pub struct Service {
 /// A request whose answer has begun.
 pub struct StartedAnswer {
     /// Yields the answer's flushes.
-    pub answering: Answering,
+    pub active: ActiveRequest,
     /// The prompts' texts if the request asks to have them repeated, else empty.
     pub echo: Vec<String>,
     /// Names of the request's parameters without effect, separated by commas.
@@ -273,12 +272,12 @@ impl Service {
         self.ready()?;
         let ignored = request.unknown().collect::<Vec<_>>().join(", ");
         let prompts = request.echo.then(|| request.prompts.clone());
-        let answering = match &self.backend {
-            Backend::Engine { delivery, .. } => self.generate(delivery, request, arrived).await?,
+        let active = match &self.backend {
+            Backend::Engine { output, .. } => self.generate(output, request, arrived).await?,
             Backend::Upstream(upstream) => self.relay(upstream, request, arrived).await?,
         };
         let echo = prompts.iter().flatten().map(|prompt| self.prompt_text(prompt)).collect();
-        Ok(StartedAnswer { answering, echo, ignored })
+        Ok(StartedAnswer { active, echo, ignored })
     }
 
     fn prompt_text(&self, prompt: &Prompt) -> String {
@@ -300,7 +299,7 @@ impl Service {
     /// Ends all streams with an error, and lets the engine stop.
     pub fn stop(&self) {
         match &self.backend {
-            Backend::Engine { delivery, .. } => delivery.stop(),
+            Backend::Engine { output, .. } => output.stop(),
             Backend::Upstream(upstream) => upstream.stop(),
         }
     }
@@ -314,10 +313,10 @@ impl Service {
     /// Has the engine answer.
     async fn generate(
         self: &Arc<Self>,
-        delivery: &Handle,
+        output: &OutputHandle,
         request: Request,
         arrived: Duration,
-    ) -> Result<Answering, ApiError> {
+    ) -> Result<ActiveRequest, ApiError> {
         self.check_model(request.model.as_deref())?;
         let permits = self.gate.enter(request.choices()).map_err(refused)?;
         let accepted = self.clock.now();
@@ -326,23 +325,23 @@ impl Service {
         let request = &prepared.request;
         let lens = prepared.prompts.iter().map(Vec::len);
         let lens = lens.flat_map(|len| std::iter::repeat_n(len, request.n as usize)).collect();
-        let openings = self.openings(&prepared, permits)?;
-        Ok(Answering {
+        let admitted = AdmittedRequest {
             head: self.head(request.endpoint),
             stream: request.stream.unwrap_or_default(),
+            prompt_tokens: lens,
+            n: request.n as usize,
             arrived,
             accepted,
             tokenized,
-            record: CompletionTimings::default(),
-            source: Source::Engine(delivery.open(openings)),
-            prompts: lens,
-            n: request.n as usize,
-            metrics: self.metrics.clone(),
-            clock: self.clock,
-            telemetry: self.telemetry.clone(),
             trace_parent: request.trace_parent.clone(),
-            progress: Progress::default(),
-        })
+        };
+        let flushes = output.start(self.completions(&prepared, permits)?);
+        Ok(ActiveRequest::new(admitted, FlushSource::Engine(flushes), self.observers()))
+    }
+
+    fn observers(&self) -> Observers {
+        let (metrics, telemetry) = (self.metrics.clone(), self.telemetry.clone());
+        Observers { metrics, clock: self.clock, telemetry }
     }
 
     /// Has an upstream server answer.
@@ -351,14 +350,15 @@ impl Service {
         upstream: &Arc<Upstream>,
         request: Request,
         arrived: Duration,
-    ) -> Result<Answering, ApiError> {
+    ) -> Result<ActiveRequest, ApiError> {
         let permits = self.admit(request.n as usize)?;
         let accepted = self.clock.now();
         let interval = request.interval.unwrap_or(self.config.interval);
-        let Streaming { inflow, envelope } = upstream.stream(&request, interval, permits).await?;
+        let UpstreamAnswer { flushes, envelope } =
+            upstream.stream(&request, interval, permits).await?;
         let own = self.head(request.endpoint);
-        Ok(Answering {
-            head: Head {
+        let admitted = AdmittedRequest {
+            head: AnswerHead {
                 endpoint: request.endpoint,
                 id: envelope.id.unwrap_or(own.id),
                 model: envelope.model.or(request.model).unwrap_or(own.model),
@@ -366,19 +366,15 @@ impl Service {
                 fingerprint: envelope.fingerprint,
             },
             stream: request.stream.unwrap_or_default(),
+            // The upstream knows the prompts' lengths, and reports them with its counts.
+            prompt_tokens: vec![0; request.n as usize],
+            n: request.n as usize,
             arrived,
             accepted,
             tokenized: accepted,
-            record: CompletionTimings::default(),
-            source: Source::Upstream(inflow),
-            prompts: vec![0; request.n as usize],
-            n: request.n as usize,
-            metrics: self.metrics.clone(),
-            clock: self.clock,
-            telemetry: self.telemetry.clone(),
             trace_parent: request.trace_parent,
-            progress: Progress::default(),
-        })
+        };
+        Ok(ActiveRequest::new(admitted, FlushSource::Upstream(flushes), self.observers()))
     }
 
     /// Tokenizes text for `/tokenize`.
@@ -503,15 +499,15 @@ impl Service {
         Ok(())
     }
 
-    fn openings(
+    fn completions(
         &self,
         prepared: &Prepared,
         permits: Vec<Permit>,
-    ) -> Result<Vec<Opening>, ApiError> {
+    ) -> Result<Vec<NewCompletion>, ApiError> {
         let Prepared { request, prompts, .. } = prepared;
         let n = request.n as usize;
         let room = |prompt: &Vec<TokenId>| self.model.context_tokens - prompt.len() as u32;
-        let mut openings = Vec::with_capacity(permits.len());
+        let mut completions = Vec::with_capacity(permits.len());
         for (index, mut permit) in permits.into_iter().enumerate() {
             let prompt = &prompts[index / n];
             permit.enqueue(prompt.len()).map_err(refused)?;
@@ -525,30 +521,34 @@ impl Service {
                 },
                 priority: request.priority,
             };
-            let shape = Shape {
+            let config = CompletionConfig {
                 stops: request.stop.clone(),
                 interval: request.interval.unwrap_or(self.config.interval),
                 max_delay: self.config.max_delay,
                 timings: request.stream.is_some_and(|stream| stream.include_timings),
-                reading: self.reading(prepared),
+                split: self.split_config(prepared),
             };
-            let choice = Choice::new(index as u32, self.model.vocab.clone(), shape);
-            let patient = request.resumable;
-            openings.push(Opening { choice, work: Box::new(work), ticket: permit, patient });
+            let completion = Completion::new(index as u32, self.model.vocab.clone(), config);
+            completions.push(NewCompletion {
+                completion,
+                work: Box::new(work),
+                permit,
+                exempt_from_stall_limit: request.resumable,
+            });
         }
-        Ok(openings)
+        Ok(completions)
     }
 
     /// What is told apart in an answer's text.
-    fn reading(&self, prepared: &Prepared) -> Reading {
-        let calls = prepared.request.tools().map(|tools| CallReading {
+    fn split_config(&self, prepared: &Prepared) -> SplitConfig {
+        let calls = prepared.request.tools().map(|tools| CallConfig {
             syntax: self.model.call_syntax(),
             names: tools.callable.iter().map(|tool| tool.name.clone()).collect(),
             id: rand::random(),
         });
         let thinking =
             if self.config.split_reasoning { prepared.thinking } else { Thinking::Never };
-        Reading { thinking, calls }
+        SplitConfig { thinking, calls }
     }
 
     /// The request's sampling with the model's defaults; every completion has its own seed.
@@ -571,12 +571,12 @@ impl Service {
         }
     }
 
-    fn head(&self, endpoint: Endpoint) -> Head {
+    fn head(&self, endpoint: Endpoint) -> AnswerHead {
         let prefix = match endpoint {
             Endpoint::Chat => "chatcmpl",
             Endpoint::Text => "cmpl",
         };
-        Head {
+        AnswerHead {
             endpoint,
             id: format!("{prefix}-{:032x}", rand::random::<u128>()),
             model: self.model.name.clone(),

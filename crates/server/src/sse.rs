@@ -1,4 +1,4 @@
-//! The body of a streamed answer: server-sent events, written as they come.
+//! The body of every streamed answer: server-sent events, written as they come.
 //!
 //! Headers and a first comment leave as soon as the request is admitted, then a comment
 //! whenever nothing else did for a while, so that proxies keep the connection and a
@@ -13,53 +13,203 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use http_body::{Body, Frame};
+use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::IGNORED_HEADER;
 use tokio::time::{Instant, Sleep};
 
-use crate::answering::Answering;
-use crate::api::answer::Chunks;
+use crate::active_request::ActiveRequest;
 use crate::error::ApiError;
+use crate::records::{RecordContext, RecordWriter};
 
-/// Bytes gathered into one frame while more is ready.
+/// Bytes gathered into one frame while more is ready: one TLS record, and enough that a
+/// system call more or less does not show.
 const FRAME_BYTES: usize = 16 * 1024;
+/// The first comment of every stream.
+pub const PREFACE: &[u8] = b": admitted\n\n";
 
 /// The connection is torn down because the stream broke.
 #[derive(Debug, thiserror::Error)]
 #[error("the stream broke off: {0}")]
 pub struct BrokenStream(pub ApiError);
 
-enum State {
+/// Whether an answer goes on after the events that were just written.
+#[derive(Debug)]
+pub enum StreamStatus {
+    /// More may come.
+    Open,
+    /// It is complete.
+    Complete,
+    /// It failed, or goes on elsewhere. Events that say so have been written.
+    Broken(ApiError),
+}
+
+/// An answer as events.
+pub trait EventSource: Unpin {
+    /// Appends the events that are ready to `out`; none if nothing is. The task of `context` is
+    /// woken when there are more.
+    fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus;
+}
+
+enum BodyPhase {
     /// Nothing was sent yet; the first frame is ready.
     Opening(Vec<u8>),
     /// Between the first comment and the end.
     Streaming,
-    /// The error event is with the connection, which gets one chance to send it.
+    /// The connection has the last events and gets one chance to send them.
     Breaking(ApiError),
     /// The next poll tears the connection down.
     Broken(ApiError),
-    /// All was sent.
+    /// Everything was sent.
     Done,
 }
 
 /// A streamed answer's body.
-pub struct SseBody {
-    answering: Answering,
-    chunks: Chunks,
-    state: State,
+pub struct SseBody<S> {
+    source: S,
+    phase: BodyPhase,
     heartbeat: Heartbeat,
     /// Where events are written before they leave; its memory stays.
     events: Vec<u8>,
 }
 
-/// Comments in a stream's silence.
+impl<S: EventSource> SseBody<S> {
+    /// Streams `source`, with a comment after each `heartbeat` of silence. `preface` leaves at
+    /// once.
+    pub fn new(source: S, preface: Vec<u8>, heartbeat: Duration) -> Self {
+        let phase = BodyPhase::Opening(preface);
+        Self { source, phase, heartbeat: Heartbeat::new(heartbeat), events: Vec::new() }
+    }
+
+    /// The next events, or a comment in their place; `None` when the phase has changed and
+    /// nothing is to be sent.
+    fn poll_stream(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.events.clear();
+        let status = self.source.poll_events(context, &mut self.events);
+        let is_open = matches!(status, StreamStatus::Open);
+        match status {
+            StreamStatus::Open => {}
+            StreamStatus::Complete => self.phase = BodyPhase::Done,
+            StreamStatus::Broken(error) => self.phase = BodyPhase::Breaking(error),
+        }
+        let frame = match self.events.is_empty() {
+            false => Bytes::copy_from_slice(&self.events),
+            true if is_open => ready!(self.heartbeat.poll(context)),
+            true => return Poll::Ready(None),
+        };
+        self.heartbeat.reset();
+        Poll::Ready(Some(frame))
+    }
+}
+
+impl<S: EventSource> Body for SseBody<S> {
+    type Data = Bytes;
+    type Error = BrokenStream;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenStream>>> {
+        let this = &mut *self;
+        loop {
+            match &mut this.phase {
+                BodyPhase::Opening(preface) => {
+                    let preface = std::mem::take(preface);
+                    this.phase = BodyPhase::Streaming;
+                    return Poll::Ready(Some(Ok(Frame::data(Bytes::from(preface)))));
+                }
+                BodyPhase::Streaming => {
+                    if let Some(frame) = ready!(this.poll_stream(context)) {
+                        return Poll::Ready(Some(Ok(Frame::data(frame))));
+                    }
+                }
+                BodyPhase::Breaking(error) => {
+                    // The connection flushes what it has when the body is pending. An error
+                    // returned now would discard the last events.
+                    this.phase = BodyPhase::Broken(error.clone());
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                BodyPhase::Broken(error) => {
+                    return Poll::Ready(Some(Err(BrokenStream(error.clone()))));
+                }
+                BodyPhase::Done => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+/// An answer that nothing keeps: what its reader misses is lost, so its events have no ids.
+pub struct DirectAnswer {
+    request: ActiveRequest,
+    records: RecordWriter,
+    chunks: ChunkWriter,
+}
+
+impl DirectAnswer {
+    /// The answer to `request`, and the events that begin it.
+    pub fn open(request: ActiveRequest, context: &RecordContext<'_>) -> (Self, Vec<u8>) {
+        let (mut chunks, mut preface) = (ChunkWriter::new(), PREFACE.to_vec());
+        let records = RecordWriter::open(&request, context, &mut |delta| {
+            chunks.write(None, &delta, &mut preface).expect("the first record opens the log");
+        });
+        (Self { request, records, chunks }, preface)
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) -> StreamStatus {
+        if !self.request.is_complete() {
+            return break_off(ApiError::internal("The engine has stopped."), out);
+        }
+        let mut written = Ok(());
+        self.records.finish_stream(&self.request, &mut |delta| {
+            written = written.and_then(|()| self.chunks.write(None, &delta, out));
+        });
+        match written {
+            Ok(()) => StreamStatus::Complete,
+            Err(error) => break_off(ApiError::internal(error.to_string()), out),
+        }
+    }
+}
+
+impl EventSource for DirectAnswer {
+    fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
+        while out.len() < FRAME_BYTES {
+            let Poll::Ready(flush) = self.request.poll_flush(context) else {
+                break;
+            };
+            let Some(flush) = flush else {
+                return self.finish(out);
+            };
+            let error = flush.error();
+            let mut written = Ok(());
+            let Self { request, records, chunks } = self;
+            records.flush(flush, || request.usage(), &mut |delta| {
+                written = written.and_then(|()| chunks.write(None, &delta, out));
+            });
+            // Only an upstream server's members can be unwritable.
+            let unwritable = written.err().map(|error| ApiError::bad_gateway(error.to_string()));
+            if let Some(error) = error.or(unwritable) {
+                return break_off(error, out);
+            }
+        }
+        StreamStatus::Open
+    }
+}
+
+fn break_off(error: ApiError, out: &mut Vec<u8>) -> StreamStatus {
+    out.extend_from_slice(format!("data: {}\n\n", error.json()).as_bytes());
+    StreamStatus::Broken(error)
+}
+
+/// The comments that leave while a stream is silent.
 pub struct Heartbeat {
     period: Duration,
     silence: Pin<Box<Sleep>>,
-    /// When the timer ends, and whom it will wake.
+    /// When the timer ends.
     due: Instant,
+    /// The task that the timer wakes.
     armed: Option<Waker>,
     last_frame: Instant,
-    /// That was just now.
+    /// `last_frame` was just now, so that the clock need not be read again.
     fresh: bool,
 }
 
@@ -71,7 +221,7 @@ impl Heartbeat {
         Self { period, silence, due, armed: None, last_frame: Instant::now(), fresh: true }
     }
 
-    /// Something was written.
+    /// Notes that something was written.
     pub fn reset(&mut self) {
         self.last_frame = Instant::now();
         self.fresh = true;
@@ -79,8 +229,8 @@ impl Heartbeat {
 
     /// The comment that is due.
     ///
-    /// Asked between any two frames, and nearly always in vain: the timer itself is asked only
-    /// when it is due or has to learn of another waker.
+    /// Polled between any two frames, and hardly ever due: the timer itself, whose registration
+    /// takes a lock, is polled only when it is due or must wake another task.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
         let armed = self.armed.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
         let now = if std::mem::take(&mut self.fresh) { self.last_frame } else { Instant::now() };
@@ -98,100 +248,6 @@ impl Heartbeat {
                 return Poll::Ready(Bytes::from_static(b": waiting\n\n"));
             }
         }
-    }
-}
-
-impl SseBody {
-    /// Streams `answering` as `chunks`, with a comment after each `heartbeat` of silence.
-    /// `preface` leaves at once.
-    pub fn new(
-        answering: Answering,
-        chunks: Chunks,
-        preface: Vec<u8>,
-        heartbeat: Duration,
-    ) -> Self {
-        Self {
-            answering,
-            chunks,
-            state: State::Opening(preface),
-            heartbeat: Heartbeat::new(heartbeat),
-            events: Vec::new(),
-        }
-    }
-
-    /// Gathers all events that are ready.
-    fn poll_events(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
-        self.events.clear();
-        while self.events.len() < FRAME_BYTES {
-            let Poll::Ready(flush) = self.answering.poll_flush(context) else {
-                break;
-            };
-            let Some(flush) = flush else {
-                self.finish();
-                break;
-            };
-            self.chunks.flush(&flush, &|| self.answering.usage(), &mut self.events);
-            if let Some(error) = flush.end.and_then(|end| end.reason.error()) {
-                self.break_off(error);
-                break;
-            }
-        }
-        if self.events.is_empty() {
-            return Poll::Pending;
-        }
-        Poll::Ready(Bytes::copy_from_slice(&self.events))
-    }
-
-    fn finish(&mut self) {
-        if !self.answering.is_complete() {
-            return self.break_off(ApiError::internal("The engine has stopped."));
-        }
-        if self.answering.stream.include_usage {
-            let timings = self.answering.stream.include_timings.then(|| self.answering.timings());
-            let usage = self.answering.usage_json();
-            self.chunks.usage(usage, self.answering.extra(), timings, &mut self.events);
-        }
-        self.chunks.done(&mut self.events);
-        self.state = State::Done;
-    }
-
-    fn break_off(&mut self, error: ApiError) {
-        self.events.extend_from_slice(format!("data: {}\n\n", error.json()).as_bytes());
-        self.state = State::Breaking(error);
-    }
-}
-
-impl Body for SseBody {
-    type Data = Bytes;
-    type Error = BrokenStream;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenStream>>> {
-        let this = &mut *self;
-        match &mut this.state {
-            State::Opening(preface) => {
-                let preface = std::mem::take(preface);
-                this.state = State::Streaming;
-                return Poll::Ready(Some(Ok(Frame::data(Bytes::from(preface)))));
-            }
-            State::Streaming => {}
-            State::Breaking(error) => {
-                // The connection flushes what it has when the body is pending.
-                this.state = State::Broken(error.clone());
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            State::Broken(error) => return Poll::Ready(Some(Err(BrokenStream(error.clone())))),
-            State::Done => return Poll::Ready(None),
-        }
-        let frame = match this.poll_events(context) {
-            Poll::Ready(events) => events,
-            Poll::Pending => ready!(this.heartbeat.poll(context)),
-        };
-        this.heartbeat.reset();
-        Poll::Ready(Some(Ok(Frame::data(frame))))
     }
 }
 

@@ -11,11 +11,11 @@ use loquent_infer::scheduler::Limits;
 use crate::admission::{AdmissionGate, PendingPrompts};
 use crate::app::App;
 use crate::clock::Clock;
-use crate::delivery::{self, StreamBounds};
 use crate::engine_thread::{self, EngineContext};
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::otel::Telemetry;
+use crate::output::{self, StreamBounds};
 use crate::service::{Backend, Service, ServiceContext, ServingConfig};
 use crate::upstream::{Upstream, UpstreamConfig, UpstreamContext};
 
@@ -63,7 +63,7 @@ impl From<LoadedEngine> for LoadedBackend {
 }
 
 /// Starts a service over an engine, without a listener: the engine on a thread of its own,
-/// delivery on the current runtime. The thread ends after [`Service::stop`].
+/// the output processor on the current runtime. The thread ends after [`Service::stop`].
 ///
 /// # Errors
 /// When the operating system refuses the thread, or the collector's URL is invalid.
@@ -84,8 +84,8 @@ pub fn start_engine(
         model.end_tokens.clone(),
         EngineContext { clock, metrics: metrics.clone(), pending: pending.clone() },
     )?;
-    let delivery =
-        delivery::start(engine.steps, engine.commands, config.streams, clock, metrics.clone());
+    let output =
+        output::start(engine.steps, engine.commands, config.streams, clock, metrics.clone());
     let context = ServiceContext {
         gate: AdmissionGate::new(config.bounds, clock, pending),
         telemetry: telemetry(config, clock, stages.clone())?,
@@ -94,7 +94,7 @@ pub fn start_engine(
         clock,
         metrics,
     };
-    let backend = Backend::Engine { delivery, stages };
+    let backend = Backend::Engine { output, stages };
     Ok((Arc::new(Service::new(model, backend, context)), engine.thread))
 }
 

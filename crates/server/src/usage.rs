@@ -1,6 +1,7 @@
-//! Token counts of an answer: the server's own, and those that an upstream server reports.
+//! Token counts of an answer.
 
-use serde_json::{Map, Value, json};
+use loquent_proto::Delta;
+use serde_json::{Value, json};
 
 /// Token counts of an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,15 +30,27 @@ impl Usage {
         }
         usage
     }
-}
 
-/// Token counts as they came, and as far as they are understood.
-#[derive(Debug, Clone, PartialEq)]
-pub struct UpstreamUsage {
-    /// The counts.
-    pub usage: Usage,
-    /// As they came.
-    pub json: Value,
-    /// What stood beside them, in a chunk of their own.
-    pub extra: Map<String, Value>,
+    /// The counts as a record of the log.
+    pub const fn to_delta(&self) -> Delta {
+        Delta::Usage {
+            prompt: self.prompt_tokens,
+            completion: self.completion_tokens,
+            cached: self.cached_tokens,
+            reasoning: self.reasoning_tokens,
+        }
+    }
+
+    /// The counts of a [`Delta::Usage`]; `None` for other kinds.
+    pub const fn of_delta(delta: &Delta) -> Option<Self> {
+        match *delta {
+            Delta::Usage { prompt, completion, cached, reasoning } => Some(Self {
+                prompt_tokens: prompt,
+                cached_tokens: cached,
+                completion_tokens: completion,
+                reasoning_tokens: reasoning,
+            }),
+            _ => None,
+        }
+    }
 }

@@ -81,13 +81,13 @@ async fn ask(service: &Arc<Service>, tokens: u32, headers: &[(&'static str, &str
     let body = format!(r#"{{"messages": [{{"role": "user", "content": "tokens={tokens}"}}]}}"#);
     let request = Request::parse(Endpoint::Chat, body.as_bytes()).unwrap();
     let trace_parent = TraceParent::from_headers(&headers.collect());
-    let mut answering = service
+    let mut active = service
         .start(Request { trace_parent, ..request }, service.clock().now())
         .await
         .unwrap()
-        .answering;
-    while answering.next_flush().await.is_some() {}
-    assert!(answering.is_complete());
+        .active;
+    while active.next_flush().await.is_some() {}
+    assert!(active.is_complete());
 }
 
 async fn stop(service: Arc<Service>, engine: std::thread::JoinHandle<()>) {

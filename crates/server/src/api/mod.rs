@@ -1,7 +1,9 @@
 //! OpenAI's JSON: requests in, answers out.
 
-pub mod answer;
 pub mod fields;
+pub mod full_response;
+pub mod head;
+pub mod logprobs;
 pub mod message;
 pub mod request;
 pub mod tools;

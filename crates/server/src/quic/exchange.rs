@@ -24,9 +24,9 @@ use super::session::{QuicSession, Routed};
 use crate::api::fields::Fields;
 use crate::api::request::Endpoint;
 use crate::error::ApiError;
+use crate::resumable::routes::{JoinedAnswer, ResumableRequest, start};
+use crate::resumable::{AnswerCommand, CommandSender, PathId, ReaderPath, StreamFrame};
 use crate::service::Caller;
-use crate::streams::routes::{Keep, Kept, keep};
-use crate::streams::{Aside, Order, Orders, Path, PathId};
 
 /// A client must have sent its request by then.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -155,8 +155,9 @@ impl Exchange {
         let id = PathId::next();
         let routed =
             self.session.route(stream, id).ok_or(StreamError::Protocol("a number in use"))?;
-        let (aside, frames) = mpsc::channel(MAX_ASIDE);
-        let path = Path::Datagrams { stream, link: self.session.datagram_path(), aside };
+        let (sender, frames) = mpsc::channel(MAX_ASIDE);
+        let link = self.session.datagram_path();
+        let path = ReaderPath::Datagrams { stream, link, frames: sender };
         let app = self.session.app().clone();
         let kept = async {
             let endpoint = head.endpoint()?;
@@ -166,18 +167,19 @@ impl Exchange {
             let arrived = app.clock.now();
             let body = Fields::parse(&body)?;
             let again = head.header(REPEAT_HEADER);
-            let repeats = &app.streams.repeats;
-            let repeatable = repeats.repeatable(asker, again.as_ref(), endpoint, body.map());
+            let keys = &app.resumable.idempotency;
+            let idempotent = keys.idempotent(asker, again.as_ref(), endpoint, body.map());
             let authorization = key.as_deref().and_then(|key| HeaderValue::from_bytes(key).ok());
             let caller = Caller { authorization, trace_parent: None };
             let request = app.service()?.parse(endpoint, body, caller)?;
-            let repeatable = repeatable?;
-            keep(&app, Keep { request, arrived, key: asker, repeatable }, id, path).await
+            let idempotent = idempotent?;
+            let request = ResumableRequest { request, arrived, key: asker, idempotent };
+            start(&app, request, id, path).await
         };
         match kept.await {
-            Ok(Kept { name, orders, unknown }) => {
-                let answer = answer_head(&name, stream, 0, &unknown);
-                self.carry(&answer, routed, orders, id, frames).await
+            Ok(JoinedAnswer { handle, commands, ignored }) => {
+                let answer = answer_head(&handle, stream, 0, &ignored);
+                self.carry(&answer, routed, commands, id, frames).await
             }
             Err(error) => {
                 app.metrics.on_refusal(error.status());
@@ -193,9 +195,10 @@ impl Exchange {
         let path_id = PathId::next();
         let routed =
             self.session.route(stream, path_id).ok_or(StreamError::Protocol("a number in use"))?;
-        let (aside, frames) = mpsc::channel(MAX_ASIDE);
-        let path = Path::Datagrams { stream, link: self.session.datagram_path(), aside };
-        let attached = self.session.app().streams.attach(&name, offset, path_id, path).await;
+        let (sender, frames) = mpsc::channel(MAX_ASIDE);
+        let link = self.session.datagram_path();
+        let path = ReaderPath::Datagrams { stream, link, frames: sender };
+        let attached = self.session.app().resumable.attach(&name, offset, path_id, path).await;
         let Some((_, orders)) = attached else {
             let mut gone = Vec::new();
             Frame::Gone { stream }.encode(false, &mut gone);
@@ -212,9 +215,9 @@ impl Exchange {
         &mut self,
         answer: &Value,
         routed: Routed,
-        orders: Orders,
+        orders: CommandSender,
         id: PathId,
-        frames: mpsc::Receiver<Aside>,
+        frames: mpsc::Receiver<StreamFrame>,
     ) -> Result<(), StreamError> {
         routed.set(orders.clone());
         let ended = match self.write(MessageKind::Answer, answer.to_string().as_bytes()).await {
@@ -222,8 +225,8 @@ impl Exchange {
             Err(broken) => Err(broken),
         };
         let order = match &ended {
-            Err(StreamError::Reset(code::CANCELLED)) => Order::Cancel(id),
-            _ => Order::Leave(id),
+            Err(StreamError::Reset(code::CANCELLED)) => AnswerCommand::Cancel(id),
+            _ => AnswerCommand::Leave(id),
         };
         let _ = orders.send(order).await;
         ended
@@ -231,23 +234,23 @@ impl Exchange {
 
     async fn carry_frames(
         &mut self,
-        orders: &Orders,
+        orders: &CommandSender,
         id: PathId,
-        mut frames: mpsc::Receiver<Aside>,
+        mut frames: mpsc::Receiver<StreamFrame>,
     ) -> Result<(), StreamError> {
         let mut open = true;
         loop {
             tokio::select! {
                 message = self.messages.next(), if open => match message? {
                     Some(StreamMessage { kind: MessageKind::Frame, payload }) => {
-                        let _ = orders.send(Order::Frame(id, payload)).await;
+                        let _ = orders.send(AnswerCommand::Frame(id, payload)).await;
                     }
                     Some(_) => return Err(StreamError::Protocol("a message out of order")),
                     None => open = false,
                 },
                 frame = frames.recv() => match frame {
-                    Some(Aside::Frame(frame)) => self.write(MessageKind::Frame, &frame).await?,
-                    Some(Aside::End) => return self.send.finish().map_err(|_| StreamError::Lost),
+                    Some(StreamFrame::Frame(frame)) => self.write(MessageKind::Frame, &frame).await?,
+                    Some(StreamFrame::End) => return self.send.finish().map_err(|_| StreamError::Lost),
                     None => return Err(StreamError::Reset(code::BROKEN)),
                 },
                 () = self.session.closed(), if !open => return Err(StreamError::Lost),

@@ -12,10 +12,10 @@ use loquent_proto::frame::Frame;
 use web_transport_quinn::{RecvStream, SendStream};
 
 use crate::app::App;
-use crate::streams::{Datagrams, Order, Orders, PathId};
+use crate::resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
 
 /// Where the datagrams of a connection's streams go.
-type Routes = HashMap<u64, (PathId, Option<Orders>)>;
+type Routes = HashMap<u64, (PathId, Option<CommandSender>)>;
 
 /// A session of either kind: [`web_transport_quinn::Session`] is a plain QUIC connection too.
 pub struct QuicSession {
@@ -44,7 +44,7 @@ impl QuicSession {
         let routes = std::mem::take(&mut *self.routes());
         for (id, orders) in routes.into_values() {
             if let Some(orders) = orders {
-                let _ = orders.send(Order::Leave(id)).await;
+                let _ = orders.send(AnswerCommand::Leave(id)).await;
             }
         }
     }
@@ -72,7 +72,7 @@ impl QuicSession {
     fn handle_datagram(&self, datagram: Bytes) {
         let Some(stream) = Frame::peek_stream(&datagram) else { return };
         if let Some((id, Some(orders))) = self.routes().get(&stream) {
-            let _ = orders.try_send(Order::Frame(*id, datagram));
+            let _ = orders.try_send(AnswerCommand::Frame(*id, datagram));
         }
     }
 
@@ -97,7 +97,7 @@ impl QuicSession {
     }
 
     /// The way for an answer's datagrams.
-    pub fn datagram_path(&self) -> Box<dyn Datagrams> {
+    pub fn datagram_path(&self) -> Box<dyn DatagramLink> {
         Box::new(DatagramPath(self.connection.clone()))
     }
 
@@ -119,7 +119,7 @@ pub struct Routed {
 
 impl Routed {
     /// The answer that gets its datagrams.
-    pub fn set(&self, orders: Orders) {
+    pub fn set(&self, orders: CommandSender) {
         if let Some((_, route)) = self.session.routes().get_mut(&self.stream) {
             *route = Some(orders);
         }
@@ -134,7 +134,7 @@ impl Drop for Routed {
 
 struct DatagramPath(web_transport_quinn::Session);
 
-impl Datagrams for DatagramPath {
+impl DatagramLink for DatagramPath {
     fn max_bytes(&self) -> usize {
         self.0.max_datagram_size()
     }

@@ -4,7 +4,6 @@
 //! Streamed completions are read and written anew ([`relay`]), with nothing of them lost.
 //! All other requests, and errors, pass as they are.
 
-pub mod chunk;
 pub mod relay;
 
 use std::sync::Arc;
@@ -18,8 +17,10 @@ use http::{HeaderValue, Method, Request as HttpRequest, Uri};
 use http_body_util::{BodyExt, Limited};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
+use loquent_openai::chunk::ChunkEnvelope;
 use loquent_openai::http::{HttpClient, ResponseBody, bearer};
 use loquent_openai::{BaseUrl, HttpError};
+use loquent_proto::Micros;
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
 use loquent_proto::headers::HOP_BY_HOP;
 use serde_json::{Map, Value, json};
@@ -29,13 +30,12 @@ use crate::admission::Permit;
 use crate::api::fields::Fields;
 use crate::api::request::{Endpoint, Forward, Request, StreamParams, parse_interval};
 use crate::clock::Clock;
-use crate::delivery::StreamBounds;
 use crate::error::ApiError;
-use crate::flow::{Inflow, flow};
+use crate::flush_channel::{FlushReceiver, flush_channel};
 use crate::metrics::Metrics;
+use crate::output::StreamBounds;
 
-use chunk::Envelope;
-use relay::{Relay, Settings};
+use relay::{Relay, RelayConfig};
 
 /// Most completions of one streamed request.
 const MAX_CHOICES: u64 = 128;
@@ -86,11 +86,11 @@ pub struct UpstreamContext {
 }
 
 /// An upstream's answer that has begun, or is waited for.
-pub struct Streaming {
-    /// Its flushes.
-    pub inflow: Inflow,
+pub struct UpstreamAnswer {
+    /// Its flushes, as they come.
+    pub flushes: FlushReceiver,
     /// What its chunks begin with, where that is known already.
-    pub envelope: Envelope,
+    pub envelope: ChunkEnvelope,
 }
 
 impl Upstream {
@@ -157,7 +157,7 @@ impl Upstream {
         request: &Request,
         interval: StreamInterval,
         permits: Vec<Permit>,
-    ) -> Result<Streaming, ApiError> {
+    ) -> Result<UpstreamAnswer, ApiError> {
         let path = match request.endpoint {
             Endpoint::Chat => "/v1/chat/completions",
             Endpoint::Text => "/v1/completions",
@@ -175,25 +175,24 @@ impl Upstream {
             self.request(Method::POST, path, body.into(), forward.authorization.as_ref());
         http.headers_mut()
             .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let settings = Settings {
-            endpoint: request.endpoint,
-            coalescer: Coalescer::new(interval, self.max_delay.map(relay::micros)),
+        let config = RelayConfig {
+            coalescer: Coalescer::new(interval, self.max_delay.map(Micros::from)),
             bounds: self.bounds,
-            patient: request.resumable,
+            exempt_from_stall_limit: request.resumable,
             clock: self.clock,
             metrics: self.metrics.clone(),
         };
-        let (outflow, inflow) = flow();
+        let (sender, flushes) = flush_channel();
         let (begun, beginning) = oneshot::channel();
-        let relay = Relay::new(settings, outflow, begun, permits);
+        let relay = Relay::new(config, sender, begun, permits);
         let (upstream, shutdown) = (self.clone(), self.shutdown.subscribe());
         tokio::spawn(relay.run(async move { upstream.ask(http).await }, shutdown));
         let envelope = match tokio::time::timeout(self.first_byte_timeout, beginning).await {
             Ok(Ok(begun)) => begun?,
             Ok(Err(_)) => return Err(ApiError::internal("The answer was lost.")),
-            Err(_) => Envelope::default(),
+            Err(_) => ChunkEnvelope::default(),
         };
-        Ok(Streaming { inflow, envelope })
+        Ok(UpstreamAnswer { flushes, envelope })
     }
 
     /// Sends `request`; an answer that is no success becomes the error it is.

@@ -1,11 +1,10 @@
-//! One answer of an upstream server on its way to a client: read, merged into flushes,
-//! handed on, by a task of its own.
+//! One answer of an upstream server on its way to a client: read, merged into flushes and
+//! passed on, by a task of its own.
 //!
-//! The task stops reading while the client is too far behind, so that the upstream feels
-//! it, and ends the stream with an error after the stall limit. It ends, and with it the
-//! upstream's connection, as soon as nobody wants the answer any more. An answer is
-//! complete only when each completion's finish was received: whatever else ends it, a
-//! clean end included, is an error.
+//! The task stops reading while the client is too far behind, so that the upstream feels it.
+//! It ends, and with it the upstream's connection, as soon as the client is gone. An answer is
+//! complete only when the finish of each completion was received: every other end, a clean one
+//! included, is an error.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,84 +12,84 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use loquent_openai::causes;
+use loquent_openai::chunk::{Chunk, ChunkEnvelope, ChunkError, ChunkEvent, ReportedUsage};
 use loquent_openai::http::ResponseBody;
-use loquent_proto::Micros;
+use loquent_proto::backlog::{Backlog, BacklogAction};
 use loquent_proto::coalesce::Coalescer;
 use loquent_proto::sse::Parser;
+use loquent_proto::{Delta, Micros, json};
+use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 
-use super::chunk::{self, Chunk, Envelope, Event};
 use crate::admission::Permit;
-use crate::api::request::Endpoint;
 use crate::clock::Clock;
-use crate::delivery::StreamBounds;
 use crate::error::ApiError;
-use crate::flow::Outflow;
 use crate::flush::{CompletionTimings, End, FinishReason, Flush};
+use crate::flush_channel::FlushSender;
+use crate::held::HeldDeltas;
 use crate::metrics::{ActivePath, Metrics};
-use crate::usage::UpstreamUsage;
+use crate::output::{BACKLOG_TICK, READER_STALLED, SHUTDOWN, StreamBounds};
 
 /// Longest event; a hostile or broken upstream may send no line end at all.
 const MAX_EVENT_BYTES: usize = 4 << 20;
-/// How often a slow reader is looked at.
-const TICK: Duration = Duration::from_millis(10);
 /// How long the body of a complete answer may take to end for its connection to be kept.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// What streams that outlive the server are told.
-const SHUTDOWN: &str = "the server is shutting down";
 
-/// Told when the answer has begun, or that it will not.
-pub type Begun = oneshot::Sender<Result<Envelope, ApiError>>;
+/// Gets the first chunk's envelope when the answer has begun, or the error if it does not.
+pub type AnswerBegun = oneshot::Sender<Result<ChunkEnvelope, ApiError>>;
 
-/// What a relay needs to know.
-pub struct Settings {
-    /// Which shape the chunks have.
-    pub endpoint: Endpoint,
-    /// One for each completion, fresh.
+/// How one answer is relayed.
+pub struct RelayConfig {
+    /// A fresh one for each completion.
     pub coalescer: Coalescer,
-    /// Bounds on the stream.
+    /// Bounds on what the client may leave unread.
     pub bounds: StreamBounds,
-    /// Its reader may stay away for longer: it is kept for one who comes back.
-    pub patient: bool,
+    /// A slow client pauses the upstream, but never ends the answer.
+    pub exempt_from_stall_limit: bool,
     /// The server's clock.
     pub clock: Clock,
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
 }
 
-/// One completion.
-struct Branch {
+/// One completion of the upstream's answer.
+struct RelayedCompletion {
     coalescer: Coalescer,
-    held: Flush,
-    record: CompletionTimings,
+    held: HeldDeltas,
+    held_tokens: u32,
+    /// What is held should leave as soon as the client has caught up.
+    due: bool,
+    timings: CompletionTimings,
+    end: Option<Box<End>>,
     ended: bool,
 }
 
 /// The task's state.
 pub struct Relay {
-    settings: Settings,
-    branches: Vec<Branch>,
-    outflow: Outflow,
-    begun: Option<Begun>,
-    counted: Option<UpstreamUsage>,
+    config: RelayConfig,
+    completions: Vec<RelayedCompletion>,
+    flushes: FlushSender,
+    begun: Option<AnswerBegun>,
+    reported: Option<ReportedUsage>,
     tokens: u64,
-    paused_since: Option<Duration>,
+    /// Of the client, for all completions together: they share one connection.
+    backlog: Backlog,
     /// Given back when the answer ends, however slowly the client drains it.
-    tickets: Vec<(Permit, ActivePath)>,
+    permits: Vec<(Permit, ActivePath)>,
 }
 
 /// Why the task stopped reading.
-enum Stop {
+enum RelayEnd {
     /// All completions have ended.
     Complete,
-    /// An error has been passed on.
+    /// An error was passed on.
     Failed,
     /// The client is gone.
     Left,
 }
 
 /// What woke the task.
-enum Woken {
+enum RelayEvent {
     Body(Option<Result<http_body::Frame<bytes::Bytes>, hyper::Error>>),
     Tick,
     Deadline,
@@ -99,27 +98,28 @@ enum Woken {
 }
 
 impl Relay {
-    /// A relay of so many completions as there are tickets.
-    pub fn new(settings: Settings, outflow: Outflow, begun: Begun, tickets: Vec<Permit>) -> Self {
-        let branch = |index: usize| Branch {
-            coalescer: settings.coalescer.clone(),
-            held: Flush { choice: index as u32, ..Flush::default() },
-            record: CompletionTimings::default(),
+    /// A relay of as many completions as there are permits.
+    pub fn new(
+        config: RelayConfig,
+        flushes: FlushSender,
+        begun: AnswerBegun,
+        permits: Vec<Permit>,
+    ) -> Self {
+        let completion = |index: usize| RelayedCompletion {
+            coalescer: config.coalescer.clone(),
+            held: HeldDeltas::new(index as u32),
+            held_tokens: 0,
+            due: false,
+            timings: CompletionTimings::default(),
+            end: None,
             ended: false,
         };
-        let branches = (0..tickets.len()).map(branch).collect();
-        let running = |ticket| (ticket, settings.metrics.upstream_completion());
-        let tickets = tickets.into_iter().map(running).collect();
-        Self {
-            settings,
-            branches,
-            outflow,
-            begun: Some(begun),
-            counted: None,
-            tokens: 0,
-            paused_since: None,
-            tickets,
-        }
+        let completions = (0..permits.len()).map(completion).collect();
+        let running = |permit| (permit, config.metrics.upstream_completion());
+        let permits = permits.into_iter().map(running).collect();
+        let backlog = Backlog::new(config.bounds.backlog(config.exempt_from_stall_limit));
+        let begun = Some(begun);
+        Self { config, completions, flushes, begun, reported: None, tokens: 0, backlog, permits }
     }
 
     /// Waits for the answer and passes it on until it ends, the client leaves, or
@@ -131,7 +131,7 @@ impl Relay {
     ) {
         let asked = tokio::select! {
             biased;
-            () = self.outflow.closed() => return,
+            () = self.flushes.closed() => return,
             _ = shutdown.wait_for(|stop| *stop) => Err(ApiError::internal(SHUTDOWN)),
             asked = asking => asked,
         };
@@ -144,22 +144,25 @@ impl Relay {
     async fn relay(mut self, answer: ResponseBody, mut shutdown: watch::Receiver<bool>) {
         let mut parser = Parser::new(MAX_EVENT_BYTES);
         let mut body = answer;
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval(BACKLOG_TICK);
         loop {
             let deadline = self.deadline();
-            let paused = self.is_paused();
-            let woken = tokio::select! {
+            let event = tokio::select! {
                 biased;
-                () = self.outflow.closed() => Woken::Left,
-                _ = shutdown.wait_for(|stop| *stop) => Woken::Shutdown,
-                frame = body.frame(), if !paused => Woken::Body(frame),
-                () = sleep_until(self.settings.clock, deadline), if deadline.is_some() => Woken::Deadline,
-                _ = tick.tick(), if paused => Woken::Tick,
+                () = self.flushes.closed() => RelayEvent::Left,
+                _ = shutdown.wait_for(|stop| *stop) => RelayEvent::Shutdown,
+                // Not reading is what the upstream feels: its own buffers fill up.
+                frame = body.frame(), if !self.backlog.is_paused() => RelayEvent::Body(frame),
+                () = sleep_until(self.config.clock, deadline), if deadline.is_some() => {
+                    RelayEvent::Deadline
+                }
+                _ = tick.tick(), if self.backlog.is_behind() => RelayEvent::Tick,
             };
-            match self.handle(woken, &mut parser) {
+            let now = self.config.clock.now();
+            match self.handle(now, event, &mut parser) {
                 Ok(()) => {}
-                Err(Stop::Complete) => break,
-                Err(Stop::Failed | Stop::Left) => return self.note_tokens(),
+                Err(RelayEnd::Complete) => break,
+                Err(RelayEnd::Failed | RelayEnd::Left) => return self.note_tokens(),
             }
         }
         self.note_tokens();
@@ -167,29 +170,38 @@ impl Relay {
         drain(body).await;
     }
 
-    fn handle(&mut self, woken: Woken, parser: &mut Parser) -> Result<(), Stop> {
-        match woken {
-            Woken::Left => Err(Stop::Left),
-            Woken::Shutdown => self.fail(ApiError::internal(SHUTDOWN)),
-            Woken::Body(Some(Ok(frame))) => match frame.into_data() {
-                Ok(data) => self.handle_bytes(parser, &data),
+    fn handle(
+        &mut self,
+        now: Duration,
+        event: RelayEvent,
+        parser: &mut Parser,
+    ) -> Result<(), RelayEnd> {
+        match event {
+            RelayEvent::Left => Err(RelayEnd::Left),
+            RelayEvent::Shutdown => self.fail(ApiError::internal(SHUTDOWN)),
+            RelayEvent::Body(Some(Ok(frame))) => match frame.into_data() {
+                Ok(data) => self.handle_bytes(now, parser, &data),
                 Err(_trailers) => Ok(()),
             },
-            Woken::Body(Some(Err(error))) => {
+            RelayEvent::Body(Some(Err(error))) => {
                 self.break_off(&format!("the upstream server broke off: {}", causes(&error)))
             }
-            Woken::Body(None) => self.handle_end(),
-            Woken::Deadline => self.flush_overdue(),
-            Woken::Tick => self.look_after_reader(),
+            RelayEvent::Body(None) => self.handle_end(),
+            RelayEvent::Deadline => self.flush_overdue(now),
+            RelayEvent::Tick => self.flush_due(now),
         }
     }
 
-    fn handle_bytes(&mut self, parser: &mut Parser, bytes: &[u8]) -> Result<(), Stop> {
-        let endpoint = self.settings.endpoint;
+    fn handle_bytes(
+        &mut self,
+        now: Duration,
+        parser: &mut Parser,
+        bytes: &[u8],
+    ) -> Result<(), RelayEnd> {
         let mut outcome = Ok(());
         let parsed = parser.push(bytes, |event| {
             if outcome.is_ok() {
-                outcome = self.handle_event(chunk::read(endpoint, event.data));
+                outcome = self.handle_event(now, ChunkEvent::parse(event.data));
             }
         });
         outcome?;
@@ -199,185 +211,228 @@ impl Relay {
         }
     }
 
-    fn handle_event(&mut self, event: Result<Event, chunk::NoChunk>) -> Result<(), Stop> {
+    fn handle_event(
+        &mut self,
+        now: Duration,
+        event: Result<ChunkEvent, ChunkError>,
+    ) -> Result<(), RelayEnd> {
         match event {
-            Ok(Event::Chunk(chunk)) => self.handle_chunk(*chunk),
-            Ok(Event::Done) => self.handle_end(),
-            Ok(Event::Error(error)) => self.fail(ApiError::of_upstream(&error)),
-            Err(error) => self.break_off(&error.to_string()),
+            Ok(ChunkEvent::Chunk(chunk)) => self.handle_chunk(now, *chunk),
+            Ok(ChunkEvent::Done) => self.handle_end(),
+            Ok(ChunkEvent::Failed(error)) => self.fail(ApiError::of_upstream(&error)),
+            Err(error) => self.break_off(&format!("the upstream server's stream: {error}")),
         }
     }
 
-    fn handle_chunk(&mut self, chunk: Chunk) -> Result<(), Stop> {
-        let Chunk { envelope, pieces, usage, extra } = chunk;
+    fn handle_chunk(&mut self, now: Duration, chunk: Chunk) -> Result<(), RelayEnd> {
+        let Chunk { envelope, mut deltas, usage } = chunk;
         if let Some(begun) = self.begun.take() {
             let _ = begun.send(Ok(envelope));
         }
-        let mut extra = Some(extra).filter(|extra| !extra.is_empty());
-        if let Some(mut counted) = usage {
-            if pieces.is_empty() {
-                counted.extra = extra.take().unwrap_or_default();
+        let alone = matches!(&*deltas, [Delta::Other { json, .. }] if !has_choices(json));
+        let beside = if alone { deltas.pop() } else { None };
+        match (usage, beside) {
+            (Some(usage), beside) => {
+                self.pass_on(usage_flush(&usage, beside))?;
+                self.reported = Some(usage);
             }
-            self.counted = Some(counted.clone());
-            let counted = Some(Box::new(counted));
-            self.pass_on(Flush { counted, ..Flush::default() })?;
-        }
-        if pieces.is_empty() && extra.is_some() {
-            let mut alone = Flush::default();
-            alone.extra_mut().chunk = extra.take().unwrap_or_default();
-            self.pass_on(alone)?;
-        }
-        for (mut piece, reason) in pieces {
-            if let Some(extra) = extra.take() {
-                piece.extra_mut().chunk = extra;
+            (None, Some(beside)) => {
+                self.pass_on(Flush { deltas: vec![beside], ..Flush::default() })?;
             }
-            self.handle_piece(piece, reason)?;
+            (None, None) => {}
+        }
+        let mut deltas = deltas.into_iter().peekable();
+        while let Some(choice) = deltas.peek().map(|delta| delta.choice().unwrap_or_default()) {
+            let of_choice = |delta: &Delta| delta.choice().is_none_or(|other| other == choice);
+            let piece = std::iter::from_fn(|| deltas.next_if(of_choice)).collect();
+            self.handle_piece(now, choice as usize, piece)?;
         }
         Ok(())
     }
 
-    fn handle_piece(&mut self, piece: Flush, reason: Option<String>) -> Result<(), Stop> {
-        let now = self.settings.clock.now();
-        let index = piece.choice as usize;
-        let clear = self.outflow.unread_bytes() == 0;
-        let Some(branch) = self.branches.get_mut(index) else {
-            let many = self.branches.len();
+    /// Takes what one chunk adds to one completion.
+    fn handle_piece(
+        &mut self,
+        now: Duration,
+        index: usize,
+        piece: Vec<Delta>,
+    ) -> Result<(), RelayEnd> {
+        let clear = self.flushes.unread_bytes() == 0;
+        let Some(completion) = self.completions.get_mut(index) else {
+            let many = self.completions.len();
             return self.break_off(&format!("the upstream server sent choice {index} of {many}"));
         };
-        if branch.ended || !(piece.has_payload() || reason.is_some()) {
+        if completion.ended {
             return Ok(());
         }
-        if piece.tokens > 0 {
-            self.tokens += u64::from(piece.tokens);
-            if let Some(last) = branch.record.last_token {
-                self.settings.metrics.on_token_gap(now.saturating_sub(last));
+        let (mut tokens, mut reason) = (0, None);
+        let before = completion.held.bytes();
+        for delta in piece {
+            tokens += delta.tokens();
+            match delta {
+                Delta::Finish { reason: name, .. } => reason = Some(name),
+                delta => completion.held.push(delta),
             }
-            branch.record.note_token(now);
         }
-        let payload = piece.has_payload();
-        branch.held.absorb(piece);
-        let due = branch.coalescer.on_token(micros(now), payload, clear);
+        let payload = completion.held.bytes() != before;
+        if payload || reason.is_some() {
+            if payload {
+                // A chunk with only unknown members has no count; they are some token's.
+                let tokens = tokens.max(1);
+                completion.held_tokens += tokens;
+                self.tokens += u64::from(tokens);
+                if let Some(last) = completion.timings.last_token {
+                    self.config.metrics.on_token_gap(now.saturating_sub(last));
+                }
+                completion.timings.note_token(now);
+            }
+            completion.due |= completion.coalescer.on_token(now.into(), payload, clear);
+        }
         if let Some(reason) = reason {
-            branch.end(FinishReason::of_upstream(reason));
+            completion.end(FinishReason::of_upstream(reason));
+            return self.flush(index);
         }
-        if due || branch.ended { self.flush(index) } else { Ok(()) }
+        // However long the interval, what is held stays within the stream's bound.
+        let full = completion.held.bytes() >= self.config.bounds.buffer_bytes;
+        completion.due |= full;
+        if completion.due { self.flush_due(now) } else { Ok(()) }
     }
 
-    /// The stream has ended cleanly, which says nothing by itself.
-    fn handle_end(&mut self) -> Result<(), Stop> {
-        if self.branches.iter().all(|branch| branch.ended) {
-            return Err(Stop::Complete);
+    /// The stream has ended cleanly, which proves nothing by itself.
+    fn handle_end(&mut self) -> Result<(), RelayEnd> {
+        if self.completions.iter().all(|completion| completion.ended) {
+            return Err(RelayEnd::Complete);
         }
         self.break_off("the upstream server ended the stream before the answer was complete")
     }
 
-    fn break_off(&mut self, message: &str) -> Result<(), Stop> {
+    fn break_off(&mut self, message: &str) -> Result<(), RelayEnd> {
         tracing::warn!("{message}");
         self.fail(ApiError::bad_gateway(message))
     }
 
-    /// Ends what has not ended with `error`; whole completions stay whole.
-    fn fail(&mut self, error: ApiError) -> Result<(), Stop> {
-        // Whoever waits for the beginning answers with a real status.
-        let told = self.begun.take().map(|begun| begun.send(Err(error.clone())));
-        if let Some(Ok(())) = told {
-            return Err(Stop::Failed);
+    /// Ends what has not ended with `error`; complete completions stay complete.
+    fn fail(&mut self, error: ApiError) -> Result<(), RelayEnd> {
+        // Before the first chunk the response has no status yet: the error becomes one.
+        let begun = self.begun.take().map(|begun| begun.send(Err(error.clone())));
+        if let Some(Ok(())) = begun {
+            return Err(RelayEnd::Failed);
         }
-        for index in 0..self.branches.len() {
-            if !self.branches[index].ended {
-                self.branches[index].end(FinishReason::Refused(Box::new(error.clone())));
+        for index in 0..self.completions.len() {
+            if !self.completions[index].ended {
+                self.completions[index].end(FinishReason::Refused(Box::new(error.clone())));
                 self.flush(index)?;
             }
         }
-        Err(Stop::Failed)
+        Err(RelayEnd::Failed)
     }
 
-    fn flush(&mut self, index: usize) -> Result<(), Stop> {
-        let branch = &mut self.branches[index];
-        branch.coalescer.on_flush();
-        let next = Flush { choice: branch.held.choice, ..Flush::default() };
-        let flush = std::mem::replace(&mut branch.held, next);
-        self.settings.metrics.on_flush(flush.tokens);
+    /// Passes on what is due, or does what the client's backlog asks for instead.
+    fn flush_due(&mut self, now: Duration) -> Result<(), RelayEnd> {
+        let held: usize = self.completions.iter().map(|completion| completion.held.bytes()).sum();
+        match self.backlog.handle(now.into(), self.flushes.unread_bytes(), held) {
+            BacklogAction::Flush | BacklogAction::Resume => {
+                for index in 0..self.completions.len() {
+                    if self.completions[index].due {
+                        self.flush(index)?;
+                    }
+                }
+                Ok(())
+            }
+            BacklogAction::Hold => Ok(()),
+            BacklogAction::Pause => {
+                self.config.metrics.on_pause();
+                Ok(())
+            }
+            BacklogAction::End => self.fail(ApiError::internal(READER_STALLED)),
+        }
+    }
+
+    fn flush(&mut self, index: usize) -> Result<(), RelayEnd> {
+        let flush = self.completions[index].take_flush();
+        self.config.metrics.on_flush(flush.tokens);
         if flush.end.is_some() {
-            self.tickets.pop();
+            self.permits.pop();
         }
         self.pass_on(flush)
     }
 
-    fn pass_on(&self, flush: Flush) -> Result<(), Stop> {
-        if self.outflow.send(flush) { Ok(()) } else { Err(Stop::Left) }
+    fn pass_on(&self, flush: Flush) -> Result<(), RelayEnd> {
+        if self.flushes.send(flush) { Ok(()) } else { Err(RelayEnd::Left) }
     }
 
-    fn deadline(&self) -> Option<Duration> {
-        let deadlines = self.branches.iter().filter_map(|branch| branch.coalescer.deadline());
-        deadlines.min().map(|at| Duration::from_micros(at.0))
+    /// When held content must leave; while the client is behind, only the tick can help.
+    fn deadline(&self) -> Option<Micros> {
+        let waiting = self.completions.iter().filter(|completion| !completion.due);
+        waiting.filter_map(|completion| completion.coalescer.deadline()).min()
     }
 
-    fn flush_overdue(&mut self) -> Result<(), Stop> {
-        let now = micros(self.settings.clock.now());
-        for index in 0..self.branches.len() {
-            if self.branches[index].coalescer.deadline().is_some_and(|at| now >= at) {
-                self.flush(index)?;
-            }
+    fn flush_overdue(&mut self, now: Duration) -> Result<(), RelayEnd> {
+        for completion in &mut self.completions {
+            let deadline = completion.coalescer.deadline();
+            completion.due |= deadline.is_some_and(|at| Micros::from(now) >= at);
         }
-        Ok(())
-    }
-
-    /// Whether the reader is too far behind to read on; notes since when.
-    fn is_paused(&mut self) -> bool {
-        let held: usize = self.branches.iter().map(|branch| branch.held.text_bytes()).sum();
-        let full = self.outflow.unread_bytes() + held >= self.settings.bounds.buffer_bytes;
-        if full && self.paused_since.is_none() {
-            self.paused_since = Some(self.settings.clock.now());
-            self.settings.metrics.on_pause();
-        }
-        self.paused_since.is_some()
-    }
-
-    fn look_after_reader(&mut self) -> Result<(), Stop> {
-        let Some(since) = self.paused_since else { return Ok(()) };
-        let Settings { bounds, clock, patient, .. } = &self.settings;
-        if self.outflow.unread_bytes() < bounds.buffer_bytes / 2 {
-            self.paused_since = None;
-        } else if !patient && clock.now().saturating_sub(since) >= bounds.stall_limit {
-            return self.fail(ApiError::internal("the client stopped reading its stream"));
-        }
-        Ok(())
+        self.flush_due(now)
     }
 
     fn note_tokens(&self) {
-        let counted = self.counted.as_ref().map(|counted| counted.usage);
-        let prompt = counted.map_or(0, |usage| usage.prompt_tokens);
-        let completion = counted.map_or(self.tokens, |usage| usage.completion_tokens);
-        self.settings.metrics.on_upstream_tokens(prompt, completion);
+        let counts = self.reported.as_ref();
+        let prompt = counts.map_or(0, |counts| counts.prompt_tokens);
+        let completion = counts.map_or(self.tokens, |counts| counts.completion_tokens);
+        self.config.metrics.on_upstream_tokens(prompt, completion);
     }
 }
 
-impl Branch {
+impl RelayedCompletion {
     fn end(&mut self, reason: FinishReason) {
         self.ended = true;
-        self.held.end = Some(Box::new(End {
+        self.end = Some(Box::new(End {
             reason,
-            completion_tokens: self.record.tokens,
+            completion_tokens: self.timings.tokens,
             reasoning_tokens: 0,
-            record: std::mem::take(&mut self.record),
+            timings: std::mem::take(&mut self.timings),
         }));
+    }
+
+    fn take_flush(&mut self) -> Flush {
+        self.coalescer.on_flush();
+        self.due = false;
+        let choice = self.held.choice();
+        // The deltas have their tokens already: those of the chunks that they came in.
+        let mut deltas = self.held.take(0);
+        let end = self.end.take();
+        let reason = end.as_ref().and_then(|end| end.reason.name()).map(str::to_owned);
+        deltas.extend(reason.map(|reason| Delta::Finish { choice, reason }));
+        let tokens = std::mem::take(&mut self.held_tokens);
+        Flush { choice, tokens, deltas, logprobs: Vec::new(), end }
     }
 }
 
-/// Reads what may stand behind a complete answer, the body's end at best: its connection can
-/// then be used again.
+/// The upstream's counts as a flush of their own: as a record, and in an Other behind it as
+/// they came, with the members that stood `beside` them.
+fn usage_flush(usage: &ReportedUsage, beside: Option<Delta>) -> Flush {
+    let mut members = Map::new();
+    members.insert("usage".into(), usage.json.clone());
+    if let Some(Delta::Other { json, .. }) = beside {
+        members.extend(serde_json::from_str::<Map<String, Value>>(&json).unwrap_or_default());
+    }
+    let as_it_came = Delta::Other { choice: 0, json: Value::from(members).to_string() };
+    Flush { deltas: vec![usage.to_delta(), as_it_came], ..Flush::default() }
+}
+
+/// Whether an Other belongs to a choice, and not to its chunk alone.
+fn has_choices(json: &str) -> bool {
+    json::members(json).is_some_and(|members| members.iter().any(|(name, _)| *name == "choices"))
+}
+
+/// Reads what follows a complete answer, at best the end of the body: its connection can then
+/// be used again.
 async fn drain(mut body: ResponseBody) {
     let reading = async { while let Some(Ok(_)) = body.frame().await {} };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
 }
 
-async fn sleep_until(clock: Clock, at: Option<Duration>) {
-    let left = at.unwrap_or_default().saturating_sub(clock.now());
+async fn sleep_until(clock: Clock, at: Option<Micros>) {
+    let left = Duration::from(at.unwrap_or_default()).saturating_sub(clock.now());
     tokio::time::sleep(left).await;
-}
-
-/// A time as the protocol's crate counts it.
-pub fn micros(time: Duration) -> Micros {
-    Micros(time.as_micros() as u64)
 }

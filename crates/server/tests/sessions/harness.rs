@@ -14,8 +14,8 @@ use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::message::{MessageKind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
-    ALPN, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, QuicConfig, ServerConfig,
-    StreamLimits, StreamMessage,
+    ALPN, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, QuicConfig, ResumableLimits,
+    ServerConfig, StreamMessage,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ pub struct Setup {
     pub keys: Vec<String>,
     /// Sequences computed at once.
     pub batch: u16,
-    pub kept: fn(&mut StreamLimits),
+    pub kept: fn(&mut ResumableLimits),
     pub quic: fn(&mut QuicConfig),
 }
 
@@ -104,7 +104,7 @@ pub async fn start(setup: Setup) -> Server {
 }
 
 fn options(setup: &Setup) -> ServerConfig {
-    let mut kept = StreamLimits {
+    let mut kept = ResumableLimits {
         log_bytes: 256 * 1024,
         unacked_bytes: 32 * 1024,
         kept_bytes: 64 * 1024 * 1024,

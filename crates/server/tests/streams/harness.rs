@@ -10,8 +10,8 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_server::{
-    ApiKeys, App, Clock, HttpConfig, LoadedEngine, Metrics, Service, ServiceConfig, StreamLimits,
-    router, start_engine,
+    ApiKeys, App, Clock, HttpConfig, LoadedEngine, Metrics, ResumableLimits, Service,
+    ServiceConfig, router, start_engine,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -121,8 +121,8 @@ pub fn http_config() -> HttpConfig {
     }
 }
 
-pub fn limits() -> StreamLimits {
-    StreamLimits {
+pub fn limits() -> ResumableLimits {
+    ResumableLimits {
         log_bytes: 256 * 1024,
         unacked_bytes: 32 * 1024,
         kept_bytes: 64 * 1024 * 1024,

@@ -16,8 +16,8 @@ use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::sse::Parser;
 use loquent_server::{
-    ApiKeys, App, Clock, HttpConfig, Metrics, ServiceConfig, ServingConfig, StreamBounds,
-    StreamLimits, UpstreamConfig, router, start_upstream,
+    ApiKeys, App, Clock, HttpConfig, Metrics, ResumableLimits, ServiceConfig, ServingConfig,
+    StreamBounds, UpstreamConfig, router, start_upstream,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -54,7 +54,7 @@ impl Front {
         };
         adjust(&mut settings);
         let Settings { upstream, http, bounds, streams } = settings;
-        let limits = StreamLimits {
+        let limits = ResumableLimits {
             log_bytes: 1 << 20,
             unacked_bytes: 1 << 16,
             kept_bytes: 8 << 20,

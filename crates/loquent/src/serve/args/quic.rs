@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use loquent_server::{CertificateSource, QuicConfig, StreamBounds, StreamLimits};
+use loquent_server::{CertificateSource, QuicConfig, ResumableLimits, StreamBounds};
 
 /// Least `--stream-log-bytes`: a merged flush with its log-probabilities fits.
 const LOG_BYTES_MIN: usize = 64 * 1024;
@@ -66,8 +66,8 @@ pub(super) struct QuicArgs {
 }
 
 impl QuicArgs {
-    pub(super) fn kept_answers(&self, streams: StreamBounds) -> StreamLimits {
-        StreamLimits {
+    pub(super) fn kept_answers(&self, streams: StreamBounds) -> ResumableLimits {
+        ResumableLimits {
             log_bytes: self.stream_log_bytes.max(LOG_BYTES_MIN),
             unacked_bytes: streams.buffer_bytes,
             kept_bytes: self.max_kept_bytes,

@@ -3,11 +3,11 @@
 //! The members may come in any order; others are skipped. The arguments are passed on as
 //! they stand, from the moment the name is known.
 
-use crate::flush::Flush;
+use crate::held::HeldDeltas;
 
 /// What reading a piece came to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum CallOutcome {
     /// The object goes on.
     More,
     /// The object is complete.
@@ -18,30 +18,30 @@ pub(super) enum Outcome {
 
 /// Where in the object the reader stands.
 #[derive(Debug)]
-enum State {
+enum ObjectState {
     /// Before `{`.
     Before,
     /// Before a key, or `}`.
     Key,
     /// Between a key and its value.
-    Colon(Member),
+    Colon(CallMember),
     /// Before a value.
-    Start(Member),
+    Start(CallMember),
     /// In a value.
-    Value(Member, Extent),
+    Value(CallMember, ValueExtent),
     /// After a value.
     Comma,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Member {
+enum CallMember {
     Key,
     Name,
     Arguments,
     Other,
 }
 
-impl Member {
+impl CallMember {
     fn of(key: &str) -> Self {
         match key {
             "name" => Self::Name,
@@ -53,13 +53,13 @@ impl Member {
 
 /// How far a JSON value reaches.
 #[derive(Debug, Clone, Copy)]
-struct Extent {
+struct ValueExtent {
     depth: u32,
     in_string: bool,
     escaped: bool,
 }
 
-impl Extent {
+impl ValueExtent {
     const NONE: Self = Self { depth: 0, in_string: false, escaped: false };
 
     /// Takes the value's next character; true when it was the last.
@@ -90,12 +90,12 @@ impl Extent {
 }
 
 /// Reads one call.
-pub(super) struct Call {
+pub(super) struct CallReader {
     index: u32,
     id: String,
     /// Names that make a call; `None` for any.
     known: Option<Vec<String>>,
-    state: State,
+    state: ObjectState,
     /// All text so far, its tag included, until the call has been opened.
     raw: String,
     /// The value being read, where it is not passed on directly.
@@ -106,14 +106,14 @@ pub(super) struct Call {
     has_arguments: bool,
 }
 
-impl Call {
+impl CallReader {
     /// The answer's `index`-th call, which began with `tag`.
     pub(super) fn new(index: u32, id: String, tag: &str, known: Option<Vec<String>>) -> Self {
         Self {
             index,
             id,
             known,
-            state: State::Before,
+            state: ObjectState::Before,
             raw: tag.to_owned(),
             value: String::new(),
             early: String::new(),
@@ -128,7 +128,7 @@ impl Call {
     }
 
     /// Reads as much of `text` as belongs to the call; gives that many bytes.
-    pub(super) fn push(&mut self, text: &str, out: &mut Flush) -> (usize, Outcome) {
+    pub(super) fn push(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome) {
         for (at, c) in text.char_indices() {
             let after = at + c.len_utf8();
             if !self.opened {
@@ -137,13 +137,13 @@ impl Call {
             match self.take(c, out) {
                 Ok(false) => {}
                 Ok(true) => match self.close(out) {
-                    true => return (after, Outcome::Complete),
+                    true => return (after, CallOutcome::Complete),
                     false => return (after, self.give_up()),
                 },
                 Err(NotJson) => return (after, self.give_up()),
             }
         }
-        (text.len(), Outcome::More)
+        (text.len(), CallOutcome::More)
     }
 
     /// The text ends here: gives what was not passed on.
@@ -151,15 +151,15 @@ impl Call {
         (!self.opened).then(|| std::mem::take(&mut self.raw))
     }
 
-    fn give_up(&mut self) -> Outcome {
-        Outcome::NoCall(self.abandon().unwrap_or_default())
+    fn give_up(&mut self) -> CallOutcome {
+        CallOutcome::NoCall(self.abandon().unwrap_or_default())
     }
 
     /// Takes one character; true when it closes the object.
-    fn take(&mut self, c: char, out: &mut Flush) -> Result<bool, NotJson> {
+    fn take(&mut self, c: char, out: &mut HeldDeltas) -> Result<bool, NotJson> {
         let blank = c.is_whitespace();
         match &mut self.state {
-            State::Value(member, extent) => {
+            ObjectState::Value(member, extent) => {
                 if extent.is_ended_by(c) {
                     let member = *member;
                     self.end_value(member, out)?;
@@ -172,14 +172,14 @@ impl Call {
                 }
             }
             _ if blank => {}
-            State::Before if c == '{' => self.state = State::Key,
-            State::Key if c == '"' => self.begin_value(Member::Key, c, out),
-            State::Key | State::Comma if c == '}' => return Ok(true),
-            State::Comma if c == ',' => self.state = State::Key,
-            State::Colon(member) if c == ':' => self.state = State::Start(*member),
-            State::Start(member) => {
+            ObjectState::Before if c == '{' => self.state = ObjectState::Key,
+            ObjectState::Key if c == '"' => self.begin_value(CallMember::Key, c, out),
+            ObjectState::Key | ObjectState::Comma if c == '}' => return Ok(true),
+            ObjectState::Comma if c == ',' => self.state = ObjectState::Key,
+            ObjectState::Colon(member) if c == ':' => self.state = ObjectState::Start(*member),
+            ObjectState::Start(member) => {
                 let member = *member;
-                let twice = member == Member::Arguments && self.has_arguments;
+                let twice = member == CallMember::Arguments && self.has_arguments;
                 let begins = c.is_ascii_alphanumeric() || "\"{[-".contains(c);
                 if twice || !begins {
                     return Err(NotJson);
@@ -191,17 +191,17 @@ impl Call {
         Ok(false)
     }
 
-    fn begin_value(&mut self, member: Member, c: char, out: &mut Flush) {
-        let mut extent = Extent::NONE;
+    fn begin_value(&mut self, member: CallMember, c: char, out: &mut HeldDeltas) {
+        let mut extent = ValueExtent::NONE;
         extent.push(c);
         self.keep(member, c, out);
-        self.state = State::Value(member, extent);
+        self.state = ObjectState::Value(member, extent);
     }
 
     /// Keeps or passes on a character of a value.
-    fn keep(&mut self, member: Member, c: char, out: &mut Flush) {
+    fn keep(&mut self, member: CallMember, c: char, out: &mut HeldDeltas) {
         // Arguments in a string are JSON once more, which shows only at their end.
-        let streams = member == Member::Arguments
+        let streams = member == CallMember::Arguments
             && (self.has_arguments || c != '"')
             && self.value.is_empty();
         if !streams {
@@ -214,19 +214,19 @@ impl Call {
         }
     }
 
-    fn end_value(&mut self, member: Member, out: &mut Flush) -> Result<(), NotJson> {
+    fn end_value(&mut self, member: CallMember, out: &mut HeldDeltas) -> Result<(), NotJson> {
         let value = std::mem::take(&mut self.value);
-        self.state = State::Comma;
+        self.state = ObjectState::Comma;
         match member {
-            Member::Key => {
+            CallMember::Key => {
                 let key: String = serde_json::from_str(&value).map_err(|_| NotJson)?;
-                self.state = State::Colon(Member::of(&key));
+                self.state = ObjectState::Colon(CallMember::of(&key));
             }
-            Member::Name => {
+            CallMember::Name => {
                 let name = serde_json::from_str(&value).map_err(|_| NotJson)?;
                 self.open(name, out)?;
             }
-            Member::Arguments if !value.is_empty() => {
+            CallMember::Arguments if !value.is_empty() => {
                 let text: String = serde_json::from_str(&value).map_err(|_| NotJson)?;
                 self.has_arguments = true;
                 match self.opened {
@@ -234,12 +234,12 @@ impl Call {
                     false => self.early = text,
                 }
             }
-            Member::Arguments | Member::Other => {}
+            CallMember::Arguments | CallMember::Other => {}
         }
         Ok(())
     }
 
-    fn open(&mut self, name: String, out: &mut Flush) -> Result<(), NotJson> {
+    fn open(&mut self, name: String, out: &mut HeldDeltas) -> Result<(), NotJson> {
         let unknown = self.known.as_ref().is_some_and(|known| !known.contains(&name));
         if unknown || self.opened || name.is_empty() {
             return Err(NotJson);
@@ -252,7 +252,7 @@ impl Call {
     }
 
     /// The object is closed: a call has a name, and arguments that are an object at least.
-    fn close(&mut self, out: &mut Flush) -> bool {
+    fn close(&mut self, out: &mut HeldDeltas) -> bool {
         if self.opened && !self.has_arguments {
             out.push_arguments(self.index, "{}");
         }

@@ -1,28 +1,30 @@
-//! Places in a log at which reading can begin, so that a resume by event id finds the
+//! Offsets in a log at which reading can begin, so that a resume by event id finds the
 //! records and the state of the chunks without an entry for every record.
 
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{Delta, Log};
 
-/// Log bytes between two places.
+/// Log bytes between two points: a resume decodes at most this much before its own offset, and
+/// a log of 1 MiB has a thousand points.
 const SPACING_BYTES: u64 = 1024;
 
-/// The places of one log, and what its chunks need to know of the log before them.
+/// The points of one log, and what its chunks need to know of the log before them.
 #[derive(Debug, Default)]
-pub struct Landmarks {
+pub struct ResumePoints {
+    /// Of the log's Open record.
     meta: String,
     /// Ascending ends of records after which no record waits for another (S-6.5).
-    places: Vec<u64>,
+    points: Vec<u64>,
     /// Where each choice's first record of a chunk ends.
     starts: Vec<(u32, u64)>,
 }
 
-impl Landmarks {
+impl ResumePoints {
     /// What is appended from `head` on does not need what came before.
-    pub fn note_place(&mut self, head: u64) {
-        let last = self.places.last().copied();
+    pub fn note_point(&mut self, head: u64) {
+        let last = self.points.last().copied();
         if last.is_none_or(|last| head >= last + SPACING_BYTES) {
-            self.places.push(head);
+            self.points.push(head);
         }
     }
 
@@ -50,17 +52,17 @@ impl Landmarks {
         if offset == 0 {
             return (log.base() == 0).then(ChunkWriter::new);
         }
-        let place = self.places.iter().rev().find(|place| **place <= offset).copied()?;
-        if place < log.base() {
+        let point = self.points.iter().rev().find(|point| **point <= offset).copied()?;
+        if point < log.base() {
             return None;
         }
-        let started = self.starts.iter().filter(|(_, end)| *end <= place);
-        let mut chunks = match place {
+        let started = self.starts.iter().filter(|(_, end)| *end <= point);
+        let mut chunks = match point {
             0 => ChunkWriter::new(),
             _ => ChunkWriter::resume(&self.meta, started.map(|(choice, _)| *choice)).ok()?,
         };
         let mut bytes = Vec::new();
-        log.read(place..offset, &mut bytes).ok()?;
+        log.read(point..offset, &mut bytes).ok()?;
         let (mut at, mut unused) = (0, Vec::new());
         while at < bytes.len() {
             let (len, delta) = Delta::decode(&bytes[at..]).ok()??;
@@ -78,49 +80,49 @@ impl Landmarks {
 mod tests {
     use super::*;
 
-    fn log() -> (Log, Landmarks, Vec<u64>) {
+    fn log() -> (Log, ResumePoints, Vec<u64>) {
         let meta = r#"{"id":"a","object":"chat.completion.chunk","created":1,"model":"m"}"#;
-        let (mut log, mut landmarks) = (Log::new(1 << 20), Landmarks::default());
+        let (mut log, mut points) = (Log::new(1 << 20), ResumePoints::default());
         let mut ends = vec![0];
         let mut push = |delta: Delta| {
-            landmarks.note_place(log.head());
+            points.note_point(log.head());
             let end = log.push(&delta).unwrap().end;
-            landmarks.note_record(end, &delta);
+            points.note_record(end, &delta);
             ends.push(end);
         };
         push(Delta::Open { meta: meta.into() });
         for i in 0..1000 {
             push(Delta::Text { choice: i % 3, tokens: 1, text: format!(" wörd{i}") });
         }
-        (log, landmarks, ends)
+        (log, points, ends)
     }
 
     #[test]
     fn every_end_of_a_record_is_found_and_nothing_else() {
-        let (log, landmarks, ends) = log();
-        assert!(landmarks.places.len() > 5 && landmarks.places.len() < 20);
+        let (log, points, ends) = log();
+        assert!(points.points.len() > 5 && points.points.len() < 20);
         for offset in 0..=log.head() {
-            let found = landmarks.chunks_at(&log, offset).is_some();
+            let found = points.chunks_at(&log, offset).is_some();
             assert_eq!(found, ends.contains(&offset), "offset {offset}");
         }
-        assert!(landmarks.chunks_at(&log, log.head() + 1).is_none());
+        assert!(points.chunks_at(&log, log.head() + 1).is_none());
     }
 
     #[test]
-    fn a_resumed_choice_does_not_tell_its_role_again() {
-        let (log, landmarks, ends) = log();
-        for (at, told) in [(1, false), (2, true), (700, true)] {
-            let mut chunks = landmarks.chunks_at(&log, ends[at]).unwrap();
+    fn a_resumed_choice_does_not_repeat_its_role() {
+        let (log, points, ends) = log();
+        for (at, has_role) in [(1, false), (2, true), (700, true)] {
+            let mut chunks = points.chunks_at(&log, ends[at]).unwrap();
             let mut out = Vec::new();
             chunks.write(None, &Delta::text("x"), &mut out).unwrap();
             let out = String::from_utf8(out).unwrap();
-            assert_eq!(out.contains("assistant"), !told, "after record {at}");
+            assert_eq!(out.contains("assistant"), !has_role, "after record {at}");
         }
     }
 
     #[test]
     fn what_was_dropped_cannot_be_resumed() {
-        let (mut log, landmarks, ends) = log();
+        let (mut log, points, ends) = log();
         let cut = ends[500];
         log.acknowledge(cut).unwrap();
         let big = "x".repeat(16_000);
@@ -128,8 +130,8 @@ mod tests {
             log.push(&Delta::text(big.as_str())).unwrap();
         }
         assert_eq!(log.base(), cut);
-        assert!(landmarks.chunks_at(&log, 0).is_none());
-        assert!(landmarks.chunks_at(&log, ends[400]).is_none());
-        assert!(landmarks.chunks_at(&log, ends[900]).is_some());
+        assert!(points.chunks_at(&log, 0).is_none());
+        assert!(points.chunks_at(&log, ends[400]).is_none());
+        assert!(points.chunks_at(&log, ends[900]).is_some());
     }
 }

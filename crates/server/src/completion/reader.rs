@@ -1,4 +1,4 @@
-//! Reading a model's text: what is reasoning, what calls a tool, and what is said.
+//! SplitConfig a model's text: what is reasoning, what calls a tool, and what is said.
 //!
 //! Text comes in pieces of any size, and everything that is certain leaves at once: half a
 //! tag is held back, the arguments of a call are passed on while they are written. Where
@@ -6,26 +6,26 @@
 
 use loquent_engine::grammar::{CallSyntax, Thinking};
 
-use super::call::{Call, Outcome};
-use crate::flush::Flush;
+use super::call::{CallOutcome, CallReader};
+use crate::held::HeldDeltas;
 
 const THINK: &str = "<think>";
 const THINK_END: &str = "</think>";
 const CALL: &str = "<tool_call>";
 const CALL_END: &str = "</tool_call>";
 
-/// What a [`Reader`] looks for.
+/// What a [`TextSplitter`] looks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reading {
+pub struct SplitConfig {
     /// Reasoning before the answer.
     pub thinking: Thinking,
     /// Calls of tools.
-    pub calls: Option<CallReading>,
+    pub calls: Option<CallConfig>,
 }
 
 /// How calls are recognised and named.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CallReading {
+pub struct CallConfig {
     /// How the model writes them.
     pub syntax: CallSyntax,
     /// Names of tools: bare JSON with another name is no call.
@@ -34,14 +34,14 @@ pub struct CallReading {
     pub id: u64,
 }
 
-impl Reading {
+impl SplitConfig {
     /// Whether there is anything to look for.
     pub fn is_needed(&self) -> bool {
         self.thinking != Thinking::Never || self.calls.is_some()
     }
 }
 
-enum State {
+enum SplitState {
     /// Nothing but white space yet: `<think>` may come.
     Beginning,
     /// Inside `<think>`; `true` once it has said something.
@@ -51,7 +51,7 @@ enum State {
     /// The answer, which may hold calls.
     Answer,
     /// Inside a call.
-    Calling(Box<Call>),
+    Calling(Box<CallReader>),
     /// After a call's object: its end tag or the next call.
     AfterCall,
     /// The answer, with no calls to be found in it.
@@ -59,53 +59,56 @@ enum State {
 }
 
 /// Reads one completion.
-pub struct Reader {
-    reading: Reading,
-    state: State,
+pub struct TextSplitter {
+    config: SplitConfig,
+    state: SplitState,
     /// Text that may yet be part of a tag.
     pending: String,
     calls: u32,
 }
 
-impl Reader {
+impl TextSplitter {
     /// A reader at a completion's begin.
-    pub fn new(reading: Reading) -> Self {
-        let state = match reading.thinking {
-            Thinking::Open => State::Thinking(false),
-            Thinking::Optional => State::Beginning,
-            Thinking::Never => State::answer(&reading),
+    pub fn new(config: SplitConfig) -> Self {
+        let state = match config.thinking {
+            Thinking::Open => SplitState::Thinking(false),
+            Thinking::Optional => SplitState::Beginning,
+            Thinking::Never => SplitState::answer(&config),
         };
-        Self { reading, state, pending: String::new(), calls: 0 }
+        Self { config, state, pending: String::new(), calls: 0 }
     }
 
     /// Takes `fresh` text and appends what it certainly is to `out`.
-    pub fn push(&mut self, fresh: &str, out: &mut Flush) {
+    pub fn push(&mut self, fresh: &str, out: &mut HeldDeltas) {
         self.pending.push_str(fresh);
         while self.step(out) {}
     }
 
     /// Ends the text: what was held back is what it looks like.
-    pub fn finish(&mut self, out: &mut Flush) {
+    pub fn finish(&mut self, out: &mut HeldDeltas) {
         let rest = std::mem::take(&mut self.pending);
-        match std::mem::replace(&mut self.state, State::Plain) {
-            State::Thinking(_) => out.reasoning.push_str(&rest),
-            State::Calling(mut call) => {
+        match std::mem::replace(&mut self.state, SplitState::Plain) {
+            SplitState::Thinking(_) => out.push_reasoning(&rest),
+            SplitState::Calling(mut call) => {
                 // Cut off inside the arguments, they stay as far as they came.
                 if let Some(text) = call.abandon() {
-                    out.text.push_str(&text);
+                    out.text_mut().push_str(&text);
                 }
             }
-            State::AfterCall => {}
-            State::Answer if self.calls > 0 && rest.trim().is_empty() => {}
-            State::Beginning | State::BeforeAnswer | State::Answer | State::Plain => {
-                out.text.push_str(&rest);
+            SplitState::AfterCall => {}
+            SplitState::Answer if self.calls > 0 && rest.trim().is_empty() => {}
+            SplitState::Beginning
+            | SplitState::BeforeAnswer
+            | SplitState::Answer
+            | SplitState::Plain => {
+                out.text_mut().push_str(&rest);
             }
         }
     }
 
     /// Whether text now would be reasoning.
     pub fn is_thinking(&self) -> bool {
-        matches!(self.state, State::Thinking(_))
+        matches!(self.state, SplitState::Thinking(_))
     }
 
     /// Whether any tool was called.
@@ -119,16 +122,16 @@ impl Reader {
     }
 
     /// Does what can be done with the pending text; false when more must come.
-    fn step(&mut self, out: &mut Flush) -> bool {
+    fn step(&mut self, out: &mut HeldDeltas) -> bool {
         match &mut self.state {
-            State::Beginning => self.begin(),
-            State::Thinking(_) => self.think(out),
-            State::BeforeAnswer => self.skip_space(),
-            State::Answer => self.answer(out),
-            State::Calling(_) => self.call(out),
-            State::AfterCall => self.after_call(),
-            State::Plain => {
-                out.text.push_str(&self.pending);
+            SplitState::Beginning => self.begin(),
+            SplitState::Thinking(_) => self.think(out),
+            SplitState::BeforeAnswer => self.skip_space(),
+            SplitState::Answer => self.answer(out),
+            SplitState::Calling(_) => self.call(out),
+            SplitState::AfterCall => self.after_call(),
+            SplitState::Plain => {
+                out.text_mut().push_str(&self.pending);
                 self.pending.clear();
                 false
             }
@@ -137,21 +140,21 @@ impl Reader {
 
     fn begin(&mut self) -> bool {
         match front(&self.pending, THINK) {
-            Front::Is(end) => {
+            TagMatch::Is(end) => {
                 self.pending.drain(..end);
-                self.state = State::Thinking(false);
+                self.state = SplitState::Thinking(false);
                 true
             }
-            Front::MayBe => false,
-            Front::Not => {
-                self.state = State::answer(&self.reading);
+            TagMatch::MayBe => false,
+            TagMatch::Not => {
+                self.state = SplitState::answer(&self.config);
                 true
             }
         }
     }
 
-    fn think(&mut self, out: &mut Flush) -> bool {
-        let State::Thinking(has_spoken) = &mut self.state else { return false };
+    fn think(&mut self, out: &mut HeldDeltas) -> bool {
+        let SplitState::Thinking(has_spoken) = &mut self.state else { return false };
         if !*has_spoken {
             let blank = self.pending.len() - self.pending.trim_start().len();
             self.pending.drain(..blank);
@@ -159,10 +162,11 @@ impl Reader {
         let end = self.pending.find(THINK_END);
         let safe = end.unwrap_or_else(|| self.pending.len() - overlap(&self.pending, THINK_END));
         *has_spoken |= safe > 0;
-        out.reasoning.extend(self.pending.drain(..safe));
+        out.push_reasoning(&self.pending[..safe]);
+        self.pending.drain(..safe);
         if end.is_some() {
             self.pending.drain(..THINK_END.len());
-            self.state = State::BeforeAnswer;
+            self.state = SplitState::BeforeAnswer;
         }
         end.is_some()
     }
@@ -171,14 +175,14 @@ impl Reader {
         let blank = self.pending.len() - self.pending.trim_start().len();
         self.pending.drain(..blank);
         if !self.pending.is_empty() {
-            self.state = State::answer(&self.reading);
+            self.state = SplitState::answer(&self.config);
         }
         !self.pending.is_empty()
     }
 
-    fn answer(&mut self, out: &mut Flush) -> bool {
-        let Some(calls) = &self.reading.calls else {
-            self.state = State::Plain;
+    fn answer(&mut self, out: &mut HeldDeltas) -> bool {
+        let Some(calls) = &self.config.calls else {
+            self.state = SplitState::Plain;
             return true;
         };
         let (start, tag) = match calls.syntax {
@@ -187,7 +191,7 @@ impl Reader {
         };
         if let Some(start) = start {
             let said = self.pending[..start].trim_end().len();
-            out.text.push_str(&self.pending[..said]);
+            out.text_mut().push_str(&self.pending[..said]);
             // The blanks before the tag are said after all if this is no call.
             let opening = self.pending[said..start + tag.len()].to_owned();
             self.pending.drain(..start + tag.len());
@@ -197,7 +201,8 @@ impl Reader {
         let safe = &self.pending[..self.pending.len() - overlap(&self.pending, tag)];
         // Blanks before a tag are not part of what is said.
         let safe = safe.trim_end().len();
-        out.text.extend(self.pending.drain(..safe));
+        out.text_mut().push_str(&self.pending[..safe]);
+        self.pending.drain(..safe);
         false
     }
 
@@ -211,36 +216,36 @@ impl Reader {
                 self.pending.drain(..self.pending.len() - text.len());
                 self.open_call("");
             }
-            Some(_) => self.state = State::Plain,
+            Some(_) => self.state = SplitState::Plain,
         }
         true
     }
 
     fn open_call(&mut self, tag: &str) {
-        let calls = self.reading.calls.as_ref().expect("calls are looked for");
+        let calls = self.config.calls.as_ref().expect("calls are looked for");
         let known = match calls.syntax {
             CallSyntax::Bare => Some(calls.names.clone()),
             CallSyntax::Tagged => None,
         };
         // Bits of the id are spread over the calls of an answer by their number.
         let id = format!("call_{:016x}{:04x}", calls.id, self.calls);
-        self.state = State::Calling(Box::new(Call::new(self.calls, id, tag, known)));
+        self.state = SplitState::Calling(Box::new(CallReader::new(self.calls, id, tag, known)));
     }
 
-    fn call(&mut self, out: &mut Flush) -> bool {
-        let State::Calling(call) = &mut self.state else { return false };
+    fn call(&mut self, out: &mut HeldDeltas) -> bool {
+        let SplitState::Calling(call) = &mut self.state else { return false };
         let (taken, outcome) = call.push(&self.pending, out);
         self.pending.drain(..taken);
         match outcome {
-            Outcome::More => return false,
-            Outcome::Complete => {
+            CallOutcome::More => return false,
+            CallOutcome::Complete => {
                 self.calls += 1;
-                self.state = State::AfterCall;
+                self.state = SplitState::AfterCall;
             }
-            Outcome::NoCall(text) => {
+            CallOutcome::NoCall(text) => {
                 self.calls += u32::from(call.is_open());
-                out.text.push_str(&text);
-                self.state = State::Plain;
+                out.text_mut().push_str(&text);
+                self.state = SplitState::Plain;
             }
         }
         true
@@ -248,23 +253,23 @@ impl Reader {
 
     fn after_call(&mut self) -> bool {
         match front(&self.pending, CALL_END) {
-            Front::Is(end) => drop(self.pending.drain(..end)),
-            Front::MayBe => return false,
-            Front::Not => {}
+            TagMatch::Is(end) => drop(self.pending.drain(..end)),
+            TagMatch::MayBe => return false,
+            TagMatch::Not => {}
         }
-        self.state = State::Answer;
+        self.state = SplitState::Answer;
         true
     }
 }
 
-impl State {
-    fn answer(reading: &Reading) -> Self {
-        if reading.calls.is_some() { Self::Answer } else { Self::Plain }
+impl SplitState {
+    fn answer(config: &SplitConfig) -> Self {
+        if config.calls.is_some() { Self::Answer } else { Self::Plain }
     }
 }
 
 /// What a text begins with, blanks apart.
-enum Front {
+enum TagMatch {
     /// The tag, which ends here.
     Is(usize),
     /// Too short to say.
@@ -273,14 +278,14 @@ enum Front {
     Not,
 }
 
-fn front(text: &str, tag: &str) -> Front {
+fn front(text: &str, tag: &str) -> TagMatch {
     let trimmed = text.trim_start();
     if trimmed.starts_with(tag) {
-        Front::Is(text.len() - trimmed.len() + tag.len())
+        TagMatch::Is(text.len() - trimmed.len() + tag.len())
     } else if tag.starts_with(trimmed) {
-        Front::MayBe
+        TagMatch::MayBe
     } else {
-        Front::Not
+        TagMatch::Not
     }
 }
 

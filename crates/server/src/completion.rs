@@ -1,0 +1,280 @@
+//! One completion between the engine and its client: tokens become text, the text is cut at
+//! stop strings, split into reasoning, tool calls and answer, and gathered into flushes.
+
+mod call;
+pub mod reader;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use loquent_infer::detok::Detokenizer;
+use loquent_infer::request::{Finish, SequenceEvent};
+use loquent_infer::stop::{Match, StopMatcher};
+use loquent_infer::token::TokenId;
+use loquent_infer::vocab::Vocab;
+use loquent_proto::coalesce::{Coalescer, StreamInterval};
+use loquent_proto::{Delta, Micros};
+
+use crate::flush::{CompletionTimings, End, FinishReason, Flush, TokenLogprobs};
+use crate::held::HeldDeltas;
+use reader::{SplitConfig, TextSplitter};
+
+/// How a completion's tokens become flushes.
+#[derive(Debug, Clone)]
+pub struct CompletionConfig {
+    /// The text ends before the first of these.
+    pub stops: Vec<String>,
+    /// Tokens per flush.
+    pub interval: StreamInterval,
+    /// How long content may be held for a larger flush.
+    pub max_delay: Option<Duration>,
+    /// Keep the time of each token and flush, for the answer's timings.
+    pub timings: bool,
+    /// What the text may contain besides the answer.
+    pub split: SplitConfig,
+}
+
+/// What an event changed for a completion's client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlushState {
+    /// Nothing has to leave yet.
+    Held,
+    /// [`Completion::take_flush`] has something that should leave now.
+    Due,
+    /// The last flush is ready; the engine has ended the completion itself.
+    Ended,
+    /// The last flush is ready, and the engine must end the completion: only its text shows
+    /// that it is over.
+    Stopped,
+}
+
+/// The state of one completion.
+pub struct Completion {
+    vocab: Arc<dyn Vocab>,
+    detok: Detokenizer,
+    stop: StopMatcher,
+    coalescer: Coalescer,
+    /// Absent where all text is the answer, so that most completions skip a copy.
+    splitter: Option<TextSplitter>,
+    held: HeldDeltas,
+    held_tokens: u32,
+    held_logprobs: Vec<TokenLogprobs>,
+    end: Option<Box<End>>,
+    /// The latest token's text; its memory is used again.
+    fresh: String,
+    /// Text between the stop strings and the splitter; its memory is used again.
+    unsplit: String,
+    completion_tokens: u32,
+    reasoning_tokens: u32,
+    keeps_timings: bool,
+    timings: CompletionTimings,
+}
+
+impl Completion {
+    /// The `index`-th completion of a request.
+    pub fn new(index: u32, vocab: Arc<dyn Vocab>, config: CompletionConfig) -> Self {
+        let CompletionConfig { stops, interval, max_delay, timings, split } = config;
+        Self {
+            vocab,
+            detok: Detokenizer::default(),
+            stop: StopMatcher::new(stops),
+            coalescer: Coalescer::new(interval, max_delay.map(Micros::from)),
+            splitter: split.is_needed().then(|| TextSplitter::new(split)),
+            held: HeldDeltas::new(index),
+            held_tokens: 0,
+            held_logprobs: Vec::new(),
+            end: None,
+            fresh: String::new(),
+            unsplit: String::new(),
+            completion_tokens: 0,
+            reasoning_tokens: 0,
+            keeps_timings: timings,
+            timings: CompletionTimings::default(),
+        }
+    }
+
+    /// Takes one event of a step that had `rows` sequences and ended at `now`.
+    ///
+    /// `clear`: the client has taken all earlier flushes; see [`Self::minds_backlog`].
+    pub fn on_event(
+        &mut self,
+        now: Duration,
+        rows: u32,
+        event: SequenceEvent,
+        clear: bool,
+    ) -> FlushState {
+        if let Some(admitted) = event.admitted {
+            self.timings.admitted = Some(admitted);
+        }
+        let mut stopped = Match::None;
+        let mut due = false;
+        if let Some(sampled) = event.token {
+            self.note_token(now, rows, event.wait);
+            let before = self.held.bytes() + self.held_logprobs.len();
+            stopped = self.take_token(sampled.token, event.finish == Some(Finish::Stop));
+            if let Some(logprobs) = sampled.logprobs {
+                let logprobs = TokenLogprobs { token: sampled.token, logprobs: *logprobs };
+                self.held_logprobs.push(logprobs);
+            }
+            // Half a character, or half a stop string, is a token without payload: the
+            // interval counts it, but it never makes a flush due by itself.
+            let payload = before != self.held.bytes() + self.held_logprobs.len();
+            due = self.coalescer.on_token(Micros::from(now), payload, clear);
+        }
+        match (stopped, event.finish) {
+            // A stop string counts before whatever else ended with the same token: the text
+            // after it is gone, so neither the length nor an error behind it is visible.
+            (Match::Stopped, finish) => {
+                self.finish_splitting();
+                self.end(FinishReason::Stop);
+                if finish.is_some() { FlushState::Ended } else { FlushState::Stopped }
+            }
+            (Match::None, Some(finish)) => {
+                self.drain_held_text();
+                self.end(finish_reason(finish));
+                FlushState::Ended
+            }
+            (Match::None, None) if due => FlushState::Due,
+            (Match::None, None) => FlushState::Held,
+        }
+    }
+
+    /// What should leave now; `None` when there is nothing to show.
+    pub fn take_flush(&mut self, now: Duration) -> Option<Flush> {
+        let logprobs = std::mem::take(&mut self.held_logprobs);
+        if self.held.is_empty() && logprobs.is_empty() && self.end.is_none() {
+            return None;
+        }
+        self.coalescer.on_flush();
+        if self.keeps_timings {
+            self.timings.flushes.push((self.completion_tokens, now));
+        }
+        let (choice, tokens) = (self.held.choice(), std::mem::take(&mut self.held_tokens));
+        let mut deltas = self.held.take(tokens);
+        let mut end = self.end.take();
+        if let Some(end) = &mut end {
+            // Moved here and not when the end was noted, so that this flush is in it.
+            end.timings = std::mem::take(&mut self.timings);
+            let reason = end.reason.name().map(str::to_owned);
+            deltas.extend(reason.map(|reason| Delta::Finish { choice, reason }));
+        }
+        Some(Flush { choice, tokens, deltas, logprobs, end })
+    }
+
+    /// When its latest token was committed.
+    pub fn last_token(&self) -> Option<Duration> {
+        self.timings.last_token
+    }
+
+    /// When held content must leave, whatever the interval.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.coalescer.deadline().map(Duration::from)
+    }
+
+    /// Whether [`Self::on_event`] needs to know if the client has taken all flushes.
+    pub fn minds_backlog(&self) -> bool {
+        self.coalescer.minds_backlog()
+    }
+
+    /// Whether text waits for the backlog to clear.
+    pub fn wants_clear(&mut self) -> bool {
+        self.coalescer.on_clear()
+    }
+
+    /// Bytes of content held here.
+    pub fn held_bytes(&self) -> usize {
+        self.held.bytes() + self.splitter.as_ref().map_or(0, TextSplitter::held_bytes)
+    }
+
+    /// Ends the completion with an error.
+    pub fn fail(&mut self, message: &str) {
+        self.drain_held_text();
+        self.end(FinishReason::Error(message.to_owned()));
+    }
+
+    fn note_token(&mut self, now: Duration, rows: u32, wait: Duration) {
+        self.completion_tokens += 1;
+        let thinks = self.splitter.as_ref().is_some_and(TextSplitter::is_thinking);
+        self.reasoning_tokens += u32::from(thinks);
+        self.held_tokens += 1;
+        let timings = &mut self.timings;
+        timings.batch_rows += u64::from(rows);
+        // The first token's wait is the prompt's, which the queue's and prefill's times cover.
+        if timings.first_token.is_some() {
+            timings.decode_wait += wait;
+            timings.decode_wait_max = timings.decode_wait_max.max(wait);
+        }
+        timings.note_token(now);
+        if self.keeps_timings {
+            timings.emits.push(now);
+        }
+    }
+
+    fn take_token(&mut self, token: TokenId, ends: bool) -> Match {
+        if ends {
+            return Match::None; // an end token has no text, whatever its piece
+        }
+        self.fresh.clear();
+        self.detok.push(self.vocab.piece(token), &mut self.fresh);
+        self.take_fresh()
+    }
+
+    /// Passes fresh text through the stop strings and, where there is one, the splitter.
+    fn take_fresh(&mut self) -> Match {
+        let Some(splitter) = &mut self.splitter else {
+            return self.stop.push(&self.fresh, self.held.text_mut());
+        };
+        self.unsplit.clear();
+        let found = self.stop.push(&self.fresh, &mut self.unsplit);
+        splitter.push(&self.unsplit, &mut self.held);
+        found
+    }
+
+    /// The text is over. What was held back as half a character, half a stop string or half a
+    /// tag is text after all, and leaves in the order in which it was held back.
+    fn drain_held_text(&mut self) {
+        self.fresh.clear();
+        self.detok.finish(&mut self.fresh);
+        if self.take_fresh() == Match::None {
+            self.unsplit.clear();
+            match &mut self.splitter {
+                None => self.stop.finish(self.held.text_mut()),
+                Some(splitter) => {
+                    self.stop.finish(&mut self.unsplit);
+                    splitter.push(&self.unsplit, &mut self.held);
+                }
+            }
+        }
+        self.finish_splitting();
+    }
+
+    fn finish_splitting(&mut self) {
+        if let Some(splitter) = &mut self.splitter {
+            splitter.finish(&mut self.held);
+        }
+    }
+
+    fn end(&mut self, reason: FinishReason) {
+        let has_called = self.splitter.as_ref().is_some_and(TextSplitter::has_called);
+        let reason = match reason {
+            // OpenAI's name for an answer that the model ended after calls.
+            FinishReason::Stop if has_called => FinishReason::ToolCalls,
+            other => other,
+        };
+        self.end = Some(Box::new(End {
+            reason,
+            completion_tokens: self.completion_tokens,
+            reasoning_tokens: self.reasoning_tokens,
+            timings: CompletionTimings::default(),
+        }));
+    }
+}
+
+fn finish_reason(finish: Finish) -> FinishReason {
+    match finish {
+        Finish::Stop => FinishReason::Stop,
+        Finish::Length => FinishReason::Length,
+        Finish::Expired => FinishReason::Expired,
+        Finish::Failed(message) => FinishReason::Error(message),
+    }
+}

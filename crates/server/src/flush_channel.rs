@@ -1,0 +1,72 @@
+//! The channel between a completion and the task that sends its flushes. Both ends know how
+//! many bytes are in it: the sending end bounds what a slow reader leaves unread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use tokio::sync::mpsc;
+
+use crate::flush::Flush;
+
+/// The end that sends. Cheap to clone.
+///
+/// Flushes travel by value: a channel allocates room for 32 of them at once, 2 kB with a flush
+/// of 64 bytes, which is less than what an allocation for each of them would cost.
+#[derive(Debug, Clone)]
+pub struct FlushSender {
+    flushes: mpsc::UnboundedSender<Flush>,
+    unread_bytes: Arc<AtomicUsize>,
+}
+
+/// The end that reads.
+#[derive(Debug)]
+pub struct FlushReceiver {
+    flushes: mpsc::UnboundedReceiver<Flush>,
+    unread_bytes: Arc<AtomicUsize>,
+}
+
+/// A channel for all completions of one request.
+pub fn flush_channel() -> (FlushSender, FlushReceiver) {
+    let (sender, flushes) = mpsc::unbounded_channel();
+    let unread_bytes = Arc::new(AtomicUsize::new(0));
+    let sender = FlushSender { flushes: sender, unread_bytes: unread_bytes.clone() };
+    (sender, FlushReceiver { flushes, unread_bytes })
+}
+
+impl FlushSender {
+    /// Sends a flush; false when the receiver is gone.
+    pub fn send(&self, flush: Flush) -> bool {
+        self.unread_bytes.fetch_add(size_bytes(&flush), Ordering::Relaxed);
+        self.flushes.send(flush).is_ok()
+    }
+
+    /// Bytes that were sent and not read; above 0 while any flush is unread.
+    pub fn unread_bytes(&self) -> usize {
+        // A count that is a moment old moves a pause by one flush, so no ordering is needed.
+        self.unread_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when the receiver is gone.
+    pub async fn closed(&self) {
+        self.flushes.closed().await;
+    }
+}
+
+impl FlushReceiver {
+    /// The next flush; `None` when all senders are gone.
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Flush>> {
+        let flush = ready!(self.flushes.poll_recv(context));
+        if let Some(flush) = &flush {
+            self.unread_bytes.fetch_sub(size_bytes(flush), Ordering::Relaxed);
+        }
+        Poll::Ready(flush)
+    }
+}
+
+/// What a flush counts in a stream's bound; never 0, so that an unread flush shows.
+fn size_bytes(flush: &Flush) -> usize {
+    let logprobs: usize = flush.logprobs.iter().map(|one| 16 + 8 * one.logprobs.top.len()).sum();
+    let deltas: usize = flush.deltas.iter().map(loquent_proto::Delta::payload_bytes).sum();
+    deltas + logprobs + size_of::<Flush>()
+}

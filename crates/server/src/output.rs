@@ -1,0 +1,406 @@
+//! The output processor: from the engine's steps to flushes for the requests.
+//!
+//! One task owns the state of all running completions, by slab index: it takes a whole [`Step`]
+//! at a time, turns tokens into text and passes on what is due. It never waits for a client.
+//! What becomes of a reader that is behind is decided by [`Backlog`]; only that reader's
+//! completion is held, paused or ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use loquent_infer::request::{SequenceEvent, Step, Tag, Work};
+use loquent_proto::Micros;
+use loquent_proto::backlog::{Backlog, BacklogAction, BacklogLimits};
+use slab::Slab;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::admission::Permit;
+use crate::clock::Clock;
+use crate::completion::{Completion, FlushState};
+use crate::engine_thread::EngineCommand;
+use crate::flush::Flush;
+use crate::flush_channel::{FlushReceiver, FlushSender, flush_channel};
+use crate::metrics::{LocalMetrics, Metrics};
+
+/// Bounds on what a reader may leave unread.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamBounds {
+    /// Bytes that a slow reader may leave unread before its generation is paused.
+    pub buffer_bytes: usize,
+    /// How long a generation may stay paused before its stream is ended with an error.
+    pub stall_limit: Duration,
+}
+
+impl StreamBounds {
+    /// The same as limits of one reader's backlog. `exempt_from_stall_limit`: the reader may
+    /// stay away for longer, because its answer is resumable and has a grace period instead.
+    pub fn backlog(&self, exempt_from_stall_limit: bool) -> BacklogLimits {
+        let stall_limit = (!exempt_from_stall_limit).then(|| Micros::from(self.stall_limit));
+        BacklogLimits { pause_bytes: self.buffer_bytes, stall_limit }
+    }
+}
+
+/// How often held and paused completions are looked at. A reader does not report that it has
+/// read; a hundred looks a second at those that are behind cost nothing measurable and add less
+/// to a resume than one decode step takes.
+pub const BACKLOG_TICK: Duration = Duration::from_millis(10);
+
+/// The error of streams that are open when the server stops.
+pub const SHUTDOWN: &str = "the server is shutting down";
+/// The error of a stream whose reader was paused for too long.
+pub const READER_STALLED: &str = "the client stopped reading its stream";
+
+/// One completion to start.
+pub struct NewCompletion {
+    /// Turns its tokens into flushes.
+    pub completion: Completion,
+    /// What the engine computes; the tag is set here.
+    pub work: Box<Work>,
+    /// Its permit, given back when the generation ends, however slowly the client reads.
+    pub permit: Permit,
+    /// A slow reader pauses it, but never ends it.
+    pub exempt_from_stall_limit: bool,
+}
+
+/// A request's completions to start.
+struct NewRequest {
+    completions: Vec<NewCompletion>,
+    flushes: FlushSender,
+    tags: oneshot::Sender<Vec<Tag>>,
+}
+
+enum OutputCommand {
+    Start(NewRequest),
+    Cancel(Vec<Tag>),
+    Stop,
+}
+
+/// The request's end of its completions: yields their flushes; dropping it cancels what still
+/// runs.
+#[derive(Debug)]
+pub struct CompletionFlushes {
+    flushes: FlushReceiver,
+    tags: oneshot::Receiver<Vec<Tag>>,
+    processor: OutputHandle,
+}
+
+impl CompletionFlushes {
+    /// The next flush; `None` when all completions have ended.
+    pub fn poll_recv(
+        &mut self,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Flush>> {
+        self.flushes.poll_recv(context)
+    }
+}
+
+impl Drop for CompletionFlushes {
+    fn drop(&mut self) {
+        // Tags of completions that have ended are stale by generation and ignored.
+        self.tags.close();
+        if let Ok(tags) = self.tags.try_recv() {
+            let _ = self.processor.commands.send(OutputCommand::Cancel(tags));
+        }
+    }
+}
+
+/// Starts completions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct OutputHandle {
+    commands: mpsc::UnboundedSender<OutputCommand>,
+}
+
+impl OutputHandle {
+    /// Ends all completions with an error, and lets the engine stop.
+    pub fn stop(&self) {
+        let _ = self.commands.send(OutputCommand::Stop);
+    }
+
+    /// Starts a request's completions; their flushes come out of what is returned.
+    pub fn start(&self, completions: Vec<NewCompletion>) -> CompletionFlushes {
+        let (sender, flushes) = flush_channel();
+        let (tag_sender, tags) = oneshot::channel();
+        let request = NewRequest { completions, flushes: sender, tags: tag_sender };
+        // When the processor is gone the flushes end at once, without a finish: the caller
+        // reports that.
+        let _ = self.commands.send(OutputCommand::Start(request));
+        CompletionFlushes { flushes, tags, processor: self.clone() }
+    }
+}
+
+/// A completion that the engine computes.
+struct RunningCompletion {
+    completion: Completion,
+    permit: Permit,
+    flushes: FlushSender,
+    backlog: Backlog,
+    /// Tells completions apart that have the same slab index one after the other.
+    generation: u32,
+    /// Its tag is in [`OutputProcessor::watched`].
+    watched: bool,
+}
+
+/// The task's state. It is told the time, so that a test can step it without a runtime.
+struct OutputProcessor {
+    running: Slab<RunningCompletion>,
+    next_generation: u32,
+    bounds: StreamBounds,
+    engine: mpsc::UnboundedSender<EngineCommand>,
+    metrics: Arc<Metrics>,
+    local: LocalMetrics,
+    /// Tags of completions to look at though the engine has nothing new for them: they hold
+    /// content under a deadline, wait for their reader, or are paused.
+    watched: Vec<Tag>,
+}
+
+/// Starts the output processor on the current runtime; it ends with the engine.
+pub fn start(
+    mut steps: mpsc::Receiver<Step>,
+    engine: mpsc::UnboundedSender<EngineCommand>,
+    bounds: StreamBounds,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+) -> OutputHandle {
+    let (commands, mut inbox) = mpsc::unbounded_channel();
+    let mut processor = OutputProcessor::new(engine, bounds, metrics);
+    tokio::spawn(async move {
+        let mut tick = tokio::time::interval(BACKLOG_TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                step = steps.recv() => match step {
+                    Some(step) => processor.handle_step(clock.now(), step),
+                    None => return processor.fail_all(clock.now(), "the engine has stopped"),
+                },
+                command = inbox.recv() => match command {
+                    Some(OutputCommand::Start(request)) => processor.start_request(request),
+                    Some(OutputCommand::Cancel(tags)) => processor.cancel(tags),
+                    Some(OutputCommand::Stop) | None => {
+                        return processor.fail_all(clock.now(), SHUTDOWN);
+                    }
+                },
+                _ = tick.tick(), if processor.is_watching() => {
+                    processor.handle_tick(clock.now());
+                }
+            }
+        }
+    });
+    OutputHandle { commands }
+}
+
+impl OutputProcessor {
+    fn new(
+        engine: mpsc::UnboundedSender<EngineCommand>,
+        bounds: StreamBounds,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            running: Slab::new(),
+            next_generation: 0,
+            bounds,
+            engine,
+            local: metrics.local(),
+            metrics,
+            watched: Vec::new(),
+        }
+    }
+
+    /// Whether [`Self::handle_tick`] has anything to look at.
+    fn is_watching(&self) -> bool {
+        !self.watched.is_empty()
+    }
+
+    /// The client is gone. Completions that have ended already are unknown by now.
+    fn cancel(&mut self, tags: Vec<Tag>) {
+        for tag in tags {
+            if self.remove(tag).is_some() {
+                self.send(EngineCommand::Cancel(tag));
+            }
+        }
+    }
+
+    fn start_request(&mut self, request: NewRequest) {
+        let NewRequest { completions, flushes, tags: reply } = request;
+        let mut tags = Vec::with_capacity(completions.len());
+        let mut works = Vec::with_capacity(completions.len());
+        for new in completions {
+            let NewCompletion { completion, mut work, permit, exempt_from_stall_limit } = new;
+            self.next_generation = self.next_generation.wrapping_add(1);
+            let index = self.running.insert(RunningCompletion {
+                completion,
+                permit,
+                flushes: flushes.clone(),
+                backlog: Backlog::new(self.bounds.backlog(exempt_from_stall_limit)),
+                generation: self.next_generation,
+                watched: false,
+            });
+            // The engine gives the tag back with every event. The generation keeps events that
+            // are still on their way from the next completion with this index.
+            work.tag = Tag((u64::from(self.next_generation) << 32) | index as u64);
+            tags.push(work.tag);
+            works.push(work);
+        }
+        if reply.send(tags.clone()).is_err() {
+            // The client left before the engine knew of it.
+            tags.into_iter().for_each(|tag| drop(self.remove(tag)));
+            return;
+        }
+        works.into_iter().for_each(|work| self.send(EngineCommand::Submit(work)));
+        // Only after all were submitted: an engine at rest waits for requests that are on
+        // their way, and starts a request's completions in one step.
+        for tag in tags {
+            if let Some(running) = self.find(tag) {
+                running.permit.arrive();
+            }
+        }
+    }
+
+    fn handle_step(&mut self, now: Duration, step: Step) {
+        self.metrics.on_hand_over(now.saturating_sub(step.finished));
+        for event in step.events {
+            self.handle_event(now, step.finished, step.rows, event);
+        }
+        self.local.publish();
+    }
+
+    /// Takes an event of a step that had `rows` sequences and was `finished` a moment ago.
+    fn handle_event(&mut self, now: Duration, finished: Duration, rows: u32, event: SequenceEvent) {
+        let tag = event.tag;
+        let Some(running) = self.find(tag) else {
+            return;
+        };
+        running.permit.dequeue();
+        let completion = &mut running.completion;
+        let clear = completion.minds_backlog() && running.flushes.unread_bytes() == 0;
+        let last = completion.last_token().filter(|_| event.token.is_some());
+        let state = completion.on_event(finished, rows, event, clear);
+        let waits = completion.deadline().is_some() || completion.wants_clear();
+        if let Some(last) = last {
+            self.local.on_token_gap(finished.saturating_sub(last));
+        }
+        match state {
+            FlushState::Held if waits => self.watch(tag),
+            FlushState::Held => {}
+            FlushState::Due => self.flush(now, tag),
+            FlushState::Ended => self.end(now, tag),
+            FlushState::Stopped => {
+                self.end(now, tag);
+                self.send(EngineCommand::Finish(tag));
+            }
+        }
+    }
+
+    /// Passes on what is held, or does what the reader's backlog asks for instead.
+    fn flush(&mut self, now: Duration, tag: Tag) {
+        let Some(running) = self.find(tag) else {
+            return;
+        };
+        let (unread, held) = (running.flushes.unread_bytes(), running.completion.held_bytes());
+        match running.backlog.handle(now.into(), unread, held) {
+            BacklogAction::Flush => self.pass_on(now, tag),
+            BacklogAction::Resume => {
+                self.send(EngineCommand::Resume(tag));
+                self.pass_on(now, tag);
+            }
+            BacklogAction::Hold => self.watch(tag),
+            BacklogAction::Pause => {
+                self.metrics.on_pause();
+                self.send(EngineCommand::Pause(tag));
+                self.watch(tag);
+            }
+            BacklogAction::End => {
+                running.completion.fail(READER_STALLED);
+                self.end(now, tag);
+                self.send(EngineCommand::Cancel(tag));
+            }
+        }
+    }
+
+    fn pass_on(&mut self, now: Duration, tag: Tag) {
+        let Some(running) = self.find(tag) else { return };
+        let Some(flush) = running.completion.take_flush(now) else { return };
+        let tokens = flush.tokens;
+        let gone = !running.flushes.send(flush);
+        self.local.on_flush(tokens);
+        if gone {
+            self.remove(tag);
+            self.send(EngineCommand::Cancel(tag));
+        }
+    }
+
+    /// Passes on a completion's last flush, whatever its reader has left unread: nothing
+    /// follows it, so it cannot grow the backlog without bound.
+    fn end(&mut self, now: Duration, tag: Tag) {
+        let Some(mut running) = self.remove(tag) else {
+            return;
+        };
+        if let Some(flush) = running.completion.take_flush(now) {
+            self.local.on_flush(flush.tokens);
+            running.flushes.send(flush);
+        }
+    }
+
+    /// Looks after completions that hold something without a new token to push it out.
+    fn handle_tick(&mut self, now: Duration) {
+        for tag in std::mem::take(&mut self.watched) {
+            self.look_after(now, tag);
+        }
+        self.local.publish();
+    }
+
+    fn look_after(&mut self, now: Duration, tag: Tag) {
+        let Some(running) = self.find(tag) else {
+            return;
+        };
+        running.watched = false;
+        let completion = &mut running.completion;
+        let overdue = completion.deadline().is_some_and(|at| now >= at);
+        let clear = completion.wants_clear() && running.flushes.unread_bytes() == 0;
+        if overdue || clear || running.backlog.is_behind() {
+            self.flush(now, tag);
+        } else if completion.held_bytes() > 0 {
+            self.watch(tag);
+        }
+    }
+
+    fn fail_all(&mut self, now: Duration, message: &str) {
+        for mut running in self.running.drain() {
+            running.completion.fail(message);
+            if let Some(flush) = running.completion.take_flush(now) {
+                running.flushes.send(flush);
+            }
+        }
+    }
+
+    fn watch(&mut self, tag: Tag) {
+        let Some(running) = self.find(tag) else {
+            return;
+        };
+        if !std::mem::replace(&mut running.watched, true) {
+            self.watched.push(tag);
+        }
+    }
+
+    fn find(&mut self, tag: Tag) -> Option<&mut RunningCompletion> {
+        let (index, generation) = split(tag);
+        self.running.get_mut(index).filter(|running| running.generation == generation)
+    }
+
+    fn remove(&mut self, tag: Tag) -> Option<RunningCompletion> {
+        self.find(tag)?;
+        Some(self.running.remove(split(tag).0))
+    }
+
+    fn send(&self, command: EngineCommand) {
+        // A dead engine closes the step queue, which ends this task with an error to all.
+        let _ = self.engine.send(command);
+    }
+}
+
+/// A tag's slab index and generation.
+fn split(tag: Tag) -> (usize, u32) {
+    (tag.0 as u32 as usize, (tag.0 >> 32) as u32)
+}
+
+#[cfg(test)]
+mod tests;

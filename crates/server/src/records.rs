@@ -1,0 +1,178 @@
+//! From an answer's flushes to the records of its log: what every reader of the answer gets,
+//! whether a log keeps them or an event stream writes them at once.
+
+use std::sync::Arc;
+
+use loquent_infer::vocab::Vocab;
+use loquent_proto::Delta;
+use loquent_proto::chunk::UsageInChunks;
+use serde_json::{Value, json};
+
+use crate::active_request::ActiveRequest;
+use crate::api::head::AnswerHead;
+use crate::api::logprobs::logprobs_json;
+use crate::api::request::{Endpoint, StreamParams};
+use crate::error::ApiError;
+use crate::flush::{Flush, TokenLogprobs};
+use crate::usage::Usage;
+
+/// Longest JSON in a record, with room for what stands beside it (D-3.2).
+pub const MAX_JSON_BYTES: usize = loquent_proto::delta::MAX_RECORD_BYTES - 16;
+
+/// What an answer's records need to know of the request, besides the answer.
+pub struct RecordContext<'a> {
+    /// The vocabulary of its tokens.
+    pub vocab: &'a Arc<dyn Vocab>,
+    /// The prompts, where the request asks for them to be repeated.
+    pub echo: &'a [String],
+}
+
+/// Writes one answer's records.
+pub struct RecordWriter {
+    endpoint: Endpoint,
+    vocab: Arc<dyn Vocab>,
+    usage: UsageInChunks,
+    /// Characters of each completion so far: offsets in log-probabilities of plain
+    /// completions count them.
+    chars: Vec<usize>,
+}
+
+impl RecordWriter {
+    /// A writer for the answer to `request`; `put` gets the records that begin it.
+    pub fn open(
+        request: &ActiveRequest,
+        context: &RecordContext<'_>,
+        put: &mut impl FnMut(Delta),
+    ) -> Self {
+        let (head, usage) = (request.head(), usage_in_chunks(request.stream()));
+        put(Delta::Open { meta: meta(head, usage) });
+        let chars = vec![0; request.completions()];
+        let vocab = context.vocab.clone();
+        let mut writer = Self { endpoint: head.endpoint, vocab, usage, chars };
+        for choice in (0..request.completions()).filter(|_| !context.echo.is_empty()) {
+            let text = request.prompt_of(choice, context.echo).to_owned();
+            writer.put_text(Delta::Text { choice: choice as u32, tokens: 0, text }, put);
+        }
+        writer
+    }
+
+    /// The records of one flush; `usage` gives the counts up to it. An end that is an error is
+    /// left to [`Self::fail`].
+    pub fn flush(
+        &mut self,
+        flush: Flush,
+        usage: impl FnOnce() -> Usage,
+        put: &mut impl FnMut(Delta),
+    ) {
+        if self.usage == UsageInChunks::Counts {
+            put(usage().to_delta()); // before the chunks that show it (S-6.3)
+        }
+        if !flush.logprobs.is_empty() {
+            return self.flush_with_logprobs(flush, put);
+        }
+        for delta in flush.deltas {
+            self.put_text(delta, put);
+        }
+    }
+
+    /// The records that end a complete answer, for a log.
+    pub fn finish(&self, request: &ActiveRequest, put: &mut impl FnMut(Delta)) {
+        if request.stream().include_usage {
+            let timings = request.stream().include_timings.then(|| request.timings());
+            let json = timings.map(|timings| json!({"loquent_timings": timings}).to_string());
+            if let Some(json) = json {
+                put(Delta::Other { choice: 0, json });
+            }
+            put(request.usage().to_delta());
+        }
+        put(Delta::Done);
+    }
+
+    /// The records that end a complete answer, for an event stream that no log keeps: the
+    /// counts are one chunk with all that stands beside them, as upstream servers send it.
+    pub fn finish_stream(&self, request: &ActiveRequest, put: &mut impl FnMut(Delta)) {
+        if request.stream().include_usage {
+            put(match request.usage_members() {
+                Some(members) => Delta::Other { choice: 0, json: Value::from(members).to_string() },
+                None => request.usage().to_delta(),
+            });
+        }
+        put(Delta::Done);
+    }
+
+    /// The record that ends a broken answer.
+    pub fn fail(error: &ApiError) -> Delta {
+        let code = error.code().unwrap_or_default().to_owned();
+        Delta::Error { code, message: error.to_string() }
+    }
+
+    fn put_text(&mut self, delta: Delta, put: &mut impl FnMut(Delta)) {
+        // Only this endpoint's log-probabilities have offsets; a chat needs no counting.
+        if let (Endpoint::Text, Delta::Text { choice, text, .. }) = (self.endpoint, &delta) {
+            self.chars[*choice as usize] += text.chars().count();
+        }
+        put(delta);
+    }
+
+    /// Log-probabilities come before the text that they belong to (S-6.2). A record has room
+    /// for those of a few hundred alternatives; where a flush has more, each token but the last
+    /// gets a text record of its own, which is empty, since nobody knows which of its tokens
+    /// gave which text.
+    fn flush_with_logprobs(&mut self, flush: Flush, put: &mut impl FnMut(Delta)) {
+        let Flush { choice, tokens: mut left, mut deltas, logprobs, .. } = flush;
+        let groups = self.groups(&logprobs);
+        for (at, group) in groups.iter().enumerate() {
+            self.put_logprobs(choice, group, put);
+            if at + 1 < groups.len() {
+                let tokens = left.min(group.len() as u32);
+                left -= tokens;
+                put(Delta::Text { choice, tokens, text: String::new() });
+            }
+        }
+        if let Some(count) = deltas.iter_mut().find_map(Delta::tokens_mut) {
+            *count = left;
+            left = 0;
+        }
+        let has_text = deltas.iter().any(|delta| matches!(delta, Delta::Text { .. }));
+        let end = deltas.pop_if(|delta| matches!(delta, Delta::Finish { .. }));
+        for delta in deltas {
+            self.put_text(delta, put);
+        }
+        if !has_text {
+            put(Delta::Text { choice, tokens: left, text: String::new() });
+        }
+        end.into_iter().for_each(put);
+    }
+
+    /// Log-probabilities in groups that each fit a record.
+    fn groups<'a>(&self, logprobs: &'a [TokenLogprobs]) -> Vec<&'a [TokenLogprobs]> {
+        match self.json(logprobs, 0).len() {
+            ..=MAX_JSON_BYTES => vec![logprobs],
+            _ => logprobs.chunks(1).collect(),
+        }
+    }
+
+    fn put_logprobs(&self, choice: u32, group: &[TokenLogprobs], put: &mut impl FnMut(Delta)) {
+        let json = self.json(group, self.chars[choice as usize]);
+        put(Delta::Logprobs { choice, json });
+    }
+
+    fn json(&self, logprobs: &[TokenLogprobs], chars: usize) -> String {
+        logprobs_json(self.endpoint, &*self.vocab, logprobs, chars).to_string()
+    }
+}
+
+fn usage_in_chunks(stream: StreamParams) -> UsageInChunks {
+    match stream {
+        StreamParams { continuous_usage: true, .. } => UsageInChunks::Counts,
+        StreamParams { include_usage: true, .. } => UsageInChunks::Null,
+        _ => UsageInChunks::Absent,
+    }
+}
+
+/// The Open record's meta (S-6.1).
+fn meta(head: &AnswerHead, usage: UsageInChunks) -> String {
+    let mut meta = head.json();
+    meta["usage"] = usage.name().into();
+    meta.to_string()
+}

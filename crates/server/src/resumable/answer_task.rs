@@ -1,0 +1,368 @@
+//! One resumable answer: a task that owns its flushes, its log, and the path to its reader.
+//!
+//! It waits for a flush, a command, room on the path, or a time; after each it sends what the
+//! protocol's [`Sender`] has due. Time goes into everything here as an argument.
+
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::{AnswerHandle, Micros, Sender, SenderConfig, SenderEvent, SenderState};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep};
+
+use super::datagram_path::DatagramPath;
+use super::event_path::EventPath;
+use super::log_pump::LogPump;
+use super::{AnswerCommand, PathId, ReaderPath, Reservation, ResumableAnswers};
+use crate::flush::Flush;
+use crate::metrics::ActivePath;
+
+/// How long flushes to a reader in no hurry are gathered. It trades chunks and records against
+/// delay; a reader in the background gets a packet a second anyway (`spec/delivery.md`,
+/// section 8), and one that is behind its own pace shows nothing sooner.
+const BACKGROUND_GATHER: Micros = Micros::from_ms(200);
+/// Flushes taken at once before what is due is sent.
+const MAX_FLUSHES: usize = 64;
+/// Timers fire up to a millisecond after their time, a fifth of the gap between alarms on a short
+/// path (`spec/delivery.md`, section 7). So they are set this much before it, and what is due
+/// within this time counts as due.
+const EARLY: Micros = Micros::from_ms(1);
+
+/// The path in use.
+struct AttachedPath {
+    id: PathId,
+    kind: PathKind,
+    _counted: ActivePath,
+}
+
+enum PathKind {
+    Datagrams(Box<DatagramPath>),
+    Events(EventPath),
+}
+
+/// What woke the task.
+enum TaskEvent {
+    Command(Option<AnswerCommand>),
+    Flush(Option<Flush>),
+    Room(bool),
+    Time,
+}
+
+/// See the module's documentation.
+pub struct AnswerTask {
+    answers: Arc<ResumableAnswers>,
+    reservation: Reservation,
+    handle: AnswerHandle,
+    pump: LogPump,
+    sender: Sender,
+    path: Option<AttachedPath>,
+    /// Nobody has read since then.
+    unread_since: Option<Micros>,
+    /// The reader is in no hurry: flushes wait until then.
+    gather_until: Micros,
+    /// What the timer is set for.
+    armed: Option<Micros>,
+    /// The latest time by which anything was done.
+    time: Micros,
+}
+
+impl AnswerTask {
+    /// A task that fills a log from `pump` and delivers it over `path`.
+    pub fn new(
+        answers: Arc<ResumableAnswers>,
+        reservation: Reservation,
+        handle: AnswerHandle,
+        pump: LogPump,
+        path: (PathId, ReaderPath),
+    ) -> Self {
+        let now = Micros::from(answers.clock.now());
+        let max_log_bytes = answers.limits.log_bytes;
+        let sender = Sender::new(now, 0, SenderConfig { max_log_bytes, ..SenderConfig::default() });
+        let mut task = Self {
+            answers,
+            reservation,
+            handle,
+            pump,
+            sender,
+            path: None,
+            unread_since: None,
+            gather_until: Micros::ZERO,
+            armed: None,
+            time: now,
+        };
+        task.append(now);
+        let attached = task.attach(now, path.0, path.1, 0);
+        debug_assert!(attached.is_some(), "a fresh log begins at 0");
+        task
+    }
+
+    /// Runs until the answer is forgotten.
+    pub async fn run(mut self, mut inbox: mpsc::Receiver<AnswerCommand>) {
+        let mut timer = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+        loop {
+            let now = self.now();
+            self.drive(now);
+            if self.is_over(now) {
+                break;
+            }
+            let wake_at = self.wake_at(now);
+            if let Some(at) = wake_at.filter(|_| wake_at != self.armed) {
+                let left = at.since(self.clock() + EARLY);
+                timer.as_mut().reset(Instant::now() + Duration::from(left));
+                self.armed = wake_at;
+            }
+            let timer = wake_at.is_some().then_some(timer.as_mut());
+            let event = self.wait(now, &mut inbox, timer).await;
+            if self.handle(event).is_break() {
+                break;
+            }
+        }
+        self.answers.forget(&self.handle);
+        tracing::debug!(bytes = self.sender.log().head(), "an answer is forgotten");
+    }
+
+    /// Waits for what comes first; `timer` is there if anything is due at a time.
+    async fn wait(
+        &mut self,
+        now: Micros,
+        inbox: &mut mpsc::Receiver<AnswerCommand>,
+        timer: Option<Pin<&mut Sleep>>,
+    ) -> TaskEvent {
+        let takes_flushes = self.takes_flushes(now);
+        let events = match &self.path {
+            Some(AttachedPath { kind: PathKind::Events(events), .. }) => Some(events),
+            _ => None,
+        };
+        let room = async {
+            match events {
+                Some(events) => events.room(events.has_news(self.sender.log())).await,
+                None => std::future::pending().await,
+            }
+        };
+        let pump = &mut self.pump;
+        let flush = async {
+            match takes_flushes {
+                true => pump.next_flush().await,
+                false => std::future::pending().await,
+            }
+        };
+        let time = async {
+            match timer {
+                Some(timer) => timer.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            command = inbox.recv() => TaskEvent::Command(command),
+            flush = flush => TaskEvent::Flush(flush),
+            open = room => TaskEvent::Room(open),
+            () = time => TaskEvent::Time,
+        }
+    }
+
+    fn handle(&mut self, event: TaskEvent) -> ControlFlow<()> {
+        let now = self.now();
+        match event {
+            TaskEvent::Command(Some(command)) => return self.handle_command(now, command),
+            TaskEvent::Command(None) => return ControlFlow::Break(()),
+            TaskEvent::Flush(flush) => self.handle_flushes(now, flush),
+            TaskEvent::Room(true) => self.hand_on(now),
+            TaskEvent::Room(false) => self.path = None,
+            TaskEvent::Time => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn handle_command(&mut self, now: Micros, command: AnswerCommand) -> ControlFlow<()> {
+        match command {
+            AnswerCommand::Attach { id, path, offset, reply } => {
+                let chunks = self.attach(now, id, path, offset);
+                self.answers.metrics.on_resume(chunks.is_some());
+                let _ = reply.send(chunks);
+            }
+            AnswerCommand::Frame(path, frame) if self.is_at(path) => {
+                if let Some(AttachedPath { kind: PathKind::Datagrams(path), .. }) = &mut self.path {
+                    path.handle_frame(now, &frame, &mut self.sender, &self.answers.metrics);
+                }
+            }
+            AnswerCommand::Leave(path) if self.is_at(path) => {
+                self.sender.suspend();
+                self.path = None;
+            }
+            AnswerCommand::Cancel(path) if self.is_at(path) => return ControlFlow::Break(()),
+            // Of an older path: the reader has moved on (D-6.3).
+            AnswerCommand::Frame(..) | AnswerCommand::Leave(_) | AnswerCommand::Cancel(_) => {}
+            AnswerCommand::Forget => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn is_at(&self, path: PathId) -> bool {
+        self.path.as_ref().is_some_and(|attached| attached.id == path)
+    }
+
+    /// Goes on over `path` from `offset`; the older path is dead (D-6.3, S-5.4).
+    fn attach(
+        &mut self,
+        now: Micros,
+        id: PathId,
+        path: ReaderPath,
+        offset: u64,
+    ) -> Option<ChunkWriter> {
+        // Everything that can refuse comes first: a refused reader must not end the older one.
+        let (chunks, stream) = match &path {
+            ReaderPath::Events(_) => (self.pump.chunks_at(&self.sender, offset)?, 0),
+            ReaderPath::Datagrams { stream, link, .. } => {
+                self.sender.set_initial_rtt(link.rtt().into());
+                (ChunkWriter::new(), *stream)
+            }
+        };
+        self.sender.resume(now, stream, offset).ok()?;
+        let kind = match path {
+            ReaderPath::Events(pieces) => {
+                // Its bytes leave with the connection; the sender only keeps the log.
+                self.sender.suspend();
+                let stall_limit = self.answers.limits.stall_limit;
+                PathKind::Events(EventPath::new(pieces, offset, stall_limit))
+            }
+            ReaderPath::Datagrams { link, frames, .. } => {
+                PathKind::Datagrams(Box::new(DatagramPath::new(link, frames, offset)))
+            }
+        };
+        while self.sender.poll_event().is_some() {} // of the older path
+        self.gather_until = Micros::ZERO;
+        let _counted = self.answers.metrics.active_path();
+        self.path = Some(AttachedPath { id, kind, _counted });
+        Some(chunks)
+    }
+
+    /// Takes a flush and those that wait behind it.
+    fn handle_flushes(&mut self, now: Micros, first: Option<Flush>) {
+        let mut next = Some(first);
+        for _ in 0..MAX_FLUSHES {
+            let Some(flush) = next else { break };
+            self.pump.handle_flush(now, flush, &mut self.sender);
+            self.note_append(now);
+            next = self.pump.ready_flush();
+        }
+        if self.sender.is_background() && self.is_by_datagram() {
+            self.gather_until = now + BACKGROUND_GATHER;
+        }
+    }
+
+    fn append(&mut self, now: Micros) {
+        self.pump.append(now, &mut self.sender);
+        self.note_append(now);
+    }
+
+    fn note_append(&mut self, now: Micros) {
+        if let Some(AttachedPath { kind: PathKind::Datagrams(path), .. }) = &mut self.path {
+            path.note_append(now, self.sender.log().head());
+        }
+    }
+
+    /// Gives the event stream its next piece. There is room for it.
+    fn hand_on(&mut self, now: Micros) {
+        let Some(AttachedPath { kind: PathKind::Events(path), .. }) = &mut self.path else {
+            return;
+        };
+        if !path.hand_on(now, &mut self.sender, self.pump.has_failed()) {
+            self.path = None;
+        }
+        self.append(now);
+    }
+
+    /// Does what is due at `now`.
+    fn drive(&mut self, now: Micros) {
+        self.sender.handle_timeout(now);
+        match self.path.as_mut().map(|attached| &mut attached.kind) {
+            Some(PathKind::Datagrams(path)) => {
+                path.transmit(now, &mut self.sender, &self.answers.metrics);
+            }
+            Some(PathKind::Events(path)) => {
+                if !path.check(now, self.sender.log()) {
+                    self.path = None;
+                }
+            }
+            None => {}
+        }
+        while let Some(event) = self.sender.poll_event() {
+            match (event, &self.path) {
+                (
+                    SenderEvent::Finished,
+                    Some(AttachedPath { kind: PathKind::Datagrams(path), .. }),
+                ) => {
+                    path.finish();
+                    self.path = None;
+                }
+                _ => tracing::trace!(?event, "delivery"),
+            }
+        }
+        // Acknowledgements may have made room in the log.
+        if !self.pump.is_ready() && self.pump.is_open() {
+            self.append(now);
+        }
+        self.note_reader(now);
+    }
+
+    /// Notes since when nobody reads; an ended answer without a reader frees what it can.
+    fn note_reader(&mut self, now: Micros) {
+        let is_read = match self.path.as_ref().map(|attached| &attached.kind) {
+            None => false,
+            Some(PathKind::Events(_)) => true,
+            Some(PathKind::Datagrams(_)) => self.sender.state() == SenderState::Active,
+        };
+        self.unread_since = if is_read { None } else { self.unread_since.or(Some(now)) };
+        if !is_read && self.sender.log().is_ended() {
+            let log = self.sender.log();
+            self.reservation.settle((log.head() - log.base()) as usize);
+        }
+    }
+
+    fn is_by_datagram(&self) -> bool {
+        matches!(&self.path, Some(AttachedPath { kind: PathKind::Datagrams(_), .. }))
+    }
+
+    /// Whether the log wants more. A reader bounds it by what it has not acknowledged; while
+    /// nobody reads, the log's own size does (S-5.5). Flushes that are not taken fill their
+    /// channel, which pauses generation.
+    fn takes_flushes(&self, now: Micros) -> bool {
+        let unacked = (self.sender.log().head() - self.sender.cumulative()) as usize;
+        let behind = self.unread_since.is_none() && unacked >= self.answers.limits.unacked_bytes;
+        self.pump.is_ready() && !behind && now >= self.gather_until
+    }
+
+    fn is_over(&self, now: Micros) -> bool {
+        let stopped = self.sender.state() == SenderState::Stopped;
+        stopped || self.forget_at().is_some_and(|at| now >= at)
+    }
+
+    fn forget_at(&self) -> Option<Micros> {
+        self.unread_since.map(|since| since + Micros::from(self.answers.limits.grace))
+    }
+
+    fn wake_at(&self, now: Micros) -> Option<Micros> {
+        let path = match self.path.as_ref().map(|attached| &attached.kind) {
+            Some(PathKind::Datagrams(path)) => path.poll_timeout(&self.sender),
+            Some(PathKind::Events(path)) => path.poll_timeout(),
+            None => None,
+        };
+        let gather = Some(self.gather_until).filter(|at| *at > now && self.pump.is_open());
+        [path, gather, self.forget_at()].into_iter().flatten().min()
+    }
+
+    /// The time by which to act: what the timer is set for, from shortly before it on.
+    fn now(&mut self) -> Micros {
+        let clock = self.clock();
+        let due = self.armed.filter(|at| *at <= clock + EARLY);
+        self.time = self.time.max(due.map_or(clock, |at| at.max(clock)));
+        self.time
+    }
+
+    fn clock(&self) -> Micros {
+        self.answers.clock.now().into()
+    }
+}

@@ -1,0 +1,120 @@
+//! An answer's path over datagrams, with a reliable stream for when they do not get through.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use loquent_proto::{Micros, ReliableFallback, Sender};
+use tokio::sync::mpsc;
+
+use super::{DatagramLink, StreamFrame};
+use crate::metrics::Metrics;
+
+/// Largest datagram that leaves. QUIC's own limit is often higher, but browsers accept no more
+/// than this in one WebTransport datagram on a path of 1,200 bytes.
+const DATAGRAM_BYTES: usize = 1150;
+/// Log bytes in one frame of the reliable stream.
+const FRAME_BYTES: u64 = 16 * 1024;
+/// Times of appends remembered for the acknowledgements' latency. Beyond it the metric misses
+/// some; 256 tokens are seconds of an answer, so only a reader that is away gets there.
+const MAX_APPENDS: usize = 256;
+
+/// The connection's part of an answer that leaves by datagram.
+pub struct DatagramPath {
+    link: Box<dyn DatagramLink>,
+    frames: mpsc::Sender<StreamFrame>,
+    fallback: ReliableFallback,
+    /// Everything below has left by datagram: what leaves again is redundant.
+    sent: u64,
+    /// Ends of what was appended, and when, oldest first.
+    appends: VecDeque<(u64, Micros)>,
+    /// The datagram being written; its memory stays.
+    datagram: Vec<u8>,
+}
+
+impl DatagramPath {
+    /// A path that goes on from log `offset`.
+    pub fn new(
+        link: Box<dyn DatagramLink>,
+        frames: mpsc::Sender<StreamFrame>,
+        offset: u64,
+    ) -> Self {
+        let fallback = ReliableFallback::default();
+        let (appends, datagram) = (VecDeque::new(), Vec::new());
+        Self { link, frames, fallback, sent: offset, appends, datagram }
+    }
+
+    /// Notes that the log was appended to, up to `head`.
+    pub fn note_append(&mut self, now: Micros, head: u64) {
+        if self.appends.len() < MAX_APPENDS {
+            self.appends.push_back((head, now));
+        }
+    }
+
+    /// Takes a frame from the reader.
+    pub fn handle_frame(
+        &mut self,
+        now: Micros,
+        frame: &[u8],
+        sender: &mut Sender,
+        metrics: &Metrics,
+    ) {
+        if let Err(error) = sender.handle_datagram(now, frame) {
+            tracing::trace!(%error, "a frame was ignored");
+        }
+        let acked = sender.cumulative();
+        while let Some((_, at)) = self.appends.front().copied().filter(|(end, _)| *end <= acked) {
+            self.appends.pop_front();
+            metrics.on_client_ack(Duration::from(now.since(at)));
+        }
+    }
+
+    /// Sends what is due at `now`.
+    pub fn transmit(&mut self, now: Micros, sender: &mut Sender, metrics: &Metrics) {
+        self.transmit_datagrams(now, sender, metrics);
+        if self.fallback.handle_timeout(now, sender, self.link.as_ref()) {
+            metrics.on_fallback();
+        }
+        // The last place in the queue is kept for the end of the stream.
+        while self.frames.capacity() > 1 {
+            let mut frame = Vec::new();
+            if self.fallback.poll_transmit(sender, FRAME_BYTES, &mut frame).is_none() {
+                break;
+            }
+            let _ = self.frames.try_send(StreamFrame::Frame(frame));
+        }
+    }
+
+    /// When [`Self::transmit`] has something to do next.
+    pub fn poll_timeout(&self, sender: &Sender) -> Option<Micros> {
+        let fallback = self.fallback.poll_timeout(sender);
+        [sender.poll_timeout(), fallback].into_iter().flatten().min()
+    }
+
+    /// The reader has everything: ends the stream.
+    pub fn finish(&self) {
+        let _ = self.frames.try_send(StreamFrame::End);
+    }
+
+    fn transmit_datagrams(&mut self, now: Micros, sender: &mut Sender, metrics: &Metrics) {
+        // Asking the link costs a lock, so it is asked only when something is due.
+        if sender.poll_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        let max_bytes = self.link.max_bytes();
+        if max_bytes > 0 {
+            sender.set_max_datagram_bytes(max_bytes.min(DATAGRAM_BYTES));
+        }
+        while let Some(sent) = sender.poll_transmit(now, &mut self.datagram) {
+            let fresh = sent.range.end.saturating_sub(self.sent.max(sent.range.start));
+            let redundant = sent.range.end - sent.range.start - fresh;
+            self.sent = self.sent.max(sent.range.end);
+            // To a reader that takes no datagrams they are lost, which starts the fallback.
+            if max_bytes > 0 {
+                metrics.on_datagram(sent.len, redundant);
+                self.link.send(Bytes::copy_from_slice(&self.datagram));
+            }
+            self.datagram.clear();
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Resumable answers: their readers may lose the connection and come back, over QUIC or by
+//! server-sent events (`spec/session.md`, sections 4 and 5).
+//!
+//! Each is a task ([`answer_task`]) that owns the answer's flushes, its log and the path to its
+//! reader. They share one table, locked when an answer begins, is resumed or is forgotten,
+//! never per token.
+
+mod answer_task;
+mod datagram_path;
+mod event_path;
+pub mod idempotency;
+mod log_pump;
+mod resume_points;
+pub mod routes;
+pub mod sse_reader;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use loquent_proto::AnswerHandle;
+use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::fallback::LowerLayer;
+use subtle::ConstantTimeEq;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::active_request::ActiveRequest;
+use crate::clock::Clock;
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+use crate::records::RecordContext;
+
+use answer_task::AnswerTask;
+use idempotency::{FirstRequest, IdempotencyKeys, KeyEntry};
+use log_pump::LogPump;
+
+/// `Retry-After` for clients over a limit, in seconds.
+const FULL_RETRY_S: u64 = 10;
+
+/// Commands that wait for an answer's task. Datagrams beyond them are dropped, as a network
+/// would; everything else waits for room.
+const MAX_COMMANDS: usize = 64;
+
+/// Bounds of resumable answers.
+#[derive(Debug, Clone, Copy)]
+pub struct ResumableLimits {
+    /// Most bytes of one answer's log. Acknowledged bytes are kept while there is room.
+    pub log_bytes: usize,
+    /// Bytes that an attached reader may leave unacknowledged before generation pauses.
+    pub unacked_bytes: usize,
+    /// Most bytes of all logs. An answer counts with `log_bytes` until it has ended.
+    pub kept_bytes: usize,
+    /// Most answers that are generated for one API key at once.
+    pub answers_per_key: usize,
+    /// How long an answer is kept without a reader.
+    pub grace: Duration,
+    /// How long a reader of server-sent events may take nothing before it is cut off.
+    pub stall_limit: Duration,
+}
+
+/// A handle that nobody can guess.
+fn random_handle() -> AnswerHandle {
+    AnswerHandle { id: rand::random(), token: rand::random() }
+}
+
+/// A connection that takes datagrams, as an answer's task sees it.
+pub trait DatagramLink: LowerLayer + Send {
+    /// Largest datagram now, bytes; 0 if the peer takes none.
+    fn max_bytes(&self) -> usize;
+    /// Sends a datagram, or loses it.
+    fn send(&self, datagram: Bytes);
+    /// The connection's smoothed round trip.
+    fn rtt(&self) -> Duration;
+}
+
+/// How an answer reaches its reader. Dropping it tells the other end that the path is over.
+pub enum ReaderPath {
+    /// Datagrams, and a reliable stream for when they do not get through.
+    Datagrams {
+        /// The answer's number within the connection.
+        stream: u64,
+        /// The connection.
+        link: Box<dyn DatagramLink>,
+        /// Frames for the reliable stream.
+        frames: mpsc::Sender<StreamFrame>,
+    },
+    /// Pieces of the log in order, for server-sent events.
+    Events(mpsc::Sender<LogPiece>),
+}
+
+/// What leaves on the reliable stream.
+#[derive(Debug)]
+pub enum StreamFrame {
+    /// A frame of the protocol.
+    Frame(Vec<u8>),
+    /// The end of the stream: the reader has acknowledged the whole log.
+    End,
+}
+
+/// A piece of a log: whole records.
+#[derive(Debug)]
+pub struct LogPiece {
+    /// Log offset of its first byte.
+    pub offset: u64,
+    /// The records; none if the reader had all of an answer that has ended.
+    pub bytes: Vec<u8>,
+    /// The log ends with it.
+    pub is_last: bool,
+}
+
+/// Tells the paths of an answer apart: what arrives from an older one is ignored (D-6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathId(u64);
+
+impl PathId {
+    /// An id that no other path has.
+    pub fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A command to an answer's task.
+pub enum AnswerCommand {
+    /// Go on over another path. Answered with the state of the chunks at `offset`, or `None`
+    /// if the log cannot go on from there.
+    Attach {
+        /// The new path's id.
+        id: PathId,
+        /// The new path.
+        path: ReaderPath,
+        /// Log offset to go on from.
+        offset: u64,
+        /// Gets the answer.
+        reply: oneshot::Sender<Option<ChunkWriter>>,
+    },
+    /// A frame has arrived from the reader.
+    Frame(PathId, Bytes),
+    /// The path is gone; the reader may come back.
+    Leave(PathId),
+    /// The reader wants no more.
+    Cancel(PathId),
+    /// Stop and forget the answer, whatever its path.
+    Forget,
+}
+
+/// Sends commands to an answer's task.
+pub type CommandSender = mpsc::Sender<AnswerCommand>;
+
+struct AnswerEntry {
+    token: [u8; 16],
+    commands: CommandSender,
+    /// The idempotency key of its request, forgotten with it.
+    _key: Option<KeyEntry>,
+}
+
+#[derive(Default)]
+struct AnswerTable {
+    answers: HashMap<[u8; 16], AnswerEntry>,
+    reserved_bytes: usize,
+    per_key: HashMap<u64, usize>,
+    /// Answers whose log has not ended, or whose reader does not have all of it yet.
+    busy: usize,
+}
+
+/// All resumable answers of a server.
+pub struct ResumableAnswers {
+    limits: ResumableLimits,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    table: Mutex<AnswerTable>,
+    /// Requests that may be sent again.
+    pub idempotency: Arc<IdempotencyKeys>,
+    hasher: RandomState,
+    idle: Notify,
+}
+
+/// An answer's part of the limits, given back when it is dropped.
+pub struct Reservation {
+    answers: Arc<ResumableAnswers>,
+    key: Option<u64>,
+    bytes: usize,
+}
+
+/// A resumable answer that has begun.
+pub struct RunningAnswer {
+    /// What its reader resumes it with.
+    pub handle: AnswerHandle,
+    /// Reaches its task.
+    pub commands: CommandSender,
+}
+
+impl ResumableAnswers {
+    /// An empty table.
+    pub fn new(limits: ResumableLimits, clock: Clock, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            clock,
+            metrics,
+            table: Mutex::default(),
+            idempotency: Arc::default(),
+            hasher: RandomState::new(),
+            idle: Notify::new(),
+        })
+    }
+
+    /// Room for one more answer, requested with `key`.
+    ///
+    /// # Errors
+    /// 429 when the key or the server is at its limit.
+    pub fn reserve(self: &Arc<Self>, key: Option<&[u8]>) -> Result<Reservation, ApiError> {
+        let key = self.hasher.hash_one(key);
+        let bytes = self.limits.log_bytes;
+        let mut table = self.table();
+        if table.reserved_bytes + bytes > self.limits.kept_bytes {
+            let message = "The server holds as many resumable answers as its limit allows. \
+                           Try again later.";
+            return Err(ApiError::overloaded(message, FULL_RETRY_S));
+        }
+        let of_key = table.per_key.entry(key).or_default();
+        if *of_key >= self.limits.answers_per_key {
+            let message = "This API key has as many resumable answers in progress as the server \
+                           allows. Wait until one of them ends.";
+            return Err(ApiError::overloaded(message, FULL_RETRY_S));
+        }
+        *of_key += 1;
+        table.reserved_bytes += bytes;
+        table.busy += 1;
+        self.metrics.on_kept_bytes(bytes as i64);
+        Ok(Reservation { answers: self.clone(), key: Some(key), bytes })
+    }
+
+    /// Starts the task that keeps the answer to `request` and delivers it over `path`; `first`
+    /// is the request's idempotency key.
+    pub fn start(
+        self: &Arc<Self>,
+        reservation: Reservation,
+        request: ActiveRequest,
+        context: &RecordContext<'_>,
+        path: (PathId, ReaderPath),
+        first: Option<FirstRequest>,
+    ) -> RunningAnswer {
+        let handle = random_handle();
+        let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
+        let pump = LogPump::new(request, context);
+        let task = AnswerTask::new(self.clone(), reservation, handle, pump, path);
+        let (started, _key) = first.map(FirstRequest::split).unzip();
+        let entry = AnswerEntry { token: handle.token, commands: commands.clone(), _key };
+        self.table().answers.insert(handle.id, entry);
+        if let Some(started) = started {
+            // Only now: whoever waits for it looks it up in the table.
+            started.send_replace(Some(handle));
+        }
+        tokio::spawn(task.run(inbox));
+        RunningAnswer { handle, commands }
+    }
+
+    /// The answer with `handle`. Unknown ids and wrong tokens look alike, in time too (D-6.2).
+    pub fn find(&self, handle: &AnswerHandle) -> Option<CommandSender> {
+        let table = self.table();
+        let entry = table.answers.get(&handle.id);
+        let token = entry.map_or([0; 16], |entry| entry.token);
+        let known = bool::from(token.ct_eq(&handle.token)) && entry.is_some();
+        entry.filter(|_| known).map(|entry| entry.commands.clone())
+    }
+
+    /// Attaches a reader to an answer, from log `offset` on; gives the state of its chunks
+    /// there. `None` if the handle is unknown, or the log cannot go on from there.
+    pub async fn attach(
+        &self,
+        handle: &AnswerHandle,
+        offset: u64,
+        id: PathId,
+        path: ReaderPath,
+    ) -> Option<(ChunkWriter, CommandSender)> {
+        let commands = self.find(handle)?;
+        let (reply, replied) = oneshot::channel();
+        commands.send(AnswerCommand::Attach { id, path, offset, reply }).await.ok()?;
+        let chunks = replied.await.ok()??;
+        Some((chunks, commands))
+    }
+
+    /// Resolves when no answer is being generated or on its way to its reader.
+    pub async fn settled(&self) {
+        loop {
+            // Registered before the count is read, so that no notice falls in between.
+            let idle = self.idle.notified();
+            if self.table().busy == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> &ResumableLimits {
+        &self.limits
+    }
+
+    fn table(&self) -> MutexGuard<'_, AnswerTable> {
+        self.table.lock().expect("nothing panics under this lock")
+    }
+
+    fn forget(&self, handle: &AnswerHandle) {
+        let entry = self.table().answers.remove(&handle.id);
+        // After the table's lock: dropping the entry takes the lock of the idempotency keys.
+        drop(entry);
+    }
+}
+
+impl Reservation {
+    /// The answer has ended, its log takes `bytes`, and the reader has it or is gone.
+    fn settle(&mut self, bytes: usize) {
+        let Some(key) = self.key.take() else { return };
+        let mut table = self.answers.table();
+        let freed = self.bytes.saturating_sub(bytes);
+        table.reserved_bytes -= freed;
+        table.busy -= 1;
+        if let Some(of_key) = table.per_key.get_mut(&key) {
+            *of_key -= 1;
+            if *of_key == 0 {
+                table.per_key.remove(&key);
+            }
+        }
+        let idle = table.busy == 0;
+        drop(table);
+        self.bytes -= freed;
+        self.answers.metrics.on_kept_bytes(-(freed as i64));
+        if idle {
+            self.answers.idle.notify_waiters();
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.settle(0);
+        if self.bytes > 0 {
+            self.answers.table().reserved_bytes -= self.bytes;
+            self.answers.metrics.on_kept_bytes(-(self.bytes as i64));
+        }
+    }
+}

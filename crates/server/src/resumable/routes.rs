@@ -1,0 +1,192 @@
+//! Resumable answers over HTTP: begun by `"resumable": true`, resumed, and stopped
+//! (`spec/session.md`, section 5).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path as UrlPath, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderValue, Uri};
+use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
+use loquent_proto::{AnswerHandle, hex};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::idempotency::{FirstRequest, IdempotentRequest, KeyUse};
+use super::sse_reader::{LogReader, MAX_PIECES};
+use super::{AnswerCommand, CommandSender, PathId, ReaderPath, RunningAnswer};
+use crate::api::request::Request;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::records::RecordContext;
+use crate::service::StartedAnswer;
+use crate::sse::{PREFACE, SseBody, event_stream, with_ignored};
+
+/// A request for a resumable answer.
+pub struct ResumableRequest<'a> {
+    /// The request itself.
+    pub request: Request,
+    /// When it arrived, on the server's clock.
+    pub arrived: Duration,
+    /// The authorization that came with it.
+    pub key: Option<&'a [u8]>,
+    /// Its idempotency key, if it has one.
+    pub idempotent: Option<IdempotentRequest>,
+}
+
+/// A resumable answer that has begun, or was joined.
+pub struct JoinedAnswer {
+    /// What its reader resumes it with.
+    pub handle: AnswerHandle,
+    /// Reaches its task.
+    pub commands: CommandSender,
+    /// Names of parameters that have no effect, where that is worth a warning.
+    pub ignored: String,
+}
+
+/// Admits a request and delivers its answer over `path`. A repeated request joins the first
+/// one's answer, which is delivered over `path` from its beginning (S-4.9).
+///
+/// # Errors
+/// Those of [`Service::start`](crate::service::Service::start), and 429 beyond the limits of resumable answers; 404 if the beginning of
+/// the answer to be joined is gone.
+pub async fn start(
+    app: &App,
+    resumable: ResumableRequest<'_>,
+    id: PathId,
+    path: ReaderPath,
+) -> Result<JoinedAnswer, ApiError> {
+    let ignored = resumable.request.unknown().collect::<Vec<_>>().join(", ");
+    let first = match &resumable.idempotent {
+        None => None,
+        Some(idempotent) => match first_or_handle(app, idempotent).await? {
+            Ok(first) => Some(first),
+            Err(handle) => {
+                let attached = app.resumable.attach(&handle, 0, id, path).await;
+                let (_, commands) = attached.ok_or_else(ApiError::no_stream)?;
+                return Ok(JoinedAnswer { handle, commands, ignored });
+            }
+        },
+    };
+    let ResumableRequest { mut request, arrived, key, .. } = resumable;
+    request.resumable = true;
+    request.stream.get_or_insert_default();
+    let service = app.service()?;
+    let reservation = app.resumable.reserve(key)?;
+    let StartedAnswer { active, echo, .. } = service.start(request, arrived).await?;
+    let context = RecordContext { vocab: &service.model().vocab, echo: &echo };
+    let started = app.resumable.start(reservation, active, &context, (id, path), first);
+    let RunningAnswer { handle, commands } = started;
+    Ok(JoinedAnswer { handle, commands, ignored })
+}
+
+/// Makes `request` the first of its key, or gives the handle of the first one's answer.
+async fn first_or_handle(
+    app: &App,
+    request: &IdempotentRequest,
+) -> Result<Result<FirstRequest, AnswerHandle>, ApiError> {
+    loop {
+        match app.resumable.idempotency.enter(request)? {
+            KeyUse::First(first) => return Ok(Ok(first)),
+            KeyUse::Repeated(repeated) => {
+                // Without a handle the first one was refused: then this one may be the first.
+                if let Some(handle) = repeated.handle().await {
+                    return Ok(Err(handle));
+                }
+            }
+        }
+    }
+}
+
+/// Answers a streaming request with events that can be resumed (S-5.1).
+///
+/// # Errors
+/// Those of [`start`].
+pub async fn stream(app: &App, request: ResumableRequest<'_>) -> Result<Response, ApiError> {
+    let (pieces, inbox) = mpsc::channel(MAX_PIECES);
+    let started = start(app, request, PathId::next(), ReaderPath::Events(pieces)).await?;
+    let response = events(app, LogReader::new(inbox, ChunkWriter::new()));
+    let mut response = with_ignored(response, &started.ignored);
+    let headers = response.headers_mut();
+    let handle = &started.handle;
+    for (header, digits) in [(ID_HEADER, handle.id_hex()), (TOKEN_HEADER, handle.token_hex())] {
+        let value = HeaderValue::from_str(&digits).expect("hex is a header value");
+        headers.insert(header, value);
+    }
+    Ok(response)
+}
+
+fn events(app: &App, reader: LogReader) -> Response {
+    event_stream(Body::new(SseBody::new(reader, PREFACE.to_vec(), app.config.heartbeat)))
+}
+
+/// `GET /v1/streams/{id}` (S-5.2).
+///
+/// # Errors
+/// 404, whichever part does not fit, so that nothing can be learnt from it.
+pub async fn resume(
+    State(app): State<Arc<App>>,
+    UrlPath(id): UrlPath<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let handle = handle(&id, &uri, &headers).ok_or_else(ApiError::no_stream)?;
+    let from = text(&headers, "last-event-id").or_else(|| query(&uri, "from"));
+    let offset = from.map_or(Some(0), |from| from.trim().parse().ok());
+    let offset = offset.ok_or_else(ApiError::no_stream)?;
+    let (pieces, inbox) = mpsc::channel(MAX_PIECES);
+    let path = ReaderPath::Events(pieces);
+    let attached = app.resumable.attach(&handle, offset, PathId::next(), path).await;
+    let (chunks, _) = attached.ok_or_else(ApiError::no_stream)?;
+    Ok(events(&app, LogReader::new(inbox, chunks)))
+}
+
+/// `DELETE /v1/streams/{id}` (S-5.3).
+///
+/// # Errors
+/// 404, whichever part does not fit, so that nothing can be learnt from it.
+pub async fn forget(
+    State(app): State<Arc<App>>,
+    UrlPath(id): UrlPath<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let handle = handle(&id, &uri, &headers).ok_or_else(ApiError::no_stream)?;
+    let commands = app.resumable.find(&handle).ok_or_else(ApiError::no_stream)?;
+    app.resumable.forget(&handle); // not found from here on, even if its task is busy
+    let _ = commands.send(AnswerCommand::Forget).await;
+    Ok(crate::error::no_content())
+}
+
+/// `GET /v1/delivery` (S-1.3).
+///
+/// # Errors
+/// 404 for a server without QUIC.
+pub async fn delivery(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let address = app.quic_address().ok_or_else(ApiError::no_delivery)?;
+    let body = json!({
+        "version": 1,
+        "port": address.port,
+        "certificate_sha256": address.certificate_sha256.map(|hash| hex::encode(&hash)),
+        "path": crate::app::WEB_TRANSPORT_PATH,
+    });
+    let json = [(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    Ok((json, body.to_string()).into_response())
+}
+
+fn handle(id: &str, uri: &Uri, headers: &HeaderMap) -> Option<AnswerHandle> {
+    let token = text(headers, TOKEN_HEADER).or_else(|| query(uri, "token"))?;
+    AnswerHandle::parse(id, token)
+}
+
+/// A field of the query. Hex digits and numbers need no escapes.
+fn query<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
+    let mut fields = uri.query()?.split('&').filter_map(|field| field.split_once('='));
+    fields.find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
