@@ -1,5 +1,4 @@
-//! The log on the side that receives it: ranges in any order, deltas out in order,
-//! exactly once.
+//! The receiving side of a log: ranges come in any order, deltas leave in order, exactly once.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -8,12 +7,12 @@ use core::ops::Range;
 use crate::Error;
 use crate::delta::Delta;
 
-/// Bounds of an [`Assembler`].
+/// How much an [`Assembler`] holds at most (D-7.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AssemblerLimits {
-    /// Bytes held in all: contiguous ones not yet polled and ranges beyond a hole.
+    /// Bytes in total: contiguous ones that were not polled yet, and ranges beyond a hole.
     pub max_bytes: usize,
-    /// Ranges held beyond a hole.
+    /// Number of ranges beyond a hole.
     pub max_ranges: usize,
 }
 
@@ -26,9 +25,8 @@ impl Default for AssemblerLimits {
 
 /// Puts byte ranges of a log back in order and reads its records.
 ///
-/// Whatever arrives, in whatever order and however often: memory stays within the
-/// limits, every delta comes out once and in order, and bytes that were accepted are
-/// never replaced by later ones.
+/// Whatever arrives, in any order and any number of times: memory stays within the limits, every
+/// delta leaves once and in order, and accepted bytes are never replaced by later ones.
 #[derive(Debug, Clone)]
 pub struct Assembler {
     limits: AssemblerLimits,
@@ -44,7 +42,7 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// An assembler that expects the log from `offset` on, the start of a record.
+    /// Creates an assembler of a log from `offset` on, which is the start of a record.
     pub const fn new(offset: u64, limits: AssemblerLimits) -> Self {
         Self {
             limits,
@@ -103,7 +101,7 @@ impl Assembler {
         }
         let news = &bytes[(cumulative - offset) as usize..];
         let room = self.limits.max_bytes.saturating_sub(self.len());
-        // Held ranges can always be had again; contiguous bytes cannot wait for them.
+        // Held ranges will be sent again; contiguous bytes must not wait for them.
         if news.len() > room {
             self.held.clear();
             self.held_bytes = 0;
@@ -117,8 +115,8 @@ impl Assembler {
     /// The next complete delta and the offset after it; unknown kinds are skipped (D-3.5).
     ///
     /// # Errors
-    /// What was wrong with the log; it cannot be read any further, and every later call
-    /// says so again.
+    /// What is wrong with the log. It cannot be read any further: every later call returns the same
+    /// error.
     pub fn poll(&mut self) -> Result<Option<(u64, Delta)>, Error> {
         match self.failed {
             Some(error) => Err(error),

@@ -1,8 +1,8 @@
-//! Everything that can be wrong with what this crate is given.
+//! Everything that can be wrong with this crate's inputs.
 
 use core::fmt;
 
-/// What was wrong, and whose fault it was.
+/// What was wrong, and whose fault it was (in parentheses).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {

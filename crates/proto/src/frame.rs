@@ -10,10 +10,11 @@ use crate::{Error, Micros};
 /// Version of the wire format, in the first byte of every frame (D-2.1).
 pub const VERSION: u8 = 1;
 
-/// Packets that an acknowledgement reports on beside the largest (D-5.4).
+/// How many packets below the largest an acknowledgement reports on (D-5.4). As a bit mask they
+/// fit an `int`, which has 53 bits (D-1.2).
 pub const ACK_WINDOW: u32 = 53;
 
-/// Most ranges in an acknowledgement (D-5.6).
+/// Maximum number of ranges in an acknowledgement (D-5.6).
 pub const MAX_ACK_RANGES: usize = 8;
 
 const CHECKED: u8 = 0x08;
@@ -28,21 +29,21 @@ mod kind {
     pub const GONE: u8 = 4;
 }
 
-/// A frame, its bytes borrowed from the datagram.
+/// A frame, which borrows its bytes from the datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame<'a> {
     /// Bytes of a log, sender to receiver.
     Data(Data<'a>),
-    /// What has arrived and what the reader has, receiver to sender.
+    /// What has arrived and what the reader has been shown, receiver to sender.
     Ack(Ack),
-    /// Go on with a stream from an offset, receiver to sender.
+    /// Continue a stream from an offset, receiver to sender.
     Resume(Resume),
     /// The reader wants no more of the stream, receiver to sender.
     Stop {
         /// The stream, numbered within its connection.
         stream: u64,
     },
-    /// The sender does not have the stream (any more), sender to receiver.
+    /// The sender does not have the stream, or no longer has it, sender to receiver.
     Gone {
         /// The stream, numbered within its connection.
         stream: u64,
@@ -54,20 +55,20 @@ pub enum Frame<'a> {
 pub struct Data<'a> {
     /// The stream, numbered within its connection.
     pub stream: u64,
-    /// Counts this stream's DATA frames, from 0, each number used once.
+    /// Number of the DATA frame within the stream, from 0; each number is used once.
     pub packet: u64,
     /// Log offset of the first byte.
     pub offset: u64,
-    /// The bytes; none only says that the sender is alive.
+    /// The bytes; if empty, the frame only shows that the sender is alive.
     pub bytes: &'a [u8],
 }
 
-/// What has arrived, and what the reader has (D-5).
+/// What has arrived, and what the reader has been shown (D-5).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ack {
     /// The stream, numbered within its connection.
     pub stream: u64,
-    /// Counts this stream's ACK frames, from 0: the newest knows the reader's state.
+    /// Number of the ACK frame within the stream, from 0: the newest has the reader's state.
     pub number: u64,
     /// Log offset below which everything has arrived.
     pub cumulative: u64,
@@ -79,26 +80,26 @@ pub struct Ack {
     pub hold: Micros,
     /// Log bytes that have arrived and are not shown yet (`cumulative` minus the shown offset).
     pub unshown: u64,
-    /// Log bytes per second at which the reader shows them; 0: at once.
+    /// Log bytes per second at which the reader shows them; 0 if it shows them at once.
     pub pace: u64,
-    /// Nobody looks: the page is hidden.
+    /// Whether the page is hidden.
     pub hidden: bool,
-    /// The receiver asks to be answered, with new bytes or none.
+    /// Whether the sender is to answer at once, with bytes or without.
     pub probe: bool,
-    /// Ranges that have arrived beyond `cumulative`, ascending, apart.
+    /// Ranges that have arrived beyond `cumulative`, ascending, with gaps between them.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// A request to go on (D-6).
+/// A request to continue a stream elsewhere (D-6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resume {
-    /// The number that the stream gets in this connection.
+    /// The number of the stream in the connection that carries this frame.
     pub stream: u64,
-    /// The stream's name, 128 random bits.
+    /// Id of the answer, 128 random bits.
     pub id: [u8; 16],
     /// Proof that the reader may have it, 128 random bits.
     pub token: [u8; 16],
-    /// Log offset from which to go on.
+    /// Log offset from which to continue.
     pub offset: u64,
 }
 
@@ -157,8 +158,8 @@ impl<'a> Frame<'a> {
         Ok(frame)
     }
 
-    /// The stream of the frame at the front of `datagram`, for whoever passes it on unread;
-    /// `None` if there is no frame of this version.
+    /// The stream of the frame at the front of `datagram`, without decoding the rest; `None` if
+    /// there is no frame of this version.
     pub fn peek_stream(datagram: &[u8]) -> Option<u64> {
         let first = *datagram.first()?;
         let flags = usize::from(first & 7 == kind::ACK); // they stand before it (D-2.3)
@@ -186,7 +187,7 @@ fn verified(datagram: &[u8]) -> Result<&[u8], Error> {
 }
 
 impl<'a> Data<'a> {
-    /// Most bytes that the frame takes beside the log's, checksum included.
+    /// Maximum size of the frame without the log's bytes, checksum included.
     pub const OVERHEAD_BYTES: usize = 1 + 3 * 8 + 4;
 
     fn encode(&self, out: &mut Vec<u8>) {

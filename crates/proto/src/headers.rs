@@ -5,12 +5,13 @@
 pub const ID_HEADER: &str = "x-loquent-stream-id";
 /// The answer's token: in the response, and in requests for more of the answer.
 pub const TOKEN_HEADER: &str = "x-loquent-stream-token";
-/// Request: a key by which a server knows a question that is asked again (S-4.9).
+/// Request: a key by which a server recognises a repeated request (S-4.9).
 pub const REPEAT_HEADER: &str = "idempotency-key";
-/// Response: the names of the request's parameters without effect.
+/// Response: the names of the request's parameters that had no effect.
 pub const IGNORED_HEADER: &str = "x-loquent-ignored-parameters";
 
-/// Headers that concern one connection only (RFC 9110, section 7.6.1), or that are set anew.
+/// Headers that concern one connection only (RFC 9110, section 7.6.1), or that each hop sets
+/// itself.
 pub const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "content-length",

@@ -1,19 +1,18 @@
-//! Messages on a reliable stream beside the datagrams (`spec/session.md`, section 2): a type,
-//! a length, a payload.
+//! Messages on a reliable stream (`spec/session.md`, section 2): a type, a length, a payload.
 
 use alloc::vec::Vec;
 
 use crate::Error;
 use crate::wire::{FieldReader, put_int};
 
-/// Longest message beside those of a request (S-2.1), bytes.
+/// Longest message in bytes, except for messages of a request, which the server bounds (S-2.1).
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// Codes of reset streams.
+/// Codes with which a stream is reset.
 pub mod code {
     /// The peer broke the protocol (S-2.1).
     pub const PROTOCOL: u32 = 1;
-    /// A response broke off (S-3.2), or an answer goes on elsewhere.
+    /// A response broke off (S-3.2), or an answer continues on another path.
     pub const BROKEN: u32 = 2;
     /// The client wants no more (S-4.5).
     pub const CANCELLED: u32 = 3;
@@ -28,46 +27,46 @@ pub enum MessageKind {
     Body = 1,
     /// A response's head.
     Response = 2,
-    /// MessageHead of an answer by datagram.
+    /// The head of an answer whose log travels in datagrams.
     Answer = 3,
     /// A frame of the delivery protocol.
     Frame = 4,
 }
 
 impl MessageKind {
-    /// The kind that a type byte names.
+    /// The kind for a type byte; `None` for an unknown one.
     pub fn of(byte: u8) -> Option<Self> {
         let kinds = [Self::Request, Self::Body, Self::Response, Self::Answer, Self::Frame];
         kinds.get(usize::from(byte)).copied()
     }
 }
 
-/// Appends a message to `out`.
+/// Appends a whole message to `out`: type, length and `payload`.
 pub fn put_message(kind: MessageKind, payload: &[u8], out: &mut Vec<u8>) {
     out.push(kind as u8);
     put_int(out, payload.len() as u64);
     out.extend_from_slice(payload);
 }
 
-/// Why bytes begin no message (S-2.1).
+/// Why bytes are not the beginning of a message (S-2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadError {
     /// No kind has this type byte.
     UnknownKind(u8),
-    /// The length is no integer of the format.
+    /// The length is not a valid integer (D-1.1).
     Length(Error),
     /// The message is longer than the receiver's limit.
     TooLong,
 }
 
-/// What stands before a message's payload.
+/// What precedes a message's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageHead {
-    /// The message's kind.
+    /// What the payload is.
     pub kind: MessageKind,
-    /// Bytes of the head itself.
+    /// Length of the head itself, bytes.
     pub len: usize,
-    /// Bytes of the payload behind it.
+    /// Length of the payload that follows, bytes.
     pub payload_len: usize,
 }
 
@@ -75,7 +74,7 @@ impl MessageHead {
     /// Reads the head at the front of `bytes`; `None` until all of it is there.
     ///
     /// # Errors
-    /// [`HeadError`], as soon as it shows; `max_bytes` bounds the payload.
+    /// [`HeadError`], as soon as the bytes show it; `max_bytes` bounds the payload.
     pub fn read(bytes: &[u8], max_bytes: usize) -> Result<Option<Self>, HeadError> {
         let Some((&kind, rest)) = bytes.split_first() else { return Ok(None) };
         let kind = MessageKind::of(kind).ok_or(HeadError::UnknownKind(kind))?;

@@ -1,8 +1,8 @@
-//! When a receiver shows what it has: smoothing stalls away, and a reader's own speed.
+//! When a receiver shows what has arrived: it smooths stalls and keeps a reader's own speed.
 //!
-//! A small buffer on the reader's side hides what no sender can prevent (the paper,
-//! §5.2 and §5.3). The pacer fills it by showing a little slower than tokens come, never
-//! by delaying the first one.
+//! A small buffer on the reader's side hides what no sender can prevent (the paper, §5.2 and
+//! §5.3). The clock fills it by showing tokens a little slower than they come, never by delaying
+//! the first one.
 
 use alloc::collections::VecDeque;
 
@@ -11,27 +11,27 @@ use crate::Micros;
 /// Parameters of a [`PlayoutClock`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Playout {
-    /// Text to hold back beyond what a steady flow leaves waiting, as time; zero shows
+    /// How much text to hold back beyond what a steady flow leaves waiting, as time. Zero shows
     /// everything at once. Default 0.
     pub buffer: Micros,
-    /// Show at most so many tokens per second; `None`: no limit. Default none.
+    /// Maximum tokens shown per second. Default no limit.
     pub max_tokens_per_s: Option<u32>,
 }
 
 impl Playout {
-    /// Everything at once.
+    /// Shows everything as it arrives.
     pub const IMMEDIATE: Self = Self { buffer: Micros::ZERO, max_tokens_per_s: None };
-    /// Smooth: hold back what hides nearly all stalls of a lossy path of this round trip.
+    /// Holds back as much as hides nearly all stalls of a lossy path with this round trip.
     ///
-    /// On the paper's default channel that leaves at most 1 % displayed stalls, at a mean
-    /// delay below 250 ms (400 ms round trip) and 180 ms (100 ms).
+    /// On the paper's default channel this leaves at most 1 % displayed stalls, at a mean delay
+    /// below 250 ms (round trip of 400 ms) and of about 180 ms (100 ms): `plans/pacing.toml`.
     pub const fn smooth(rtt: Micros) -> Self {
         let buffer = (rtt.0 * 3 / 10).saturating_sub(8_000);
         let least = if buffer < 5_000 { 5_000 } else { buffer };
         Self { buffer: Micros(least), max_tokens_per_s: None }
     }
 
-    /// Whether anything is ever held back.
+    /// Whether nothing is ever held back.
     pub const fn is_immediate(&self) -> bool {
         self.buffer.0 == 0 && self.max_tokens_per_s.is_none()
     }
@@ -43,15 +43,18 @@ impl Default for Playout {
     }
 }
 
-/// How much slower than the generator an empty buffer makes the reader, how much faster
-/// a long one at most, in thousandths of the generator's gap.
+/// An empty buffer makes the reader slower than the generator by the first, a long one faster by
+/// the second at most, in thousandths of the generator's gap. Working in proportion to the buffer
+/// halves the delay that a given share of displayed stalls costs (`plans/pacing.toml`).
 const SLOPE_PERMILLE: u64 = 450;
 const FASTEST_PERMILLE: u64 = 500;
 
-/// The longest gap that readers do not take for a stall (the paper, §2.2: 200 ms).
+/// The longest gap that readers do not notice as a stall (the paper, §2.2: 200 ms), with some room
+/// for timers.
 const NOT_A_STALL: Micros = Micros::from_ms(190);
 
-/// Arrivals remembered for the generator's speed, and their least distance.
+/// How many arrivals tell the generator's speed, and their minimum distance: together 4 s, which
+/// covers the stalls of a lossy path. Chosen by hand.
 const MEASURED: usize = 32;
 const MEASURE_GAP: Micros = Micros::from_ms(125);
 
@@ -66,23 +69,23 @@ pub struct PlayoutClock {
 }
 
 impl PlayoutClock {
-    /// A pacer that has shown nothing yet.
+    /// Creates a clock that has shown nothing yet.
     pub const fn new(playout: Playout) -> Self {
         Self { playout, arrived_tokens: 0, arrivals: VecDeque::new(), next_at: None }
     }
 
-    /// The parameters in use.
+    /// What decides how much is held back now.
     pub const fn playout(&self) -> Playout {
         self.playout
     }
 
-    /// Other parameters from now on.
+    /// Changes the parameters; the next delta is due at once.
     pub fn set_playout(&mut self, playout: Playout) {
         self.playout = playout;
         self.next_at = None;
     }
 
-    /// `tokens` have arrived at `now`.
+    /// Notes that `tokens` arrived at `now`.
     pub fn on_arrival(&mut self, now: Micros, tokens: u32) {
         self.arrived_tokens += u64::from(tokens);
         let measured = self.arrivals.len();
@@ -97,14 +100,14 @@ impl PlayoutClock {
         }
     }
 
-    /// The generator's time per token, as far as arrivals tell; `None` at first.
+    /// The generator's time per token, estimated from arrivals; `None` before the second.
     pub fn token_gap(&self) -> Option<Micros> {
         let ((from, first), (to, last)) = (self.arrivals.front()?, self.arrivals.back()?);
         let tokens = last - first;
         (tokens > 0).then(|| Micros(to.since(*from).0 / tokens))
     }
 
-    /// When the next delta may be shown; `None`: at once.
+    /// When the next delta may be shown; `None` means at once.
     pub const fn next_at(&self) -> Option<Micros> {
         self.next_at
     }

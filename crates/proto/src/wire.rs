@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use crate::Error;
 
-/// The largest integer on the wire, 2^53 − 1: what every implementation holds exactly,
-/// JavaScript's numbers included (D-1.2).
+/// The largest integer on the wire, 2^53 − 1: the largest that a JavaScript number holds exactly
+/// (D-1.2).
 pub const MAX_INT: u64 = (1 << 53) - 1;
 
 /// Appends `value` as a variable-length integer (RFC 9000 §16), shortest form (D-1.1).
@@ -23,7 +23,7 @@ pub fn put_int(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// Bytes that [`put_int`] takes for `value`.
+/// How many bytes [`put_int`] writes for `value`.
 pub const fn int_len(value: u64) -> usize {
     match value {
         0..=0x3f => 1,
@@ -33,44 +33,44 @@ pub const fn int_len(value: u64) -> usize {
     }
 }
 
-/// Appends `bytes` with their length before them (D-1.3).
+/// Appends the length of `bytes`, then `bytes` (D-1.3).
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_int(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Reads fields from the front of a slice; every read says what was wrong, none panics.
+/// Reads fields from the front of a slice. Reads report what is wrong and never panic.
 #[derive(Debug, Clone)]
 pub struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> FieldReader<'a> {
-    /// A reader of all of `bytes`.
+    /// Creates a reader that begins at the front of `bytes`.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// Bytes not read yet.
+    /// The bytes that were not read yet.
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// The next byte.
+    /// Reads one byte.
     pub fn byte(&mut self) -> Result<u8, Error> {
         let (&byte, rest) = self.rest.split_first().ok_or(Error::Truncated)?;
         self.rest = rest;
         Ok(byte)
     }
 
-    /// The next `n` bytes.
+    /// Reads `n` bytes.
     pub fn take(&mut self, n: usize) -> Result<&'a [u8], Error> {
         let (taken, rest) = self.rest.split_at_checked(n).ok_or(Error::Truncated)?;
         self.rest = rest;
         Ok(taken)
     }
 
-    /// A variable-length integer (D-1.1), at most [`MAX_INT`] (D-1.2).
+    /// Reads a variable-length integer (D-1.1), at most [`MAX_INT`] (D-1.2).
     pub fn int(&mut self) -> Result<u64, Error> {
         let first = *self.rest.first().ok_or(Error::Truncated)?;
         let bytes = self.take(1 << (first >> 6))?;
@@ -80,28 +80,28 @@ impl<'a> FieldReader<'a> {
         if value > MAX_INT { Err(Error::Malformed) } else { Ok(value) }
     }
 
-    /// An integer that fits 32 bits.
+    /// Reads an integer below 2^32.
     pub fn int32(&mut self) -> Result<u32, Error> {
         u32::try_from(self.int()?).map_err(|_| Error::Malformed)
     }
 
-    /// Length-prefixed bytes (D-1.3).
+    /// Reads length-prefixed bytes (D-1.3).
     pub fn bytes(&mut self) -> Result<&'a [u8], Error> {
         let len = usize::try_from(self.int()?).map_err(|_| Error::Truncated)?;
         self.take(len)
     }
 
-    /// Length-prefixed UTF-8 text (D-1.3).
+    /// Reads length-prefixed UTF-8 text (D-1.3).
     pub fn text(&mut self) -> Result<String, Error> {
         text(self.bytes()?)
     }
 
-    /// Everything that is left, as UTF-8 text.
+    /// Reads everything that is left as UTF-8 text.
     pub fn rest_text(&mut self) -> Result<String, Error> {
         text(core::mem::take(&mut self.rest))
     }
 
-    /// Nothing may be left (D-1.4).
+    /// Checks that nothing is left (D-1.4).
     pub fn end(&self) -> Result<(), Error> {
         if self.rest.is_empty() { Ok(()) } else { Err(Error::Malformed) }
     }

@@ -23,8 +23,8 @@ const SESSIONS: u64 = 240;
 const ABOUT: &str = "Seeded sessions of a receiver. `log` is the number of text records and the \
     ending of the log, which the tests build by the same rule; `playout` is the buffer in \
     microseconds and the limit in tokens per second (0: none), `limits` are bytes and ranges, \
-    `take` is how many events are polled in a step (0, and in every 20th step: all). Receivers with `client` use the times \
-    of S-4.10. A step is `microseconds since the step before, action, arguments, digest`: t only \
+    `take` is how many events are polled in a step (0, and in every 20th step: all). Receivers \
+    with `client` use the times of S-4.10. A step is `microseconds since the step before, action, arguments, digest`: t only \
     time passes; d stream packet offset length, a DATA frame; x hex, any datagram; g stream, GONE; \
     h 0 or 1, the page is hidden; p buffer rate, another playout; m stream, the receiver migrates; \
     r stream, a new receiver goes on from what was shown; s, the reader stops. After each action \

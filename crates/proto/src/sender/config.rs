@@ -37,8 +37,8 @@ pub struct SenderConfig {
     /// 60 ms.
     pub retransmit_gap_max: Micros,
     /// A queueing delay above this counts as a standing queue, unless it drains between two
-    /// packets. Default 30 ms: jitter of that size is common, and a thin link (`plans/narrow-links.toml`)
-    /// builds up more within a few packets.
+    /// packets. Default 30 ms: jitter of that size is common, and a thin link builds up more within
+    /// a few packets (`plans/narrow-links.toml`).
     pub queue_tolerance: Micros,
     /// The path counts as down once an acknowledgement is overdue by this; new text then waits
     /// with the old. Default 500 ms. Larger values spend more packets on a dead path, smaller ones
