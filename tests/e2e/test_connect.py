@@ -204,10 +204,20 @@ def test_a_client_that_leaves_cancels_its_answer(start, connect):
     running = lambda: httpx.get(f"{server.url}/metrics").text
     assert "num_requests_running 1" in running()
     stream.close()
-    deadline = time.monotonic() + 5
-    while "num_requests_running 0" not in running():
-        assert time.monotonic() < deadline, "it is generated for nobody"
+    wait_until(lambda: "num_requests_running 0" in running(), "it is generated for nobody")
+
+
+def wait_until(condition, otherwise):
+    """Waits until `condition` holds; fails with `otherwise` if it does not within half a minute."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
         time.sleep(0.02)
+
+
+def is_stored(folder, stream_id):
+    """Whether a proxy's file in `folder` has the answer."""
+    return any(stream_id in file.read_text() for file in folder.glob("answers-*.json"))
 
 
 def read_events(response, until=None):
@@ -228,7 +238,7 @@ def read_events(response, until=None):
 
 
 @pytest.mark.parametrize("args", [(), ("--no-quic",)])
-def test_a_killed_and_restarted_proxy_resumes(start, connect, args):
+def test_a_killed_and_restarted_proxy_resumes(start, connect, tmp_path, args):
     server = start(*PACED)
     proxy = connect(server.url, *args)
     proxy.decided()
@@ -239,7 +249,7 @@ def test_a_killed_and_restarted_proxy_resumes(start, connect, args):
     with httpx.stream("POST", f"{proxy.url}/v1/chat/completions", json=body, timeout=30) as response:
         stream_id = response.headers["x-loquent-stream-id"]
         last, text, done = read_events(response, until=len(expected) // 3)
-        time.sleep(0.6)  # the proxy notes answers in its file at most so late
+        wait_until(lambda: is_stored(tmp_path / "state", stream_id), "the proxy has stored no answer")
         proxy.process.kill()
     assert not done and expected.startswith(text)
     again = connect(server.url, *args)

@@ -1,5 +1,8 @@
-//! A stand-in of a server: `spec/session.md` with the protocol's real sender, written from
-//! the spec and not from the client, and able to break the rules on purpose.
+//! A server for what the real one cannot show: it breaks the rules of `spec/session.md` on purpose,
+//! loses its connection at a given token, keeps back datagrams, and reports what it has seen.
+//!
+//! It is written from the specification and not from the client, with the protocol's real sender.
+//! The real server meets the client in `crates/server/tests/sessions/real_client.rs`.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! A real server with the simulated engine, and readers that lose what a seed says.
+//! A real server with the simulated engine, and readers that the real client cannot play: they drop
+//! frames by a seed, break the rules, and stop or migrate at a given byte.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 mod flood;
 mod harness;
 mod load;
+mod real_client;
 mod repeats;
 #[path = "../simulated/mod.rs"]
 mod simulated;
