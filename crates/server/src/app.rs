@@ -1,4 +1,5 @@
-//! What all requests share, from before the model is loaded until the last stream has ended.
+//! The state that all requests share, from before the model is loaded until the last stream
+//! has ended.
 
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
@@ -10,22 +11,23 @@ use crate::metrics::Metrics;
 use crate::resumable::{ResumableAnswers, ResumableLimits};
 use crate::service::Service;
 
-/// What clients are told to wait while the model loads, in seconds.
+/// `Retry-After` while the model loads, in seconds.
 const LOADING_RETRY_S: u64 = 2;
 
 /// Path of a browser's WebTransport session on the QUIC port.
 pub const WEB_TRANSPORT_PATH: &str = "/loquent/1";
 
-/// Settings of the HTTP side.
+/// Configuration of the HTTP side.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Keys that open the API.
+    /// Keys that clients must have; none opens the API to everybody.
     pub api_keys: ApiKeys,
     /// Origins whose pages may use the API; `*` is all.
     pub cors_origins: Vec<String>,
-    /// Largest request body.
+    /// Largest request body in bytes; larger ones get 413.
     pub max_request_bytes: usize,
-    /// Silence after which a stream gets a comment.
+    /// How long a stream may be silent before a comment is sent, so that proxies keep its
+    /// connection open.
     pub heartbeat: Duration,
 }
 
@@ -36,31 +38,31 @@ impl HttpConfig {
     }
 }
 
-/// What clients need to know to connect by QUIC (S-1.3).
+/// What clients need to connect over QUIC (S-1.3).
 #[derive(Debug, Clone, Copy)]
 pub struct QuicAddress {
-    /// UDP port.
+    /// UDP port on the host that served the page or the API.
     pub port: u16,
-    /// SHA-256 of a self-signed certificate in DER.
+    /// SHA-256 of a self-signed certificate in DER; `None` if authorities vouch for it.
     pub certificate_sha256: Option<[u8; 32]>,
 }
 
 /// The state behind all routes.
 pub struct App {
-    /// Settings.
+    /// Configuration of the HTTP side.
     pub config: HttpConfig,
-    /// The server's clock.
+    /// Gives the time of every event in this server.
     pub clock: Clock,
-    /// The server's metrics.
+    /// Counts what `/metrics` shows.
     pub metrics: Arc<Metrics>,
-    /// Answers that outlive their reader's connection.
+    /// Resumable answers, which outlive their reader's connection.
     pub resumable: Arc<ResumableAnswers>,
     quic_address: RwLock<Option<QuicAddress>>,
     service: OnceLock<Arc<Service>>,
 }
 
 impl App {
-    /// A server whose model is still loading.
+    /// The state of a server whose model is still loading: requests get 503.
     pub fn new(
         config: HttpConfig,
         limits: ResumableLimits,
@@ -82,12 +84,12 @@ impl App {
         *self.quic_address.write().expect("nothing panics under this lock") = Some(address);
     }
 
-    /// The model is loaded.
+    /// Opens the API: requests go to `service` from here on.
     pub fn open(&self, service: Arc<Service>) {
         assert!(self.service.set(service).is_ok(), "a server loads one model");
     }
 
-    /// The service.
+    /// The service that answers requests.
     ///
     /// # Errors
     /// 503 while the model loads.
@@ -96,10 +98,10 @@ impl App {
         self.service.get().ok_or_else(loading)
     }
 
-    /// Whether new requests are taken.
+    /// Whether new requests are accepted.
     ///
     /// # Errors
-    /// 503 while the model loads, the server drains, or the engine is away.
+    /// 503 while the model loads, the server drains, or its stages are not connected.
     pub fn ready(&self) -> Result<(), ApiError> {
         self.service()?.ready()
     }

@@ -1,10 +1,10 @@
-//! API keys.
+//! API keys: clients send one of them as `Authorization: Bearer KEY`.
 
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::error::ApiError;
 
-/// The keys that open the API; none means that it is open.
+/// The keys that clients may use; without any, the API is open.
 #[derive(Clone, Default)]
 pub struct ApiKeys(Vec<String>);
 
@@ -15,7 +15,7 @@ impl std::fmt::Debug for ApiKeys {
 }
 
 impl ApiKeys {
-    /// The given keys; blank ones are dropped.
+    /// Keys without the white space around them; blank ones are dropped.
     pub fn new(keys: impl IntoIterator<Item = String>) -> Self {
         Self(
             keys.into_iter()
@@ -25,13 +25,13 @@ impl ApiKeys {
         )
     }
 
-    /// Whether the API is open.
+    /// Whether the API is open to clients without a key.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Holds an `Authorization` header against the keys, in a time that does not depend on
-    /// how much of a key matches.
+    /// Compares an `Authorization` header with the keys, in a time that does not depend on how
+    /// much of a key matches.
     ///
     /// # Errors
     /// 401 when there are keys and the header has none of them.
@@ -40,14 +40,18 @@ impl ApiKeys {
             return Ok(());
         }
         let Some(given) = authorization.and_then(|value| value.strip_prefix(b"Bearer ")) else {
-            let message = "This server needs an API key: 'Authorization: Bearer KEY'.";
+            let message =
+                "This server requires an API key. Send it as 'Authorization: Bearer KEY'.";
             return Err(ApiError::unauthorized(message));
         };
+        // All keys are compared, so that the time does not show which one is close.
         let matches = |found: Choice, key: &String| found | key.as_bytes().ct_eq(given);
         if self.0.iter().fold(Choice::from(0), matches).into() {
             return Ok(());
         }
-        Err(ApiError::unauthorized("The API key is wrong."))
+        Err(ApiError::unauthorized(
+            "The API key is not valid. Check the key that your client sends.",
+        ))
     }
 }
 

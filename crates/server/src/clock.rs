@@ -1,4 +1,5 @@
-//! The one clock of the server: time since it started, handed to everything that decides.
+//! The server's only clock: the time since it started, passed to everything that decides by
+//! time.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +15,7 @@ impl Clock {
         Self { start: Instant::now() }
     }
 
-    /// Time since the start.
+    /// The time since the start.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
     }

@@ -39,42 +39,42 @@ const GATHER_LIMIT: Duration = Duration::from_millis(2);
 /// Pause between two looks for the end of a burst.
 const GATHER_PAUSE: Duration = Duration::from_micros(50);
 
-/// What delivery asks of the engine.
+/// Commands to the engine thread.
 #[derive(Debug)]
 pub enum EngineCommand {
     /// Generate a completion.
     Submit(Box<Work>),
-    /// Its client is gone: free everything.
+    /// The client disconnected: free everything.
     Cancel(Tag),
-    /// Its text is complete: stop, and keep the prefix.
+    /// The text is complete: stop generating, and keep the KV as a prefix.
     Finish(Tag),
-    /// Its reader is slow: keep the KV, compute nothing.
+    /// The reader is slow: keep the KV, compute nothing.
     Pause(Tag),
-    /// Its reader has caught up.
+    /// The reader has caught up: go on computing.
     Resume(Tag),
     /// From the runner's pipeline: a batch may be finished.
     Arrived,
 }
 
-/// The way to a running engine thread. It stops when the last command sender is dropped.
+/// A running engine thread. It stops when the last command sender is dropped.
 #[derive(Debug)]
 pub struct EngineHandle {
-    /// To the engine.
+    /// Sends commands to the thread.
     pub commands: mpsc::UnboundedSender<EngineCommand>,
-    /// From the engine.
+    /// The results of each step, in order.
     pub steps: mpsc::Receiver<Step>,
-    /// Joins the thread; it must be joined after the senders are gone.
+    /// Joins the thread. Drop all command senders first, or it never ends.
     pub thread: JoinHandle<()>,
 }
 
-/// What the engine thread sees of the server.
+/// What the engine thread shares with the server around it.
 #[derive(Debug, Clone)]
 pub struct EngineContext {
-    /// The server's clock.
+    /// Gives the time to the scheduler.
     pub clock: Clock,
-    /// Where it reports.
+    /// Counts steps, tokens and the load.
     pub metrics: Arc<Metrics>,
-    /// Requests on their way to it.
+    /// Prompts being tokenized, for which an idle engine waits.
     pub pending: PendingPrompts,
 }
 
@@ -92,7 +92,7 @@ pub fn start(
     let (outbox, steps) = mpsc::channel(STEPS_IN_FLIGHT);
     let scheduler = Scheduler::new(runner.capacity(), limits, end_tokens);
     if let Some(pipeline) = runner.pipeline() {
-        // Weak: the thread ends when those who send work are gone.
+        // A strong sender here would keep the queue open, and the thread would never end.
         let commands = commands.downgrade();
         pipeline.on_arrival(Box::new(move || {
             if let Some(commands) = commands.upgrade() {
@@ -121,7 +121,7 @@ struct InFlightBatch {
     started: Duration,
 }
 
-/// What one turn of the pipelined loop did.
+/// What one pass of the pipelined loop did.
 enum LoopOutcome {
     Idle,
     Submitted,
@@ -154,7 +154,7 @@ impl EngineLoop {
             let expired = self.scheduler.expire(now);
             self.scheduler.plan(now, self.runner.as_mut(), &mut batch);
             if batch.is_empty() && expired.is_empty() {
-                // Only a command can change that.
+                // Nothing can be computed until a command arrives.
                 if !self.wait() {
                     return;
                 }
@@ -191,7 +191,7 @@ impl EngineLoop {
         self.complete(started, batch, sampled, outcome)
     }
 
-    /// Tells the scheduler what a batch came to.
+    /// Gives the outcome of a batch to the scheduler.
     fn complete(
         &mut self,
         started: Duration,
@@ -221,7 +221,8 @@ impl EngineLoop {
                     return;
                 }
             }
-            // What has arrived first: its sequences may be in the next batch.
+            // Collect before submitting: the sequences of a finished batch can be in the next
+            // one at once.
             let outcome = match self.collect(&mut in_flight) {
                 Some(step) => LoopOutcome::Step(step),
                 None => self.submit(&mut in_flight),
@@ -287,7 +288,7 @@ impl EngineLoop {
         }
     }
 
-    /// Waits for a command; false when none can come any more.
+    /// Waits for a command; false when all senders are gone.
     fn wait(&mut self) -> bool {
         self.metrics.on_idle(&self.scheduler.load());
         let command = self.inbox.blocking_recv();
@@ -296,9 +297,10 @@ impl EngineLoop {
         open
     }
 
-    /// Sends a step to delivery; false when nobody is there any more.
+    /// Sends a step to the delivery task; false when that has ended.
     fn hand_over(&mut self, step: Step) -> bool {
         self.metrics.on_step(&step, &self.scheduler.load());
+        // Almost always there is room. Otherwise the engine waits, since steps must not be lost.
         match self.outbox.try_send(step) {
             Err(TrySendError::Full(step)) => self.outbox.blocking_send(step).is_ok(),
             sent => sent.is_ok(),
@@ -313,7 +315,7 @@ impl EngineLoop {
             EngineCommand::Finish(tag) => self.scheduler.finish(runner, tag),
             EngineCommand::Pause(tag) => self.scheduler.pause(tag, true),
             EngineCommand::Resume(tag) => self.scheduler.pause(tag, false),
-            // The loop looks by itself.
+            // It only wakes the loop, which asks the pipeline itself.
             EngineCommand::Arrived => {}
         }
     }

@@ -1,4 +1,4 @@
-//! What goes wrong with a request, and the only place that knows HTTP status codes.
+//! Errors of requests. Only this file knows HTTP status codes.
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
-/// What clients of an upstream server that is not there are told to wait, in seconds.
+/// `Retry-After` while the upstream server cannot be reached, in seconds.
 const UPSTREAM_RETRY_S: u64 = 5;
 
 /// A refused or failed request, in OpenAI's vocabulary.
@@ -18,11 +18,11 @@ pub struct ApiError {
     kind: ErrorKind,
     message: String,
     param: Option<String>,
-    /// An upstream server's own words, which are passed on unchanged.
+    /// An upstream server's own response, which is passed on unchanged.
     foreign: Option<Box<Foreign>>,
 }
 
-/// An upstream server's error as it came.
+/// An upstream server's error as it was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Foreign {
     status: StatusCode,
@@ -31,7 +31,7 @@ struct Foreign {
     body: Bytes,
 }
 
-/// Whose fault it was, and what the client may do about it.
+/// The kinds of errors: whose fault it is, and what the client can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ErrorKind {
     InvalidRequest,
@@ -99,17 +99,17 @@ impl ApiError {
         Self { kind, message: message.into(), param: None, foreign: None }
     }
 
-    /// 400: the request as a whole cannot be understood.
+    /// 400: the request as a whole cannot be parsed.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidRequest, message)
     }
 
-    /// 400: one parameter is wrong; `message` says what would be right.
+    /// 400: one parameter is wrong; `message` should say what is accepted.
     pub fn invalid_param(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::invalid(message) }
     }
 
-    /// 400: the prompt leaves no room in the context.
+    /// 400: the prompt leaves no room for a completion in the context.
     pub fn context_length(context: u32, prompt: usize, param: &str) -> Self {
         let message = format!(
             "This model's maximum context length is {context} tokens, but the prompt has {prompt}. \
@@ -118,78 +118,82 @@ impl ApiError {
         Self { param: Some(param.into()), ..Self::new(ErrorKind::ContextLengthExceeded, message) }
     }
 
-    /// 401: no API key, or a wrong one.
+    /// 401: the API key is missing or wrong.
     pub fn unauthorized(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unauthorized, message)
     }
 
-    /// 403: the browser's page comes from another origin, and the server was not told to allow it.
+    /// 403: the page in the browser comes from another origin, which the operator does not allow.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Forbidden, message)
     }
 
-    /// 404 under `--strict-model`.
+    /// 404 under `--strict-model`: the request names another model.
     pub fn model_not_found(asked: &str, served: &str) -> Self {
-        let message =
-            format!("The model '{asked}' is not served here; this server has '{served}'.");
+        let message = format!("This server does not serve the model '{asked}'. Use '{served}'.");
         Self { param: Some("model".into()), ..Self::new(ErrorKind::ModelNotFound, message) }
     }
 
-    /// 404: no such path.
+    /// 404: the server has no such path.
     pub fn not_found(method: &http::Method, path: &str) -> Self {
-        Self::new(ErrorKind::NotFound, format!("There is no {method} {path} here."))
+        Self::new(ErrorKind::NotFound, format!("{method} {path} does not exist on this server."))
     }
 
-    /// 404: no such kept answer, or not for this reader, or not from there (S-5.2).
+    /// 404: the resumable answer does not exist, the token is wrong, or the log does not hold
+    /// that offset (S-5.2). All are alike, so that ids cannot be probed.
     pub fn no_stream() -> Self {
-        let message = "There is no such stream: the id or token is wrong, it is too old, or it has no such offset.";
+        let message = "There is no such stream: the id or token is wrong, the answer has been \
+                       forgotten, or its log does not hold that offset. Send the request again.";
         Self::new(ErrorKind::NotFound, message)
     }
 
     /// 404: this server does not offer QUIC (S-1.3).
     pub fn no_delivery() -> Self {
-        Self::new(ErrorKind::NotFound, "This server offers no QUIC.")
+        Self::new(ErrorKind::NotFound, "This server does not serve QUIC. Use HTTP.")
     }
 
-    /// 405: the path exists, with another method.
+    /// 405: the path does not support the method.
     pub fn method_not_allowed(method: &http::Method, path: &str) -> Self {
-        Self::new(ErrorKind::MethodNotAllowed, format!("{path} does not answer to {method}."))
+        Self::new(ErrorKind::MethodNotAllowed, format!("{path} does not support {method}."))
     }
 
     /// 413: the body exceeds `limit_bytes`.
     pub fn too_large(limit_bytes: usize) -> Self {
-        Self::new(ErrorKind::TooLarge, format!("The request body exceeds {limit_bytes} bytes."))
+        Self::new(
+            ErrorKind::TooLarge,
+            format!("The request body is larger than {limit_bytes} bytes. Send a shorter one."),
+        )
     }
 
-    /// 429: the server has as much work as it was told to accept.
+    /// 429: the server has as much work as its configuration allows.
     pub fn overloaded(message: impl Into<String>, retry_after_s: u64) -> Self {
         Self::new(ErrorKind::Overloaded { retry_after_s }, message)
     }
 
-    /// 503: the model is loading, or the server is going down.
+    /// 503: the model is loading, the engine is not available, or the server is shutting down.
     pub fn unavailable(message: impl Into<String>, retry_after_s: u64) -> Self {
         Self::new(ErrorKind::Unavailable { retry_after_s }, message)
     }
 
-    /// 500: the engine failed.
+    /// 500: the engine failed, through no fault of the client.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }
 
-    /// 502: the upstream server cannot be reached, or did not answer as one should.
+    /// 502: the upstream server cannot be reached, or sent an invalid response.
     pub fn bad_gateway(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::BadGateway, message)
     }
 
-    /// 503: the upstream server is not there; its clients may come again.
+    /// 503: the upstream server is down; clients may retry.
     pub fn upstream_down(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable { retry_after_s: UPSTREAM_RETRY_S }, message)
     }
 
-    /// An upstream server's refusal, with its status and body.
+    /// An upstream server's error response, with its status and body.
     pub fn passed_on(head: &http::response::Parts, body: Bytes) -> Self {
         let message = message_in(&body)
-            .unwrap_or_else(|| format!("The upstream server answered {}.", head.status));
+            .unwrap_or_else(|| format!("The upstream server responded with {}.", head.status));
         let header = |name: header::HeaderName| head.headers.get(name).cloned();
         let foreign = Foreign {
             status: head.status,
@@ -200,7 +204,7 @@ impl ApiError {
         Self { foreign: Some(Box::new(foreign)), ..Self::bad_gateway(message) }
     }
 
-    /// An error that an upstream server told within a stream: its `error` object.
+    /// An error that an upstream server reports inside a stream, from its `error` object.
     pub fn of_upstream(error: &serde_json::Value) -> Self {
         let body = Bytes::from(json!({"error": error}).to_string());
         let message = message_in(&body).unwrap_or_else(|| error.to_string());
@@ -216,7 +220,7 @@ impl ApiError {
         Self { foreign: Some(Box::new(foreign)), ..Self::bad_gateway(message) }
     }
 
-    /// The JSON body.
+    /// The response body as JSON, in OpenAI's form.
     pub fn json(&self) -> serde_json::Value {
         let foreign = self.foreign.as_ref();
         if let Some(Ok(json)) = foreign.map(|foreign| serde_json::from_slice(&foreign.body)) {
@@ -231,28 +235,28 @@ impl ApiError {
         self.foreign.as_ref().map_or(self.kind.status(), |foreign| foreign.status).as_u16()
     }
 
-    /// OpenAI's code for programs, where it has one.
+    /// OpenAI's machine-readable error code, if it defines one.
     pub fn code(&self) -> Option<&'static str> {
         self.kind.names().1
     }
 
-    /// When to come again, in seconds, where waiting helps.
+    /// When to retry, in seconds; `None` if a retry would fail in the same way.
     pub fn retry_after_s(&self) -> Option<u64> {
         self.kind.retry_after_s()
     }
 }
 
-/// The status of a WebTransport session at a path that has none.
+/// The status for a WebTransport session at an unknown path.
 pub const NOT_FOUND: StatusCode = StatusCode::NOT_FOUND;
-/// The status of a WebTransport session for a page that may not have one.
+/// The status for a WebTransport session from a page that is not allowed.
 pub const FORBIDDEN: StatusCode = StatusCode::FORBIDDEN;
 
-/// 204: done, and nothing to say.
+/// 204: success without a body.
 pub fn no_content() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// What an error body says for people, in any of the shapes that servers use.
+/// The human-readable message in an error body, in any of the forms that servers use.
 fn message_in(body: &[u8]) -> Option<String> {
     let json: serde_json::Value = serde_json::from_slice(body).ok()?;
     let found = ["/error/message", "/error", "/message", "/detail"];

@@ -1,4 +1,4 @@
-//! The HTTP surface: routes, authentication, and answers as bodies.
+//! HTTP: routes, authentication, the origin check, and answers as response bodies.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::upstream::Upstream;
 
 type Shared = State<Arc<App>>;
 
-/// All routes.
+/// All routes of the server.
 pub fn router(app: Arc<App>) -> Router {
     let api = Router::new()
         .route("/v1/chat/completions", post(chat))
@@ -42,7 +42,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
     Router::new()
         .merge(api)
-        // The stream's token is the key.
+        // Without an API key: the answer's random token is the credential.
         .route("/v1/streams/{id}", get(routes::resume).delete(routes::forget))
         .route("/v1/delivery", get(routes::delivery))
         .route("/health", get(health))
@@ -81,7 +81,8 @@ async fn answer(
     let request = service.parse(endpoint, body, Caller::of(&head.headers))?;
     let streams = request.stream.is_some();
     if streams && request.resumable {
-        // Other answers are not kept, so that a repeated key, even a wrong one, means nothing.
+        // Only a resumable answer can be joined by its idempotency key; for others the header is
+        // ignored, even if it is malformed.
         let idempotent = idempotent?;
         let resumable = routes::ResumableRequest { request, arrived, key: caller, idempotent };
         return routes::stream(&app, resumable).await;
@@ -99,7 +100,8 @@ async fn answer(
     Ok(with_ignored(response, &ignored))
 }
 
-/// Routes of ours that an upstream server answers in our place, completions apart.
+/// Passes `/v1/models`, `/tokenize` and the like on if there is an upstream server. Completions
+/// are not passed on here, because streams are relayed.
 async fn ask_upstream(
     State(app): Shared,
     request: HttpRequest<Body>,
@@ -112,7 +114,7 @@ async fn ask_upstream(
     }
 }
 
-/// Paths that we don't know: an upstream server may.
+/// Paths unknown here are passed on, since the upstream server may know them.
 async fn elsewhere(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
     match app.service().ok().and_then(|service| service.upstream()) {
         Some(upstream) => {
@@ -156,7 +158,7 @@ async fn full(
         completions[flush.choice as usize].push(flush);
     }
     if !active.is_complete() {
-        return Err(ApiError::internal("The engine has stopped."));
+        return Err(ApiError::internal("The engine has stopped. Restart the server."));
     }
     let vocab = &*service.model().vocab;
     Ok(json_response(&full_response(active.head(), &completions, &active.usage(), vocab)))
@@ -181,13 +183,11 @@ async fn tokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Resp
     let special = fields.boolean("add_special_tokens")?.unwrap_or(true);
     let prompt = match (fields.string("prompt")?, fields.string("content")?) {
         (Some(text), _) | (None, Some(text)) => Prompt::Text(text),
-        (None, None) => {
-            let chat = Chat::parse(&mut fields).map_err(|_| {
-                let message = "Give 'prompt' (text) or 'messages' (a conversation).";
-                ApiError::invalid_param("prompt", message)
-            });
-            Prompt::Chat(Box::new(chat?))
+        (None, None) if !fields.map().contains_key("messages") => {
+            let message = "Set 'prompt' (text) or 'messages' (a conversation).";
+            return Err(ApiError::invalid_param("prompt", message));
         }
+        (None, None) => Prompt::Chat(Box::new(Chat::parse(&mut fields)?)),
     };
     let tokens = service.encode(prompt, special).await?;
     let max_len = service.model().context_tokens;
@@ -200,7 +200,9 @@ async fn detokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Re
     let ids = fields.array("tokens")?.ok_or_else(|| fields.error("tokens", "is required."))?;
     let size = service.model().vocab.size() as u64;
     let id = |value: &Value| value.as_u64().filter(|&id| id < size).map(|id| id as u32);
-    let wrong = |value| fields.error("tokens", format!("holds {value}, which is no token id."));
+    let wrong = |value| {
+        fields.error("tokens", format!("holds {value}, which is not a token id of this model."))
+    };
     let tokens = ids.iter().map(|value| id(value).ok_or_else(|| wrong(value)));
     let text = service.model().decode(&tokens.collect::<Result<Vec<_>, _>>()?);
     Ok(json_response(&json!({"prompt": text})))
@@ -228,7 +230,9 @@ async fn read_body(app: &App, request: HttpRequest<Body>) -> Result<bytes::Bytes
     match Limited::new(request.into_body(), limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Err(error) => Err(ApiError::invalid(format!("The request body did not arrive: {error}."))),
+        Err(error) => {
+            Err(ApiError::invalid(format!("The request body could not be received: {error}.")))
+        }
     }
 }
 
@@ -247,8 +251,8 @@ async fn authorize(
     Ok(next.run(request).await)
 }
 
-/// Keeps other web pages' scripts away: a browser names the page's origin, and only our own
-/// page and those that the operator allows may use the API.
+/// Rejects requests from scripts of other web pages. Browsers send a page's origin; only the
+/// server's own page and the origins that the operator lists may use the API.
 async fn guard_origin(
     State(app): Shared,
     request: HttpRequest<Body>,
@@ -262,7 +266,8 @@ async fn guard_origin(
     let own = host.is_some_and(|host| is_page_of_host(origin.as_bytes(), host.as_bytes()));
     let allowed = app.config.lists_origin(origin.as_bytes());
     if !own && !allowed {
-        let hint = "Pages of other origins may not use this server; see --cors-origin.";
+        let hint =
+            "Pages of this origin may not use the server. Allow the origin with --cors-origin.";
         return Err(ApiError::forbidden(hint));
     }
     let preflight = request.method() == Method::OPTIONS;

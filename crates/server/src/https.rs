@@ -1,4 +1,4 @@
-//! The certificate of HTTPS: shown to new connections, and exchanged while running.
+//! The certificate of HTTPS: presented to new connections and replaced while the server runs.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -7,14 +7,14 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::quic::{CertificateSource, Renewal};
 
-/// What HTTPS connections are accepted with.
+/// Accepts TLS connections with the source's latest certificate.
 pub struct Https {
     source: CertificateSource,
     acceptor: RwLock<TlsAcceptor>,
 }
 
 impl Https {
-    /// With the certificate that `source` has now.
+    /// HTTPS with the certificate that `source` has at present.
     ///
     /// # Errors
     /// Those of [`CertificateSource::load`].
@@ -23,13 +23,15 @@ impl Https {
         Ok(Self { source, acceptor })
     }
 
-    /// For one connection.
+    /// The acceptor for one new connection.
     pub fn acceptor(&self) -> TlsAcceptor {
-        // Every change of it is one assignment.
+        // The acceptor is replaced in one assignment, so that a panic elsewhere cannot leave
+        // half of it.
         self.acceptor.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Shows what the source has, looked at `every` so often, for as long as it is polled.
+    /// Checks the source `every` interval and presents its certificate if it changed. Never
+    /// resolves.
     pub async fn keep_current(&self, every: Duration) {
         let mut renewal = Renewal::new(self.source.clone(), every);
         loop {
@@ -38,10 +40,12 @@ impl Https {
                 Ok(fresh) => {
                     *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = fresh;
                     renewal.renewed();
-                    tracing::info!("HTTPS shows another certificate from now on");
+                    tracing::info!("HTTPS presents the renewed certificate");
                 }
-                // Half of it is there, perhaps: the next look will tell.
-                Err(error) => tracing::error!("HTTPS keeps its certificate: {error:#}"),
+                // Perhaps only one of the two files is written yet: the next check tries again.
+                Err(error) => tracing::error!(
+                    "HTTPS keeps its old certificate, as the new one cannot be used: {error:#}"
+                ),
             }
         }
     }

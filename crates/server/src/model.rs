@@ -1,4 +1,4 @@
-//! A loaded model as the server sees it.
+//! A loaded model as the server sees it: name, vocabulary, chat format and limits.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,10 +14,10 @@ use crate::api::request::Chat;
 use crate::clock::unix_time_s;
 use crate::upstream::UnknownVocab;
 
-/// How the model wants a conversation written.
+/// How a conversation becomes the model's prompt.
 #[derive(Debug)]
 pub struct ChatFormat {
-    /// The model's chat template, or a fallback.
+    /// The model's chat template, or ChatML if the file has none.
     pub template: ChatTemplate,
     /// Text of the begin-of-sequence token, empty where there is none.
     pub bos: String,
@@ -25,21 +25,21 @@ pub struct ChatFormat {
     pub eos: String,
 }
 
-/// Sampling where the request says nothing.
+/// Sampling parameters for requests that do not set them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingDefaults {
-    /// 0 is greedy.
+    /// Temperature; 0 is greedy.
     pub temperature: f32,
-    /// 0 keeps all.
+    /// Samples from the k most likely tokens; 0 from all.
     pub top_k: u32,
-    /// 1 keeps all.
+    /// Samples from the smallest set of tokens with this total probability; 1 from all.
     pub top_p: f32,
-    /// 0 keeps all.
+    /// Drops tokens less likely than this share of the most likely one; 0 drops none.
     pub min_p: f32,
 }
 
 impl Default for SamplingDefaults {
-    /// OpenAI's.
+    /// OpenAI's defaults: temperature 1, no cut.
     fn default() -> Self {
         Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 }
     }
@@ -48,34 +48,35 @@ impl Default for SamplingDefaults {
 /// Name, vocabulary and limits of the model that is served.
 #[derive(Clone)]
 pub struct ServedModel {
-    /// As `/v1/models` and every answer name it.
+    /// The name in `/v1/models` and in every answer.
     pub name: String,
-    /// Its vocabulary.
+    /// Tokens and their texts.
     pub vocab: Arc<dyn Vocab>,
-    /// Its chat format.
+    /// How conversations are written for it.
     pub chat: Arc<ChatFormat>,
-    /// Tokens that end a generation.
+    /// Tokens at which a generation ends.
     pub end_tokens: Vec<TokenId>,
-    /// Longest sequence in tokens.
+    /// Longest sequence in tokens, prompt and completion together.
     pub context_tokens: u32,
-    /// Sampling where the request says nothing.
+    /// Sampling parameters for requests that do not set them.
     pub defaults: SamplingDefaults,
-    /// Unix time in seconds of the model's loading.
+    /// When the model was loaded, in Unix seconds.
     pub created_s: u64,
-    /// Compiles grammars over the vocabulary; made when the first request needs it.
+    /// Compiles grammars over the vocabulary.
     pub grammars: GrammarSource,
 }
 
-/// Grammars of a model, from the first request that asks for one on.
+/// Compiles grammars for one vocabulary. The compiler is made by the first request that needs
+/// one, because it takes long for a large vocabulary and many servers never need it.
 #[derive(Clone, Default)]
 pub struct GrammarSource(Arc<OnceLock<Result<Compiler, GrammarError>>>);
 
 impl GrammarSource {
-    /// The grammar of `shape` over `vocab`, always the same one. Takes milliseconds, the
-    /// first time more.
+    /// The grammar of `shape` over `vocab`, which must be the same at every call. Takes
+    /// milliseconds, and longer the first time.
     ///
     /// # Errors
-    /// [`GrammarError`].
+    /// When the schema is not supported or too large, or the vocabulary cannot be used.
     pub fn compile(
         &self,
         vocab: &dyn Vocab,
@@ -89,10 +90,10 @@ impl GrammarSource {
 }
 
 impl ServedModel {
-    /// A stand-in for the model of another server, of which only `name` is known.
+    /// Stands for the model of an upstream server, of which only `name` is known.
     ///
     /// # Errors
-    /// Never, as its template is constant.
+    /// None in practice: the template is a constant.
     pub fn of_upstream(name: String) -> Result<Self, TemplateError> {
         let template = ChatTemplate::new(template::CHATML)?;
         Ok(Self {
@@ -107,10 +108,10 @@ impl ServedModel {
         })
     }
 
-    /// A conversation as the model reads it.
+    /// The prompt of a conversation, as tokens.
     ///
     /// # Errors
-    /// What is wrong with the messages, or with the template.
+    /// When the template refuses the messages, or cannot be rendered.
     pub fn encode_chat(&self, chat: &Chat) -> Result<ChatPrompt, TemplateError> {
         let conversation = Conversation {
             messages: &chat.messages,
@@ -125,7 +126,7 @@ impl ServedModel {
         template::encode_chat(&self.chat.template, &*self.vocab, &conversation)
     }
 
-    /// How the model writes calls of tools.
+    /// The format in which the model writes tool calls, as its chat template shows.
     pub fn call_syntax(&self) -> CallSyntax {
         match self.chat.template.abilities().bare_calls {
             true => CallSyntax::Bare,
@@ -133,7 +134,8 @@ impl ServedModel {
         }
     }
 
-    /// What an answer to a prompt that ends inside `<think>`, or not, begins with.
+    /// Whether an answer begins with reasoning. `prompt_thinks`: the prompt ends inside
+    /// `<think>`.
     pub fn thinking(&self, prompt_thinks: bool) -> Thinking {
         match (prompt_thinks, self.chat.template.abilities().thinks) {
             (true, _) => Thinking::Open,
@@ -142,7 +144,7 @@ impl ServedModel {
         }
     }
 
-    /// The text of `tokens`; control tokens have none.
+    /// The text of `tokens`; control tokens have no text.
     pub fn decode(&self, tokens: &[TokenId]) -> String {
         let (mut detok, mut text) = (Detokenizer::default(), String::new());
         for &token in tokens {
@@ -152,7 +154,7 @@ impl ServedModel {
         text
     }
 
-    /// The model in `/v1/models`.
+    /// The model's entry in `/v1/models`.
     pub fn card(&self) -> Value {
         json!({
             "id": self.name, "object": "model", "created": self.created_s, "owned_by": "loquent",

@@ -1,10 +1,10 @@
 //! OpenTelemetry: a span for each request, with its queue, prefill and decode as children, and
 //! one for each stage of a split model below the decode.
 //!
-//! Spans are made when a request is over, from times that were noted for the metrics
-//! anyway: nothing is done per token, and nothing where no collector is set. A thread of
-//! the SDK sends them in batches. A collector that cannot be reached is reported once, and
-//! its spans are dropped; what waits for it is bounded.
+//! Spans are made when a request has ended, from times that are recorded for the metrics
+//! anyway: they cost nothing per token, and nothing at all without a collector. A thread of the
+//! SDK sends them in batches from a bounded queue. If the collector cannot be reached, that is
+//! logged once and the spans are dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,24 +34,24 @@ use crate::flush::CompletionTimings;
 use crate::trace_context::TraceParent;
 use crate::usage::Usage;
 
-/// Where the collector takes traces, below its base URL.
+/// Path of the collector's traces endpoint under its base URL.
 const TRACES_PATH: &str = "/v1/traces";
-/// How long one hand-over to the collector may take.
+/// How long the export of one batch of spans may take.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest answer of a collector.
+/// Largest response body that is read from a collector.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
-/// A request that is over, as its spans tell it.
+/// A request that has ended, as its spans show it.
 pub struct Finished<'a> {
-    /// Where it came from in the caller's trace.
+    /// The caller's span, which becomes the parent.
     pub parent: Option<&'a TraceParent>,
-    /// Endpoint, id and model.
+    /// The answer's endpoint, id and model.
     pub head: &'a AnswerHead,
-    /// Why its completions ended; `abort` for those whose client left.
+    /// Finish reasons of its completions; `abort` for those whose client disconnected.
     pub reasons: &'a [&'static str],
-    /// Tokens.
+    /// Token counts of the answer.
     pub usage: Usage,
-    /// When it arrived.
+    /// When the request arrived, on the server's clock.
     pub arrived: Duration,
     /// When its prompts were tokenized.
     pub tokenized: Duration,
@@ -59,23 +59,23 @@ pub struct Finished<'a> {
     pub record: &'a CompletionTimings,
 }
 
-/// Makes spans.
+/// Makes spans of ended requests and exports them.
 pub struct Telemetry {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
     clock: Clock,
-    /// The wall's time at the clock's start.
+    /// The time of day at which the server's clock started.
     epoch: SystemTime,
-    /// Stages elsewhere, asked what they did meanwhile.
+    /// Stages on other machines, asked how long their batches took.
     stages: Option<Arc<dyn RemoteStages>>,
 }
 
 impl Telemetry {
-    /// Spans to the collector at `endpoint`, a base URL. Must be called inside a runtime,
-    /// which will carry the connections.
+    /// Exports spans to the collector at `endpoint`, a base URL. Must be called inside a
+    /// runtime, on which the connections to the collector run.
     ///
     /// # Errors
-    /// When the URL is of no use, or the operating system refuses the thread.
+    /// When the URL is invalid, or the operating system refuses the thread.
     pub fn start(
         endpoint: &str,
         clock: Clock,
@@ -107,13 +107,13 @@ impl Telemetry {
         Ok(Arc::new(Self { provider, tracer, clock, epoch, stages }))
     }
 
-    /// Hands over what is left. Blocks for as long as an export may take.
+    /// Exports the spans that are left. Blocks for at most the export timeout.
     pub fn stop(&self) {
-        // A collector that does not answer has been reported.
+        // That a collector does not respond has been logged already.
         let _ = self.provider.shutdown_with_timeout(EXPORT_TIMEOUT);
     }
 
-    /// Notes a request that is over.
+    /// Makes the spans of a request that has ended.
     pub fn on_request(&self, request: &Finished<'_>) {
         let caller = match request.parent {
             Some(parent) => {
@@ -156,8 +156,8 @@ impl Telemetry {
         }
     }
 
-    /// A span for each stage, over the time in which the request was decoded: what its batches,
-    /// and those of others meanwhile, met there.
+    /// A span for each stage while the request was decoding. Its attributes cover all batches
+    /// of that time, those of other requests too, since batches are shared.
     fn stages(&self, parent: &Context, from: Duration, to: Duration) {
         let now = self.clock.now();
         let ago = |time: Duration| now.saturating_sub(time);
@@ -193,7 +193,8 @@ fn operation(head: &AnswerHead) -> &'static str {
     }
 }
 
-/// Names of OpenTelemetry's conventions for generative models where they have one.
+/// Attributes under the names of OpenTelemetry's conventions for generative AI, where those
+/// define one.
 fn attributes(request: &Finished<'_>) -> Vec<KeyValue> {
     let Finished { head, record, usage, .. } = request;
     let reasons = request.reasons.iter().map(|&reason| StringValue::from(reason)).collect();
@@ -214,12 +215,13 @@ fn attributes(request: &Finished<'_>) -> Vec<KeyValue> {
     all
 }
 
-/// The way to the collector: our own HTTP client, run by the server's runtime.
+/// Sends the SDK's requests to the collector with this project's HTTP client, on the server's
+/// runtime.
 #[derive(Debug)]
 struct Collector {
     client: HttpClient,
     runtime: Handle,
-    /// A failure was reported, and no success came since.
+    /// Whether the last export failed, and that has been logged.
     silent: AtomicBool,
 }
 
@@ -230,7 +232,8 @@ impl opentelemetry_http::HttpClient for Collector {
         request: http::Request<Bytes>,
     ) -> Result<http::Response<Bytes>, SendError> {
         let client = self.client.clone();
-        // The SDK's thread has no runtime of its own, nor its clock.
+        // The SDK calls this on a plain thread: without a runtime neither sockets nor timeouts
+        // work there.
         let sending =
             async move { tokio::time::timeout(EXPORT_TIMEOUT, send(client, request)).await };
         let sent = self.runtime.spawn(sending).await;
@@ -247,11 +250,14 @@ impl opentelemetry_http::HttpClient for Collector {
 }
 
 impl Collector {
-    /// Says the first of several failures in a row.
+    /// Logs the first of several failures in a row.
     fn report(&self, failure: Option<&String>) {
         let was_silent = self.silent.swap(failure.is_some(), Ordering::Relaxed);
         if let Some(error) = failure.filter(|_| !was_silent) {
-            tracing::warn!(error, "traces cannot be sent; this is said once");
+            tracing::warn!(
+                error,
+                "traces cannot be exported; further failures are not logged until one succeeds"
+            );
         }
     }
 }
@@ -260,7 +266,7 @@ async fn send(
     client: HttpClient,
     mut request: http::Request<Bytes>,
 ) -> Result<http::Response<Bytes>, SendError> {
-    // The client knows the collector; only the path is asked of it.
+    // The client has the collector's host already; it takes only a path.
     *request.uri_mut() = http::Uri::from_static(TRACES_PATH);
     let (head, body) = client.send(request).await?.into_parts();
     let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await?;

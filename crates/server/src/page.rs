@@ -1,4 +1,4 @@
-//! The chat page, embedded into the binary.
+//! The chat page, embedded in the binary.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use http::{HeaderValue, header};
 
 use crate::app::App;
 
-/// Names, types and contents of the page's files. `loquent-*.js` is web/client, built: see
+/// Names, types and contents of the page's files. `loquent-*.js` is the built web/client: see
 /// ARCHITECTURE.md.
 const FILES: [(&str, &str, &str); 7] = [
     ("/", "text/html; charset=utf-8", include_str!("../../../web/page/index.html")),
@@ -24,7 +24,7 @@ const FILES: [(&str, &str, &str); 7] = [
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// The page's routes.
+/// Routes that serve the page's files.
 pub fn routes() -> Router<Arc<App>> {
     FILES.into_iter().fold(Router::new(), |router, (path, content_type, body)| {
         let file = async move |State(app): State<Arc<App>>| asset(&app, content_type, body);
@@ -42,9 +42,9 @@ fn asset(app: &App, content_type: &'static str, body: &'static str) -> Response 
     (headers, body).into_response()
 }
 
-/// What the page may load: only itself. It may connect to the HTTP port, and to our QUIC
-/// port by whichever name of this machine gets there (`localhost` may be ::1, where browsers
-/// would not try 127.0.0.1).
+/// The page's content security policy: it may load only its own files. It may connect to the
+/// HTTP port, and to the QUIC port under any name of this machine, because `localhost` may mean
+/// ::1, from which browsers do not fall back to 127.0.0.1.
 fn policy(app: &App) -> HeaderValue {
     let quic =
         app.quic_address().map(|quic| format!(" https://*:{}", quic.port)).unwrap_or_default();

@@ -35,25 +35,25 @@ use crate::output::{NewCompletion, OutputHandle};
 use crate::trace_context::TraceParent;
 use crate::upstream::{self, Upstream, UpstreamAnswer};
 
-/// What a client that comes while the server goes down is told to wait, in seconds.
+/// `Retry-After` while the server shuts down, in seconds.
 const DRAIN_RETRY_S: u64 = 5;
-/// What a client is told to wait while the engine's other machines are away, in seconds.
+/// `Retry-After` while stages of a split model are not connected, in seconds.
 const OUTAGE_RETRY_S: u64 = 2;
 
 /// How requests are served.
 #[derive(Debug, Clone)]
 pub struct ServingConfig {
-    /// Tokens per flush where the request says nothing.
+    /// Stream interval of requests that do not set one.
     pub interval: StreamInterval,
-    /// Hold content no longer than this.
+    /// How long tokens may wait to be merged with later ones; `None` sets no limit.
     pub max_delay: Option<Duration>,
-    /// A request for another model is an error rather than served by this one.
+    /// Whether a request for another model is an error. Otherwise this model answers it.
     pub strict_model: bool,
-    /// Tell reasoning (`<think>…</think>`) apart from the answer.
+    /// Whether `<think>…</think>` is returned as `reasoning_content` instead of text.
     pub split_reasoning: bool,
 }
 
-/// A request's prompts, and what its answers must or may look like.
+/// A request with its prompts as tokens and its grammar compiled.
 struct Prepared {
     request: Request,
     prompts: Vec<Vec<TokenId>>,
@@ -79,13 +79,13 @@ pub enum Backend {
 pub struct ServiceContext {
     /// Bounds the requests.
     pub gate: AdmissionGate,
-    /// Prompts tokenized at once.
+    /// How many prompts may be tokenized at once.
     pub tokenize_workers: usize,
     /// How requests are served.
     pub config: ServingConfig,
-    /// The server's clock.
+    /// Gives the time of every event in this server.
     pub clock: Clock,
-    /// The server's metrics.
+    /// Counts what `/metrics` shows.
     pub metrics: Arc<Metrics>,
     /// Sends the spans of requests to a collector.
     pub telemetry: Option<Arc<Telemetry>>,
@@ -166,12 +166,12 @@ impl Service {
         &self.model
     }
 
-    /// The server's clock.
+    /// The clock on which `arrived` is given.
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// The server's metrics.
+    /// The metrics that its requests are counted in.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
@@ -435,7 +435,8 @@ impl Service {
         }
         let tools = request.tools();
         let forced = tools.filter(|tools| tools.is_forced());
-        // Free to call or to say: where what is said has a schema, both are in the grammar.
+        // If the model may call a tool or answer, and the answer has a schema, the grammar has
+        // to allow both.
         let callable = tools.filter(|_| request.json_schema.is_some() || forced.is_some());
         let shape = AnswerShape {
             json: request.json_schema.clone().filter(|_| forced.is_none()),
@@ -539,7 +540,7 @@ impl Service {
         Ok(completions)
     }
 
-    /// What is told apart in an answer's text.
+    /// How an answer's text is divided into reasoning, tool calls and content.
     fn split_config(&self, prepared: &Prepared) -> SplitConfig {
         let calls = prepared.request.tools().map(|tools| CallConfig {
             syntax: self.model.call_syntax(),
@@ -551,7 +552,8 @@ impl Service {
         SplitConfig { thinking, calls }
     }
 
-    /// The request's sampling with the model's defaults; every completion has its own seed.
+    /// The request's sampling parameters, completed by the model's defaults. Each completion has
+    /// its own seed, or all `n` would be the same text.
     fn sampling(&self, params: &SamplingParams, index: u64) -> Sampling {
         let defaults = &self.model.defaults;
         let seed = params.seed.unwrap_or_else(rand::random);
@@ -595,5 +597,5 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let joined = tokio::task::spawn_blocking(work).await;
-    joined.unwrap_or_else(|error| Err(ApiError::internal(format!("tokenizing failed: {error}"))))
+    joined.unwrap_or_else(|error| Err(ApiError::internal(format!("Tokenizing failed: {error}."))))
 }

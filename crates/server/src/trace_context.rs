@@ -7,7 +7,7 @@ use std::collections::HashMap;
 pub struct TraceParent(pub(crate) HashMap<String, String>);
 
 impl TraceParent {
-    /// Takes the two headers; `None` without a `traceparent`.
+    /// Reads the two headers; `None` without a `traceparent`.
     pub fn from_headers(headers: &http::HeaderMap) -> Option<Self> {
         let text = |name: &str| headers.get(name)?.to_str().ok().map(str::to_owned);
         let names = ["traceparent", "tracestate"];

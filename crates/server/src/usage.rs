@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 /// Token counts of an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Prompt tokens, each prompt counted once.
+    /// Prompt tokens; each prompt counts once, whatever `n` is.
     pub prompt_tokens: u64,
-    /// Of those, from the prefix cache.
+    /// Prompt tokens taken from the prefix cache.
     pub cached_tokens: u64,
-    /// Tokens generated for all completions.
+    /// Tokens generated, all completions together.
     pub completion_tokens: u64,
-    /// Of those, reasoning, as far as it has ended.
+    /// Reasoning tokens of the completions that have ended.
     pub reasoning_tokens: u64,
 }
 
 impl Usage {
-    /// As JSON.
+    /// The counts as OpenAI's `usage` object.
     pub fn json(&self) -> Value {
         let mut usage = json!({
             "prompt_tokens": self.prompt_tokens,

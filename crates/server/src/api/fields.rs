@@ -1,7 +1,7 @@
 //! Typed access to the fields of a JSON request, with errors that name the field.
 //!
-//! Every field that is read is noted; what is left over at the end is reported as
-//! without effect, so that a misspelt parameter does not vanish silently.
+//! Fields are taken out of the object as they are read. Those left at the end are reported as
+//! having no effect, so that a misspelt parameter does not go unnoticed.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -43,7 +43,7 @@ impl Fields {
         format!("{}{field}", self.path)
     }
 
-    /// An error about `field`.
+    /// 400 with a message about `field`, which begins with its full name.
     pub fn error(&self, field: &str, message: impl AsRef<str>) -> ApiError {
         let name = self.name(field);
         let message = format!("'{name}' {}", message.as_ref());
@@ -54,12 +54,12 @@ impl Fields {
         self.error(field, format!("must be {wanted}, not {}.", kind_of(found)))
     }
 
-    /// Takes `field`; absent and `null` are the same.
+    /// Takes `field`; `null` counts as absent.
     pub fn take(&mut self, field: &str) -> Option<Value> {
         self.map.remove(field).filter(|value| !value.is_null())
     }
 
-    /// A boolean.
+    /// Takes a boolean.
     pub fn boolean(&mut self, field: &str) -> Result<Option<bool>, ApiError> {
         match self.take(field) {
             None => Ok(None),
@@ -68,7 +68,7 @@ impl Fields {
         }
     }
 
-    /// A number inside `range`.
+    /// Takes a number within `range`.
     pub fn number(
         &mut self,
         field: &str,
@@ -77,7 +77,7 @@ impl Fields {
         self.ranged(field, "a number", range, Value::as_f64)
     }
 
-    /// A whole number inside `range`.
+    /// Takes an integer within `range`.
     pub fn integer(
         &mut self,
         field: &str,
@@ -104,7 +104,7 @@ impl Fields {
         Err(self.error(field, format!("{bounds}, not {number}.")))
     }
 
-    /// A string.
+    /// Takes a string.
     pub fn string(&mut self, field: &str) -> Result<Option<String>, ApiError> {
         match self.take(field) {
             None => Ok(None),
@@ -113,7 +113,7 @@ impl Fields {
         }
     }
 
-    /// An array.
+    /// Takes an array.
     pub fn array(&mut self, field: &str) -> Result<Option<Vec<Value>>, ApiError> {
         match self.take(field) {
             None => Ok(None),
@@ -122,7 +122,7 @@ impl Fields {
         }
     }
 
-    /// A nested object, its errors named `field.inner`.
+    /// Takes a nested object, whose errors name `field.inner`.
     pub fn object(&mut self, field: &str) -> Result<Option<Self>, ApiError> {
         match self.take(field) {
             None => Ok(None),
@@ -130,7 +130,7 @@ impl Fields {
         }
     }
 
-    /// The object `value`, found at `field`.
+    /// Reads the object `value`, whose errors name `field.inner`.
     pub fn nested(&self, field: &str, value: Value) -> Result<Self, ApiError> {
         match value {
             Value::Object(map) => Ok(Self { map, path: format!("{}.", self.name(field)) }),
@@ -138,17 +138,17 @@ impl Fields {
         }
     }
 
-    /// The fields that nobody took.
+    /// The fields that were not taken.
     pub fn into_map(self) -> Map<String, Value> {
         self.map
     }
 
-    /// The fields not taken yet.
+    /// The fields that have not been taken yet.
     pub fn map(&self) -> &Map<String, Value> {
         &self.map
     }
 
-    /// The names of the fields that nobody took.
+    /// The full names of the fields that were not taken.
     pub fn rest(self) -> Vec<String> {
         let Self { map, path } = self;
         map.into_iter()
@@ -158,7 +158,7 @@ impl Fields {
     }
 }
 
-/// What a JSON value is, in words.
+/// The type of a JSON value in words, for error messages.
 pub fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,4 +1,4 @@
-//! The messages of a chat request.
+//! Parses the messages of a chat request.
 
 use loquent_engine::template::ChatMessage;
 use serde_json::Value;
@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::fields::{Fields, kind_of};
 use crate::error::ApiError;
 
-/// Most messages in one request.
+/// Most messages in one request. Chosen by hand: far above any conversation, and bounded,
+/// because templates take time per message.
 const MAX_MESSAGES: usize = 4096;
 
 /// Takes `messages` from a chat request.
@@ -46,7 +47,8 @@ fn parse_message(fields: &mut Fields) -> Result<ChatMessage, ApiError> {
     })
 }
 
-/// The calls of an assistant's message, as given, but with what templates rely on.
+/// The tool calls of an assistant's message: unchanged, but for the members that templates
+/// require.
 fn parse_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     let calls = fields.array("tool_calls")?.unwrap_or_default();
     for (index, call) in calls.iter().enumerate() {
@@ -64,7 +66,7 @@ fn parse_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     Ok(calls)
 }
 
-/// The role as chat templates know it.
+/// The role under the name that chat templates use.
 fn parse_role(fields: &mut Fields) -> Result<&'static str, ApiError> {
     match fields.string("role")?.as_deref() {
         Some("system" | "developer") => Ok("system"),
@@ -97,7 +99,7 @@ fn parse_content(fields: &Fields, content: Value) -> Result<String, ApiError> {
                 text.push_str(&piece.ok_or_else(|| part.error("text", "is required."))?);
             }
             Some(other) => {
-                let wrong = format!("'{other}' is not supported: this model reads text only.");
+                let wrong = format!("'{other}' is not supported: this server accepts text only.");
                 return Err(part.error("type", wrong));
             }
             None => return Err(part.error("type", "is required.")),

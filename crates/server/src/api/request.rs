@@ -1,4 +1,4 @@
-//! `/v1/chat/completions` and `/v1/completions`: from JSON to a request that cannot be wrong.
+//! Requests to `/v1/chat/completions` and `/v1/completions`, parsed once and valid from then on.
 
 use http::HeaderValue;
 use loquent_engine::template::ChatMessage;
@@ -12,17 +12,17 @@ use super::tools::{ToolUse, parse_format, parse_tools};
 use crate::error::ApiError;
 use crate::trace_context::TraceParent;
 
-/// Most completions of one request, over all its prompts.
+/// Most completions of one request, all its prompts together.
 const MAX_CHOICES: usize = 64;
-/// Most stop strings, and bytes of each.
+/// Most stop strings, and most bytes of each.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
-/// Most alternatives in log-probabilities.
+/// Most alternatives per token in log-probabilities, as OpenAI has it.
 const MAX_TOP_LOGPROBS: i64 = 20;
-/// `max_tokens` of `/v1/completions` where the request names none, as OpenAI has it.
+/// Default `max_tokens` of `/v1/completions`, as OpenAI has it.
 const DEFAULT_COMPLETION_TOKENS: u32 = 16;
 
-/// Parameters that annotate or hint: accepted, without effect on the answer.
+/// Parameters that annotate a request or hint at its use: accepted, without effect.
 const ANNOTATIONS: &[&str] = &[
     "metadata",
     "user",
@@ -35,7 +35,7 @@ const ANNOTATIONS: &[&str] = &[
     "reasoning_effort",
 ];
 
-/// Parameters whose absence would change the answer.
+/// Parameters that cannot be ignored, because the answer would not be what was requested.
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("audio", "audio output is not supported"),
     ("web_search_options", "web search is not supported"),
@@ -46,7 +46,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("suffix", "text after the completion is not supported"),
 ];
 
-/// Which of the two endpoints a request came to.
+/// The endpoint that a request was sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// `/v1/chat/completions`.
@@ -58,13 +58,13 @@ pub enum Endpoint {
 /// A streamed request on its way to the upstream server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forward {
-    /// The body to send.
+    /// The request's body without this server's own parameters.
     pub body: Map<String, Value>,
-    /// The client's own key.
+    /// The client's `Authorization` header.
     pub authorization: Option<HeaderValue>,
 }
 
-/// A conversation and what its template is given beside it.
+/// A conversation and the other variables of its chat template.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Chat {
     /// The messages, oldest first.
@@ -95,90 +95,90 @@ impl Chat {
     }
 }
 
-/// What the model is to continue.
+/// What the model continues.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
-    /// A conversation, to be put through the model's chat template.
+    /// A conversation, which the model's chat template turns into text.
     Chat(Box<Chat>),
     /// Plain text.
     Text(String),
-    /// Token ids, not yet held against the vocabulary.
+    /// Token ids, not checked against the vocabulary yet.
     Tokens(Vec<TokenId>),
 }
 
-/// How tokens are chosen; what is `None` is the model's default.
+/// Sampling parameters; `None` is the model's default.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SamplingParams {
-    /// `0..=2`.
+    /// Within `0..=2`; 0 is greedy.
     pub temperature: Option<f32>,
-    /// `0..=1`.
+    /// Within `0..=1`; 1 keeps all tokens.
     pub top_p: Option<f32>,
-    /// 0 keeps all.
+    /// 0 keeps all tokens.
     pub top_k: Option<u32>,
-    /// `0..=1`.
+    /// Within `0..=1`; 0 keeps all tokens.
     pub min_p: Option<f32>,
-    /// `-2..=2`.
+    /// Within `-2..=2`; above 0 discourages tokens that occurred.
     pub presence_penalty: f32,
-    /// `-2..=2`.
+    /// Within `-2..=2`; above 0 discourages tokens for each occurrence.
     pub frequency_penalty: f32,
-    /// Above 0, 1 is off.
+    /// Above 0; 1 is off.
     pub repetition_penalty: Option<f32>,
-    /// `None` draws one.
+    /// Seed of the random numbers; `None` draws one.
     pub seed: Option<u64>,
-    /// `-100..=100` each.
+    /// Tokens with what is added to their logits, each within `-100..=100`.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// `Some(k)`: the chosen token's and the k best.
+    /// `Some(k)`: log-probabilities of the sampled token and of the k most likely ones.
     pub logprobs: Option<u8>,
-    /// Go on past the model's end tokens.
+    /// Forbids the model's end tokens, so that only `max_tokens` ends the text.
     pub ignore_eos: bool,
 }
 
-/// What a streaming request asks of its stream.
+/// Options of a streaming request (`stream_options`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamParams {
-    /// A last chunk with usage.
+    /// Adds a last chunk with token counts.
     pub include_usage: bool,
-    /// Usage in every chunk.
+    /// Adds the token counts so far to every chunk.
     pub continuous_usage: bool,
-    /// Server-side times in the usage chunk (`loquent_timings`).
+    /// Adds the server's timings to the usage chunk (`loquent_timings`).
     pub include_timings: bool,
 }
 
 /// A valid request for completions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Where it came.
+    /// The endpoint it was sent to.
     pub endpoint: Endpoint,
-    /// The model asked for.
+    /// The requested model.
     pub model: Option<String>,
-    /// One for chat; one or more for text.
+    /// One prompt for chat, one or more for text.
     pub prompts: Vec<Prompt>,
     /// Completions per prompt.
     pub n: u32,
-    /// Most tokens to generate; `None` is what the context leaves.
+    /// Most tokens to generate; `None` is as many as the context holds.
     pub max_tokens: Option<u32>,
-    /// Ends the text, itself left out.
+    /// Stop strings: the text ends before the first one that occurs.
     pub stop: Vec<String>,
-    /// How to sample.
+    /// How tokens are sampled.
     pub sampling: SamplingParams,
-    /// JSON schema that the answer must fit.
+    /// JSON schema that the answer must match.
     pub json_schema: Option<Value>,
-    /// Set when the answer is to be streamed.
+    /// Options of the stream; `None` for an answer in one body.
     pub stream: Option<StreamParams>,
-    /// The answer outlives its reader's connection for a while (S-5.1).
+    /// Whether the answer can be resumed after its connection was lost (S-5.1).
     pub resumable: bool,
-    /// Tokens per flush; `None` is the server's.
+    /// Stream interval; `None` is the server's default.
     pub interval: Option<StreamInterval>,
-    /// Lower goes first.
+    /// Scheduling priority; lower values go first.
     pub priority: i32,
-    /// The prompt is returned before its completion (`/v1/completions`).
+    /// Whether the prompt is returned before its completion (`/v1/completions`).
     pub echo: bool,
     /// Names of parameters that have no effect.
     pub ignored: Vec<String>,
-    /// What an upstream server is sent, where one answers; most of the above is then its
-    /// business.
+    /// The request as an upstream server gets it. With one, it also interprets most of the
+    /// fields above, which are then empty here.
     pub forward: Option<Forward>,
-    /// The caller's place in a trace, which headers tell, not the body.
+    /// The caller's place in a trace, from the request's headers.
     pub trace_parent: Option<TraceParent>,
 }
 
@@ -229,13 +229,13 @@ impl Request {
         };
         if request.sampling.ignore_eos && request.is_constrained() {
             let message = "'ignore_eos' contradicts 'response_format' and required tools: \
-                           what they ask for has an end.";
+                           these answers end by themselves. Remove one of the two.";
             return Err(ApiError::invalid_param("ignore_eos", message));
         }
         Ok(request)
     }
 
-    /// A request that asks for nothing yet.
+    /// A request without prompts, with all parameters at their defaults.
     pub fn empty(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
@@ -257,7 +257,7 @@ impl Request {
         }
     }
 
-    /// The tools that this request may or must call.
+    /// The tools that the answer may or must call.
     pub fn tools(&self) -> Option<&ToolUse> {
         self.prompts.iter().find_map(|prompt| match prompt {
             Prompt::Chat(chat) => chat.tools.as_ref(),
@@ -270,12 +270,12 @@ impl Request {
         self.json_schema.is_some() || self.tools().is_some_and(ToolUse::is_forced)
     }
 
-    /// Completions in all.
+    /// Completions of all prompts together.
     pub fn choices(&self) -> usize {
         self.prompts.len() * self.n as usize
     }
 
-    /// The ignored parameters that are not mere annotations: worth a warning.
+    /// Names of the ignored parameters that the client should learn of: all but annotations.
     pub fn unknown(&self) -> impl Iterator<Item = &str> {
         self.ignored.iter().map(String::as_str).filter(|name| !ANNOTATIONS.contains(name))
     }
@@ -373,7 +373,7 @@ fn parse_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<SamplingPar
     })
 }
 
-/// vLLM writes -1 for all, llama-server 0.
+/// `top_k`; vLLM writes -1 for all tokens, llama-server 0.
 fn parse_top_k(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?;
     Ok(top_k.map(|k| u32::try_from(k).unwrap_or(0)))
@@ -426,7 +426,7 @@ fn parse_stream(fields: &mut Fields) -> Result<Option<StreamParams>, ApiError> {
 /// Takes `stream_interval`.
 ///
 /// # Errors
-/// 400 where it is none.
+/// 400 if it is neither a positive integer nor `auto`.
 pub fn parse_interval(fields: &mut Fields) -> Result<Option<StreamInterval>, ApiError> {
     let text = match fields.take("stream_interval") {
         None => return Ok(None),

@@ -1,4 +1,4 @@
-//! `tools`, `tool_choice` and `response_format`.
+//! Parses `tools`, `tool_choice` and `response_format`.
 
 use loquent_engine::grammar::ToolShape;
 use serde_json::{Value, json};
@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::fields::{Fields, kind_of};
 use crate::error::ApiError;
 
-/// Most tools of one request.
+/// Most tools of one request, as OpenAI has it.
 const MAX_TOOLS: usize = 128;
-/// Longest name of a tool, as OpenAI has it.
+/// Longest tool name in bytes, as OpenAI has it.
 const MAX_NAME_BYTES: usize = 64;
 
 /// Tools that an answer may or must call.
@@ -18,18 +18,18 @@ pub struct ToolUse {
     pub definitions: Vec<Value>,
     /// The tools that may be called.
     pub callable: Vec<ToolShape>,
-    /// Whether one must be.
+    /// Whether the answer must be a call.
     pub choice: ToolChoice,
-    /// Several calls in one answer.
+    /// Whether one answer may hold several calls.
     pub parallel: bool,
 }
 
-/// Whether the model decides.
+/// Who decides whether a tool is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolChoice {
     /// The model decides.
     Auto,
-    /// A call of one of the callable tools is all that the answer may be.
+    /// The request does: the answer must be a call of one of the callable tools.
     Forced,
 }
 
@@ -40,10 +40,10 @@ impl ToolUse {
     }
 }
 
-/// Takes `tools`, `tool_choice` and `parallel_tool_calls`; `None` where the answer may call none.
+/// Takes `tools`, `tool_choice` and `parallel_tool_calls`; `None` if no tool may be called.
 ///
 /// # Errors
-/// 400 with the name of what is wrong.
+/// 400 with the name of the wrong field.
 pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
     let definitions = fields.array("tools")?.unwrap_or_default();
     if definitions.len() > MAX_TOOLS {
@@ -132,7 +132,7 @@ impl Wanted {
 /// Takes `response_format`; gives the JSON schema that the answer must fit, if any.
 ///
 /// # Errors
-/// 400 with the name of what is wrong.
+/// 400 with the name of the wrong field.
 pub fn parse_format(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
     let Some(mut format) = fields.object("response_format")? else {
         return Ok(None);
@@ -140,7 +140,7 @@ pub fn parse_format(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
     match format.string("type")?.as_deref() {
         Some("text") => Ok(None),
         Some("json_object") => {
-            // llama-server takes a schema here.
+            // llama-server accepts a schema under this type too.
             let schema = format.take("schema").unwrap_or_else(|| json!({"type": "object"}));
             check_schema(&format, "schema", schema).map(Some)
         }

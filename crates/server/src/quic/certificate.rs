@@ -1,8 +1,9 @@
-//! The certificate of the QUIC port: from files, or self-signed and renewed.
+//! Certificates of the QUIC port and of HTTPS: from files, or self-signed; both are renewed
+//! while the server runs.
 //!
 //! Browsers accept a self-signed certificate by its hash if its key is P-256 and it is valid
-//! for at most 14 days (`serverCertificateHashes`); native clients trust the hash that the
-//! HTTP connection told them. Files are read again when they change.
+//! for at most 14 days (`serverCertificateHashes`); native clients trust the hash that
+//! `GET /v1/delivery` reports. Files are read again when they change.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,39 +19,41 @@ use tokio::time::{Interval, interval};
 
 use crate::clock::unix_time_s;
 
-/// How long a self-signed certificate is valid, and since when before its making: clocks differ.
+/// How long a self-signed certificate is valid, and how long before its creation that begins,
+/// because the clients' clocks differ.
 const VALID_S: i64 = 12 * 24 * 3600;
 const BEFORE_S: i64 = 24 * 3600;
-/// A self-signed certificate is made anew after so long.
+/// Age at which a self-signed certificate is replaced: early enough that one that a client has
+/// just learned of stays valid for days.
 const REMADE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How often files are looked at for another certificate.
+/// How often the files are checked for a new certificate.
 pub const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// Where the certificate comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateSource {
-    /// Made here, for these names and addresses.
+    /// A self-signed one for these names and addresses.
     SelfSigned(Vec<String>),
-    /// PEM files: the chain and its key.
+    /// PEM files of the chain and its key.
     Files {
-        /// Certificates, the server's first.
+        /// The certificates, the server's own first.
         chain: PathBuf,
-        /// Its private key.
+        /// The private key of the first certificate.
         key: PathBuf,
     },
 }
 
-/// A certificate to show.
+/// A certificate chain with its private key.
 pub struct Certificate {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    /// SHA-256 of a self-signed one.
+    /// SHA-256 of a self-signed certificate in DER.
     pub sha256: Option<[u8; 32]>,
 }
 
 impl CertificateSource {
-    /// What changes when the files do: their times and lengths.
+    /// Modification times and lengths of the files, which change when the files do.
     fn stamp(&self) -> Stamp {
         let of_file = |path: &PathBuf| {
             let metadata = std::fs::metadata(path).ok()?;
@@ -65,7 +68,7 @@ impl CertificateSource {
     /// Makes or reads the certificate.
     ///
     /// # Errors
-    /// When the files cannot be read, or names are none.
+    /// When the files cannot be read, or a name is not a valid DNS name or address.
     pub fn load(&self) -> anyhow::Result<Certificate> {
         match self {
             Self::SelfSigned(names) => self_signed(names, unix_time_s() as i64),
@@ -84,24 +87,25 @@ impl CertificateSource {
 
 type Stamp = [Option<(SystemTime, u64)>; 2];
 
-/// Tells when a source has another certificate than the one that is shown.
+/// Detects when a source has a newer certificate than the one in use.
 pub struct Renewal {
     source: CertificateSource,
     checks: Interval,
-    /// Of what is shown, and of what was found since.
+    /// Stamps of the certificate in use and of the newest one found.
     stamps: [Stamp; 2],
     made: Instant,
 }
 
 impl Renewal {
-    /// Of a certificate that is about to be loaded, looked after `every` so often.
+    /// Watches `source`, whose certificate is about to be loaded, and checks it at each
+    /// `every`.
     pub fn new(source: CertificateSource, every: Duration) -> Self {
         let stamps = [source.stamp(); 2];
         Self { source, checks: interval(every), stamps, made: Instant::now() }
     }
 
-    /// Resolves when there is another certificate; says so again until [`Self::renewed`].
-    /// Nothing is lost if the future is dropped.
+    /// Resolves when there is a newer certificate, again and again until [`Self::renewed`].
+    /// Dropping the future loses nothing.
     pub async fn due(&mut self) {
         loop {
             self.checks.tick().await;
@@ -118,13 +122,13 @@ impl Renewal {
         }
     }
 
-    /// What [`Self::due`] found is shown from now on.
+    /// The certificate that [`Self::due`] found is in use from here on.
     pub fn renewed(&mut self) {
         (self.stamps[0], self.made) = (self.stamps[1], Instant::now());
     }
 }
 
-/// A fresh P-256 certificate, as of `now_s` (Unix time).
+/// A new self-signed P-256 certificate; `now_s` is the Unix time.
 fn self_signed(names: &[String], now_s: i64) -> anyhow::Result<Certificate> {
     let mut params = CertificateParams::new(names)?;
     params.not_before = OffsetDateTime::from_unix_timestamp(now_s - BEFORE_S)?;
@@ -138,8 +142,8 @@ fn self_signed(names: &[String], now_s: i64) -> anyhow::Result<Certificate> {
 }
 
 impl Certificate {
-    /// TLS for a server that shows this certificate and speaks `alpn`. Early data is off: a
-    /// request in it could be replayed (S-1.4).
+    /// The TLS configuration of a server with this certificate and the protocols `alpn`. Early
+    /// data is off, because a request in it could be replayed (S-1.4).
     ///
     /// # Errors
     /// When the key does not fit the certificate.

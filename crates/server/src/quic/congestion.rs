@@ -13,9 +13,9 @@ use std::time::Instant;
 
 use quinn::congestion::{Controller, ControllerFactory};
 
-/// Least window: some seconds of a few answers.
+/// Smallest window in bytes. Chosen by hand: some seconds of a few answers.
 const FLOOR_BYTES: u64 = 64 * 1024;
-/// Greatest window.
+/// Largest window in bytes.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Makes a [`FlooredWindow`] for each path.
@@ -37,7 +37,8 @@ impl ControllerFactory for FlooredFactory {
 #[derive(Debug, Clone)]
 struct FlooredWindow {
     window: u64,
-    /// Below it the window about doubles per round trip, above it grows by a packet.
+    /// Slow-start threshold: below it the window about doubles per round trip, above it the
+    /// window grows by one packet.
     threshold: u64,
     recovery_start: Instant,
     mtu: u64,

@@ -1,5 +1,5 @@
-//! One stream of a session: a tunnelled request, a question whose answer comes by datagram,
-//! or the resume of one (`spec/session.md`, sections 3 and 4).
+//! One stream of a session: a tunnelled request, a request whose answer travels in datagrams, or
+//! the resume of such an answer (`spec/session.md`, sections 3 and 4).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,12 +28,12 @@ use crate::resumable::routes::{JoinedAnswer, ResumableRequest, start};
 use crate::resumable::{AnswerCommand, CommandSender, PathId, ReaderPath, StreamFrame};
 use crate::service::Caller;
 
-/// A client must have sent its request by then.
+/// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Frames that wait for the stream.
+/// Frames that may wait for room on the stream.
 const MAX_ASIDE: usize = 4;
 
-/// A REQUEST's head.
+/// The JSON of a REQUEST message.
 struct RequestHead {
     key: Option<String>,
     method: Method,
@@ -44,12 +44,12 @@ struct RequestHead {
 
 enum FirstMessage {
     Request(RequestHead, Bytes),
-    /// The body exceeds the server's bound.
+    /// The body is larger than the server accepts.
     TooLarge,
     Resume(Resume),
 }
 
-/// Serves the stream until it ends.
+/// Serves one stream until it ends.
 pub async fn serve(session: Arc<QuicSession>, send: SendStream, recv: RecvStream) {
     let messages = MessageReader::new(recv, session.app().config.max_request_bytes);
     let mut exchange = Exchange { session, send, messages };
@@ -73,7 +73,7 @@ struct Exchange {
 impl Exchange {
     async fn run(&mut self) -> Result<(), StreamError> {
         let opening = tokio::time::timeout(REQUEST_TIMEOUT, self.opening()).await;
-        match opening.unwrap_or(Err(StreamError::Protocol("no request in time")))? {
+        match opening.unwrap_or(Err(StreamError::Protocol("no complete request in time")))? {
             FirstMessage::Request(head, body) => match head.stream {
                 None => self.tunnel(head, body).await,
                 Some(stream) => self.ask(head, stream, body).await,
@@ -87,14 +87,14 @@ impl Exchange {
     }
 
     async fn opening(&mut self) -> Result<FirstMessage, StreamError> {
-        let first = self.messages.next().await?.ok_or(StreamError::Protocol("nothing"))?;
+        let first = self.messages.next().await?.ok_or(StreamError::Protocol("an empty stream"))?;
         match first.kind {
             MessageKind::Request => {}
             MessageKind::Frame => return read_resume(&first.payload),
-            _ => return Err(StreamError::Protocol("no request first")),
+            _ => return Err(StreamError::Protocol("a first message that is not a request")),
         }
-        let head =
-            RequestHead::parse(&first.payload).ok_or(StreamError::Protocol("no request's head"))?;
+        let head = RequestHead::parse(&first.payload)
+            .ok_or(StreamError::Protocol("an invalid head of a request"))?;
         let limit = self.session.app().config.max_request_bytes;
         let mut body = Vec::new();
         while let Some(message) = self.messages.next().await? {
@@ -111,9 +111,9 @@ impl Exchange {
         Ok(FirstMessage::Request(head, body.into()))
     }
 
-    /// Answers as the HTTP port would (S-3.1).
+    /// Responds as the HTTP port would (S-3.1).
     async fn tunnel(&mut self, head: RequestHead, body: Bytes) -> Result<(), StreamError> {
-        let request = head.http(body).ok_or(StreamError::Protocol("no HTTP request"))?;
+        let request = head.http(body).ok_or(StreamError::Protocol("an invalid HTTP request"))?;
         let response = self.session.router().oneshot(request).await;
         let response = response.unwrap_or_else(|never| match never {});
         self.respond(response).await
@@ -145,7 +145,7 @@ impl Exchange {
         self.send.finish().map_err(|_| StreamError::Lost)
     }
 
-    /// A question whose answer comes by datagram (S-4.1).
+    /// Starts an answer that travels in datagrams (S-4.1).
     async fn ask(
         &mut self,
         head: RequestHead,
@@ -153,8 +153,10 @@ impl Exchange {
         body: Bytes,
     ) -> Result<(), StreamError> {
         let id = PathId::next();
-        let routed =
-            self.session.route(stream, id).ok_or(StreamError::Protocol("a number in use"))?;
+        let routed = self
+            .session
+            .route(stream, id)
+            .ok_or(StreamError::Protocol("a stream number that is in use"))?;
         let (sender, frames) = mpsc::channel(MAX_ASIDE);
         let link = self.session.datagram_path();
         let path = ReaderPath::Datagrams { stream, link, frames: sender };
@@ -188,13 +190,15 @@ impl Exchange {
         }
     }
 
-    /// A reader that comes back (S-4.7).
+    /// Continues an answer for a reader whose connection was lost (S-4.7).
     async fn resume(&mut self, resume: Resume) -> Result<(), StreamError> {
         let Resume { stream, id, token, offset } = resume;
         let name = AnswerHandle { id, token };
         let path_id = PathId::next();
-        let routed =
-            self.session.route(stream, path_id).ok_or(StreamError::Protocol("a number in use"))?;
+        let routed = self
+            .session
+            .route(stream, path_id)
+            .ok_or(StreamError::Protocol("a stream number that is in use"))?;
         let (sender, frames) = mpsc::channel(MAX_ASIDE);
         let link = self.session.datagram_path();
         let path = ReaderPath::Datagrams { stream, link, frames: sender };
@@ -209,8 +213,8 @@ impl Exchange {
         self.carry(&answer, routed, orders, path_id, frames).await
     }
 
-    /// Says ANSWER, then carries frames between the stream and the answer, until either ends.
-    /// However that happens, the answer learns that this path is gone.
+    /// Sends ANSWER, then carries frames between the stream and the answer until either ends.
+    /// Whatever the reason, the answer is notified that this path is gone.
     async fn carry(
         &mut self,
         answer: &Value,
@@ -265,7 +269,7 @@ impl Exchange {
     }
 }
 
-/// An ANSWER's head (S-4.2).
+/// The JSON of an ANSWER message (S-4.2).
 fn answer_head(name: &AnswerHandle, stream: u64, offset: u64, unknown: &str) -> Value {
     let (id, token) = (name.id_hex(), name.token_hex());
     let mut head = json!({"id": id, "token": token, "stream": stream, "offset": offset});
@@ -278,7 +282,7 @@ fn answer_head(name: &AnswerHandle, stream: u64, offset: u64, unknown: &str) -> 
 fn read_resume(payload: &[u8]) -> Result<FirstMessage, StreamError> {
     match Frame::decode(payload, false) {
         Ok(Frame::Resume(resume)) => Ok(FirstMessage::Resume(resume)),
-        _ => Err(StreamError::Protocol("a frame that asks for nothing")),
+        _ => Err(StreamError::Protocol("a first frame that is not RESUME")),
     }
 }
 
@@ -304,16 +308,16 @@ impl RequestHead {
         path.starts_with('/').then_some(Self { key, method, path, headers, stream })
     }
 
-    /// The header that the key would stand in.
+    /// The `Authorization` header that corresponds to the key.
     fn authorization(&self) -> Option<Vec<u8>> {
         self.key.as_ref().map(|key| format!("Bearer {key}").into_bytes())
     }
 
-    /// A header, by its name in lower case.
+    /// The header `name`, which is in lower case.
     fn header(&self, name: &str) -> Option<HeaderValue> {
         let mut headers = self.headers.iter();
         let (_, value) = headers.find(|(given, _)| given.eq_ignore_ascii_case(name))?;
-        // What is no header's value is none: its bytes are refused as such.
+        // An invalid value becomes an empty one, which the check of the key refuses.
         Some(HeaderValue::from_str(value.as_str()?).unwrap_or(HeaderValue::from_static("")))
     }
 

@@ -5,15 +5,15 @@ use loquent_proto::message::{HeadError, MessageHead};
 pub use loquent_proto::message::{MAX_MESSAGE_BYTES, MessageKind, code, put_message};
 use web_transport_quinn::{ReadError, RecvStream};
 
-/// Bytes taken from the stream at once.
+/// Most bytes taken from the stream in one read.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// One message.
+/// A complete message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamMessage {
-    /// What it is.
+    /// Its type.
     pub kind: MessageKind,
-    /// Its payload.
+    /// Its contents, whose format depends on the type.
     pub payload: Bytes,
 }
 
@@ -38,16 +38,16 @@ impl StreamMessage {
     }
 }
 
-/// Why a stream brought no message.
+/// Why no message could be read from a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// The peer broke the protocol.
+    /// The client violated the protocol, by sending this.
     #[error("the client sent {0}")]
     Protocol(&'static str),
-    /// The client reset the stream.
+    /// The client reset the stream with this code.
     #[error("the client reset the stream with code {0}")]
     Reset(u32),
-    /// The connection is gone.
+    /// The connection ended.
     #[error("the connection was lost")]
     Lost,
 }
@@ -65,10 +65,10 @@ impl MessageReader {
         Self { stream, buffer: BytesMut::new(), max_bytes }
     }
 
-    /// The next message; `None` at the stream's end. Nothing is lost if the future is dropped.
+    /// The next message; `None` at the stream's end. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// Why there is none.
+    /// When the stream was reset, the connection ended, or the bytes are not a message.
     pub async fn next(&mut self) -> Result<Option<StreamMessage>, StreamError> {
         loop {
             if let Some(message) = StreamMessage::take(&mut self.buffer, self.max_bytes)? {
@@ -84,12 +84,12 @@ impl MessageReader {
         }
     }
 
-    /// Bounds the messages from here on.
+    /// Limits the size of the messages from here on.
     pub fn set_max_bytes(&mut self, max_bytes: usize) {
         self.max_bytes = max_bytes;
     }
 
-    /// Wants no more, for the reason `code`.
+    /// Asks the client to stop sending, with the reason `code`.
     pub fn stop(&mut self, code: u32) {
         let _ = self.stream.stop(code);
     }

@@ -1,5 +1,5 @@
-//! The QUIC port (`spec/session.md`, section 1): native clients and browsers on one UDP
-//! socket, told apart by their ALPN.
+//! The QUIC port (`spec/session.md`, section 1): native clients and browsers on one UDP socket,
+//! distinguished by ALPN.
 
 mod certificate;
 mod congestion;
@@ -28,49 +28,51 @@ pub use certificate::{CHECK_EVERY, CertificateSource, Renewal};
 pub use message::StreamMessage;
 use session::QuicSession;
 
-/// ALPN of native clients.
+/// ALPN of native clients; browsers use WebTransport's.
 pub const ALPN: &str = "loquent/1";
 
-/// A handshake must be done by then.
+/// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that says nothing for so long is closed.
+/// How long a connection may be silent before it is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Handshakes under way beyond which clients must first prove their address (RFC 9000 §8.1.2).
+/// Unfinished handshakes above which clients must first prove their address (RFC 9000 §8.1.2).
+/// Chosen by hand: more than honest clients start at once, little memory for a flood.
 const RETRY_BEYOND: usize = 64;
-/// Handshakes under way beyond which nobody is answered.
+/// Unfinished handshakes above which new ones are dropped without a response.
 const MAX_HANDSHAKES: usize = 1024;
-/// How many packets, and how long, clients may keep back QUIC's own acknowledgements. An answer's
-/// datagrams have acknowledgements of ours, which leave later than QUIC's would: a packet more.
+/// How many packets, and how long, clients may delay QUIC's own acknowledgements. Datagrams of an
+/// answer are also acknowledged by the delivery protocol, a little later than QUIC would do it,
+/// so that prompt acknowledgements by QUIC would cost an extra packet each.
 const QUIC_ACK_PACKETS: u32 = 10;
 const QUIC_ACK_DELAY: Duration = Duration::from_millis(100);
-/// HTTP/3 has three streams of its own, and browsers may add one without a meaning.
+/// HTTP/3 opens three streams of its own, and browsers may add one of a reserved type.
 const MAX_UNI_STREAMS: u32 = 8;
-/// Unsent datagrams of a connection: about one packet for each of a dozen answers. When the
-/// congestion window is full, the oldest are dropped.
+/// Bytes of unsent datagrams per connection: about one packet for each of a dozen answers. When
+/// the congestion window is full, the oldest datagrams are dropped.
 const DATAGRAM_SEND_BYTES: usize = 16 * 1024;
-/// Unread datagrams of a connection.
+/// Bytes of unread datagrams per connection.
 const DATAGRAM_RECEIVE_BYTES: usize = 64 * 1024;
-/// Unread request bytes of a stream, and of a connection.
+/// Unread request bytes per stream, and per connection.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
-/// Unacknowledged response bytes of a connection: a slow reader's tokens should wait where
-/// they can still be merged.
+/// Unacknowledged response bytes per connection. It is small, because tokens that a slow reader
+/// leaves should wait where they can still be merged.
 const SEND_WINDOW_BYTES: u64 = 128 * 1024;
 
-/// What the QUIC port can be told.
+/// Configuration of the QUIC port.
 #[derive(Debug, Clone)]
 pub struct QuicConfig {
-    /// UDP port; `None` is the HTTP port's number.
+    /// UDP port; `None` is the number of the HTTP port.
     pub port: Option<u16>,
-    /// A port that cannot be had is an error, not a warning.
+    /// Whether the server refuses to start if the port cannot be bound.
     pub required: bool,
-    /// The certificate.
+    /// The certificate presented to clients.
     pub certificate: CertificateSource,
-    /// Connections in all.
+    /// Most connections of all clients together.
     pub max_connections: usize,
-    /// Connections of one address (of one /64 in IPv6).
+    /// Most connections from one IPv4 address or one IPv6 /64.
     pub max_connections_per_address: usize,
-    /// Streams of one connection at once, each a request or an answer.
+    /// Most open streams of one connection, each a request or an answer.
     pub max_streams: u32,
 }
 
@@ -83,10 +85,10 @@ pub struct QuicPort {
 }
 
 impl QuicPort {
-    /// Binds the UDP port beside the HTTP port `http`.
+    /// Binds the UDP port on the address of the HTTP port `http`.
     ///
     /// # Errors
-    /// When the port is taken or the certificate cannot be had; the message says what to do.
+    /// When the port is in use or the certificate cannot be loaded; the message says what to do.
     pub fn bind(http: SocketAddr, config: QuicConfig) -> anyhow::Result<Self> {
         let (quic, sha256) = server_config(&config)?;
         let address = SocketAddr::new(http.ip(), config.port.unwrap_or(http.port()));
@@ -126,13 +128,13 @@ impl QuicPort {
         }
     }
 
-    /// Refuses new connections and closes the open ones, telling them why.
+    /// Refuses new connections and closes the open ones with a reason.
     pub async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the server is shutting down");
         let _ = timeout(Duration::from_millis(500), self.endpoint.wait_idle()).await;
     }
 
-    /// Shows a fresh certificate from here on; whether there was one.
+    /// Loads the new certificate and presents it from here on; false if it cannot be used yet.
     fn renew(&self, app: &App) -> bool {
         match server_config(&self.config) {
             Ok((config, certificate_sha256)) => {
@@ -140,21 +142,23 @@ impl QuicPort {
                 app.set_quic_address(QuicAddress { certificate_sha256, ..self.address });
                 true
             }
-            // Half of it is there, perhaps: the next look will tell.
+            // Perhaps only one of the two files is written yet: the next check tries again.
             Err(error) => {
-                tracing::error!("the certificate is not renewed: {error:#}");
+                tracing::error!(
+                    "QUIC keeps its old certificate, as the new one cannot be used: {error:#}"
+                );
                 false
             }
         }
     }
 }
 
-/// What every connection shares.
+/// Accepts connections within the limits, and serves them.
 struct Acceptor {
     app: Arc<App>,
     router: Router,
     config: QuicConfig,
-    /// Of HTTP and of QUIC.
+    /// The HTTP and the QUIC port, whose pages may open sessions.
     ports: [u16; 2],
     limits: Arc<ConnectionLimits>,
 }
@@ -187,7 +191,8 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let Acceptor { app, router, config, ports, limits } = acceptor;
     let connection = timeout(HANDSHAKE_TIMEOUT, incoming.accept()?).await??;
-    // Its address is proven now, and counts.
+    // Only now is the address proven: counting it earlier would let a forged address use up
+    // its owner's share.
     let Some(_permit) = limits.enter(connection.remote_address().ip(), config) else {
         connection.close(VarInt::from_u32(0), b"too many connections");
         return Ok(());
@@ -215,7 +220,7 @@ async fn web_session(
     let origin = request.headers.get(http::header::ORIGIN);
     if request.url.path() != WEB_TRANSPORT_PATH {
         request.reject(crate::error::NOT_FOUND).await?;
-        anyhow::bail!("a session at an unknown path");
+        anyhow::bail!("a WebTransport session at an unknown path");
     }
     let host = request.url.host_str().unwrap_or_default().to_owned();
     let allows = |origin: &http::HeaderValue| {
@@ -224,7 +229,7 @@ async fn web_session(
     };
     if !origin.is_none_or(allows) {
         request.reject(crate::error::FORBIDDEN).await?;
-        anyhow::bail!("a session from a page of another origin");
+        anyhow::bail!("a WebTransport session from a page of another origin");
     }
     Ok(request.ok().await?)
 }
@@ -238,7 +243,8 @@ fn server_config(config: &QuicConfig) -> anyhow::Result<(ServerConfig, Option<[u
     let mut rare = AckFrequencyConfig::default();
     rare.ack_eliciting_threshold(QUIC_ACK_PACKETS.into())
         .max_ack_delay(Some(QUIC_ACK_DELAY))
-        // A lost datagram is nothing that an early acknowledgement could mend.
+        // An early acknowledgement of a gap would not help: lost datagrams are not sent again
+        // by QUIC.
         .reordering_threshold(VarInt::from_u32(0));
     let mut transport = TransportConfig::default();
     transport
@@ -251,14 +257,14 @@ fn server_config(config: &QuicConfig) -> anyhow::Result<(ServerConfig, Option<[u
         .send_window(SEND_WINDOW_BYTES)
         .datagram_receive_buffer_size(Some(DATAGRAM_RECEIVE_BYTES))
         .datagram_send_buffer_size(DATAGRAM_SEND_BYTES)
-        // Answers fit small packets; probes for larger ones would be their greatest part.
+        // Answers fit into small packets; probes for larger ones would be most of the traffic.
         .mtu_discovery_config(None)
         .congestion_controller_factory(Arc::new(congestion::FlooredFactory));
     server.transport_config(Arc::new(transport));
     Ok((server, sha256))
 }
 
-/// Counts who is inside.
+/// Counts connections by network, and unfinished handshakes.
 #[derive(Default)]
 struct ConnectionLimits {
     handshakes: AtomicUsize,
@@ -291,7 +297,7 @@ fn fits(connections: &HashMap<IpAddr, usize>, network: IpAddr, config: &QuicConf
         && connections.values().sum::<usize>() < config.max_connections
 }
 
-/// Who counts as one: an IPv4 address, or what one subscriber has of IPv6.
+/// What counts as one client: an IPv4 address, or the /64 that an IPv6 subscriber has.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {

@@ -1,5 +1,5 @@
-//! One connection, or one WebTransport session: its streams, and its datagrams on their way
-//! to the answers they belong to.
+//! One connection or WebTransport session: accepts its streams, and routes its datagrams to the
+//! answers they belong to.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,7 +14,7 @@ use web_transport_quinn::{RecvStream, SendStream};
 use crate::app::App;
 use crate::resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
 
-/// Where the datagrams of a connection's streams go.
+/// The answer for each stream number, to which its datagrams go.
 type Routes = HashMap<u64, (PathId, Option<CommandSender>)>;
 
 /// A session of either kind: [`web_transport_quinn::Session`] is a plain QUIC connection too.
@@ -26,7 +26,7 @@ pub struct QuicSession {
 }
 
 impl QuicSession {
-    /// A session over `connection`, whose tunnelled requests `router` answers.
+    /// A session over `connection`; `router` responds to its tunnelled requests.
     pub fn new(
         app: Arc<App>,
         router: Router,
@@ -68,7 +68,8 @@ impl QuicSession {
         }
     }
 
-    /// Datagrams for nobody, and those that an answer has no time for, are as good as lost.
+    /// Datagrams without an answer, and those for which an answer's queue has no room, are
+    /// dropped: the protocol treats them as lost.
     fn handle_datagram(&self, datagram: Bytes) {
         let Some(stream) = Frame::peek_stream(&datagram) else { return };
         if let Some((id, Some(orders))) = self.routes().get(&stream) {
@@ -76,7 +77,7 @@ impl QuicSession {
         }
     }
 
-    /// Takes the number `stream` for an answer; `None` if it is in use.
+    /// Reserves the number `stream` for an answer; `None` if it is in use.
     pub fn route(self: &Arc<Self>, stream: u64, id: PathId) -> Option<Routed> {
         let mut routes = self.routes();
         if routes.contains_key(&stream) {
@@ -86,17 +87,17 @@ impl QuicSession {
         Some(Routed { session: self.clone(), stream })
     }
 
-    /// The server.
+    /// The state shared by all connections.
     pub fn app(&self) -> &Arc<App> {
         &self.app
     }
 
-    /// What answers tunnelled requests.
+    /// Responds to tunnelled requests.
     pub fn router(&self) -> Router {
         self.router.clone()
     }
 
-    /// The way for an answer's datagrams.
+    /// The path on which an answer sends its datagrams.
     pub fn datagram_path(&self) -> Box<dyn DatagramLink> {
         Box::new(DatagramPath(self.connection.clone()))
     }
@@ -111,14 +112,14 @@ impl QuicSession {
     }
 }
 
-/// A number in use; free again when this is dropped.
+/// A reserved stream number, which is free again when this is dropped.
 pub struct Routed {
     session: Arc<QuicSession>,
     stream: u64,
 }
 
 impl Routed {
-    /// The answer that gets its datagrams.
+    /// Sets the answer to which the number's datagrams go.
     pub fn set(&self, orders: CommandSender) {
         if let Some((_, route)) = self.session.routes().get_mut(&self.stream) {
             *route = Some(orders);
@@ -140,7 +141,8 @@ impl DatagramLink for DatagramPath {
     }
 
     fn send(&self, datagram: Bytes) {
-        // Too large for a path that has just shrunk, or the connection is gone: lost.
+        // It fails if the path's packet size has just shrunk or the connection ended. Either
+        // counts as a lost datagram.
         let _ = self.0.send_datagram(datagram);
     }
 

@@ -18,7 +18,7 @@ use super::event_path::EventPath;
 use super::log_pump::LogPump;
 use super::{AnswerCommand, PathId, ReaderPath, Reservation, ResumableAnswers};
 use crate::flush::Flush;
-use crate::metrics::ActivePath;
+use crate::metrics::GaugeGuard;
 
 /// How long flushes to a reader in no hurry are gathered. It trades chunks and records against
 /// delay; a reader in the background gets a packet a second anyway (`spec/delivery.md`,
@@ -35,7 +35,7 @@ const EARLY: Micros = Micros::from_ms(1);
 struct AttachedPath {
     id: PathId,
     kind: PathKind,
-    _counted: ActivePath,
+    _counted: GaugeGuard,
 }
 
 enum PathKind {

@@ -1,8 +1,8 @@
-//! Another OpenAI-compatible server in the place of the built-in engine: what it answers is
-//! admitted, merged, delivered, kept and counted as if it were our own.
+//! Another OpenAI-compatible server in place of the built-in engine. Its answers are admitted,
+//! merged, delivered, resumed and counted like the engine's.
 //!
-//! Streamed completions are read and written anew ([`relay`]), with nothing of them lost.
-//! All other requests, and errors, pass as they are.
+//! Streamed completions are parsed and rendered again ([`relay`]); members unknown here are
+//! kept. All other requests, and errors, are passed on unchanged.
 
 pub mod relay;
 
@@ -37,23 +37,23 @@ use crate::output::StreamBounds;
 
 use relay::{Relay, RelayConfig};
 
-/// Most completions of one streamed request.
+/// Most completions of one request; the upstream may have a lower limit.
 const MAX_CHOICES: u64 = 128;
-/// Largest error answer that is passed on.
+/// Largest error body that is passed on.
 const MAX_ERROR_BYTES: usize = 1 << 20;
 /// How long connecting to the upstream may take: its clients wait meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an upstream may take to say that it is there.
+/// How long the upstream may take to respond to the probe of `/ready`.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where the upstream server is, and who we are to it.
+/// The upstream server's address, and how requests to it are authorized.
 #[derive(Debug, Clone)]
 pub struct UpstreamConfig {
-    /// Its base URL; a final `/v1` is understood.
+    /// Its base URL, with or without a final `/v1`.
     pub url: String,
-    /// The key it asks for; without one, the client's own goes on to it.
+    /// API key for the upstream; without one, the client's own is passed on.
     pub api_key: Option<String>,
-    /// Whether clients' keys are ours, and none of the upstream's business.
+    /// Whether clients' keys are for this server and must not reach the upstream.
     pub keeps_keys: bool,
 }
 
@@ -64,7 +64,7 @@ pub struct Upstream {
     keeps_keys: bool,
     bounds: StreamBounds,
     max_delay: Option<Duration>,
-    /// How long a client waits for a word of ours while the upstream says nothing.
+    /// How long a client waits for the response's head while the upstream has not responded.
     first_byte_timeout: Duration,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -77,7 +77,7 @@ pub struct UpstreamContext {
     pub bounds: StreamBounds,
     /// Hold content no longer than this.
     pub max_delay: Option<Duration>,
-    /// How long a client waits for a word of ours while the upstream says nothing.
+    /// How long a client waits for the response's head while the upstream has not responded.
     pub first_byte_timeout: Duration,
     /// The server's clock.
     pub clock: Clock,
@@ -85,19 +85,19 @@ pub struct UpstreamContext {
     pub metrics: Arc<Metrics>,
 }
 
-/// An upstream's answer that has begun, or is waited for.
+/// An answer that the upstream has begun, or is still awaited.
 pub struct UpstreamAnswer {
     /// Its flushes, as they come.
     pub flushes: FlushReceiver,
-    /// What its chunks begin with, where that is known already.
+    /// The members that all chunks share, as far as they are known yet.
     pub envelope: ChunkEnvelope,
 }
 
 impl Upstream {
-    /// A way to the server of `options`; nothing is sent yet.
+    /// A client of the server of `options`; nothing is sent yet.
     ///
     /// # Errors
-    /// When the URL or the key is of no use.
+    /// When the URL or the key is invalid.
     pub fn new(options: &UpstreamConfig, surroundings: UpstreamContext) -> anyhow::Result<Self> {
         let base = BaseUrl::parse(&options.url)?;
         let api_key = options.api_key.as_deref().map(bearer).transpose()?;
@@ -116,17 +116,17 @@ impl Upstream {
         })
     }
 
-    /// Host and port.
+    /// The upstream's host and port.
     pub fn authority(&self) -> &str {
         self.client.base().authority()
     }
 
-    /// Breaks off all streams with an error.
+    /// Ends all streams with an error.
     pub fn stop(&self) {
         self.shutdown.send_replace(true);
     }
 
-    /// Whether the upstream answers at all.
+    /// Checks that the upstream responds.
     ///
     /// # Errors
     /// 503 when it does not.
@@ -145,13 +145,13 @@ impl Upstream {
         }
     }
 
-    /// Asks for a streamed answer; a completion for each of `permits`.
+    /// Requests a streamed answer with one completion for each of `permits`.
     ///
-    /// Returns when the answer has begun, so that an early error is a real status, but no
-    /// later than after a heartbeat's time: a queued client shall hear of us.
+    /// Returns when the answer has begun, so that an early error becomes the response's status,
+    /// but waits no longer than a heartbeat: a client that is queued must get the head.
     ///
     /// # Errors
-    /// 502 when the upstream cannot be reached, and whatever it answers itself.
+    /// 502 when the upstream cannot be reached, and the upstream's own errors.
     pub async fn stream(
         self: &Arc<Self>,
         request: &Request,
@@ -165,8 +165,8 @@ impl Upstream {
         let forward = request.forward.as_ref();
         let forward = forward.ok_or_else(|| ApiError::internal("A request was not prepared."))?;
         let mut body = forward.body.clone();
-        // A kept answer is streamed to us, however it was asked for. Counts are always asked
-        // for: the metrics need them.
+        // A resumable answer is always streamed from the upstream, even if its request did not
+        // set `stream`. The counts are requested too, because the metrics need them.
         body.insert("stream".into(), true.into());
         let options = body.entry("stream_options").or_insert_with(|| json!({}));
         options["include_usage"] = true.into();
@@ -195,7 +195,7 @@ impl Upstream {
         Ok(UpstreamAnswer { flushes, envelope })
     }
 
-    /// Sends `request`; an answer that is no success becomes the error it is.
+    /// Sends `request`; a response that is not a success becomes an error.
     async fn ask(&self, request: HttpRequest<Bytes>) -> Result<ResponseBody, ApiError> {
         let response = self.client.send(request).await.map_err(unreachable)?;
         let (head, body) = response.into_parts();
@@ -208,7 +208,7 @@ impl Upstream {
         Err(ApiError::passed_on(&head, body.map_err(broken)?.to_bytes()))
     }
 
-    /// Passes a request on as it is, and its answer back as it comes.
+    /// Passes a request on unchanged, and its response back as it arrives.
     ///
     /// # Errors
     /// 502 when the upstream cannot be reached.
@@ -254,13 +254,15 @@ impl Upstream {
 }
 
 fn unreachable(error: HttpError) -> ApiError {
-    ApiError::bad_gateway(format!("The upstream server did not answer: {error}."))
+    ApiError::bad_gateway(format!(
+        "The upstream server could not be reached: {error}. Try again later."
+    ))
 }
 
-/// Takes from a request's body what is ours, and prepares the rest for the upstream.
+/// Takes this server's own parameters from a request and prepares the rest for the upstream.
 ///
 /// # Errors
-/// 400 where the body is no JSON object, or what is ours is wrong.
+/// 400 when one of the server's own parameters is wrong.
 pub fn read_request(
     endpoint: Endpoint,
     mut fields: Fields,
@@ -287,7 +289,7 @@ pub fn read_request(
     })
 }
 
-/// What the client asks of its stream; what is ours of that is taken out.
+/// The options of the stream; those that only this server knows are removed from `body`.
 fn take_stream_options(body: &mut Map<String, Value>) -> StreamParams {
     let Some(options) = body.get_mut("stream_options").filter(|options| options.is_object()) else {
         body.remove("stream_options");
@@ -312,7 +314,7 @@ fn count_choices(endpoint: Endpoint, body: &Map<String, Value>) -> u64 {
     n.saturating_mul(prompts as u64)
 }
 
-/// The vocabulary of a model that somebody else serves: nothing is known of it.
+/// The vocabulary of an upstream server's model, of which nothing is known.
 #[derive(Debug, Clone, Copy)]
 pub struct UnknownVocab;
 

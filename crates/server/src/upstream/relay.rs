@@ -27,7 +27,7 @@ use crate::error::ApiError;
 use crate::flush::{CompletionTimings, End, FinishReason, Flush};
 use crate::flush_channel::FlushSender;
 use crate::held::HeldDeltas;
-use crate::metrics::{ActivePath, Metrics};
+use crate::metrics::{GaugeGuard, Metrics};
 use crate::output::{BACKLOG_TICK, READER_STALLED, SHUTDOWN, StreamBounds};
 
 /// Longest event; a hostile or broken upstream may send no line end at all.
@@ -75,7 +75,7 @@ pub struct Relay {
     /// Of the client, for all completions together: they share one connection.
     backlog: Backlog,
     /// Given back when the answer ends, however slowly the client drains it.
-    permits: Vec<(Permit, ActivePath)>,
+    permits: Vec<(Permit, GaugeGuard)>,
 }
 
 /// Why the task stopped reading.
