@@ -12,7 +12,7 @@ import type { RequestHead } from "./message.js";
 import { PathLost, REPEAT_HEADER, type AnswerHandle, type Source, type TransportName } from "./source.js";
 import { askBySse, resumeBySse, stopByHttp } from "./sse.js";
 
-/** How long WebTransport may take before server-sent events are used beside it, ms. */
+/** How long WebTransport may take before server-sent events are tried as well, ms. */
 const HEAD_START_MS = 500;
 
 /** How long WebTransport may take where nothing else is wanted, ms. */
@@ -113,7 +113,7 @@ export class Answer implements AsyncIterable<Delta> {
   handle: AnswerHandle | null = null;
   /** Names of the request's parameters that the server ignored, if it said so. */
   ignoredParameters: string | null = null;
-  /** Log offset after what was yielded; `null` where the server tells none. */
+  /** Log offset after what was yielded; `null` if the server reports none. */
   offset: number | null = null;
   #meta = "{}";
   readonly #server: URL;
@@ -147,7 +147,7 @@ export class Answer implements AsyncIterable<Delta> {
     for await (const delta of this) yield* writer.chunks(delta);
   }
 
-  /** Reads the rest; resolves to the whole text of choice 0. */
+  /** Reads the rest; resolves to the complete text of choice 0. */
   async finalText(): Promise<string> {
     for await (const _ of this) continue;
     return this.text;
@@ -157,7 +157,7 @@ export class Answer implements AsyncIterable<Delta> {
    * Yields each delta once and in order, up to `done`. Leaving the loop early ends the
    * generation.
    *
-   * @throws {LoquentError} if the answer is not whole; an `AbortError` if it was stopped.
+   * @throws {LoquentError} if the answer is incomplete; an `AbortError` if it was stopped.
    */
   async *[Symbol.asyncIterator](): AsyncGenerator<Delta> {
     const unfollow = this.#followSignal();

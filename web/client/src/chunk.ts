@@ -36,7 +36,7 @@ export interface ChunkUsage {
 /** Writes chunks from deltas (S-6.2). */
 export class ChunkWriter {
   #head = { id: "", object: "chat.completion.chunk", created: 0, model: "" };
-  /** What the open record says of usage in chunks (S-6.1), and the last counts. */
+  /** How the open record wants usage in chunks (S-6.1), and the latest counts. */
   #usageIn: unknown = "none";
   #usage: ChunkUsage | null = null;
   /** Choices whose role was written, and log probabilities that wait for their text. */

@@ -90,7 +90,7 @@ export class Connection {
   async openStream(): Promise<Stream> {
     const { readable, writable } = await this.#transport.createBidirectionalStream();
     const writer = (writable as WritableStream<Uint8Array>).getWriter();
-    writer.closed.catch(() => {}); // the reading side tells
+    writer.closed.catch(() => {}); // the reading side reports it
     return { readable: readable as ReadableStream<Uint8Array>, writer };
   }
 
@@ -121,7 +121,7 @@ export class Connection {
         if (stream !== null) this.#receivers.get(stream)?.(next.value);
       }
     } catch {
-      // The session is over; `closed` says why.
+      // The session is over; `closed` has the reason.
     }
   }
 }

@@ -1,4 +1,4 @@
-// What an answer says, piece by piece, and how a piece is written as a record of the log
+// The pieces of an answer, and how a piece is written as a record of the log
 // (spec/delivery.md, section 3).
 
 import { Reader, WireError, Writer, decodeUtf8, encodeUtf8 } from "./wire.js";
@@ -36,7 +36,7 @@ export type Delta =
       readonly name: string;
       readonly arguments: string;
     }
-  /** JSON: log probabilities of the next text; or what a chunk carried beside all this. */
+  /** JSON: log probabilities of the next text; or what else a chunk carried. */
   | { readonly kind: "logprobs" | "other"; readonly choice: number; readonly json: string }
   /** One choice has ended, and why (`stop`, `length`, `tool_calls`, ...). */
   | { readonly kind: "finish"; readonly choice: number; readonly reason: string }
@@ -48,9 +48,9 @@ export type Delta =
       readonly cached: number;
       readonly reasoning: number;
     }
-  /** Last: the answer is not whole. */
+  /** Last: the answer is incomplete. */
   | { readonly kind: "error"; readonly code: string; readonly message: string }
-  /** Last: the answer is whole. */
+  /** Last: the answer is complete. */
   | { readonly kind: "done" };
 
 const enum Kind {

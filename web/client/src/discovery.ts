@@ -6,7 +6,7 @@ import type { TransportName } from "./source.js";
 /** How long a transport that lost its race is not waited for, ms. */
 const REMEMBERED_MS = 10 * 60_000;
 
-/** Asking where WebTransport is takes at most so long, ms. */
+/** How long the request for the server's WebTransport address may take, ms. */
 const DISCOVERY_MS = 5_000;
 
 /** The URL that `v1/...` of the same server is relative to: of an endpoint's URL. */

@@ -2,7 +2,7 @@
 
 /**
  * - `refused`: the server said no before it began; see `status`, `code`, `retryAfter_s`.
- * - `failed`: the server began and says that it cannot finish.
+ * - `failed`: the server began and reports that it cannot finish.
  * - `gone`: the rest is not kept any more, or never was under this name.
  * - `unreadable`: what came is not the protocol.
  * - `broken`: the connection is lost and the answer could not be resumed.
@@ -19,7 +19,7 @@ export interface ErrorFacts {
   readonly retryAfter_s?: number;
 }
 
-/** Why an answer is not whole. What was yielded before it is right as far as it goes. */
+/** Why an answer is incomplete. What was yielded before is correct. */
 export class LoquentError extends Error {
   override readonly name = "LoquentError";
   readonly status: number | undefined;

@@ -5,7 +5,7 @@ import { MAX_INT, Reader, WireError, Writer, crc32c } from "./wire.js";
 /** Version of the wire format, in the first byte of every frame (D-2.1). */
 export const VERSION = 1;
 
-/** Packets that an acknowledgement reports on beside the largest (D-5.4). */
+/** How many packets below the largest an acknowledgement reports on (D-5.4). */
 export const ACK_WINDOW = 53;
 
 /** Most ranges in an acknowledgement (D-5.6). */
@@ -23,7 +23,7 @@ export interface DataFrame {
   readonly packet: number;
   /** Log offset of the first byte. */
   readonly offset: number;
-  /** The bytes; none only says that the sender is alive. */
+  /** The bytes; if empty, the frame only shows that the sender is alive. */
   readonly bytes: Uint8Array;
 }
 

@@ -5,7 +5,7 @@
 export interface Playout {
   /** Text to hold back beyond what a steady flow leaves waiting, microseconds; 0: none. */
   readonly buffer_us: number;
-  /** Show at most so many tokens per second; `null`: no limit. */
+  /** Maximum tokens shown per second; `null`: no limit. */
   readonly max_tokens_per_s: number | null;
 }
 

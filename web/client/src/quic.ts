@@ -24,7 +24,7 @@ import { WireError, type WireFault, decodeUtf8, encodeUtf8 } from "./wire.js";
 /** A delta and the log offset after it. */
 export type Shown = readonly [offset: number, delta: Delta];
 
-/** Who is told what happens to an answer, in order. */
+/** Receives what happens to an answer, in order. */
 export interface AnswerListener {
   /** The server has begun; from here on the answer can be resumed. */
   answered(head: AnswerHead): void;
@@ -32,9 +32,9 @@ export interface AnswerListener {
   refused(head: ResponseHead, body: string): void;
   /** Due to be shown. */
   deltas(deltas: Shown[]): void;
-  /** The answer is whole. */
+  /** The answer is complete. */
   complete(): void;
-  /** The answer ends here and never will be whole. */
+  /** The answer ends here and is incomplete. */
   failed(fault: WireFault | null): void;
   /** The path is dead; `offset` is where another one goes on. */
   lost(offset: number, why: string): void;
@@ -137,7 +137,7 @@ export class DatagramAnswer {
     this.#finish();
   }
 
-  /** Lets go of everything; says nothing to the server, which keeps the answer for a while. */
+  /** Releases everything without a message to the server, which keeps the answer for the grace period. */
   forget(): void {
     this.#leave();
     this.#finish();

@@ -1,5 +1,5 @@
 // The receiving side of one stream: reassembly, acknowledgement, playout. The same state machine
-// as `proto::Receiver`: both replay `spec/vectors/receiver.json` and the seeded sessions beside it.
+// as `proto::Receiver`: both replay `spec/vectors/receiver.json` and `sessions.json`.
 // Time (in whole microseconds of any clock) and bytes are arguments; what is due is polled.
 
 import { Assembler, type AssemblerLimits, DEFAULT_LIMITS } from "./assembler.js";
@@ -18,11 +18,11 @@ export interface ReceiverConfig {
   readonly playout: Playout;
   /** Gap between acknowledgements that carry no news, microseconds. */
   readonly ackGap_us: number;
-  /** Ask for a sign of life after so long without one, then ever less often. */
+  /** Send a probe after this time without a frame, and further ones ever less often. */
   readonly probeAfter_us: number;
-  /** Call the path dead after so long. */
+  /** Report `silent` after this time without a frame. */
   readonly silentAfter_us: number;
-  /** Keep acknowledging so long after the end, for the sender to learn of it (D-5.8). */
+  /** How long to go on acknowledging after the end (D-5.8). */
   readonly linger_us: number;
 }
 
@@ -47,10 +47,10 @@ export const WITH_ANOTHER_PATH = { probeAfter_us: 1_000_000, silentAfter_us: 3_0
 export type ReceiverEvent =
   /** The next step, due to be shown; `offset` after it is the cursor from which to resume. */
   | { readonly event: "delta"; readonly offset: number; readonly delta: Delta }
-  /** The log's end was shown: the answer is whole. */
+  /** The log's end was shown: the answer is complete. */
   | { readonly event: "complete" }
   /**
-   * The answer ends here and is not whole: the sender said so (an error delta came
+   * The answer ends here and is incomplete: the sender reported an error (its delta came
    * before), or the log cannot be read, or the sender does not have it any more.
    */
   | { readonly event: "failed"; readonly error: WireFault | null }
@@ -207,7 +207,7 @@ export class Receiver {
     this.#showDue(now);
   }
 
-  /** The reader wants no more: says so to the sender (D-6.6), and closes. */
+  /** The reader wants no more: sends STOP (D-6.6) and closes. */
   stop(): void {
     if (this.#state.is !== "open") return;
     this.#state = { is: "closed" };

@@ -174,7 +174,7 @@ class EventAnswer implements Source {
   }
 
   async #next(reader: ReadableStreamDefaultReader<Uint8Array>): Promise<ReadableStreamReadResult<Uint8Array>> {
-    // A server that keeps an answer also says now and then that it is there.
+    // A server that keeps an answer also sends heartbeats.
     const silent = (): void => void reader.cancel().catch(() => {});
     const timer = this.handle ? setTimeout(silent, SILENCE_MS) : undefined;
     try {

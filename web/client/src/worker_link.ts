@@ -119,7 +119,7 @@ export class Link {
 function newWaiting(): Waiting {
   let [resolve, reject]: [() => void, (error: unknown) => void] = [() => {}, () => {}];
   const promise = new Promise<void>((yes, no) => ([resolve, reject] = [yes, no]));
-  promise.catch(() => {}); // whoever waits is told; nobody has to
+  promise.catch(() => {}); // it may have no waiter, which is no unhandled rejection
   return { promise, resolve, reject };
 }
 
@@ -164,7 +164,7 @@ export class LinkAnswer implements Source {
     this.link.order({ type: "forget", answer: this.number });
   }
 
-  /** What the service says. */
+  /** Takes in what the service reports. */
   handleNews(news: AnswerNews): void {
     switch (news.type) {
       case "answered":
