@@ -1,5 +1,5 @@
-//! When to try again: ever later, with some randomness so that the clients of a server
-//! that comes back do not all come at once.
+//! Pauses between attempts: they grow, and are random in part, so that the clients of a server that
+//! restarts do not all come back at the same moment.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Pause before the second attempt.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// Attempts at one thing, since it was lost.
+/// The attempts since one loss.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     limit: Duration,
@@ -16,7 +16,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Attempts for as long as `limit` since the loss.
+    /// Attempts until `limit` after the loss.
     pub fn new(limit: Duration) -> Self {
         Backoff { limit, attempts: 0 }
     }

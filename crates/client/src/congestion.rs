@@ -1,4 +1,4 @@
-//! Congestion control for a client: what QUIC does for its uploads, with a floor.
+//! Congestion control for a client: CUBIC, with a floor under its window.
 //!
 //! A client sends little: acknowledgements of some forty bytes. On a lossy path the usual
 //! controllers shrink to two packets in flight, which would hold those back for round
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use quinn::congestion::{Controller, ControllerFactory, CubicConfig};
 
-/// Least bytes in flight: some hundred acknowledgements.
+/// Least bytes in flight: a few hundred acknowledgements of about forty bytes.
 const FLOOR_BYTES: u64 = 16 * 1024;
 
 /// Makes [`Floored`] controllers over CUBIC (RFC 9438).

@@ -1,16 +1,16 @@
-//! What a server says about its delivery: `GET /v1/delivery` (S-1.3).
+//! Asks a server where it accepts QUIC: `GET /v1/delivery` (S-1.3).
 
 use loquent_proto::hex;
 use serde::{Deserialize, Serialize};
 
 use crate::ClientError;
 
-/// The path to ask.
+/// The path of the discovery document.
 pub const PATH: &str = "/v1/delivery";
-/// Longest answer that is read, in bytes.
+/// Longest discovery document that is read, in bytes.
 pub const MAX_BYTES: usize = 16 * 1024;
 
-/// Where and how a server takes QUIC connections.
+/// Where a server accepts QUIC connections, and with which certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeliveryOffer {
     /// UDP port.
@@ -27,21 +27,23 @@ struct Raw {
 }
 
 impl DeliveryOffer {
-    /// Parses the JSON of the answer; fields that are not known are left aside.
+    /// Parses the JSON of the answer; unknown members are ignored.
     ///
     /// # Errors
-    /// [`ClientError::Malformed`] for another version, port 0, or a hash that is none.
+    /// [`ClientError::Malformed`] for another version, port 0, or an invalid hash.
     pub fn parse(json: &[u8]) -> Result<DeliveryOffer, ClientError> {
         let wrong = |what: String| ClientError::Malformed(format!("{PATH}: {what}"));
         let raw: Raw = serde_json::from_slice(json).map_err(|error| wrong(error.to_string()))?;
         if raw.version != 1 {
-            return Err(wrong(format!("version {} is not spoken", raw.version)));
+            return Err(wrong(format!("version {} is not supported", raw.version)));
         }
         if raw.port == 0 {
-            return Err(wrong("port 0".into()));
+            return Err(wrong("port 0 is not valid".into()));
         }
         let certificate_sha256 = match raw.certificate_sha256 {
-            Some(digits) => Some(hex::decode(&digits).ok_or_else(|| wrong("no SHA-256".into()))?),
+            Some(digits) => Some(hex::decode(&digits).ok_or_else(|| {
+                wrong("certificate_sha256 is not a SHA-256 in hexadecimal".into())
+            })?),
             None => None,
         };
         Ok(DeliveryOffer { port: raw.port, certificate_sha256 })

@@ -1,5 +1,5 @@
-//! What this client remembers of servers from one run to the next: which way won, and
-//! where QUIC is offered. A small file; losing it costs a round trip, nothing else.
+//! Remembers from one run to the next which transport won for which server, and where QUIC is
+//! offered. The file is small; losing it costs a round trip, nothing else.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,24 +10,24 @@ use serde_json::{Value, json};
 
 use crate::discovery::DeliveryOffer;
 
-/// Servers remembered; the oldest is forgotten for a new one.
+/// Most servers in the file; a further one replaces the oldest.
 const MAX_SERVERS: usize = 64;
-/// A longer file is not ours.
+/// Longest file that is read, in bytes: far more than this client ever writes.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// The file's name within its folder.
 const FILE: &str = "servers.json";
 
-/// Which way an answer comes.
+/// How an answer or a response is transported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// QUIC datagrams.
+    /// QUIC: datagrams for answers, streams for other responses.
     Quic,
-    /// Server-sent events.
+    /// HTTP/1.1: server-sent events for answers.
     Http,
 }
 
 impl Transport {
-    /// `quic` or `http`.
+    /// The name in files and logs: `quic` or `http`.
     pub const fn name(self) -> &'static str {
         match self {
             Transport::Quic => "quic",
@@ -39,9 +39,9 @@ impl Transport {
 /// What is known of one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownServer {
-    /// The way that won last.
+    /// The transport that won last.
     pub winner: Transport,
-    /// Its offer of QUIC, as far as known.
+    /// The server's offer of QUIC; `None` if it is unknown or makes none.
     pub offer: Option<DeliveryOffer>,
 }
 
@@ -54,8 +54,8 @@ pub struct KnownServers {
 }
 
 impl KnownServers {
-    /// KnownServers in a file of `folder`, or of this process alone. A file that is missing,
-    /// too long or unreadable counts as empty.
+    /// Reads the file in `folder`; without a folder, servers are remembered for this process only.
+    /// A file that is missing, too long or unreadable counts as empty.
     pub fn open(folder: Option<&Path>) -> KnownServers {
         let file = folder.map(|folder| folder.join(FILE));
         let servers = file.as_deref().and_then(read_bounded).map(|text| parse(&text));
@@ -68,7 +68,7 @@ impl KnownServers {
         servers.iter().find(|(name, _)| name == url).map(|(_, known)| *known)
     }
 
-    /// Remembers `known` of the server at `url`. A file that cannot be written is left.
+    /// Remembers `known` for the server at `url`. A file that cannot be written stays as it is.
     pub fn remember(&self, url: &str, known: KnownServer) {
         if self.recall(url) == Some(known) {
             return;
@@ -132,7 +132,7 @@ fn render(servers: &[(String, KnownServer)]) -> String {
     json!({ "servers": servers }).to_string()
 }
 
-/// Whatever of `text` makes sense.
+/// The valid entries of `text`.
 fn parse(text: &str) -> Vec<(String, KnownServer)> {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let servers = value["servers"].as_array().map(Vec::as_slice).unwrap_or_default();

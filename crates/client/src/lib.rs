@@ -1,6 +1,6 @@
 //! The native client of Loquent and of any OpenAI-compatible server.
 //!
-//! [`Client`] asks a Loquent server by QUIC, or by HTTP where that does not get through,
+//! [`Client`] asks a Loquent server over QUIC, or over HTTP where QUIC does not get through,
 //! and reads an [`Answer`] exactly once across lost packets, lost connections and new
 //! addresses (`spec/session.md`). Below it, and for any other server: [`loquent_proto::sse`]
 //! parses event streams, [`loquent_openai`] sends HTTP/1.1 requests over pooled connections and

@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 
 use crate::ClientError;
 
-/// Pieces in which it writes a body, in bytes.
+/// Longest BODY message that a client writes, in bytes.
 pub const BODY_PIECE_BYTES: usize = 64 * 1024;
 
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// What it is.
+    /// Its type (S-2.1).
     pub kind: MessageKind,
-    /// What it carries.
+    /// The bytes after its head.
     pub payload: Bytes,
 }
 
@@ -33,6 +33,9 @@ pub fn put_body(body: &[u8], answer: bool, out: &mut Vec<u8>) {
 }
 
 /// Reads messages from one stream. After an error it refuses all further input.
+///
+/// The head's format and limits are shared with the server (`proto::message`). The buffer is not:
+/// it is ten lines on `bytes`, which avoids copying payloads and which `proto` does without.
 #[derive(Debug)]
 pub struct Messages {
     buffer: BytesMut,
@@ -46,7 +49,7 @@ impl Messages {
         Messages { buffer: BytesMut::new(), limit_bytes, failed: false }
     }
 
-    /// Takes the next piece of the stream; poll with [`Self::next`] until it gives nothing.
+    /// Takes the next piece of the stream; call [`Self::next`] until it returns `None`.
     pub fn push(&mut self, piece: &[u8]) {
         if !self.failed {
             self.buffer.extend_from_slice(piece);
@@ -107,10 +110,10 @@ pub struct RequestHead<'a> {
     pub method: &'a str,
     /// Path and query.
     pub path: &'a str,
-    /// Headers beside the key's.
+    /// Headers, without the one that the key would be in.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// The stream's number, if the answer shall come by datagram (S-4.1).
+    /// The stream number for datagrams, if the answer shall come in them (S-4.1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<u64>,
 }
@@ -136,13 +139,13 @@ pub struct ResponseHead {
 /// MessageHead of an ANSWER (S-4.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnswerHead {
-    /// What names the answer for a resume.
+    /// The answer's handle, for a resume.
     pub handle: AnswerHandle,
     /// The stream's number.
     pub stream: u64,
-    /// Log offset that the log begins with here.
+    /// Log offset of the first byte that is sent on this stream.
     pub offset: u64,
-    /// What an HTTP response would say in its headers.
+    /// The headers that an HTTP response would have.
     pub headers: BTreeMap<String, String>,
 }
 

@@ -26,32 +26,36 @@ use crate::tls;
 
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection without a sign of the server stands.
+/// How long a connection without a packet from the server is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Signs of life: NATs forget UDP after 30 s at the earliest (RFC 4787), trains sooner.
+/// Pause after which QUIC sends a keep-alive. RFC 4787 asks NATs to remember UDP for 30 s or more,
+/// but mobile networks often forget sooner.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// How long the server may keep back QUIC's own acknowledgements.
+/// How long the server may delay QUIC's own acknowledgements.
 const QUIC_ACK_DELAY: Duration = Duration::from_millis(100);
-/// How long a new stream may wait for the server's limit to allow it.
+/// How long opening a stream may wait for the server to allow another one.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
-/// A further address is tried if the one before has not answered by then.
+/// Pause before the next address of a host is tried as well (RFC 8305 recommends 100 ms to 2 s).
 const STAGGER: Duration = Duration::from_millis(200);
-/// Addresses of one name that are tried.
+/// Most addresses of a host that are tried.
 const MAX_ADDRESSES: usize = 4;
-/// Datagrams that wait for one answer's task; further ones count as lost.
+/// Datagrams that may queue for one answer's task; further ones count as lost.
 const MAX_WAITING: usize = 64;
-/// A connection that nobody used for so many checks, each so long apart, is closed.
+/// A connection that was idle in this number of checks in a row is closed.
 const IDLE_CHECKS: u32 = 3;
+/// Pause between two checks whether a connection is idle.
 const IDLE_CHECK: Duration = Duration::from_secs(20);
-/// Most bytes that are taken from a stream at once.
+/// Most bytes that one read takes from a stream.
 const READ_BYTES: usize = 64 * 1024;
-/// Acknowledgements that wait to leave, in bytes; beyond them the oldest is forgotten.
+/// Acknowledgements that may wait to be sent, in bytes; beyond that, quinn drops the oldest. Newer
+/// ones repeat all that it reported.
 const ACK_BUFFER_BYTES: usize = 16 * 1024;
-/// Bytes in flight towards us: one stream's, and all together.
+/// Bytes that the server may have in flight on one stream.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// Bytes that the server may have in flight on all streams together.
 const WINDOW_BYTES: u32 = 8 << 20;
 
-/// A connection. Cheap to clone; it is closed once no clone is left.
+/// A QUIC connection. Cheap to clone; it closes with its last clone.
 #[derive(Clone)]
 pub struct QuicConnection(Arc<Inner>);
 
@@ -69,7 +73,7 @@ impl Drop for Inner {
     }
 }
 
-/// Where the datagrams of each stream go.
+/// Which task takes the datagrams of which stream.
 #[derive(Clone, Default)]
 struct Routes(Arc<Mutex<HashMap<u64, mpsc::Sender<Bytes>>>>);
 
@@ -79,7 +83,7 @@ impl Routes {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Passes a datagram on; one of an unknown stream, or too many, are dropped.
+    /// Passes a datagram to its stream's task; drops it if there is none or its queue is full.
     fn pass(&self, datagram: Bytes) {
         if let Some(stream) = stream_of(&datagram)
             && let Some(route) = self.lock().get(&stream)
@@ -94,11 +98,11 @@ fn stream_of(datagram: &[u8]) -> Option<u64> {
     FieldReader::new(datagram.get(1..)?).int().ok()
 }
 
-/// One answer's number on a connection, and the datagrams that come for it.
+/// One answer's stream number on a connection, and its datagrams.
 pub(crate) struct Route {
-    /// The number.
+    /// The stream number that the answer's frames carry (D-2.3).
     pub(crate) stream: u64,
-    /// Its datagrams; ends with the connection.
+    /// The answer's datagrams; the channel closes with the connection.
     pub(crate) datagrams: mpsc::Receiver<Bytes>,
     routes: Routes,
 }
@@ -110,7 +114,7 @@ impl Drop for Route {
 }
 
 impl QuicConnection {
-    /// Connects to `host` as `offer` says, over whichever of its addresses answers first.
+    /// Connects to `host` at the offered port, over whichever of its addresses answers first.
     ///
     /// # Errors
     /// [`ClientError::Connect`] or [`ClientError::Tls`].
@@ -157,7 +161,7 @@ impl QuicConnection {
         link
     }
 
-    /// Whether the connection stands, as far as is known.
+    /// Whether the connection stands, as far as is known: a dead path shows only by timeouts.
     pub fn is_open(&self) -> bool {
         self.0.connection.close_reason().is_none()
     }
@@ -167,18 +171,19 @@ impl QuicConnection {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Gives the connection up for everyone who uses it.
+    /// Closes the connection for all its clones.
     pub fn close(&self) {
         self.0.connection.close(VarInt::from_u32(0), b"");
     }
 
-    /// Resolves once a closed connection has said so to the server.
+    /// Resolves once the close of the connection was sent to the server.
     pub(crate) async fn idle(&self) {
         self.0.endpoint.wait_idle().await;
     }
 
-    /// Goes on from a new local port, and from whatever address the system now gives:
-    /// QUIC migrates the connection. At most once per `pause`; whether it was done.
+    /// Moves to a new local port, and to whatever address the system now gives; QUIC migrates
+    /// the connection. Does nothing if the last move is less than `pause` ago. Returns whether it
+    /// moved.
     pub fn rebind(&self, pause: Duration) -> bool {
         let mut rebound = self.0.rebound.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if rebound.is_some_and(|at| at.elapsed() < pause) {
@@ -191,12 +196,12 @@ impl QuicConnection {
         moved.inspect_err(|error| tracing::debug!("cannot rebind: {error}")).is_ok()
     }
 
-    /// UDP packets that have arrived.
+    /// Number of UDP packets that have arrived.
     pub fn packets_received(&self) -> u64 {
         self.0.connection.stats().udp_rx.datagrams
     }
 
-    /// A number for a new answer and the datagrams that will come for it.
+    /// A stream number for a new answer, and a queue for its datagrams.
     pub(crate) fn route(&self) -> Route {
         let stream = self.0.next_stream.fetch_add(1, Ordering::Relaxed);
         let (sender, datagrams) = mpsc::channel(MAX_WAITING);
@@ -204,12 +209,12 @@ impl QuicConnection {
         Route { stream, datagrams, routes: self.0.routes.clone() }
     }
 
-    /// Sends a datagram, if it fits and the server takes any; whether it left.
+    /// Sends a datagram if it fits and the server accepts datagrams; returns whether it was sent.
     pub(crate) fn send_datagram(&self, datagram: Bytes) -> bool {
         self.0.connection.send_datagram(datagram).is_ok()
     }
 
-    /// A new bidirectional stream.
+    /// Opens a bidirectional stream.
     ///
     /// # Errors
     /// [`ClientError::Broken`]: the connection is gone, or the server allows no more.
@@ -245,9 +250,9 @@ async fn connect(
     Ok(QuicConnection::start(endpoint, connection))
 }
 
-/// An endpoint for one connection. It needs no connection ID to tell packets apart, and eight
-/// bytes in each of many small packets are a twelfth of them (RFC 9000 §5.1; what migration
-/// needs is the server's).
+/// An endpoint for one connection. With one connection per socket no connection ID is needed to
+/// distinguish packets, and its eight bytes would be a twelfth of each small packet
+/// (RFC 9000 §5.1; migration uses the server's ID).
 fn endpoint(local: SocketAddr) -> std::io::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     config.cid_generator(|| Box::new(RandomConnectionIdGenerator::new(0)));
@@ -257,8 +262,8 @@ fn endpoint(local: SocketAddr) -> std::io::Result<Endpoint> {
 
 fn client_config(offer: &DeliveryOffer) -> Result<quinn::ClientConfig, ClientError> {
     let mut transport = TransportConfig::default();
-    // What we send by datagram are acknowledgements; QUIC's acknowledgements of those would
-    // be a third of what a thin stream sends down.
+    // The client's datagrams are acknowledgements themselves. If QUIC acknowledged each, that
+    // would be a third of the traffic towards the client on a thin stream.
     let mut rare = AckFrequencyConfig::default();
     rare.ack_eliciting_threshold(VarInt::from_u32(10)).max_ack_delay(Some(QUIC_ACK_DELAY));
     transport
@@ -277,7 +282,7 @@ fn client_config(offer: &DeliveryOffer) -> Result<quinn::ClientConfig, ClientErr
     Ok(config)
 }
 
-/// Hands out datagrams until the connection ends; ends it when nobody uses it.
+/// Distributes datagrams until the connection ends; closes it when it has long been idle.
 async fn dispatch(connection: Connection, routes: Routes, link: Weak<Inner>) {
     let mut idle_checks = 0;
     let mut check = tokio::time::interval(IDLE_CHECK);
@@ -291,7 +296,7 @@ async fn dispatch(connection: Connection, routes: Routes, link: Weak<Inner>) {
                 }
             },
             _ = check.tick() => {
-                // One holder: the client that would use it again.
+                // One clone is the client's own, for the next request; more are answers in use.
                 idle_checks = if link.strong_count() > 1 { 0 } else { idle_checks + 1 };
                 if idle_checks > IDLE_CHECKS {
                     connection.close(VarInt::from_u32(0), b"");
@@ -304,13 +309,13 @@ async fn dispatch(connection: Connection, routes: Routes, link: Weak<Inner>) {
 
 /// A stream of messages in both directions.
 pub(crate) struct MessageStream {
-    /// Our side.
+    /// From the client to the server.
     pub(crate) send: SendStream,
-    /// The server's side.
+    /// From the server to the client.
     pub(crate) incoming: Incoming,
 }
 
-/// The messages that come on a stream.
+/// The messages that the server sends on a stream.
 pub(crate) struct Incoming {
     recv: RecvStream,
     messages: Messages,
@@ -320,7 +325,7 @@ impl Incoming {
     /// The next message; `None` at the end of the stream. Cancelling it loses nothing.
     ///
     /// # Errors
-    /// A stream that was reset, a lost connection, or what no message is (S-2.1).
+    /// A stream that was reset, a lost connection, or bytes that are not a message (S-2.1).
     pub(crate) async fn next(&mut self) -> Result<Option<Message>, ClientError> {
         loop {
             if let Some(message) = self.messages.next()? {
@@ -352,7 +357,7 @@ impl MessageStream {
         self.send.write_all(bytes).await.map_err(|error| ClientError::Broken(error.to_string()))
     }
 
-    /// Tells the server that it broke the rules (S-2.1).
+    /// Resets the stream in both directions, because the server broke the protocol (S-2.1).
     pub(crate) fn refuse(&mut self) {
         let _ = self.send.reset(VarInt::from_u32(code::PROTOCOL));
         let _ = self.incoming.recv.stop(VarInt::from_u32(code::PROTOCOL));

@@ -1,5 +1,5 @@
-//! A plain HTTP response, whichever way it came: by HTTP itself or through the tunnel of
-//! a QUIC connection (`spec/session.md`, section 3).
+//! A plain HTTP response, over HTTP itself or through the tunnel of a QUIC connection
+//! (`spec/session.md`, section 3).
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -23,7 +23,7 @@ pub struct Reply {
 
 enum Body {
     Http(Box<HttpResponse>),
-    /// The link is held so that it counts as used.
+    /// The connection is held so that it does not count as idle.
     Quic(Box<MessageStream>, QuicConnection),
 }
 
@@ -42,7 +42,7 @@ impl Reply {
         Reply { status: head.status, headers, body: Body::Quic(Box::new(stream), link) }
     }
 
-    /// Which way it came.
+    /// The transport that it came over.
     pub fn transport(&self) -> Transport {
         match self.body {
             Body::Http(_) => Transport::Http,
@@ -61,7 +61,7 @@ impl Reply {
     /// The next piece of the body; `None` at its end.
     ///
     /// # Errors
-    /// A body that breaks off (S-3.2): what came is not all of it.
+    /// A body that breaks off (S-3.2).
     pub async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
         let stream = match &mut self.body {
             Body::Http(response) => return Ok(response.body_mut().piece().await?),
@@ -110,7 +110,7 @@ pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Headers from an object of strings; what no header can be is left out.
+/// Headers from an object of strings; members that no header can be are left out.
 fn header_map(object: &std::collections::BTreeMap<String, String>) -> HeaderMap {
     let parse = |(name, value): (&String, &String)| {
         Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))

@@ -67,7 +67,7 @@ impl Exchange {
     fn note_begin(&self) {
         let Some(counters) = self.counters() else { return };
         let mut begun = self.begun();
-        // hyper may ask again while it writes. Only another connection begins anew: the pool
+        // hyper may ask again while it writes. Only another connection is a new beginning: the pool
         // retries by itself if a connection is closed before the request was written.
         let is_same = begun.as_ref().is_some_and(|begun| Arc::ptr_eq(&begun.counters, &counters));
         if !is_same {

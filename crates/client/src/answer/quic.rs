@@ -15,15 +15,15 @@ use crate::connections::Connections;
 use crate::message::{AnswerHead, Message, MessageKind, code, put_message};
 use crate::quic_connection::{MessageStream, QuicConnection, Route};
 
-/// A silent path gets a new port, and so long to answer from there.
+/// How long a silent path may take to show life after it moved to a new local port.
 const REBIND_WAIT: Duration = Duration::from_millis(1_000);
-/// Least time between two new ports.
+/// Least time between two moves to a new port: each costs a path validation.
 const REBIND_PAUSE: Duration = Duration::from_secs(10);
-/// How long a STOP may take to arrive.
+/// How long the server may take to acknowledge a STOP.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Code of a stream that broke off (S-3.2).
+/// Reset code of an answer that another reader has taken or that was stopped (S-3.2).
 const BROKEN_OFF: u64 = 2;
-/// Acknowledgements that may wait for the stream, in bytes.
+/// Acknowledgements that may wait to be written to the stream, in bytes.
 const MAX_OUT_BYTES: usize = 16 * 1024;
 
 /// A stream of one connection that carries one answer.
@@ -33,13 +33,13 @@ pub(crate) struct QuicPath {
     route: Route,
     /// The server may send more messages.
     readable: bool,
-    /// For the stream.
+    /// Frames to be written to the stream.
     out: Vec<u8>,
     /// The last bytes of the log came on the stream, so acknowledgements go there too.
     by_stream: bool,
-    /// The path looks dead: unless something comes, it is lost at this time.
+    /// When the path counts as lost unless a frame arrives; `None` while it works.
     lost_at: Option<Instant>,
-    /// Packets that had arrived on the connection when it began to look so.
+    /// Packets that had arrived on the connection when the path began to look dead.
     packets_before: u64,
 }
 
@@ -95,8 +95,8 @@ impl QuicPath {
         }
     }
 
-    /// Sends what the receiver has to say: in a datagram and, where only the stream gets
-    /// through, there as well (S-4.3).
+    /// Sends the receiver's frames: in datagrams and, where only the stream gets through, there as
+    /// well (S-4.3).
     fn transmit(&mut self, now: Micros, receiver: &mut Receiver) {
         let mut frame = Vec::new();
         while receiver.poll_transmit(now, &mut frame).is_some() {
@@ -108,7 +108,7 @@ impl QuicPath {
         }
     }
 
-    /// Takes in what the stream or a datagram brought.
+    /// Handles a frame from the stream or a datagram.
     fn handle_frame(
         &mut self,
         now: Micros,
@@ -126,13 +126,13 @@ impl QuicPath {
         }
     }
 
-    /// Gives the path a little time to show that it lives.
+    /// Starts the time in which the path must show life.
     fn doubt(&mut self) {
         self.packets_before = self.quic.packets_received();
         self.lost_at = Some(Instant::now() + REBIND_WAIT);
     }
 
-    /// Whether that time is over; then the connection is given up if it is dead as a whole.
+    /// Whether that time is over. Then the connection is closed too if no packet arrived on it.
     fn is_lost(&self, connections: &Connections) -> bool {
         let lost = self.lost_at.is_some_and(|at| at <= Instant::now());
         if lost && self.quic.packets_received() == self.packets_before {
@@ -141,7 +141,7 @@ impl QuicPath {
         lost
     }
 
-    /// What a message, the stream's end or its failure mean.
+    /// Handles a message, the stream's end or its failure; returns how the path ended, if it did.
     fn handle_message(
         &mut self,
         now: Micros,
@@ -159,7 +159,7 @@ impl QuicPath {
                 Some(PathOutcome::Lost(ClientError::Malformed(what)))
             }
             Ok(None) => {
-                // The last datagrams may have come before and wait to be taken in.
+                // The last datagrams may have arrived before and wait in the queue.
                 self.readable = false;
                 self.doubt();
                 None
@@ -204,7 +204,7 @@ impl QuicPath {
         let _ = self.stream.send.finish();
     }
 
-    /// Says STOP, and sees to it that it arrives (S-4.5).
+    /// Sends STOP and waits until the server has it (S-4.5).
     pub(super) async fn stop(
         mut self: Box<Self>,
         connections: &Connections,

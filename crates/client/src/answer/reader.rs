@@ -36,7 +36,7 @@ pub(super) enum AnswerItem {
     End(Result<(), ClientError>),
 }
 
-/// What the reader and the task tell each other beside the items.
+/// What the reader and the task share apart from the items.
 #[derive(Default)]
 pub(super) struct AnswerStatus {
     /// 1 while the answer comes over HTTP, 0 over QUIC.

@@ -18,9 +18,10 @@ use crate::connections::Connections;
 
 /// Longest event, in bytes.
 const MAX_EVENT_BYTES: usize = 4 << 20;
-/// Without a byte for so long the connection is dead: servers send a comment each 10 s.
+/// How long a connection may be silent before it counts as dead: servers send a comment each 10 s,
+/// so four were lost.
 const SILENCE: Duration = Duration::from_secs(45);
-/// How often the machine's address is looked at.
+/// Pause between two checks of this machine's address.
 const NETWORK_CHECK: Duration = Duration::from_secs(1);
 
 /// The handle in a response's headers (S-5.1).

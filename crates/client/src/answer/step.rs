@@ -1,4 +1,4 @@
-//! What an answer says, step by step, whichever way it came.
+//! One step of an answer, as it came over QUIC or HTTP.
 
 use bytes::Bytes;
 use loquent_openai::chunk::{ChunkEvent, error_message};
@@ -9,29 +9,29 @@ use crate::ClientError;
 /// One step of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// Log offset after it: the cursor of a resume.
+    /// Log offset after the step, from which a resume can go on.
     pub offset: u64,
-    /// It was handed out before, over another transport, and comes again only for whoever
-    /// needs the records from the first on (to write chunks); nobody shows it twice.
+    /// Whether the step was handed out before, over another transport. It comes again because a
+    /// writer of chunks needs the log from its first record on; it must not be shown twice.
     pub seen: bool,
-    /// What it says.
+    /// The record or chunk itself.
     pub content: Content,
 }
 
 /// A record of the log, or the chunk that a server made of it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// By QUIC: the record itself.
+    /// Over QUIC: the record itself.
     Record(Delta),
-    /// By HTTP: the data of one server-sent event, `[DONE]` included.
+    /// Over HTTP: the data of one server-sent event, `[DONE]` included.
     Chunk(Bytes),
 }
 
 impl Step {
-    /// The step as records; none if it was seen before.
+    /// The step as records; empty if it was seen before.
     ///
     /// # Errors
-    /// [`ClientError::Malformed`] for a chunk that is none.
+    /// [`ClientError::Malformed`] for an event that is not a chunk.
     pub fn into_deltas(self) -> Result<Vec<Delta>, ClientError> {
         match self.content {
             _ if self.seen => Ok(Vec::new()),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_from_text_about_them() {
+    fn errors_are_distinguished_from_text_about_errors() {
         let error = br#"{"error":{"message":"m","code":"c"}}"#;
         assert_eq!(chunk_error(error).unwrap(), "m");
         let delta = Delta::Error { code: "c".into(), message: "m".into() };

@@ -34,7 +34,7 @@ An answer that was asked for with \"resumable\": true outlives its client, and t
   curl -N http://127.0.0.1:11435/v1/streams/ID -H 'last-event-id: N'
 where ID is the response header x-loquent-stream-id and N the last id: that was read.";
 
-/// How long the end of the program waits for what the server is still to be told.
+/// How long the end of the program waits until the server knows which answers are not wanted.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// What `loquent connect` takes; every flag also by environment, as `LOQUENT_` and its name.
@@ -47,36 +47,35 @@ pub struct ConnectArgs {
     /// Address to listen on; port 0 picks a free one
     #[arg(long, value_name = "ADDRESS", env = "LOQUENT_LISTEN", default_value = "127.0.0.1:11435")]
     listen: SocketAddr,
-    /// Key for the server, instead of those that local clients send
+    /// API key for the server; it replaces the keys that local clients send
     #[arg(long, value_name = "KEY", env = "LOQUENT_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// Use HTTP alone; answers are resumable all the same
+    /// Use HTTP only; answers can still be resumed
     #[arg(long, env = "LOQUENT_NO_QUIC")]
     no_quic: bool,
-    /// Folder for what is remembered: which way won per server, which answers are under way
+    /// Folder for state: the transport that works for each server, the answers under way
     /// [default: loquent in the user's cache folder]
     #[arg(long, value_name = "DIR", env = "LOQUENT_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// How long HTTP waits for QUIC
+    /// How long a request waits for QUIC before it uses HTTP
     #[arg(long, value_name = "MS", env = "LOQUENT_HEAD_START_MS", default_value_t = 500)]
     head_start_ms: u64,
-    /// How long a broken answer is tried for; servers keep one for 60 s by default
+    /// How long to try to resume a broken answer; servers keep one for 60 s by default
     #[arg(long, value_name = "S", env = "LOQUENT_RESUME_LIMIT_S", default_value_t = 90)]
     resume_limit_s: u64,
     /// Largest request body
     #[arg(long, value_name = "N", env = "LOQUENT_MAX_REQUEST_BYTES", default_value_t = 8 * 1024 * 1024)]
     max_request_bytes: usize,
-    /// Local connections at once; further ones wait
+    /// Most local connections at once; further ones wait
     #[arg(long, value_name = "N", env = "LOQUENT_MAX_CONNECTIONS", default_value_t = 512)]
     max_connections: usize,
-    /// Seconds that running answers may take to end after SIGTERM; what is left then can be
-    /// resumed
+    /// How long running answers may take to end after SIGTERM; the rest can be resumed later
     #[arg(long, value_name = "S", env = "LOQUENT_DRAIN_TIMEOUT_S", default_value_t = 10)]
     drain_timeout_s: u64,
 }
 
-/// The folder for what is remembered from one run to the next: `loquent` in the user's
-/// cache folder. None if the environment names none.
+/// The folder for state that lasts from one run to the next: `loquent` in the user's cache folder.
+/// `None` if the environment names no such folder.
 pub fn default_state_dir() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
@@ -86,8 +85,8 @@ pub fn default_state_dir() -> Option<PathBuf> {
 /// Runs `loquent connect` until SIGTERM or Ctrl-C.
 ///
 /// # Errors
-/// A URL that cannot be used, or an address that cannot be listened on. A server that
-/// cannot be reached is none: it may come.
+/// A URL that cannot be used, or an address that cannot be listened on. A server that cannot be
+/// reached is not an error: it may start later.
 pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let state_dir = args.state_dir.clone().or_else(default_state_dir);
     let client = Client::new(Config {
