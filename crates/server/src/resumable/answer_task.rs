@@ -26,8 +26,8 @@ use crate::metrics::GaugeGuard;
 const BACKGROUND_GATHER: Micros = Micros::from_ms(200);
 /// Flushes taken at once before what is due is sent.
 const MAX_FLUSHES: usize = 64;
-/// Timers fire up to a millisecond after their time, a fifth of the gap between repetitions on a short
-/// path (`spec/delivery.md`, section 7). So they are set this much before it, and what is due
+/// Timers fire up to a millisecond after their time, a fifth of the gap between repetitions on a
+/// short path (`spec/delivery.md`, section 8). So they are set this much before it, and what is due
 /// within this time counts as due.
 const EARLY: Micros = Micros::from_ms(1);
 
