@@ -20,17 +20,8 @@ Examples:
 const LOAD_HEADINGS: [&str; 7] =
     ["Load", "Runs", "Prompts", "Generation", "Disturbances", "Reports", "Comparison"];
 /// The engine's flags that `bench engine -h` lists; `--help` lists all.
-const ESSENTIAL: [&str; 9] = [
-    "model",
-    "hf",
-    "simulate",
-    "max_batch_size",
-    "context",
-    "kv_cells",
-    "threads",
-    "gpu_layers",
-    "stages",
-];
+const ESSENTIAL: [&str; 8] =
+    ["model", "hf", "simulate", "max_batch_size", "context", "kv_cells", "threads", "gpu_layers"];
 
 /// Leaves the engine's less common flags to `--help`.
 fn sort_by_audience(flag: Arg) -> Arg {

@@ -18,7 +18,7 @@ pub(super) struct DisturbanceArgs {
     /// Tokens of a slow reader's answer [default: --max-tokens]
     #[arg(long, value_name = "N")]
     slow_reader_max_tokens: Option<u32>,
-    /// Add N readers that disconnect before the answer ends
+    /// Add N readers that disconnect early
     #[arg(long, value_name = "N", default_value_t = 0)]
     disconnects: usize,
     /// Chunks that such a reader reads first

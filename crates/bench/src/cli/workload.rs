@@ -84,7 +84,7 @@ struct ArrivalArgs {
     /// Open loop: distribution of the gaps
     #[arg(long, value_enum, default_value = "gamma", value_name = "GAPS")]
     arrival: ArrivalKind,
-    /// Shape of gamma arrivals: 1 is Poisson, less is burstier
+    /// Shape of gamma gaps: 1 is Poisson, less is burstier
     #[arg(long, value_name = "SHAPE", default_value_t = 1.0)]
     burstiness: f64,
     /// Time limit of one request in seconds
