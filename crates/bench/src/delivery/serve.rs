@@ -284,7 +284,7 @@ struct Asking<'a> {
 
 /// A client that is connected.
 enum Connected {
-    Quic(Client),
+    Quic(Box<Client>),
     Http(HttpClient),
 }
 
@@ -340,7 +340,7 @@ impl Asking<'_> {
         let config = Config { head_start: Duration::from_secs(10), ..Config::new(url.clone()) };
         let client = Client::new(config)?;
         ensure!(client.warm_up().await == Transport::Quic, "no QUIC connection to {url}");
-        Ok(Connected::Quic(client))
+        Ok(Connected::Quic(Box::new(client)))
     }
 
     async fn ask(
