@@ -42,7 +42,7 @@ pub struct StageArgs {
     listen: String,
     #[command(flatten)]
     trust: StageTrustArgs,
-    /// StageCompute threads [default: physical cores; 1 for stages below 32 MiB]
+    /// Compute threads [default: physical cores; 1 for stages below 32 MiB]
     #[arg(long, env = "LOQUENT_THREADS", value_name = "N")]
     threads: Option<NonZeroU16>,
     /// Layers on the graphics processor, in builds that have one [default: all that fit]
