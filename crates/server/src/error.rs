@@ -223,6 +223,7 @@ impl ApiError {
     /// The response body as JSON, in OpenAI's form.
     pub fn json(&self) -> serde_json::Value {
         let foreign = self.foreign.as_ref();
+        // Not every upstream's error body is JSON; a stream's error event has to be.
         if let Some(Ok(json)) = foreign.map(|foreign| serde_json::from_slice(&foreign.body)) {
             return json;
         }
@@ -261,6 +262,7 @@ fn message_in(body: &[u8]) -> Option<String> {
     let json: serde_json::Value = serde_json::from_slice(body).ok()?;
     let found = ["/error/message", "/error", "/message", "/detail"];
     let text = found.iter().find_map(|path| json.pointer(path)?.as_str())?;
+    // Some servers put whole stack traces here; this goes into logs and event streams.
     Some(text.chars().take(500).collect())
 }
 

@@ -265,16 +265,20 @@ async fn guard_origin(
     let host = request.headers().get(header::HOST).cloned();
     let own = host.is_some_and(|host| is_page_of_host(origin.as_bytes(), host.as_bytes()));
     let allowed = app.config.lists_origin(origin.as_bytes());
+    // Checked before the request runs: CORS alone would only hide the response from the page,
+    // while the request would already have had its effect.
     if !own && !allowed {
         let hint =
             "Pages of this origin may not use the server. Allow the origin with --cors-origin.";
         return Err(ApiError::forbidden(hint));
     }
+    // A preflight carries no API key, so that it must not reach the routes.
     let preflight = request.method() == Method::OPTIONS;
     let mut response = if preflight { Response::default() } else { next.run(request).await };
     if allowed {
         let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        // Caches must not give one origin's response to another.
         headers.insert(header::VARY, HeaderValue::from_static("Origin"));
         headers.insert(
             header::ACCESS_CONTROL_ALLOW_METHODS,

@@ -9,8 +9,8 @@
 //! [`Request`], admits, tokenizes and schedules it, and gives an [`ActiveRequest`], from which the
 //! answer's flushes come. Benchmarks use it to measure what HTTP adds.
 //!
-//! The engine itself is not here: it is a `Runner` of `loquent-infer` that a loader brings, on a
-//! thread of its own. No file of this crate reads a clock other than [`Clock`].
+//! The engine itself is not here: it is a `Runner` of `loquent-infer` that a loader brings and
+//! that runs on a thread of its own.
 
 mod active_request;
 mod admission;

@@ -155,6 +155,7 @@ impl Registrar {
         &self,
         made: prometheus::Result<C>,
     ) -> C {
+        // Names and options are constants: they are valid in every server or in none.
         let collector = made.expect("metric options are constants");
         self.0.register(Box::new(collector.clone())).expect("metric names are distinct");
         collector

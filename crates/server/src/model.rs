@@ -120,6 +120,7 @@ impl ServedModel {
             bos_token: &self.chat.bos,
             eos_token: &self.chat.eos,
             now_unix_s: unix_time_s() as i64,
+            // Makes the marks around message texts unguessable, so that a user cannot forge a turn.
             nonce: rand::random(),
             extra: &chat.variables,
         };

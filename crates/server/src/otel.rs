@@ -102,6 +102,8 @@ impl Telemetry {
             .with_batch_exporter(exporter)
             .with_resource(service)
             .build();
+        // Read once: spans then keep the exact durations of the monotonic clock, even if the system
+        // time is set meanwhile.
         let epoch = SystemTime::now() - clock.now();
         let tracer = provider.tracer("loquent");
         Ok(Arc::new(Self { provider, tracer, clock, epoch, stages }))
@@ -127,6 +129,7 @@ impl Telemetry {
             .with_start_time(self.wall(request.arrived))
             .with_attributes(attributes(request));
         let mut span = self.tracer.build_with_context(span, &caller);
+        // An abort is not an error: the client left.
         if request.reasons.iter().any(|reason| ["error", "expired"].contains(reason)) {
             span.set_status(Status::error("the answer is not complete"));
         }

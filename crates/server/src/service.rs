@@ -318,9 +318,11 @@ impl Service {
         arrived: Duration,
     ) -> Result<ActiveRequest, ApiError> {
         self.check_model(request.model.as_deref())?;
+        // Before tokenizing: a server at its limit must refuse without spending time on the prompt.
         let permits = self.gate.enter(request.choices()).map_err(refused)?;
         let accepted = self.clock.now();
         let prepared = self.prepare(request).await?;
+        // Compiling a grammar counts as tokenizing: both delay the first token on the same workers.
         let tokenized = self.clock.now();
         let request = &prepared.request;
         let lens = prepared.prompts.iter().map(Vec::len);
@@ -513,8 +515,10 @@ impl Service {
             let prompt = &prompts[index / n];
             permit.enqueue(prompt.len()).map_err(refused)?;
             let work = Work {
+                // The output processor assigns the tag when it knows the completion's index.
                 tag: Tag(0),
                 prompt: prompt.clone(),
+                // More than the context holds is cut instead of refused: clients send huge limits.
                 max_tokens: request.max_tokens.unwrap_or(u32::MAX).min(room(prompt)),
                 sampling: Sampling {
                     grammar: prepared.grammar.clone(),
@@ -534,6 +538,7 @@ impl Service {
                 completion,
                 work: Box::new(work),
                 permit,
+                // A resumable answer has a reader grace period of its own, and may have no reader.
                 exempt_from_stall_limit: request.resumable,
             });
         }
@@ -565,6 +570,7 @@ impl Service {
             presence_penalty: params.presence_penalty,
             frequency_penalty: params.frequency_penalty,
             repetition_penalty: params.repetition_penalty.unwrap_or(1.0),
+            // Counted on from one seed: the i-th completion is the same whatever `n` is.
             seed: seed.wrapping_add(index),
             logit_bias: params.logit_bias.clone(),
             logprobs: params.logprobs,

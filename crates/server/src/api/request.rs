@@ -197,6 +197,7 @@ impl Request {
     /// # Errors
     /// 400 with the name of the first parameter that is wrong.
     pub fn read(endpoint: Endpoint, mut fields: Fields) -> Result<Self, ApiError> {
+        // First, so that an unsupported parameter is named even if others are wrong too.
         refuse_unsupported(&mut fields)?;
         let prompts = match endpoint {
             Endpoint::Chat => vec![Prompt::Chat(Box::new(Chat::parse(&mut fields)?))],
@@ -223,6 +224,7 @@ impl Request {
                 .integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?
                 .unwrap_or(0) as i32,
             echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
+            // Last: whatever nothing above has taken has no effect.
             ignored: fields.rest(),
             forward: None,
             trace_parent: None,
@@ -283,6 +285,7 @@ impl Request {
 
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     for (name, why) in UNSUPPORTED {
+        // An empty string, such as an empty `suffix`, asks for nothing.
         if fields.take(name).is_some_and(|value| value != Value::String(String::new())) {
             return Err(ApiError::invalid_param(*name, format!("'{name}': {why}.")));
         }
@@ -304,6 +307,7 @@ fn parse_prompts(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {
         Value::Array(_) => return Err(fields.error("prompt", "must not be empty.")),
         other => return Err(fields.error("prompt", format!("{wrong}, not {}.", kind_of(&other)))),
     };
+    // A flat array of numbers is one prompt of token ids, not several prompts.
     if items.iter().all(Value::is_number) {
         return Ok(vec![Prompt::Tokens(token_ids(fields, &items)?)]);
     }
@@ -329,6 +333,7 @@ fn token_ids(fields: &Fields, ids: &[Value]) -> Result<Vec<TokenId>, ApiError> {
 
 fn parse_max_tokens(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<u32>, ApiError> {
     let range = 1..=i64::from(u32::MAX);
+    // OpenAI renamed `max_tokens`; both are accepted, and the new name takes precedence.
     let new = fields.integer("max_completion_tokens", range.clone())?;
     let old = fields.integer("max_tokens", range)?;
     let default = (endpoint == Endpoint::Text).then_some(DEFAULT_COMPLETION_TOKENS);

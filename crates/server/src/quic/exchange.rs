@@ -99,6 +99,8 @@ impl Exchange {
         let mut body = Vec::new();
         while let Some(message) = self.messages.next().await? {
             match message.kind {
+                // The client keeps its side of the stream open for acknowledgements, so that an empty BODY
+                // instead of the end of the stream ends the request.
                 MessageKind::Body if message.payload.is_empty() && head.stream.is_some() => break,
                 MessageKind::Body if body.len() + message.payload.len() > limit => {
                     return Ok(FirstMessage::TooLarge);
@@ -107,6 +109,7 @@ impl Exchange {
                 _ => return Err(StreamError::Protocol("a message out of order")),
             }
         }
+        // Only the request's body may be long; what follows are small frames.
         self.messages.set_max_bytes(MAX_MESSAGE_BYTES);
         Ok(FirstMessage::Request(head, body.into()))
     }
@@ -130,10 +133,12 @@ impl Exchange {
         loop {
             let frame = tokio::select! {
                 frame = body.frame() => frame,
+                // Dropping the body cancels the completion behind it.
                 _ = self.send.stopped() => return Err(StreamError::Reset(code::CANCELLED)),
             };
             match frame {
                 None => break,
+                // A reset, not a clean end: the client must not take a part for the whole answer.
                 Some(Err(_)) => return Err(StreamError::Reset(code::BROKEN)),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
@@ -257,6 +262,7 @@ impl Exchange {
                     Some(StreamFrame::End) => return self.send.finish().map_err(|_| StreamError::Lost),
                     None => return Err(StreamError::Reset(code::BROKEN)),
                 },
+                // While the client's side is open, reading it reports a lost connection.
                 () = self.session.closed(), if !open => return Err(StreamError::Lost),
             }
         }

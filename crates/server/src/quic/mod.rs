@@ -168,6 +168,7 @@ impl Acceptor {
         let handshakes = self.limits.handshakes.load(Ordering::Relaxed);
         let address = incoming.remote_address().ip();
         if handshakes >= MAX_HANDSHAKES {
+            // Without a response: even a refusal would cost more than the flood's packet.
             incoming.ignore();
         } else if !self.limits.has_room(address, &self.config) {
             incoming.refuse();
@@ -205,6 +206,8 @@ async fn serve(
     } else {
         timeout(HANDSHAKE_TIMEOUT, web_session(app, *ports, connection)).await??
     };
+    // Browsers finish their handshake only with the session's request, which is why it counts
+    // until here.
     drop(handshake);
     QuicSession::new(app.clone(), router.clone(), link).run(exchange::serve).await;
     Ok(())
@@ -239,6 +242,7 @@ fn server_config(config: &QuicConfig) -> anyhow::Result<(ServerConfig, Option<[u
     let sha256 = certificate.sha256;
     let tls = certificate.tls(&[ALPN.as_bytes(), web_transport_quinn::ALPN.as_bytes()])?;
     let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
+    // quinn also queues handshakes before they are accepted; they have the same bound.
     server.max_incoming(MAX_HANDSHAKES);
     let mut rare = AckFrequencyConfig::default();
     rare.ack_eliciting_threshold(QUIC_ACK_PACKETS.into())

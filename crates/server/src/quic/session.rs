@@ -41,6 +41,8 @@ impl QuicSession {
         F: Future<Output = ()> + Send + 'static,
     {
         tokio::join!(self.clone().accept(serve), self.clone().read_datagrams());
+        // The connection ended without closing its streams: the answers begin their grace period now
+        // instead of at the next acknowledgement that does not come.
         let routes = std::mem::take(&mut *self.routes());
         for (id, orders) in routes.into_values() {
             if let Some(orders) = orders {
@@ -62,6 +64,7 @@ impl QuicSession {
         loop {
             match self.connection.read_datagram().await {
                 Ok(datagram) => self.handle_datagram(datagram),
+                // Errors while the connection lives concern one datagram.
                 Err(_) if self.connection.close_reason().is_some() => return,
                 Err(_) => {} // of another WebTransport session
             }

@@ -229,6 +229,7 @@ impl Upstream {
         }
         let response = self.client.send(request).await.map_err(unreachable)?;
         let (mut head, body) = response.into_parts();
+        // The length stays: the body is passed on byte by byte, and a HEAD response has no other.
         for name in HOP_BY_HOP.into_iter().filter(|name| *name != "content-length") {
             head.headers.remove(name);
         }
@@ -244,7 +245,9 @@ impl Upstream {
     ) -> HttpRequest<Bytes> {
         let mut request = HttpRequest::new(body);
         *request.method_mut() = method;
+        // The path comes from a parsed URI or a constant; the client adds the upstream's host.
         *request.uri_mut() = path.parse().unwrap_or_default();
+        // A key of this server is a secret between it and the client.
         let own = own.filter(|_| !self.keeps_keys);
         if let Some(key) = self.api_key.as_ref().or(own) {
             request.headers_mut().insert(header::AUTHORIZATION, key.clone());
