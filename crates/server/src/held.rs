@@ -124,16 +124,13 @@ impl HeldDeltas {
         deltas
     }
 
-    /// Log-probabilities that further ones can join: those of the text at the end.
+    /// The held log-probabilities, which further ones join whatever was held since: two in a row
+    /// without a text between them would be one chunk's, and the first would be lost.
     fn open_logprobs(&mut self) -> Option<&mut String> {
-        for delta in self.deltas.iter_mut().rev() {
-            match delta {
-                Delta::Text { .. } | Delta::Reasoning { .. } => {}
-                Delta::Logprobs { json, .. } => return Some(json),
-                _ => return None,
-            }
-        }
-        None
+        self.deltas.iter_mut().rev().find_map(|delta| match delta {
+            Delta::Logprobs { json, .. } => Some(json),
+            _ => None,
+        })
     }
 }
 
@@ -293,6 +290,20 @@ mod tests {
         ];
         let joined = logprobs(json!({"content": [1, 2], "refusal": null}));
         assert_eq!(merged(deltas), [text(1, "x"), joined, text(2, "ab")]);
+    }
+
+    #[test]
+    fn log_probabilities_of_reasoning_are_not_lost() {
+        let think = Delta::Reasoning { choice: 3, tokens: 1, text: "r".into() };
+        let deltas = [
+            logprobs(json!({"content": [1]})),
+            think.clone(),
+            other(json!({"a": 1})),
+            logprobs(json!({"content": [2]})),
+            text(1, "b"),
+        ];
+        let joined = logprobs(json!({"content": [1, 2]}));
+        assert_eq!(merged(deltas), [joined, think, other(json!({"a": 1})), text(1, "b")]);
     }
 
     #[test]
