@@ -59,7 +59,7 @@ pub enum FlushSource {
 
 /// The counts that an upstream server reports.
 #[derive(Debug, Clone)]
-struct ReportedUsage {
+struct UpstreamCounts {
     usage: Usage,
     /// The members of its usage chunk, as JSON: its own counts, and what stands beside them.
     members: Option<String>,
@@ -69,7 +69,7 @@ struct ReportedUsage {
 #[derive(Debug, Clone, Default)]
 struct Totals {
     /// An upstream server's own counts; they count instead of ours.
-    reported: Option<Box<ReportedUsage>>,
+    reported: Option<Box<UpstreamCounts>>,
     /// Why completions have ended, in the order of their ends, by their names in metrics.
     reasons: Vec<&'static str>,
     ended: usize,
@@ -204,7 +204,7 @@ impl ActiveRequest {
             },
             _ => None,
         };
-        self.totals.reported = Some(Box::new(ReportedUsage { usage, members }));
+        self.totals.reported = Some(Box::new(UpstreamCounts { usage, members }));
     }
 
     fn note_end(&mut self, choice: usize, end: &End) {

@@ -13,8 +13,8 @@ use loquent_proto::{AnswerHandle, Micros, Sender, SenderConfig, SenderEvent, Sen
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
-use super::datagram_path::DatagramPath;
-use super::event_path::EventPath;
+use super::datagram_reader::DatagramReader;
+use super::event_reader::EventReader;
 use super::log_pump::LogPump;
 use super::{AnswerCommand, PathId, ReaderPath, Reservation, ResumableAnswers};
 use crate::flush::Flush;
@@ -39,8 +39,8 @@ struct AttachedPath {
 }
 
 enum PathKind {
-    Datagrams(Box<DatagramPath>),
-    Events(EventPath),
+    Datagrams(Box<DatagramReader>),
+    Events(EventReader),
 }
 
 /// What woke the task.
@@ -226,10 +226,10 @@ impl AnswerTask {
                 // Its bytes leave with the connection; the sender only keeps the log.
                 self.sender.suspend();
                 let stall_limit = self.answers.limits.stall_limit;
-                PathKind::Events(EventPath::new(pieces, offset, stall_limit))
+                PathKind::Events(EventReader::new(pieces, offset, stall_limit))
             }
             ReaderPath::Datagrams { link, frames, .. } => {
-                PathKind::Datagrams(Box::new(DatagramPath::new(link, frames, offset)))
+                PathKind::Datagrams(Box::new(DatagramReader::new(link, frames, offset)))
             }
         };
         while self.sender.poll_event().is_some() {} // of the older path

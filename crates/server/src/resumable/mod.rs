@@ -6,8 +6,8 @@
 //! never per token.
 
 mod answer_task;
-mod datagram_path;
-mod event_path;
+mod datagram_reader;
+mod event_reader;
 pub mod idempotency;
 mod log_pump;
 mod resume_points;
@@ -186,7 +186,7 @@ pub struct Reservation {
 }
 
 /// A resumable answer that has begun.
-pub struct RunningAnswer {
+pub struct BegunAnswer {
     /// What its reader resumes it with.
     pub handle: AnswerHandle,
     /// Reaches its task.
@@ -242,7 +242,7 @@ impl ResumableAnswers {
         context: &RecordContext<'_>,
         path: (PathId, ReaderPath),
         first: Option<FirstRequest>,
-    ) -> RunningAnswer {
+    ) -> BegunAnswer {
         let handle = random_handle();
         let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
         let pump = LogPump::new(request, context);
@@ -255,7 +255,7 @@ impl ResumableAnswers {
             started.send_replace(Some(handle));
         }
         tokio::spawn(task.run(inbox));
-        RunningAnswer { handle, commands }
+        BegunAnswer { handle, commands }
     }
 
     /// The answer with `handle`. Unknown ids and wrong tokens look alike, in time too (D-6.2).

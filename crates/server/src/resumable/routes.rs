@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::idempotency::{FirstRequest, IdempotentRequest, KeyUse};
 use super::sse_reader::{LogReader, MAX_PIECES};
-use super::{AnswerCommand, CommandSender, PathId, ReaderPath, RunningAnswer};
+use super::{AnswerCommand, BegunAnswer, CommandSender, PathId, ReaderPath};
 use crate::api::request::Request;
 use crate::app::App;
 use crate::error::ApiError;
@@ -78,7 +78,7 @@ pub async fn start(
     let StartedAnswer { active, echo, .. } = service.start(request, arrived).await?;
     let context = RecordContext { vocab: &service.model().vocab, echo: &echo };
     let started = app.resumable.start(reservation, active, &context, (id, path), first);
-    let RunningAnswer { handle, commands } = started;
+    let BegunAnswer { handle, commands } = started;
     Ok(JoinedAnswer { handle, commands, ignored })
 }
 

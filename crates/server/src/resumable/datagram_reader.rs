@@ -20,7 +20,7 @@ const FRAME_BYTES: u64 = 16 * 1024;
 const MAX_APPENDS: usize = 256;
 
 /// The connection's part of an answer that leaves by datagram.
-pub struct DatagramPath {
+pub struct DatagramReader {
     link: Box<dyn DatagramLink>,
     frames: mpsc::Sender<StreamFrame>,
     fallback: ReliableFallback,
@@ -32,7 +32,7 @@ pub struct DatagramPath {
     datagram: Vec<u8>,
 }
 
-impl DatagramPath {
+impl DatagramReader {
     /// A path that goes on from log `offset`.
     pub fn new(
         link: Box<dyn DatagramLink>,

@@ -14,7 +14,7 @@ use super::LogPiece;
 const PIECE_BYTES: u64 = 16 * 1024;
 
 /// A reader of the log: a cursor, and where its pieces go.
-pub struct EventPath {
+pub struct EventReader {
     pieces: mpsc::Sender<LogPiece>,
     /// Everything below was handed to the response's body.
     next: u64,
@@ -22,7 +22,7 @@ pub struct EventPath {
     backlog: Backlog,
 }
 
-impl EventPath {
+impl EventReader {
     /// A reader that goes on from log `offset`, and is cut off if it takes nothing for
     /// `stall_limit`.
     pub fn new(pieces: mpsc::Sender<LogPiece>, offset: u64, stall_limit: Duration) -> Self {
