@@ -57,6 +57,9 @@ impl<'a> FieldReader<'a> {
     }
 
     /// Reads one byte.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] at the end of the bytes.
     pub fn byte(&mut self) -> Result<u8, Error> {
         let (&byte, rest) = self.rest.split_first().ok_or(Error::Truncated)?;
         self.rest = rest;
@@ -64,6 +67,9 @@ impl<'a> FieldReader<'a> {
     }
 
     /// Reads `n` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] if fewer than `n` bytes are left.
     pub fn take(&mut self, n: usize) -> Result<&'a [u8], Error> {
         let (taken, rest) = self.rest.split_at_checked(n).ok_or(Error::Truncated)?;
         self.rest = rest;
@@ -71,6 +77,9 @@ impl<'a> FieldReader<'a> {
     }
 
     /// Reads a variable-length integer (D-1.1), at most [`MAX_INT`] (D-1.2).
+    ///
+    /// # Errors
+    /// [`Error::Truncated`], or [`Error::Malformed`] for a value above [`MAX_INT`].
     pub fn int(&mut self) -> Result<u64, Error> {
         let first = *self.rest.first().ok_or(Error::Truncated)?;
         let bytes = self.take(1 << (first >> 6))?;
@@ -81,27 +90,42 @@ impl<'a> FieldReader<'a> {
     }
 
     /// Reads an integer below 2^32.
+    ///
+    /// # Errors
+    /// Those of [`Self::int`], or [`Error::Malformed`] for a larger integer.
     pub fn int32(&mut self) -> Result<u32, Error> {
         u32::try_from(self.int()?).map_err(|_| Error::Malformed)
     }
 
     /// Reads length-prefixed bytes (D-1.3).
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] if fewer bytes are left than the length says, and those of [`Self::int`].
     pub fn bytes(&mut self) -> Result<&'a [u8], Error> {
         let len = usize::try_from(self.int()?).map_err(|_| Error::Truncated)?;
         self.take(len)
     }
 
     /// Reads length-prefixed UTF-8 text (D-1.3).
+    ///
+    /// # Errors
+    /// Those of [`Self::bytes`], or [`Error::Malformed`] for invalid UTF-8.
     pub fn text(&mut self) -> Result<String, Error> {
         text(self.bytes()?)
     }
 
     /// Reads everything that is left as UTF-8 text.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] for invalid UTF-8.
     pub fn rest_text(&mut self) -> Result<String, Error> {
         text(core::mem::take(&mut self.rest))
     }
 
     /// Checks that nothing is left (D-1.4).
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if bytes are left.
     pub fn end(&self) -> Result<(), Error> {
         if self.rest.is_empty() { Ok(()) } else { Err(Error::Malformed) }
     }

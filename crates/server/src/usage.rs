@@ -32,7 +32,7 @@ impl Usage {
     }
 
     /// The counts as a record of the log.
-    pub const fn to_delta(&self) -> Delta {
+    pub const fn to_delta(self) -> Delta {
         Delta::Usage {
             prompt: self.prompt_tokens,
             completion: self.completion_tokens,

@@ -285,7 +285,7 @@ struct Asking<'a> {
 /// A client that is connected.
 enum Connected {
     Quic(Box<Client>),
-    Http(HttpClient),
+    Http(Box<HttpClient>),
 }
 
 /// What a client sees of its answer.
@@ -335,7 +335,7 @@ impl Asking<'_> {
             let client = HttpClient::new(BaseUrl::parse(&url)?, None)?;
             // The connection is kept alive for the question.
             openai::models(&client).await?;
-            return Ok(Connected::Http(client));
+            return Ok(Connected::Http(Box::new(client)));
         }
         let config = Config { head_start: Duration::from_secs(10), ..Config::new(url.clone()) };
         let client = Client::new(config)?;

@@ -60,6 +60,9 @@ impl Fields {
     }
 
     /// Takes a boolean.
+    ///
+    /// # Errors
+    /// A 400 that names the field, if it is not a boolean.
     pub fn boolean(&mut self, field: &str) -> Result<Option<bool>, ApiError> {
         match self.take(field) {
             None => Ok(None),
@@ -69,6 +72,9 @@ impl Fields {
     }
 
     /// Takes a number within `range`.
+    ///
+    /// # Errors
+    /// A 400 that names the field, if it is not a number or is outside `range`.
     pub fn number(
         &mut self,
         field: &str,
@@ -78,6 +84,9 @@ impl Fields {
     }
 
     /// Takes an integer within `range`.
+    ///
+    /// # Errors
+    /// A 400 that names the field, if it is not a whole number or is outside `range`.
     pub fn integer(
         &mut self,
         field: &str,
@@ -105,6 +114,9 @@ impl Fields {
     }
 
     /// Takes a string.
+    ///
+    /// # Errors
+    /// A 400 that names the field, if it is not a string.
     pub fn string(&mut self, field: &str) -> Result<Option<String>, ApiError> {
         match self.take(field) {
             None => Ok(None),
@@ -114,6 +126,9 @@ impl Fields {
     }
 
     /// Takes an array.
+    ///
+    /// # Errors
+    /// A 400 that names the field, if it is not an array.
     pub fn array(&mut self, field: &str) -> Result<Option<Vec<Value>>, ApiError> {
         match self.take(field) {
             None => Ok(None),
@@ -123,6 +138,9 @@ impl Fields {
     }
 
     /// Takes a nested object, whose errors name `field.inner`.
+    ///
+    /// # Errors
+    /// A 400 that names the field, if it is not an object.
     pub fn object(&mut self, field: &str) -> Result<Option<Self>, ApiError> {
         match self.take(field) {
             None => Ok(None),
@@ -131,6 +149,9 @@ impl Fields {
     }
 
     /// Reads the object `value`, whose errors name `field.inner`.
+    ///
+    /// # Errors
+    /// A 400 that names the field, if `value` is not an object.
     pub fn nested(&self, field: &str, value: Value) -> Result<Self, ApiError> {
         match value {
             Value::Object(map) => Ok(Self { map, path: format!("{}.", self.name(field)) }),

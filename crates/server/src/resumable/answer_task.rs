@@ -282,12 +282,10 @@ impl AnswerTask {
             Some(PathKind::Datagrams(path)) => {
                 path.transmit(now, &mut self.sender, &self.answers.metrics);
             }
-            Some(PathKind::Events(path)) => {
-                if !path.check(now, self.sender.log()) {
-                    self.path = None;
-                }
+            Some(PathKind::Events(path)) if !path.check(now, self.sender.log()) => {
+                self.path = None;
             }
-            None => {}
+            Some(PathKind::Events(_)) | None => {}
         }
         while let Some(event) = self.sender.poll_event() {
             match (event, &self.path) {
