@@ -278,14 +278,16 @@ impl AnswerTask {
     /// Does what is due at `now`.
     fn drive(&mut self, now: Micros) {
         self.sender.handle_timeout(now);
-        match self.path.as_mut().map(|attached| &mut attached.kind) {
+        let alive = match self.path.as_mut().map(|attached| &mut attached.kind) {
             Some(PathKind::Datagrams(path)) => {
                 path.transmit(now, &mut self.sender, &self.answers.metrics);
+                true
             }
-            Some(PathKind::Events(path)) if !path.check(now, self.sender.log()) => {
-                self.path = None;
-            }
-            Some(PathKind::Events(_)) | None => {}
+            Some(PathKind::Events(path)) => path.check(now, self.sender.log()),
+            None => true,
+        };
+        if !alive {
+            self.path = None;
         }
         while let Some(event) = self.sender.poll_event() {
             match (event, &self.path) {
