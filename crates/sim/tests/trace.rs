@@ -89,7 +89,7 @@ fn a_trace_becomes_a_channel_of_the_same_loss() {
 #[test]
 fn what_is_no_capture_is_refused() {
     let error = trace::read(&fixture("record.py"), None).expect_err("a script is no capture");
-    assert!(error.to_string().contains("not a capture"), "{error}");
+    assert!(error.to_string().contains("not a readable pcap"), "{error}");
     let error = trace::read(&fixture("lossy-client.pcap"), Some(9)).expect_err("no such port");
     assert!(error.to_string().contains("from port 9"), "{error}");
     assert!(trace::read(&fixture("missing.pcap"), None).is_err());
