@@ -67,8 +67,8 @@ fn constant(count: usize, gap_s: f64) -> Vec<Duration> {
     (0..count).map(|i| Duration::from_secs_f64(i as f64 * gap_s)).collect()
 }
 
-/// The first request is sent at 0; the gaps have the mean 1/rate and are scaled so that the last one
-/// is sent at exactly (count − 1)/rate, which keeps runs of different seeds comparable.
+/// The first request is sent at 0; the gaps have the mean 1/rate and are scaled so that the last
+/// one is sent at exactly (count − 1)/rate, which keeps runs of different seeds comparable.
 fn gamma(count: usize, rate_per_s: f64, shape: f64, seed: u64) -> Vec<Duration> {
     let gaps = Gamma::new(shape, 1.0 / (rate_per_s * shape)).expect("the plan checked both");
     let mut rng = SmallRng::seed_from_u64(seed);

@@ -1,7 +1,8 @@
 //! Measures decoding on this machine: tokens per second by batch size, and the time that
 //! sampling a row takes.
 //!
-//! `cargo run --release -p loquent-engine --example decode_speed -- MODEL.gguf [THREADS] [POLL] [TEMPERATURE] [f32|f16|q8_0]`
+//! `cargo run --release -p loquent-engine --example decode_speed -- MODEL.gguf [THREADS] [POLL]
+//! [TEMPERATURE] [f32|f16|q8_0]`
 
 use std::error::Error;
 use std::num::NonZeroU16;

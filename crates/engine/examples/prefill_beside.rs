@@ -1,7 +1,8 @@
 //! Measures what a chunk of a prompt adds to a step that also decodes, by the chunk's size and
 //! by how much of the prompt came before; and the prompt's speed alone on the way there.
 //!
-//! `cargo run --release -p loquent-engine --example prefill_beside -- MODEL.gguf [ROWS] [own|llama] [THREADS]`
+//! `cargo run --release -p loquent-engine --example prefill_beside -- MODEL.gguf [ROWS] [own|llama]
+//! [THREADS]`
 
 use std::error::Error;
 use std::num::NonZeroU16;

@@ -191,7 +191,8 @@ async fn lines_continue_after_a_backslash_and_ctrl_c_drops_them() {
     assert_eq!(asked(&server), [["user: one\ntwo"]]);
 }
 
-// Several threads, because waiting for the hang-up blocks one, and another must close the connection.
+// Several threads, because waiting for the hang-up blocks one, and another must close the
+// connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_an_answer_keeps_what_came_and_the_conversation() {
     let server = StandIn::start([Reply::Hang { pieces: vec!["beg".into()] }, Reply::full(&["A2"])]);

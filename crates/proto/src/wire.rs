@@ -100,7 +100,8 @@ impl<'a> FieldReader<'a> {
     /// Reads length-prefixed bytes (D-1.3).
     ///
     /// # Errors
-    /// [`Error::Truncated`] if fewer bytes are left than the length says, and those of [`Self::int`].
+    /// [`Error::Truncated`] if fewer bytes are left than the length says, and those of
+    /// [`Self::int`].
     pub fn bytes(&mut self) -> Result<&'a [u8], Error> {
         let len = usize::try_from(self.int()?).map_err(|_| Error::Truncated)?;
         self.take(len)

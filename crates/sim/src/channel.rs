@@ -130,8 +130,8 @@ pub struct LossSchedule {
     draws: Draws,
 }
 
-/// A packet's fate is drawn by its slot and its place in the slot, so that two schemes that send one
-/// packet each at about the same time share its fate. Chosen by hand: longer slots would tie
+/// A packet's fate is drawn by its slot and its place in the slot, so that two schemes that send
+/// one packet each at about the same time share its fate. Chosen by hand: longer slots would tie
 /// packets together that a real path treats independently.
 const SLOT_US: u64 = 1_000;
 /// More packets than this in one slot share the last draw.

@@ -80,8 +80,8 @@ impl Generator {
     }
 }
 
-/// The text of the `index`th token of a session: a short word, different for each index, so that the
-/// checkers notice a lost, doubled or swapped token.
+/// The text of the `index`th token of a session: a short word, different for each index, so that
+/// the checkers notice a lost, doubled or swapped token.
 pub fn token_text(seed: u64, index: usize, text: &mut Vec<u8>) {
     let bits = Draws::new(seed, "text").bits(index as u64);
     let letters = 2 + (bits & 3) as usize;

@@ -403,7 +403,8 @@ fn ms_since(start_us: u64, at_us: u64) -> f64 {
     at_us.saturating_sub(start_us) as f64 / 1e3
 }
 
-/// At the sender, bytes that are new are a first transmission, which was lost if they were sent again.
+/// At the sender, bytes that are new are a first transmission, which was lost if they were sent
+/// again.
 fn at_sender(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
     let mut packets: Vec<PacketRecord> = Vec::new();
     let mut retransmissions = 0;
@@ -462,8 +463,8 @@ fn at_receiver(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
     (packets, retransmissions)
 }
 
-/// Splits retransmitted packets. A kernel joins small segments when it retransmits them, so one that
-/// fills a hole stands for as many packets of the usual size as its bytes make.
+/// Splits retransmitted packets. A kernel joins small segments when it retransmits them, so one
+/// that fills a hole stands for as many packets of the usual size as its bytes make.
 fn split(packets: &mut Vec<PacketRecord>) {
     let in_time = packets.iter().filter(|packet| !packet.lost);
     let mut sizes: Vec<u64> = in_time.map(|packet| packet.bytes).collect();

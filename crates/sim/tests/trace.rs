@@ -1,4 +1,5 @@
-//! Captures recorded through a lossy link by `fixtures/record.py`, read and held against what the link did.
+//! Captures recorded through a lossy link by `fixtures/record.py`, read and held against what the
+//! link did.
 
 use std::path::PathBuf;
 

@@ -1,11 +1,11 @@
 //! The product itself: `loquent serve` with its simulated engine in the server's namespace, and the
 //! native client in the client's, over QUIC or with server-sent events.
 //!
-//! The server itself reports when each token was generated (`loquent_timings.emit_us`), counted from
-//! the request's arrival. Server and client run on one machine and the request crosses the link
-//! before its losses begin, so that its arrival is known: half a round trip after it was sent. It
-//! can only have been later, by the reaction time of the emulator's thread and the server, so delays
-//! are overestimated rather than underestimated.
+//! The server itself reports when each token was generated (`loquent_timings.emit_us`), counted
+//! from the request's arrival. Server and client run on one machine and the request crosses the
+//! link before its losses begin, so that its arrival is known: half a round trip after it was sent.
+//! It can only have been later, by the reaction time of the emulator's thread and the server, so
+//! delays are overestimated rather than underestimated.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

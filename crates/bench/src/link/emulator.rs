@@ -27,7 +27,8 @@ pub struct PathSchedule {
 }
 
 impl PathSchedule {
-    /// The schedule of `link` under `seed`. Losses are drawn for `length_us` and repeat after that. During `outages_us`, times from and to, nothing gets through.
+    /// The schedule of `link` under `seed`. Losses are drawn for `length_us` and repeat after that.
+    /// During `outages_us`, times from and to, nothing gets through.
     pub fn new(link: Link, seed: u64, length_us: u64, outages_us: Vec<(u64, u64)>) -> Self {
         let mut clean = link.clone();
         (clean.channel, clean.migrate_every_ms) = (Channel::Clean, None);

@@ -159,7 +159,8 @@ impl Driver {
         let state = &self.state;
         let kept = state.receiver.as_ref().map(Receiver::cumulative);
         let reached = kept.unwrap_or(0).max(state.cursor);
-        // Only losses without progress count together; after progress the full time is available again.
+        // Only losses without progress count together; after progress the full time is available
+        // again.
         if self.trouble.as_ref().is_none_or(|trouble| trouble.reached < reached) {
             let backoff = Backoff::new(state.connections.config().resume_limit);
             self.trouble = Some(Trouble { reached, since: Instant::now(), backoff });

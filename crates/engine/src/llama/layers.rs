@@ -150,8 +150,8 @@ impl Layers for LlamaLayers {
         let (width, all) = (self.sizes.width, self.capture.is_some());
         self.context.decode_rows(&mut self.input, width, spans, all)?;
         match &self.capture {
-            // Wrong numbers of rows mean that the graph ended elsewhere: a wrong answer, not a crash,
-            // were it not refused.
+            // Wrong numbers of rows mean that the graph ended elsewhere: a wrong answer, not a
+            // crash, were it not refused.
             Some(capture) if capture.is_foreign || capture.rows.len() != rows.len() => {
                 let name = &capture.name;
                 let why = format!("the architecture does not end its layers in {name} as expected");

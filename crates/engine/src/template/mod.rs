@@ -198,9 +198,9 @@ impl ChatTemplate {
         };
         let plain = variables(conversation, &messages);
         let text = self.render_text(conversation, &plain)?;
-        // In nearly all requests no string is special, and the plain rendering is the prompt. Else it
-        // is rendered twice: the plain text is what the model must see, the marked one shows where
-        // in it the users' strings are.
+        // In nearly all requests no string is special, and the plain rendering is the prompt. Else
+        // it is rendered twice: the plain text is what the model must see, the marked one shows
+        // where in it the users' strings are.
         let (marked, strings) = splice::mark(&plain, conversation.nonce, is_special);
         if strings.is_empty() {
             return Ok(vec![PromptSegment { text, special: true }]);

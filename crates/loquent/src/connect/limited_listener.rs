@@ -48,7 +48,8 @@ impl Listener for LimitedListener {
         loop {
             match self.listener.accept().await {
                 Ok((stream, address)) => {
-                    // Each token is a small write; none may wait for the acknowledgement of another.
+                    // Each token is a small write; none may wait for the acknowledgement of
+                    // another.
                     let _ = stream.set_nodelay(true);
                     return (LimitedStream { stream, _permit }, address);
                 }

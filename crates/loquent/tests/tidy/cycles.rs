@@ -9,7 +9,7 @@ use crate::sources::{product, syntax};
 
 /// How many files of a crate may lie in import cycles; 0 where a crate is not listed. These
 /// bounds only ever go down.
-const FILES_IN_CYCLES: &[(&str, usize)] = &[("server", 5)];
+const FILES_IN_CYCLES: &[(&str, usize)] = &[("server", 4)];
 
 /// A module's path inside its crate, such as `["streams", "keeper"]`.
 type ModulePath = Vec<String>;

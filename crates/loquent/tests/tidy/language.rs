@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::sources::{files, lines_before_tests, product, root, syntax};
+use crate::sources::{before_tests, files, lines_before_tests, product, root, syntax};
 
 /// Percent of type definitions whose name another type has too; it only ever goes down.
-const COLLIDING_PERCENT: usize = 20;
+const COLLIDING_PERCENT: usize = 5;
 
 #[test]
 fn a_type_name_has_one_meaning() {
@@ -29,8 +29,8 @@ fn a_type_name_has_one_meaning() {
     assert!(few, "{colliding} of {all} type definitions share their name: {places:#?}");
 }
 
-/// Tenths of a percent of the code's lines that are comments inside it; it only ever goes up.
-const COMMENTS_PER_MILLE: usize = 18;
+/// Of a thousand lines of code, how many are comments inside it; it only ever goes up.
+const COMMENTS_PER_MILLE: usize = 19;
 
 #[test]
 fn comments_inside_code_say_why() {
@@ -61,9 +61,9 @@ fn lines_fit_a_window() {
         }
     };
     // rustfmt leaves long string literals as they are.
-    let literal = |line: &str| line.contains('"');
+    let literal = |line: &str| line.contains('"') || line.ends_with('\\');
     for (place, text) in product() {
-        check(&place, &text, CODE_COLUMNS, &literal);
+        check(&place, before_tests(&text), CODE_COLUMNS, &literal);
     }
     // A row of a table, a link or a command cannot be broken.
     let unbreakable = |line: &str| line.starts_with('|') || !line.trim_end().contains(' ');

@@ -92,7 +92,7 @@ impl<'ast> Visit<'ast> for Lengths {
 }
 
 /// These bounds only ever go down.
-const LONGEST_FUNCTION: usize = 64;
+const LONGEST_FUNCTION: usize = 50;
 const P90_FUNCTION: usize = 24;
 const LONGEST_FILE: usize = 900;
 

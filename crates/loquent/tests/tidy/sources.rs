@@ -54,10 +54,14 @@ pub fn syntax(place: &str, text: &str) -> syn::File {
     file
 }
 
-/// The lines of a file before its tests, which stand at its end.
+/// A file without the tests at its end.
+pub fn before_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default()
+}
+
+/// The lines of a file before its tests that are not blank.
 pub fn lines_before_tests(text: &str) -> impl Iterator<Item = &str> {
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-    code.lines().map(str::trim).filter(|line| !line.is_empty())
+    before_tests(text).lines().map(str::trim).filter(|line| !line.is_empty())
 }
 
 struct WithoutTests;

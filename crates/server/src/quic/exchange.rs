@@ -99,8 +99,8 @@ impl Exchange {
         let mut body = Vec::new();
         while let Some(message) = self.messages.next().await? {
             match message.kind {
-                // The client keeps its side of the stream open for acknowledgements, so that an empty BODY
-                // instead of the end of the stream ends the request.
+                // The client keeps its side of the stream open for acknowledgements, so that an
+                // empty BODY instead of the end of the stream ends the request.
                 MessageKind::Body if message.payload.is_empty() && head.stream.is_some() => break,
                 MessageKind::Body if body.len() + message.payload.len() > limit => {
                     return Ok(FirstMessage::TooLarge);
@@ -258,8 +258,12 @@ impl Exchange {
                     None => open = false,
                 },
                 frame = frames.recv() => match frame {
-                    Some(StreamFrame::Frame(frame)) => self.write(MessageKind::Frame, &frame).await?,
-                    Some(StreamFrame::End) => return self.send.finish().map_err(|_| StreamError::Lost),
+                    Some(StreamFrame::Frame(frame)) => {
+                        self.write(MessageKind::Frame, &frame).await?;
+                    }
+                    Some(StreamFrame::End) => {
+                        return self.send.finish().map_err(|_| StreamError::Lost);
+                    }
                     None => return Err(StreamError::Reset(code::BROKEN)),
                 },
                 // While the client's side is open, reading it reports a lost connection.

@@ -41,8 +41,8 @@ impl QuicSession {
         F: Future<Output = ()> + Send + 'static,
     {
         tokio::join!(self.clone().accept(serve), self.clone().read_datagrams());
-        // The connection ended without closing its streams: the answers begin their grace period now
-        // instead of at the next acknowledgement that does not come.
+        // The connection ended without closing its streams: the answers begin their grace period
+        // now instead of at the next acknowledgement that does not come.
         let routes = std::mem::take(&mut *self.routes());
         for (id, orders) in routes.into_values() {
             if let Some(orders) = orders {

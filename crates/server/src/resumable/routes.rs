@@ -50,8 +50,8 @@ pub struct JoinedAnswer {
 /// one's answer, which is delivered over `path` from its beginning (S-4.9).
 ///
 /// # Errors
-/// Those of [`Service::start`](crate::service::Service::start), and 429 beyond the limits of resumable answers; 404 if the beginning of
-/// the answer to be joined is gone.
+/// Those of [`Service::start`](crate::service::Service::start), and 429 beyond the limits of
+/// resumable answers; 404 if the beginning of the answer to be joined is gone.
 pub async fn start(
     app: &App,
     resumable: ResumableRequest<'_>,

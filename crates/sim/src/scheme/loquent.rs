@@ -1,7 +1,7 @@
 //! Loquent's own scheme: the `Sender` and `Receiver` of `proto`, which server and clients ship.
 //!
-//! Only their driver is simulated here. A client that receives nothing for a while, or whose path has
-//! changed, resumes the answer as a new stream (spec, D-6).
+//! Only their driver is simulated here. A client that receives nothing for a while, or whose path
+//! has changed, resumes the answer as a new stream (spec, D-6).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

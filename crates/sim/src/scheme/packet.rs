@@ -56,8 +56,8 @@ fn take_token(bytes: &mut &[u8]) -> Option<Token> {
 
 /// Shows tokens in order and acknowledges every packet (paper, Algorithm 2).
 ///
-/// It differs in one point: it keeps acknowledging after the end of the answer. If it left at once, as
-/// written, the last acknowledgement would sometimes be lost, and the sender would never stop.
+/// It differs in one point: it keeps acknowledging after the end of the answer. If it left at once,
+/// as written, the last acknowledgement would sometimes be lost, and the sender would never stop.
 #[derive(Debug)]
 pub struct TokenReceiver {
     /// Tokens that have arrived in order.
