@@ -51,7 +51,7 @@ def sse(http, body):
                 comments.append(block)
             elif block:
                 fields = dict(line.split(": ", 1) for line in block.split("\n"))
-                events.append((int(fields["id"]), fields["data"]))
+                events.append((fields.get("id"), fields["data"]))
     return events, comments
 
 
@@ -59,8 +59,7 @@ def test_the_shape_of_a_stream(http):
     events, comments = sse(http, {**CHAT, "stream": True, "stream_options": {"include_usage": True}})
     assert comments, "a first comment leaves before any token"
     assert events[-1][1] == "[DONE]"
-    ids = [number for number, _ in events]
-    assert ids == sorted(ids) and ids[-1] > 0
+    assert {number for number, _ in events} == {None}, "ids are for streams that can be resumed"
     chunks = [json.loads(data) for _, data in events[:-1]]
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert len({chunk["id"] for chunk in chunks}) == 1
@@ -69,6 +68,13 @@ def test_the_shape_of_a_stream(http):
     assert chunks[-2]["choices"][0]["delta"] == {}
     assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] > 0
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
+
+
+def test_the_ids_of_a_resumable_stream_are_offsets_that_grow(http):
+    events, _ = sse(http, {**CHAT, "stream": True, "resumable": True})
+    ids = [int(number) for number, _ in events if number is not None]
+    assert ids == sorted(ids) and ids[0] > 0
+    assert events[-1] == (str(ids[-1]), "[DONE]")
 
 
 def test_timings_are_told_when_asked_for(http):

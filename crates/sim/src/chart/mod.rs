@@ -1,9 +1,9 @@
 //! Charts as SVG, for image files and for HTML pages: panels with axes, lines, grouped bars,
 //! whiskers.
 //!
-//! Written here because `plotters`, `poloto` and `charts-rs` lack what these charts need together:
-//! the colours of the page around them (light and dark), centred names of bar groups, and
-//! positions finer than a pixel.
+//! Written here because `plotters`, which was tried, lacks what these charts need: the colours of
+//! the page around them (light and dark), centred names of bar groups, and positions finer than a
+//! pixel.
 
 mod axis;
 mod svg;
