@@ -3,6 +3,7 @@ class ChunkWriter {
     #head = { id: "", object: "chat.completion.chunk", created: 0, model: "" };
     #usageIn = "none";
     #usage = null;
+    #usageShown = true;
     #begun = new Set();
     #logprobs = new Map();
     chunks(delta) {
@@ -23,25 +24,30 @@ class ChunkWriter {
                 return this.#choice(delta.choice, this.#content(null, ""), delta.reason);
             case "usage":
                 this.#usage = usageOf(delta);
-                return this.#usageIn === "counts" ? [] : this.#usageChunk();
+                this.#usageShown = this.#usageIn !== "counts";
+                return this.#usageShown ? this.#usageChunk() : [];
             case "other":
-                return [{ ...this.#head, choices: [], ...parseJson(delta.json) }];
+                return [this.#other(parseJson(delta.json))];
             default:
-                return delta.kind === "done" && this.#usageIn === "counts" ? this.#usageChunk() : [];
+                return delta.kind === "done" && !this.#usageShown ? this.#usageChunk() : [];
         }
     }
     get #chat() {
         return this.#head.object === "chat.completion.chunk";
     }
     #open(meta) {
-        const { id, object, created, model, usage } = parseJson(meta);
+        const { id, object, created, model, system_fingerprint, usage } = parseJson(meta);
         this.#usageIn = usage;
-        const known = { id, object, created, model };
+        const known = { id, object, created, model, system_fingerprint };
         const set = Object.entries(known).filter(([, value]) => value !== undefined);
         this.#head = { ...this.#head, ...Object.fromEntries(set) };
     }
     #usageChunk() {
         return this.#usage === null ? [] : [{ ...this.#head, choices: [], usage: this.#usage }];
+    }
+    #other(members) {
+        this.#usageShown ||= "usage" in members;
+        return { ...this.#head, choices: [], ...members };
     }
     #content(name, text) {
         if (!this.#chat)
@@ -62,8 +68,9 @@ class ChunkWriter {
     #chunk(index, fields, logprobs, finish_reason) {
         const choice = { index, logprobs, finish_reason, ...fields };
         const usage = this.#usageIn === "counts" ? this.#usage : null;
-        const told = this.#usageIn === "counts" || this.#usageIn === "null";
-        return { ...this.#head, choices: [choice], ...(told && { usage }) };
+        const hasUsage = this.#usageIn === "counts" || this.#usageIn === "null";
+        this.#usageShown ||= usage !== null;
+        return { ...this.#head, choices: [choice], ...(hasUsage && { usage }) };
     }
 }
 function toolCall(delta) {

@@ -11,6 +11,7 @@ export interface Chunk {
   readonly object: string;
   readonly created: number;
   readonly model: string;
+  readonly system_fingerprint?: string;
   readonly choices: readonly ChunkChoice[];
   readonly usage?: ChunkUsage | null;
 }
@@ -39,6 +40,8 @@ export class ChunkWriter {
   /** How the open record wants usage in chunks (S-6.1), and the latest counts. */
   #usageIn: unknown = "none";
   #usage: ChunkUsage | null = null;
+  /** A chunk has carried the latest counts: they do not come again before the end (S-6.3). */
+  #usageShown = true;
   /** Choices whose role was written, and log probabilities that wait for their text. */
   readonly #begun = new Set<number>();
   readonly #logprobs = new Map<number, unknown>();
@@ -62,11 +65,12 @@ export class ChunkWriter {
         return this.#choice(delta.choice, this.#content(null, ""), delta.reason);
       case "usage":
         this.#usage = usageOf(delta);
-        return this.#usageIn === "counts" ? [] : this.#usageChunk();
+        this.#usageShown = this.#usageIn !== "counts";
+        return this.#usageShown ? this.#usageChunk() : [];
       case "other":
-        return [{ ...this.#head, choices: [], ...parseJson(delta.json) }];
+        return [this.#other(parseJson(delta.json))];
       default:
-        return delta.kind === "done" && this.#usageIn === "counts" ? this.#usageChunk() : [];
+        return delta.kind === "done" && !this.#usageShown ? this.#usageChunk() : [];
     }
   }
 
@@ -75,15 +79,21 @@ export class ChunkWriter {
   }
 
   #open(meta: string): void {
-    const { id, object, created, model, usage } = parseJson(meta);
+    const { id, object, created, model, system_fingerprint, usage } = parseJson(meta);
     this.#usageIn = usage;
-    const known = { id, object, created, model };
+    const known = { id, object, created, model, system_fingerprint };
     const set = Object.entries(known).filter(([, value]) => value !== undefined);
     this.#head = { ...this.#head, ...Object.fromEntries(set) };
   }
 
   #usageChunk(): Chunk[] {
     return this.#usage === null ? [] : [{ ...this.#head, choices: [], usage: this.#usage }];
+  }
+
+  /** Counts among the members stand in the place of ours. */
+  #other(members: Json): Chunk {
+    this.#usageShown ||= "usage" in members;
+    return { ...this.#head, choices: [], ...members };
   }
 
   #content(name: string | null, text: string): Json {
@@ -106,8 +116,9 @@ export class ChunkWriter {
   #chunk(index: number, fields: Json, logprobs: unknown, finish_reason: string | null): Chunk {
     const choice = { index, logprobs, finish_reason, ...fields };
     const usage = this.#usageIn === "counts" ? this.#usage : null;
-    const told = this.#usageIn === "counts" || this.#usageIn === "null";
-    return { ...this.#head, choices: [choice], ...(told && { usage }) };
+    const hasUsage = this.#usageIn === "counts" || this.#usageIn === "null";
+    this.#usageShown ||= usage !== null;
+    return { ...this.#head, choices: [choice], ...(hasUsage && { usage }) };
   }
 }
 
