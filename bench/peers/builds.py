@@ -32,10 +32,10 @@ def main():
     print("| measure | old | new | new / old [least, most] |\n| --- | --- | --- | --- |")
     if options.model:
         arguments = ["--model", options.model, "--kv-cells", "8192", "--max-batch-size", "16", "--no-quic"]
-        load = ["--preset", "cllm-stage15", "--no-stop-on-eos", "-c", "16", "--warmup-runs", "1"]
+        load = ["--preset", "cllm-stage15", "--ignore-eos", "-c", "16", "--warmup-runs", "1"]
         compare(options, "stage15, tokens/s", "output_throughput", arguments, load)
     for interval in ["1", "8"]:
-        load = [*CPU_LOAD, "--no-stop-on-eos", "--stream-interval", interval]
+        load = [*CPU_LOAD, "--ignore-eos", "--stream-interval", interval]
         compare(options, f"CPU us per token, interval {interval}", "server_cpu_us_per_token", SIMULATED, load)
 
 
