@@ -186,7 +186,7 @@ mod tests {
         }
         std::hint::black_box(sum);
         let usage = watch.stop().unwrap();
-        // Other tests may run beside this loop, so its share of a core is not known.
+        // Other tests may run at the same time, so its share of a core is not known.
         assert!(usage.cpu_s > 0.001, "no CPU time seen: {usage:?}");
         assert!(usage.rss_peak_bytes >= usage.rss_before_bytes && usage.rss_before_bytes > 0);
     }

@@ -1,10 +1,10 @@
 //! What to do about a reader that is slower than its answer: the one policy for the engine's
 //! completions, upstream servers' answers, and event streams of resumable answers.
 //!
-//! Whoever produces an answer never waits for its reader. Content that is due while the reader
+//! The producer of an answer never waits for its reader. Content that is due while the reader
 //! is behind is held, so that it leaves merged; at a bound production pauses, and a reader that
-//! stays behind for too long loses its stream. The caller tells the time and how much is
-//! unread, and acts on what comes back.
+//! stays behind for too long loses its stream. The caller passes the time and the unread
+//! bytes, and carries out the action that comes back.
 
 use crate::Micros;
 

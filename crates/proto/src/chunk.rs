@@ -343,7 +343,7 @@ impl ChunkWriter {
         Ok(())
     }
 
-    /// A chunk that has the object's members beside the common ones.
+    /// A chunk that has the object's members after the common ones.
     fn other(&mut self, offset: Option<u64>, json: &str, out: &mut Vec<u8>) -> Result<(), Error> {
         let members = members(json).ok_or(Error::Malformed)?;
         self.envelope()?;

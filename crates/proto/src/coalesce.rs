@@ -16,7 +16,7 @@ use crate::{Error, Micros};
 /// Written `1`, `8`, `auto` on command lines and in requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StreamInterval {
-    /// At most one flush for so many tokens; 1 flushes each token.
+    /// At most one flush for this number of tokens; 1 flushes each token.
     Every(NonZeroU32),
     /// Flush at once while delivery keeps up, merge tokens while it does not.
     Auto,

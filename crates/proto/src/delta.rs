@@ -2,7 +2,7 @@
 //!
 //! A record is a length and a body; a body begins with a tag, its kind in the low four
 //! bits and the choice in the high four (`spec/delivery.md`, section 3). The usual record,
-//! a token of text, is shorter: one byte beside the text itself.
+//! a token of text, is shorter: one byte more than the text itself.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -96,7 +96,7 @@ pub enum Delta {
         /// For people.
         message: String,
     },
-    /// What a chunk carried beside all this, as JSON (upstream servers' extensions).
+    /// What else a chunk carried, as JSON (upstream servers' extensions).
     Other {
         /// Which answer.
         choice: u32,

@@ -130,7 +130,7 @@ impl Log {
 
 /// The pieces of a delta that is too long for a record, where its text allows it.
 fn split(delta: &Delta) -> Option<Vec<Delta>> {
-    // What a tag, a choice, an index and a token count can take beside the text.
+    // What a tag, a choice, an index and a token count can take in addition to the text.
     const PIECE_BYTES: usize = MAX_RECORD_BYTES - 64;
     let long = match delta {
         Delta::Text { text, .. } | Delta::Reasoning { text, .. } => text,

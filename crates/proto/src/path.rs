@@ -55,7 +55,7 @@ impl Rtt {
     }
 
     /// Forgets the least round trip: the path itself has become longer, and what looked like a
-    /// queue is none.
+    /// queue does not count.
     pub fn forget_min(&mut self) {
         self.min = self.least_recent();
     }

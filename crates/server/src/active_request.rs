@@ -61,7 +61,7 @@ pub enum FlushSource {
 #[derive(Debug, Clone)]
 struct UpstreamCounts {
     usage: Usage,
-    /// The members of its usage chunk, as JSON: its own counts, and what stands beside them.
+    /// The members of its usage chunk, as JSON: its own counts and all other members.
     members: Option<String>,
 }
 

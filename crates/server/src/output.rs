@@ -2,8 +2,8 @@
 //!
 //! One task owns the state of all running completions, by slab index: it takes a whole [`Step`]
 //! at a time, turns tokens into text and passes on what is due. It never waits for a client.
-//! What becomes of a reader that is behind is decided by [`Backlog`]; only that reader's
-//! completion is held, paused or ended.
+//! [`Backlog`] decides how to treat a reader that is behind; only that reader's completion is
+//! held, paused or ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,7 +140,7 @@ struct RunningCompletion {
     watched: bool,
 }
 
-/// The task's state. It is told the time, so that a test can step it without a runtime.
+/// The task's state. The time is an argument, so that a test can step it without a runtime.
 struct OutputProcessor {
     running: Slab<RunningCompletion>,
     next_generation: u32,

@@ -16,7 +16,7 @@ use crate::error::ApiError;
 use crate::flush::{Flush, TokenLogprobs};
 use crate::usage::Usage;
 
-/// Longest JSON in a record, with room for what stands beside it (D-3.2).
+/// Longest JSON in a record, with room for the record's other fields (D-3.2).
 pub const MAX_JSON_BYTES: usize = loquent_proto::delta::MAX_RECORD_BYTES - 16;
 
 /// What an answer's records need to know of the request, besides the answer.
@@ -89,7 +89,7 @@ impl RecordWriter {
     }
 
     /// The records that end a complete answer, for an event stream that no log keeps: the
-    /// counts are one chunk with all that stands beside them, as upstream servers send it.
+    /// counts are one chunk with all other members, as upstream servers send it.
     pub fn finish_stream(&self, request: &ActiveRequest, put: &mut impl FnMut(Delta)) {
         if request.stream().include_usage {
             put(match request.usage_members() {

@@ -224,7 +224,7 @@ impl Metric {
             Self::ShownFull => "displayed stall ratio",
             Self::HoldMs => "held back by the client (ms)",
             Self::AddedMs => "mean delay beyond RTT/2 (ms)",
-            Self::Redundancy => "redundancy (copies beside the first)",
+            Self::Redundancy => "redundancy (copies after the first)",
             Self::WireKb => "wire (kB/s)",
             Self::AckKb => "acknowledgements (kB/s)",
             Self::Suspended => "suspended sessions (share)",

@@ -76,7 +76,7 @@ impl Shower {
         self.hidden = hidden;
     }
 
-    /// So many more tokens have arrived in order.
+    /// `tokens` more have arrived in order.
     pub fn handle_arrival(&mut self, now_us: u64, tokens: u32) {
         self.arrived += u64::from(tokens);
         if tokens > 0 {

@@ -239,7 +239,7 @@ impl Report {
     }
 }
 
-/// Replays one session of every case and scheme and tells its trace, for whoever looks into a
+/// Replays one session of every case and scheme and prints its trace, to look into a
 /// finding.
 pub fn replay(plan: &Plan, session: u32) -> String {
     let mut text = String::new();

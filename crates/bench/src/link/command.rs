@@ -15,7 +15,7 @@ use super::LinkError;
 use super::netns::{Namespace, within};
 use super::tun::{CLIENT, SERVER};
 
-/// A server has so long to end after SIGTERM.
+/// How long a server may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Starts `command` within `inside`, or here. The addresses of both ends are in its environment.

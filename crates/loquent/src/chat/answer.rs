@@ -1,4 +1,4 @@
-//! What came of a question: the answer with its speed, or why there is none.
+//! The outcome of a question: the answer with its speed, or the reason for its absence.
 
 use std::io;
 use std::time::Duration;

@@ -134,7 +134,7 @@ fn announce(proxy: &Arc<Proxy>, bound: SocketAddr) {
     let client = proxy.client.clone();
     tokio::spawn(async move {
         match client.warm_up().await {
-            Transport::Quic => eprintln!("Answers come by QUIC."),
+            Transport::Quic => eprintln!("Answers come over QUIC."),
             Transport::Http => eprintln!("Answers come by HTTP; QUIC has not got through (yet)."),
         }
     });

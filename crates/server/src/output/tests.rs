@@ -216,7 +216,7 @@ fn a_client_that_leaves_cancels_its_completions() {
     bench.flushes = None;
     bench.token(0, 0, b'a', None);
     assert_eq!(bench.commands(), ["cancel"]);
-    bench.token(1, 0, b'b', Some(Finish::Length)); // on its way when the engine was told
+    bench.token(1, 0, b'b', Some(Finish::Length)); // under way when the command was sent
     assert!(bench.commands().is_empty());
 }
 

@@ -42,7 +42,7 @@ const RETRY_BEYOND: usize = 64;
 const MAX_HANDSHAKES: usize = 1024;
 /// How many packets, and how long, clients may delay QUIC's own acknowledgements. Datagrams of an
 /// answer are also acknowledged by the delivery protocol, a little later than QUIC would do it,
-/// so that prompt acknowledgements by QUIC would cost an extra packet each.
+/// so that prompt acknowledgements of QUIC would cost an extra packet each.
 const QUIC_ACK_PACKETS: u32 = 10;
 const QUIC_ACK_DELAY: Duration = Duration::from_millis(100);
 /// HTTP/3 opens three streams of its own, and browsers may add one of a reserved type.
@@ -248,7 +248,7 @@ fn server_config(config: &QuicConfig) -> anyhow::Result<(ServerConfig, Option<[u
     rare.ack_eliciting_threshold(QUIC_ACK_PACKETS.into())
         .max_ack_delay(Some(QUIC_ACK_DELAY))
         // An early acknowledgement of a gap would not help: lost datagrams are not sent again
-        // by QUIC.
+        // over QUIC.
         .reordering_threshold(VarInt::from_u32(0));
     let mut transport = TransportConfig::default();
     transport

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::LogPiece;
 
 /// Log bytes in one piece: about one TLS record of chunks, and little enough that two of them
-/// in the body's queue do not weigh beside the log.
+/// in the body's queue hardly count next to the log.
 const PIECE_BYTES: u64 = 16 * 1024;
 
 /// A reader of the log: a cursor, and where its pieces go.

@@ -251,7 +251,7 @@ impl ResumableAnswers {
         let entry = AnswerEntry { token: handle.token, commands: commands.clone(), _key };
         self.table().answers.insert(handle.id, entry);
         if let Some(started) = started {
-            // Only now: whoever waits for it looks it up in the table.
+            // Only now: a request that waits for it looks it up in the table.
             started.send_replace(Some(handle));
         }
         tokio::spawn(task.run(inbox));

@@ -230,14 +230,14 @@ impl Relay {
             let _ = begun.send(Ok(envelope));
         }
         let alone = matches!(&*deltas, [Delta::Other { json, .. }] if !has_choices(json));
-        let beside = if alone { deltas.pop() } else { None };
-        match (usage, beside) {
-            (Some(usage), beside) => {
-                self.pass_on(usage_flush(&usage, beside))?;
+        let members = if alone { deltas.pop() } else { None };
+        match (usage, members) {
+            (Some(usage), members) => {
+                self.pass_on(usage_flush(&usage, members))?;
                 self.reported = Some(usage);
             }
-            (None, Some(beside)) => {
-                self.pass_on(Flush { deltas: vec![beside], ..Flush::default() })?;
+            (None, Some(members)) => {
+                self.pass_on(Flush { deltas: vec![members], ..Flush::default() })?;
             }
             (None, None) => {}
         }
@@ -409,11 +409,11 @@ impl RelayedCompletion {
 }
 
 /// The upstream's counts as a flush of their own: as a record, and in an Other behind it as
-/// they came, with the members that stood `beside` them.
-fn usage_flush(usage: &ReportedUsage, beside: Option<Delta>) -> Flush {
+/// they came, with the other `members` of the chunk.
+fn usage_flush(usage: &ReportedUsage, members: Option<Delta>) -> Flush {
     let mut members = Map::new();
     members.insert("usage".into(), usage.json.clone());
-    if let Some(Delta::Other { json, .. }) = beside {
+    if let Some(Delta::Other { json, .. }) = members {
         members.extend(serde_json::from_str::<Map<String, Value>>(&json).unwrap_or_default());
     }
     let as_it_came = Delta::Other { choice: 0, json: Value::from(members).to_string() };

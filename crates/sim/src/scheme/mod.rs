@@ -30,7 +30,7 @@ pub enum DeliveryProgress {
     Suspended,
 }
 
-/// The server's end of a stream: a state machine that is told the time.
+/// The server's end of a stream: a state machine that takes the time as an argument.
 pub trait SenderEnd {
     /// The next token was generated. `last` says that the answer ends with it.
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool);
@@ -77,7 +77,7 @@ pub struct Budget {
     pub bytes_per_s: u64,
 }
 
-/// The client's end of a stream: a state machine that is told the time.
+/// The client's end of a stream: a state machine that takes the time as an argument.
 pub trait ReceiverEnd {
     /// A packet of the other end arrived.
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]);
