@@ -409,11 +409,11 @@ impl RelayedCompletion {
 }
 
 /// The upstream's counts as a flush of their own: as a record, and in an Other behind it as
-/// they came, with the other `members` of the chunk.
-fn usage_flush(usage: &ReportedUsage, members: Option<Delta>) -> Flush {
+/// they came, with the `others` of the chunk.
+fn usage_flush(usage: &ReportedUsage, others: Option<Delta>) -> Flush {
     let mut members = Map::new();
     members.insert("usage".into(), usage.json.clone());
-    if let Some(Delta::Other { json, .. }) = members {
+    if let Some(Delta::Other { json, .. }) = others {
         members.extend(serde_json::from_str::<Map<String, Value>>(&json).unwrap_or_default());
     }
     let as_it_came = Delta::Other { choice: 0, json: Value::from(members).to_string() };
