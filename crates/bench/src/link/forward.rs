@@ -1,7 +1,7 @@
 //! From the far side of the link to the host: a server that runs outside the namespaces.
 //!
-//! A socket belongs to the namespace in which it was made, whichever thread uses it. So it takes no more
-//! than listening sockets inside and connections outside.
+//! A socket belongs to the namespace in which it was made, whichever thread uses it. So it takes no
+//! more than listening sockets inside and connections outside.
 
 use std::collections::HashMap;
 use std::io;

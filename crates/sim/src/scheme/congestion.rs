@@ -299,7 +299,8 @@ impl SenderEnd for CongestedSender {
     }
 }
 
-/// The receiving end: acknowledges every second packet, or after 25 ms, or together with the payload.
+/// The receiving end: acknowledges every second packet, or after 25 ms, or together with the
+/// payload.
 pub struct CongestedReceiver {
     inner: Box<dyn ReceiverEnd>,
     largest: u32,
