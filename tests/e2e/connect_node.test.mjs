@@ -96,7 +96,7 @@ before(async () => {
   const proxy = run(["connect", ...args, "--head-start-ms", "5000"]);
   const [local, way] = await Promise.all([
     announced(proxy, /on (http:\/\/\S+)/),
-    announced(proxy, /Answers come by (\w+)/),
+    announced(proxy, /Answers come over (\w+)/),
   ]);
   assert.equal(way, "QUIC");
   direct = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 3 });

@@ -31,7 +31,7 @@ class Proxy(Running):
         assert self._announced.wait(20) and self.url, "".join(self.log)
 
     def _heard(self, line):
-        if line.startswith("Answers come by "):
+        if line.startswith("Answers come over "):
             self.way = line.split()[3].strip(".;")
             self._decided.set()
 

@@ -135,7 +135,7 @@ fn announce(proxy: &Arc<Proxy>, bound: SocketAddr) {
     tokio::spawn(async move {
         match client.warm_up().await {
             Transport::Quic => eprintln!("Answers come over QUIC."),
-            Transport::Http => eprintln!("Answers come by HTTP; QUIC has not got through (yet)."),
+            Transport::Http => eprintln!("Answers come over HTTP; QUIC has not got through (yet)."),
         }
     });
 }
