@@ -83,7 +83,8 @@ impl Routes {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Passes a datagram to its stream's task; drops it if there is none or its queue is full.
+    /// Passes a datagram to its stream's task; drops it if no task reads the
+    /// stream or the task's queue is full.
     fn pass(&self, datagram: Bytes) {
         if let Some(stream) = stream_of(&datagram)
             && let Some(route) = self.lock().get(&stream)

@@ -268,14 +268,7 @@ impl ChunkWriter {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         self.begin(offset, choice, out)?;
-        if self.envelope()?.chat {
-            out.extend_from_slice(b"\"delta\":{\"content\":");
-            put_string(out, text);
-            out.push(b'}');
-        } else {
-            out.extend_from_slice(b"\"text\":");
-            put_string(out, text);
-        }
+        self.content([b"\"delta\":{\"content\":", b"\"text\":"], text, out)?;
         match self.state(choice)?.logprobs.take() {
             None => self.end_null(out),
             Some(json) => {
@@ -294,15 +287,25 @@ impl ChunkWriter {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         self.begin(offset, choice, out)?;
-        if self.envelope()?.chat {
-            out.extend_from_slice(b"\"delta\":{\"reasoning_content\":");
-            put_string(out, text);
-            out.push(b'}');
-        } else {
-            out.extend_from_slice(b"\"text\":\"\",\"reasoning_content\":");
-            put_string(out, text);
-        }
+        let plain = b"\"text\":\"\",\"reasoning_content\":";
+        self.content([b"\"delta\":{\"reasoning_content\":", plain], text, out)?;
         self.end_null(out)
+    }
+
+    /// Writes `text` behind what comes before it in a chat's chunk, or in a text completion's.
+    fn content(
+        &self,
+        [chat, plain]: [&[u8]; 2],
+        text: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let is_chat = self.envelope()?.chat;
+        out.extend_from_slice(if is_chat { chat } else { plain });
+        put_string(out, text);
+        if is_chat {
+            out.push(b'}');
+        }
+        Ok(())
     }
 
     fn finish(

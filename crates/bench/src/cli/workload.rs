@@ -337,7 +337,7 @@ impl ArrivalArgs {
     }
 }
 
-/// Every item as `Some`, or one `None` when there are none.
+/// Every item as `Some`; a single `None` if the list is empty.
 fn one_or_all<T: Copy>(items: &[T]) -> impl Iterator<Item = Option<T>> {
     let none = items.is_empty().then_some(None);
     items.iter().copied().map(Some).chain(none)

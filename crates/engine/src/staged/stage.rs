@@ -79,8 +79,8 @@ impl Stage {
     }
 
     /// Handles `message`, which came at `arrived`. Returns the message to send on: to the next
-    /// stage, or a [`StageMessage::Done`] to the runner; `None` if there is none, or if a stage
-    /// does not accept this kind of message.
+    /// stage, or a [`StageMessage::Done`] to the runner; `None` if nothing is to be sent, or
+    /// if a stage does not accept this kind of message.
     pub fn handle(&mut self, message: StageMessage, arrived: Instant) -> Option<StageMessage> {
         let is_last = self.sizes.keys.is_last();
         match message {

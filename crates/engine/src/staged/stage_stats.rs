@@ -32,8 +32,8 @@ impl BatchHistory {
         self.0.push_back(FinishedBatch { at, timings, link_delay });
     }
 
-    /// Times of the batches that came back after `from` and not after `to`; `None` if there
-    /// are none.
+    /// Times of the batches that came back after `from` and not after `to`; `None` if no
+    /// batch did.
     pub(super) fn between(&self, from: Instant, to: Instant) -> Option<BatchTimes> {
         // They came back in order, so both ends are found by bisection.
         let first = self.0.partition_point(|batch| batch.at <= from);

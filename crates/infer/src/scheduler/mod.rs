@@ -69,8 +69,8 @@ struct Sequence {
     unverified: Option<TokenId>,
 }
 
-/// What becomes of the KV of a sequence that ends. If a sequence in flight is ended twice, the
-/// greater one counts: a cancelled client is gone, whatever was asked before.
+/// How to treat the KV of a sequence that ends. If a sequence in flight is ended twice, the greater
+/// value counts: once its client has left, nobody needs the KV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum KvAfterEnd {
     /// It stays as a prefix for later prompts, if the prefix cache is on.

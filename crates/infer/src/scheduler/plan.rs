@@ -90,7 +90,7 @@ impl Scheduler {
     /// are of no use.
     fn look_up_draft(&self, slot: Slot, most: usize) -> Vec<TokenId> {
         let sequence = self.sequence(slot);
-        // A grammar's mask follows from the token before it, so there is none a step ahead.
+        // A grammar's mask depends on the previous token, so masks for drafts do not exist yet.
         if sequence.sampling.grammar.is_some() {
             return Vec::new();
         }

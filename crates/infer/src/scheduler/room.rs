@@ -61,7 +61,7 @@ impl Scheduler {
         self.free.pop()
     }
 
-    /// Frees the least recently used idle slot other than `keep`; false if there is none.
+    /// Frees the least recently used idle slot other than `keep`; false if no other slot is idle.
     pub(super) fn evict(&mut self, runner: &mut dyn Runner, keep: Option<Slot>) -> bool {
         let Some(at) = self.idle.iter().position(|&slot| Some(slot) != keep) else {
             return false;

@@ -19,7 +19,7 @@ const MAX_AGE: Duration = Duration::from_secs(3600);
 /// Least time between two writes of the file.
 const WRITE_GAP: Duration = Duration::from_secs(1);
 
-/// One answer as it stands in the file.
+/// An answer's entry in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct StoredAnswer {
     token: String,
