@@ -13,5 +13,6 @@ pub mod sampling;
 pub mod scheduler;
 pub mod speculation;
 pub mod stop;
+pub mod tenant;
 pub mod token;
 pub mod vocab;

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use crate::sampling::{SampledToken, Sampling};
+use crate::tenant::{CacheDomain, Tenant};
 use crate::token::TokenId;
 
 /// A name that the submitter gives to a completion; opaque to the scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tag(pub u64);
 
 /// One completion to generate.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Work {
     /// Returned with every [`SequenceEvent`].
     pub tag: Tag,
@@ -22,6 +23,10 @@ pub struct Work {
     pub sampling: Sampling,
     /// Lower goes first; equals in order of arrival.
     pub priority: i32,
+    /// Whose share of the engine it takes.
+    pub tenant: Tenant,
+    /// Whose prefixes it may reuse, and who may reuse its own.
+    pub cache_domain: CacheDomain,
 }
 
 /// Why a completion ended.

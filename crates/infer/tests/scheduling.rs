@@ -149,7 +149,7 @@ impl Runner for ToyRunner {
 }
 
 fn work(tag: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Work {
-    Work { tag: Tag(tag), prompt, max_tokens, sampling: Sampling::default(), priority: 0 }
+    Work { tag: Tag(tag), prompt, max_tokens, ..Work::default() }
 }
 
 fn limits(max_batch_size: usize) -> Limits {

@@ -13,6 +13,7 @@ use loquent_infer::admission::Refusal;
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::{Tag, Work};
 use loquent_infer::sampling::{Sampling, SharedGrammar};
+use loquent_infer::tenant::{CacheDomain, Tenant};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Encode;
 use loquent_proto::coalesce::StreamInterval;
@@ -525,6 +526,8 @@ impl Service {
                     ..self.sampling(&request.sampling, index as u64)
                 },
                 priority: request.priority,
+                tenant: Tenant::default(),
+                cache_domain: CacheDomain::default(),
             };
             let config = CompletionConfig {
                 stops: request.stop.clone(),

@@ -67,7 +67,7 @@ fn work(model: &Arc<LlamaModel>, tag: u64, sampling: Sampling) -> Work {
     let line = format!("the server streams tokens {tag} to every reader, ");
     let how = Encode { add_bos: true, parse_special: true };
     let prompt = LlamaVocab::new(model.clone()).encode(&line.repeat(2), how).unwrap();
-    Work { tag: Tag(tag), prompt, max_tokens: 60, sampling, priority: 0 }
+    Work { tag: Tag(tag), prompt, max_tokens: 60, sampling, ..Work::default() }
 }
 
 fn samplings() -> [Sampling; 3] {

@@ -59,7 +59,7 @@ fn run_one(
 
 fn work(tag: u64) -> Work {
     let prompt = (0..3 + tag as u32 * 5).map(|i| (i * 7 + tag as u32) % 50).collect();
-    Work { tag: Tag(tag), prompt, max_tokens: 25, sampling: Sampling::default(), priority: 0 }
+    Work { tag: Tag(tag), prompt, max_tokens: 25, ..Work::default() }
 }
 
 fn limits() -> Limits {

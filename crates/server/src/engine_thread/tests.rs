@@ -4,7 +4,6 @@
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
-use loquent_infer::sampling::Sampling;
 use loquent_infer::speculation::Speculation;
 
 use super::*;
@@ -64,8 +63,7 @@ fn arrive(commands: &mpsc::UnboundedSender<EngineCommand>, permit: &mut Permit, 
         tag: Tag(tag),
         prompt: vec![1, 2, 3 + tag as TokenId],
         max_tokens: 5,
-        sampling: Sampling::default(),
-        priority: 0,
+        ..Work::default()
     };
     commands.send(EngineCommand::Submit(Box::new(work))).unwrap();
     permit.arrive();

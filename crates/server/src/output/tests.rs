@@ -6,7 +6,7 @@ use loquent_engine::grammar::Thinking;
 use loquent_engine::sim::SimVocab;
 use loquent_infer::admission::Bounds;
 use loquent_infer::request::Finish;
-use loquent_infer::sampling::{SampledToken, Sampling};
+use loquent_infer::sampling::SampledToken;
 use loquent_proto::Delta;
 use loquent_proto::coalesce::StreamInterval;
 
@@ -37,11 +37,9 @@ fn config() -> CompletionConfig {
 
 fn work() -> Box<Work> {
     Box::new(Work {
-        tag: Tag(0),
         prompt: vec![1],
         max_tokens: 100,
-        sampling: Sampling::default(),
-        priority: 0,
+        ..Work::default()
     })
 }
 
