@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::https::Https;
+use crate::peer::{PeerAddress, PeerRouter};
 use crate::quic::{CHECK_EVERY, CertificateSource};
 
 /// How long a client may take for its TLS handshake, and for a request's head.
@@ -77,7 +78,7 @@ impl Connections {
             let permit = self.permits.clone().acquire_owned().await;
             let permit = permit.expect("the semaphore is never closed");
             match listener.accept().await {
-                Ok((stream, _)) => self.serve(stream, permit),
+                Ok((stream, peer)) => self.serve(stream, PeerAddress(peer.ip()), permit),
                 Err(error) if is_transient(&error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -87,10 +88,10 @@ impl Connections {
         }
     }
 
-    fn serve(&self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+    fn serve(&self, stream: TcpStream, peer: PeerAddress, permit: OwnedSemaphorePermit) {
         // Every flush is one write and should leave at once.
         let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(self.router.clone());
+        let service = TowerToHyperService::new(PeerRouter::new(self.router.clone(), peer));
         let (watcher, tls) = (self.graceful.watcher(), self.tls.as_ref().map(Https::acceptor));
         tokio::spawn(async move {
             let _permit = permit;
@@ -107,7 +108,7 @@ impl Connections {
 
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    service: TowerToHyperService<Router>,
+    service: TowerToHyperService<PeerRouter>,
     watcher: Watcher,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());

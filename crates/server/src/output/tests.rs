@@ -36,11 +36,7 @@ fn config() -> CompletionConfig {
 }
 
 fn work() -> Box<Work> {
-    Box::new(Work {
-        prompt: vec![1],
-        max_tokens: 100,
-        ..Work::default()
-    })
+    Box::new(Work { prompt: vec![1], max_tokens: 100, ..Work::default() })
 }
 
 impl Bench {

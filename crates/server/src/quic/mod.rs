@@ -23,6 +23,7 @@ use tokio::time::timeout;
 
 use crate::app::{App, QuicAddress, WEB_TRANSPORT_PATH};
 use crate::origin::is_page_of_ports;
+use crate::peer::{PeerAddress, PeerRouter, network};
 
 pub use certificate::{CHECK_EVERY, CertificateSource, Renewal};
 pub use message::StreamMessage;
@@ -194,7 +195,8 @@ async fn serve(
     let connection = timeout(HANDSHAKE_TIMEOUT, incoming.accept()?).await??;
     // Only now is the address proven: counting it earlier would let a forged address use up
     // its owner's share.
-    let Some(_permit) = limits.enter(connection.remote_address().ip(), config) else {
+    let peer = connection.remote_address().ip();
+    let Some(_permit) = limits.enter(peer, config) else {
         connection.close(VarInt::from_u32(0), b"too many connections");
         return Ok(());
     };
@@ -209,7 +211,8 @@ async fn serve(
     // Browsers finish their handshake only with the session's request, which is why it counts
     // until here.
     drop(handshake);
-    QuicSession::new(app.clone(), router.clone(), link).run(exchange::serve).await;
+    let router = PeerRouter::new(router.clone(), PeerAddress(peer));
+    QuicSession::new(app.clone(), router, link).run(exchange::serve).await;
     Ok(())
 }
 
@@ -301,17 +304,6 @@ fn fits(connections: &HashMap<IpAddr, usize>, network: IpAddr, config: &QuicConf
         && connections.values().sum::<usize>() < config.max_connections
 }
 
-/// What counts as one client: an IPv4 address, or the /64 that an IPv6 subscriber has.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => {
-            let [a, b, c, d, ..] = v6.segments();
-            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
-        }
-        v4 => v4,
-    }
-}
-
 /// A connection that counts until it is dropped.
 struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
@@ -343,19 +335,5 @@ impl Handshake {
 impl Drop for Handshake {
     fn drop(&mut self) {
         self.0.handshakes.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn subscribers_count_as_one() {
-        let same = |a: &str, b: &str| network(a.parse().unwrap()) == network(b.parse().unwrap());
-        assert!(same("2001:db8:1:2::1", "2001:db8:1:2:ffff::9"));
-        assert!(!same("2001:db8:1:2::1", "2001:db8:1:3::1"));
-        assert!(same("::ffff:10.0.0.1", "10.0.0.1"));
-        assert!(!same("10.0.0.1", "10.0.0.2"));
     }
 }

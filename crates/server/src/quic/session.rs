@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use axum::Router;
 use bytes::Bytes;
 use loquent_proto::fallback::LowerLayer;
 use loquent_proto::frame::Frame;
 use web_transport_quinn::{RecvStream, SendStream};
 
 use crate::app::App;
+use crate::peer::{PeerAddress, PeerRouter};
 use crate::resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
 
 /// The answer for each stream number, to which its datagrams go.
@@ -20,7 +20,7 @@ type Routes = HashMap<u64, (PathId, Option<CommandSender>)>;
 /// A session of either kind: [`web_transport_quinn::Session`] is a plain QUIC connection too.
 pub struct QuicSession {
     app: Arc<App>,
-    router: Router,
+    router: PeerRouter,
     connection: web_transport_quinn::Session,
     routes: Mutex<Routes>,
 }
@@ -29,7 +29,7 @@ impl QuicSession {
     /// A session over `connection`; `router` responds to its tunnelled requests.
     pub fn new(
         app: Arc<App>,
-        router: Router,
+        router: PeerRouter,
         connection: web_transport_quinn::Session,
     ) -> Arc<Self> {
         Arc::new(Self { app, router, connection, routes: Mutex::default() })
@@ -96,8 +96,13 @@ impl QuicSession {
     }
 
     /// Responds to tunnelled requests.
-    pub fn router(&self) -> Router {
+    pub fn router(&self) -> PeerRouter {
         self.router.clone()
+    }
+
+    /// The connection's other end.
+    pub fn peer(&self) -> PeerAddress {
+        self.router.peer()
     }
 
     /// The path on which an answer sends its datagrams.
