@@ -98,6 +98,14 @@ impl App {
         self.service.get().ok_or_else(loading)
     }
 
+    /// Whether the process is of use. A model that loads is no failure: only a restart helps here.
+    ///
+    /// # Errors
+    /// 503 after the engine has failed.
+    pub fn alive(&self) -> Result<(), ApiError> {
+        self.service.get().map_or(Ok(()), |service| service.alive())
+    }
+
     /// Whether new requests are accepted.
     ///
     /// # Errors

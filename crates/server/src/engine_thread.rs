@@ -27,6 +27,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::admission::PendingPrompts;
 use crate::clock::Clock;
+use crate::engine_watch::EngineWatch;
 use crate::metrics::Metrics;
 
 /// Steps that may wait for the delivery task before the engine waits for it. Chosen by hand:
@@ -76,6 +77,8 @@ pub struct EngineContext {
     pub metrics: Arc<Metrics>,
     /// Prompts being tokenized, for which an idle engine waits.
     pub pending: PendingPrompts,
+    /// Learns what the thread does, and how it ends.
+    pub watch: EngineWatch,
 }
 
 /// Starts the engine thread.
@@ -100,8 +103,8 @@ pub fn start(
             }
         }));
     }
-    let EngineContext { clock, metrics, pending } = context;
-    let engine = EngineLoop {
+    let EngineContext { clock, metrics, pending, watch } = context;
+    let mut engine = EngineLoop {
         runner,
         scheduler,
         inbox,
@@ -110,8 +113,13 @@ pub fn start(
         metrics,
         pending,
         gather_limit: GATHER_LIMIT,
+        watch,
     };
-    let thread = thread::Builder::new().name("engine".into()).spawn(move || engine.run())?;
+    let thread = thread::Builder::new().name("engine".into()).spawn(move || {
+        // The loop is dropped, and its queues close, only after its end has been noted: whoever
+        // finds a queue closed finds the reason too.
+        engine.watch.clone().run(|| engine.run());
+    })?;
     Ok(EngineHandle { commands, steps, thread })
 }
 
@@ -138,16 +146,18 @@ struct EngineLoop {
     pending: PendingPrompts,
     /// [`GATHER_LIMIT`]; tests wait for events instead.
     gather_limit: Duration,
+    watch: EngineWatch,
 }
 
 impl EngineLoop {
-    fn run(mut self) {
+    fn run(&mut self) {
         if self.runner.pipeline().is_some() { self.run_pipelined() } else { self.run_in_turn() }
     }
 
     fn run_in_turn(&mut self) {
         let (mut batch, mut sampled) = (Batch::default(), Vec::new());
         loop {
+            self.watch.begin(0);
             self.handle_queued();
             self.gather();
             let now = self.clock.now();
@@ -187,7 +197,9 @@ impl EngineLoop {
         if batch.is_empty() {
             return Step { started, finished: started, ..Step::default() };
         }
+        self.watch.begin(batch.tokens.len());
         let outcome = self.runner.run(batch, sampled);
+        self.watch.end(batch.tokens.len(), self.clock.now().saturating_sub(started));
         self.complete(started, batch, sampled, outcome)
     }
 
@@ -212,6 +224,7 @@ impl EngineLoop {
     fn run_pipelined(&mut self) {
         let mut in_flight = VecDeque::new();
         loop {
+            self.watch.begin(0);
             self.handle_queued();
             let now = self.clock.now();
             let expired = self.scheduler.expire(now);
@@ -291,7 +304,9 @@ impl EngineLoop {
     /// Waits for a command; false when all senders are gone.
     fn wait(&mut self) -> bool {
         self.metrics.on_idle(&self.scheduler.load());
+        self.watch.idle();
         let command = self.inbox.blocking_recv();
+        self.watch.begin(0);
         let open = command.is_some();
         command.into_iter().for_each(|command| self.handle_command(command));
         open

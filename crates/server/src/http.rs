@@ -208,8 +208,9 @@ async fn detokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Re
     Ok(json_response(&json!({"prompt": text})))
 }
 
-async fn health() -> Response {
-    json_response(&json!({"status": "ok"}))
+async fn health(State(app): Shared) -> Result<Response, ApiError> {
+    app.alive()?;
+    Ok(json_response(&json!({"status": "ok"})))
 }
 
 async fn ready(State(app): Shared) -> Result<Response, ApiError> {

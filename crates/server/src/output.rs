@@ -45,6 +45,8 @@ impl StreamBounds {
 /// to a resume than one decode step takes.
 pub const BACKLOG_TICK: Duration = Duration::from_millis(10);
 
+/// The error of streams that are open when the engine fails.
+pub const ENGINE_FAILED: &str = "the engine has failed and the server is ending; try again later";
 /// The error of streams that are open when the server stops.
 pub const SHUTDOWN: &str = "the server is shutting down";
 /// The error of a stream whose reader was paused for too long.
@@ -72,7 +74,8 @@ struct NewRequest {
 enum OutputCommand {
     Start(NewRequest),
     Cancel(Vec<Tag>),
-    Stop,
+    /// End all completions with this error.
+    Stop(&'static str),
 }
 
 /// The request's end of its completions: yields their flushes; dropping it cancels what still
@@ -111,9 +114,9 @@ pub struct OutputHandle {
 }
 
 impl OutputHandle {
-    /// Ends all completions with an error, and lets the engine stop.
-    pub fn stop(&self) {
-        let _ = self.commands.send(OutputCommand::Stop);
+    /// Ends all completions with the error `why`, and lets the engine stop.
+    pub fn stop(&self, why: &'static str) {
+        let _ = self.commands.send(OutputCommand::Stop(why));
     }
 
     /// Starts a request's completions; their flushes come out of what is returned.
@@ -170,14 +173,15 @@ pub fn start(
             tokio::select! {
                 step = steps.recv() => match step {
                     Some(step) => processor.handle_step(clock.now(), step),
-                    None => return processor.fail_all(clock.now(), "the engine has stopped"),
+                    None => return processor.fail_all(clock.now(), ENGINE_FAILED),
                 },
                 command = inbox.recv() => match command {
                     Some(OutputCommand::Start(request)) => processor.start_request(request),
                     Some(OutputCommand::Cancel(tags)) => processor.cancel(tags),
-                    Some(OutputCommand::Stop) | None => {
-                        return processor.fail_all(clock.now(), SHUTDOWN);
+                    Some(OutputCommand::Stop(why)) => {
+                        return processor.fail_all(clock.now(), why);
                     }
+                    None => return processor.fail_all(clock.now(), SHUTDOWN),
                 },
                 _ = tick.tick(), if processor.is_watching() => {
                     processor.handle_tick(clock.now());

@@ -25,6 +25,14 @@ use crate::start::{LoadedBackend, ServiceConfig, start_engine, start_upstream};
 /// How long streams that were ended at the drain limit may take to send their error event.
 const ERROR_EVENT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long the port stays open after the engine has failed, so that whoever probes it once a
+/// second learns why.
+const FAILURE_NOTICE: Duration = Duration::from_secs(1);
+/// How long clients may take to receive their error after the engine has failed.
+const FAILED_DRAIN_LIMIT: Duration = Duration::from_secs(5);
+/// How long the engine's last step may take after the drain.
+const ENGINE_END_LIMIT: Duration = Duration::from_secs(10);
+
 /// A server's configuration.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
@@ -50,7 +58,7 @@ pub struct ServerConfig {
 /// the model's name and description once requests are accepted.
 ///
 /// # Errors
-/// The error of `load`, or of the operating system.
+/// The error of `load`, of the operating system, or that the engine failed.
 pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
     listener: TcpListener,
     config: ServerConfig,
@@ -70,19 +78,45 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
             open(&app, &config, loaded??.into(), announce)?
         }
     };
-    tokio::select! {
+    let limit = tokio::select! {
         error = ports.serve() => return Err(error),
-        () = shutdown => {}
-    }
-    ports.drain(&app, config.drain_limit).await;
-    if let Some(engine) = engine {
-        tokio::task::spawn_blocking(|| engine.join()).await?.ok();
+        () = shutdown => config.drain_limit,
+        why = engine_failure(&app) => {
+            tracing::error!("draining because the engine has failed: {why}");
+            // Probes still find the port, and 503 behind it, for a moment.
+            let _ = tokio::time::timeout(FAILURE_NOTICE, ports.serve()).await;
+            config.drain_limit.min(FAILED_DRAIN_LIMIT)
+        }
+    };
+    ports.drain(&app, limit).await;
+    let failure = app.service().ok().and_then(|service| service.failure());
+    if let (Some(engine), None) = (engine, &failure) {
+        join(engine).await;
     }
     if let Some(telemetry) = app.service().ok().and_then(|service| service.telemetry()) {
         // The exporter sends the last spans before it returns.
         tokio::task::spawn_blocking(move || telemetry.stop()).await?;
     }
-    Ok(())
+    match failure {
+        None => Ok(()),
+        Some(why) => Err(anyhow::anyhow!("the engine has failed: {why}; start the server again")),
+    }
+}
+
+/// Waits until the engine fails.
+async fn engine_failure(app: &App) -> Arc<str> {
+    match app.service() {
+        Ok(service) => service.failed().await,
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Waits for the engine to end what it computes, so that its memory is freed in order.
+async fn join(engine: JoinHandle<()>) {
+    let joined = tokio::task::spawn_blocking(|| engine.join());
+    if tokio::time::timeout(ENGINE_END_LIMIT, joined).await.is_err() {
+        tracing::warn!("the engine still computes; the process ends without it");
+    }
 }
 
 /// Starts the backend and opens the API; returns the engine's thread if it runs here.

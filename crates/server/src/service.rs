@@ -18,7 +18,6 @@ use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Encode;
 use loquent_proto::coalesce::StreamInterval;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 
 use crate::active_request::{ActiveRequest, AdmittedRequest, FlushSource, Observers};
 use crate::admission::{AdmissionGate, Permit};
@@ -28,11 +27,13 @@ use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
 use crate::clock::{Clock, unix_time_s};
 use crate::completion::reader::{CallConfig, SplitConfig};
 use crate::completion::{Completion, CompletionConfig};
+use crate::engine_watch::EngineWatch;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::otel::Telemetry;
-use crate::output::{NewCompletion, OutputHandle};
+use crate::output::{NewCompletion, OutputHandle, SHUTDOWN};
+use crate::prompt_threads::PromptThreads;
 use crate::trace_context::TraceParent;
 use crate::upstream::{self, Upstream, UpstreamAnswer};
 
@@ -71,6 +72,8 @@ pub enum Backend {
         output: OutputHandle,
         /// The stages of a split model.
         stages: Option<Arc<dyn RemoteStages>>,
+        /// Knows whether the engine is alive.
+        watch: EngineWatch,
     },
     /// Another server.
     Upstream(Arc<Upstream>),
@@ -80,8 +83,8 @@ pub enum Backend {
 pub struct ServiceContext {
     /// Bounds the requests.
     pub gate: AdmissionGate,
-    /// How many prompts may be tokenized at once.
-    pub tokenize_workers: usize,
+    /// Tokenize prompts and compile grammars.
+    pub prompt_threads: PromptThreads,
     /// How requests are served.
     pub config: ServingConfig,
     /// Gives the time of every event in this server.
@@ -97,9 +100,8 @@ pub struct Service {
     model: ServedModel,
     backend: Backend,
     gate: AdmissionGate,
-    /// Bounds the prompts tokenized at once, so that a burst of prompts leaves the engine its
-    /// cores.
-    workers: Arc<Semaphore>,
+    /// So few that a burst of prompts leaves the engine its cores.
+    prompt_threads: PromptThreads,
     config: ServingConfig,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -148,12 +150,12 @@ impl Caller {
 impl Service {
     /// A service that answers with `backend`.
     pub fn new(model: ServedModel, backend: Backend, context: ServiceContext) -> Self {
-        let ServiceContext { gate, tokenize_workers, config, clock, metrics, telemetry } = context;
+        let ServiceContext { gate, prompt_threads, config, clock, metrics, telemetry } = context;
         Self {
             model,
             backend,
             gate,
-            workers: Arc::new(Semaphore::new(tokenize_workers.max(1))),
+            prompt_threads,
             config,
             clock,
             metrics,
@@ -195,8 +197,10 @@ impl Service {
     /// Whether new requests are accepted.
     ///
     /// # Errors
-    /// 503 while the server drains, or while the stages of a split model are not connected.
+    /// 503 while the server drains, after the engine has failed, or while the stages of a split
+    /// model are not connected.
     pub fn ready(&self) -> Result<(), ApiError> {
+        self.alive()?;
         self.check_draining()?;
         match &self.backend {
             Backend::Engine { stages: Some(stages), .. } => match stages.outage() {
@@ -208,6 +212,38 @@ impl Service {
             },
             Backend::Engine { .. } | Backend::Upstream(_) => Ok(()),
         }
+    }
+
+    /// Whether the engine works, or may work again without a restart.
+    ///
+    /// # Errors
+    /// 503 after the engine has failed.
+    pub fn alive(&self) -> Result<(), ApiError> {
+        match self.failure() {
+            None => Ok(()),
+            Some(_) => {
+                let message = "The engine has failed. The server ends, and must be started again.";
+                Err(ApiError::unavailable(message, DRAIN_RETRY_S))
+            }
+        }
+    }
+
+    /// Why the engine failed; `None` while it has not.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        match &self.backend {
+            Backend::Engine { watch, .. } => watch.failure(),
+            Backend::Upstream(_) => None,
+        }
+    }
+
+    /// Waits until the engine fails, for ever if it does not.
+    pub async fn failed(&self) -> Arc<str> {
+        if let Backend::Engine { watch, .. } = &self.backend
+            && let Some(why) = watch.failed().await
+        {
+            return why;
+        }
+        std::future::pending().await
     }
 
     fn check_draining(&self) -> Result<(), ApiError> {
@@ -300,7 +336,10 @@ impl Service {
     /// Ends all streams with an error, and lets the engine stop.
     pub fn stop(&self) {
         match &self.backend {
-            Backend::Engine { output, .. } => output.stop(),
+            Backend::Engine { output, watch, .. } => {
+                watch.expect_end();
+                output.stop(SHUTDOWN);
+            }
             Backend::Upstream(upstream) => upstream.stop(),
         }
     }
@@ -389,13 +428,12 @@ impl Service {
         prompt: Prompt,
         special: bool,
     ) -> Result<Vec<TokenId>, ApiError> {
-        let _worker = self.workers.acquire().await;
         let service = self.clone();
         let work = move || match prompt {
             Prompt::Text(text) => service.encode_text(&text, special, special),
             other => service.encode_prompt(&other).map(|(tokens, _)| tokens),
         };
-        blocking(work).await
+        self.on_prompt_thread(work).await
     }
 
     fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
@@ -409,9 +447,8 @@ impl Service {
 
     /// Tokenizes the prompts and compiles the grammar, on a thread that may block.
     async fn prepare(self: &Arc<Self>, request: Request) -> Result<Prepared, ApiError> {
-        let _worker = self.workers.acquire().await;
         let service = self.clone();
-        blocking(move || {
+        self.on_prompt_thread(move || {
             let mut prompts = Vec::with_capacity(request.prompts.len());
             let mut thinking = Thinking::Never;
             for prompt in &request.prompts {
@@ -426,6 +463,15 @@ impl Service {
             Ok(Prepared { request, prompts, thinking, grammar })
         })
         .await
+    }
+
+    /// Runs `work` on a thread that may block and recurse deeply.
+    async fn on_prompt_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let lost = |_| ApiError::internal("Tokenizing failed. Report the prompt as a bug.");
+        self.prompt_threads.run(work).await.map_err(lost)?
     }
 
     fn grammar(
@@ -600,11 +646,4 @@ impl Service {
 fn refused(refusal: Refusal) -> ApiError {
     let message = format!("The server is busy: {refusal}. Try again later.");
     ApiError::overloaded(message, refusal.retry_after_s())
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    let joined = tokio::task::spawn_blocking(work).await;
-    joined.unwrap_or_else(|error| Err(ApiError::internal(format!("Tokenizing failed: {error}."))))
 }

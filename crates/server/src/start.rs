@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use loquent_infer::admission::Bounds;
 use loquent_infer::remote::RemoteStages;
@@ -12,10 +13,12 @@ use crate::admission::{AdmissionGate, PendingPrompts};
 use crate::app::App;
 use crate::clock::Clock;
 use crate::engine_thread::{self, EngineContext};
+use crate::engine_watch::EngineWatch;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::otel::Telemetry;
-use crate::output::{self, StreamBounds};
+use crate::output::{self, OutputHandle, StreamBounds};
+use crate::prompt_threads::PromptThreads;
 use crate::service::{Backend, Service, ServiceContext, ServingConfig};
 use crate::upstream::{Upstream, UpstreamConfig, UpstreamContext};
 
@@ -30,6 +33,9 @@ pub struct ServiceConfig {
     pub streams: StreamBounds,
     /// How requests are served.
     pub serving: ServingConfig,
+    /// How long a step of the engine may take before the engine counts as hung. A prompt has
+    /// more time, in proportion to its tokens.
+    pub engine_timeout: Duration,
     /// Prompts tokenized at once.
     pub tokenize_workers: usize,
     /// Base URL of the OpenTelemetry collector that gets a trace of each request.
@@ -77,25 +83,39 @@ pub fn start_engine(
     if let Some(stages) = &stages {
         metrics.watch_stages(stages.clone());
     }
-    let pending = PendingPrompts::default();
+    let (pending, watch) = (PendingPrompts::default(), EngineWatch::default());
     let engine = engine_thread::start(
         runner,
         config.limits,
         model.end_tokens.clone(),
-        EngineContext { clock, metrics: metrics.clone(), pending: pending.clone() },
+        EngineContext {
+            clock,
+            metrics: metrics.clone(),
+            pending: pending.clone(),
+            watch: watch.clone(),
+        },
     )?;
     let output =
         output::start(engine.steps, engine.commands, config.streams, clock, metrics.clone());
+    tokio::spawn(guard(watch.clone(), config.engine_timeout, output.clone()));
     let context = ServiceContext {
         gate: AdmissionGate::new(config.bounds, clock, pending),
         telemetry: telemetry(config, clock, stages.clone())?,
-        tokenize_workers: config.tokenize_workers,
+        prompt_threads: PromptThreads::start(config.tokenize_workers)?,
         config: config.serving.clone(),
         clock,
         metrics,
     };
-    let backend = Backend::Engine { output, stages };
+    let backend = Backend::Engine { output, stages, watch };
     Ok((Arc::new(Service::new(model, backend, context)), engine.thread))
+}
+
+/// Ends all answers with an error if the engine fails.
+async fn guard(watch: EngineWatch, timeout: Duration, output: OutputHandle) {
+    if let Some(why) = watch.guard(timeout).await {
+        tracing::error!("the engine has failed: {why}");
+        output.stop(output::ENGINE_FAILED);
+    }
 }
 
 /// Starts a service for `app` that the server of `upstream` answers. Nothing is sent to it yet.
@@ -123,7 +143,7 @@ pub fn start_upstream(
         gate: AdmissionGate::new(config.bounds, clock, PendingPrompts::default()),
         telemetry: telemetry(config, clock, None)?,
         // Prompts are tokenized by the upstream.
-        tokenize_workers: 1,
+        prompt_threads: PromptThreads::start(1)?,
         config: config.serving.clone(),
         clock,
         metrics,

@@ -38,8 +38,17 @@ impl Burst {
         let (outbox, steps) = mpsc::channel(STEPS_IN_FLIGHT);
         let scheduler = Scheduler::new(runner.capacity(), limits, Vec::new());
         let metrics = Arc::new(Metrics::new());
-        let engine =
-            EngineLoop { runner, scheduler, inbox, outbox, clock, metrics, pending, gather_limit };
+        let engine = EngineLoop {
+            runner,
+            scheduler,
+            inbox,
+            outbox,
+            clock,
+            metrics,
+            pending,
+            gather_limit,
+            watch: EngineWatch::default(),
+        };
         Self { engine, commands, permits: gate.enter(requests).unwrap(), _steps: steps }
     }
 

@@ -49,6 +49,7 @@ pub fn service_config(max_batch_size: usize) -> ServiceConfig {
             strict_model: false,
             split_reasoning: true,
         },
+        engine_timeout: Duration::from_secs(60),
         tokenize_workers: 2,
         otlp_endpoint: None,
     }

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
+use loquent_infer::runner::Runner;
 use loquent_server::{LoadedEngine, ServerConfig};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -37,15 +38,23 @@ async fn a_draining_service_refuses_new_work_and_finishes_what_runs() {
     assert_eq!(running.text(0), expected);
 }
 
-/// A server on a port of its own, which takes a millisecond for a token.
-struct Listening {
-    address: SocketAddr,
+/// A server on a port of its own.
+pub struct Listening {
+    pub address: SocketAddr,
     shutdown: oneshot::Sender<()>,
-    run: JoinHandle<anyhow::Result<()>>,
+    pub run: JoinHandle<anyhow::Result<()>>,
 }
 
 impl Listening {
+    /// A server that takes a millisecond for a token.
     async fn start(drain_limit: Duration) -> Self {
+        let pace = StepPace::Fixed { step: Duration::from_millis(1) };
+        let runner = SimRunner::new(SimOptions { pace, ..SimOptions::default() });
+        Self::over(Box::new(runner), drain_limit).await
+    }
+
+    /// A server over `runner`.
+    pub async fn over(runner: Box<dyn Runner>, drain_limit: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shutdown, asked) = oneshot::channel::<()>();
@@ -59,9 +68,7 @@ impl Listening {
             max_connections: 8,
             drain_limit,
         };
-        let pace = StepPace::Fixed { step: Duration::from_millis(1) };
-        let runner = SimRunner::new(SimOptions { pace, ..SimOptions::default() });
-        let load = move || Ok(LoadedEngine { runner: Box::new(runner), ..harness::loaded() });
+        let load = move || Ok(LoadedEngine { runner, ..harness::loaded() });
         let announce = move |_: &str, _: &str| announce.send(()).unwrap();
         let shutdown_asked = async { drop(asked.await) };
         let run = loquent_server::run(listener, config, load, announce, shutdown_asked);
@@ -71,7 +78,7 @@ impl Listening {
     }
 
     /// A stream of which the first chunk has come.
-    async fn stream(&self, tokens: usize) -> Events {
+    pub async fn stream(&self, tokens: usize) -> Events {
         let client = Client::builder(TokioExecutor::new()).build_http::<Full<bytes::Bytes>>();
         let url = format!("http://{}/v1/chat/completions", self.address);
         let body = chat(tokens, true, json!({})).to_string();

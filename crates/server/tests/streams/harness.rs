@@ -31,12 +31,17 @@ pub struct Server {
 impl Server {
     /// A server with the configuration that `change` makes of the tests' usual one.
     pub fn start(change: impl FnOnce(&mut ServiceConfig)) -> Self {
+        Self::over(loaded(), change)
+    }
+
+    /// A server over the engine `loaded`.
+    pub fn over(loaded: LoadedEngine, change: impl FnOnce(&mut ServiceConfig)) -> Self {
         let mut config = service_config(16);
         config.streams.stall_limit = FOREVER;
         change(&mut config);
         let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new()));
         let app = Arc::new(App::new(http_config(), limits(), clock, metrics.clone()));
-        let (service, engine) = start_engine(&config, loaded(), clock, metrics).unwrap();
+        let (service, engine) = start_engine(&config, loaded, clock, metrics).unwrap();
         app.open(service.clone());
         Self { service, app, engine: Some(engine) }
     }
@@ -46,6 +51,12 @@ impl Server {
         let request = Request::post(path).body(Body::from(body.to_string())).unwrap();
         let response = router(self.app.clone()).oneshot(request).await.unwrap();
         (response.status(), response.into_body())
+    }
+
+    /// The status of a GET.
+    pub async fn get(&self, path: &str) -> StatusCode {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        router(self.app.clone()).oneshot(request).await.unwrap().status()
     }
 
     /// A chat stream of `tokens` tokens, not read yet; `more` fields go into the request.

@@ -1,7 +1,8 @@
 //! Plain streams on the simulated engine: slow readers, stop strings, several completions,
-//! stream intervals and the drain.
+//! stream intervals, the drain and an engine that fails.
 
 mod drain;
+mod engine_failure;
 mod harness;
 #[path = "../simulated/mod.rs"]
 mod simulated;

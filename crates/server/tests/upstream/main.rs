@@ -80,6 +80,7 @@ impl Front {
                 strict_model: false,
                 split_reasoning: true,
             },
+            engine_timeout: Duration::from_secs(60),
             tokenize_workers: 1,
             otlp_endpoint: None,
         };

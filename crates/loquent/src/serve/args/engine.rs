@@ -69,6 +69,11 @@ pub(crate) struct EngineArgs {
     /// Number of layers computed on the GPU, in builds with GPU support [default: all that fit]
     #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
     pub(crate) gpu_layers: Option<u32>,
+    /// How long a step of the engine may take, in seconds, before the engine counts as hung and
+    /// the server ends with an error; steps with prompts have more time for each token
+    #[arg(long, env = "LOQUENT_ENGINE_TIMEOUT_S", default_value_t = 60.0, value_name = "S",
+          value_parser = parse_engine_timeout)]
+    engine_timeout_s: f64,
     // Last, because their headings would cover the flags below them.
     #[command(flatten)]
     pub(crate) tuning: TuningArgs,
@@ -176,6 +181,11 @@ impl EngineArgs {
         self.prefill_max_tokens.unwrap_or(PREFILL_MAX_TOKENS)
     }
 
+    /// How long a step may take before the engine counts as hung.
+    pub(super) fn engine_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.engine_timeout_s)
+    }
+
     /// The scheduler's limits.
     pub(super) fn limits(&self, queue_timeout: Option<Duration>) -> Limits {
         Limits {
@@ -202,6 +212,11 @@ impl EngineArgs {
 /// A parser that lists the types in the help.
 fn kv_types() -> impl TypedValueParser<Value = KvType> {
     PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| name.parse::<KvType>())
+}
+
+fn parse_engine_timeout(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| (1.0..=86_400.0).contains(s));
+    seconds.ok_or_else(|| "use seconds from 1 to 86400".to_owned())
 }
 
 fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {

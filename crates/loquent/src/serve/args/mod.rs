@@ -149,6 +149,7 @@ pub(crate) fn service_options(
         bounds: admission.bounds(),
         streams,
         serving,
+        engine_timeout: engine.engine_timeout(),
         tokenize_workers: admission.tokenize_workers,
         otlp_endpoint,
     })

@@ -1,0 +1,124 @@
+//! The engine dies or hangs: the server says so everywhere, and ends. One that only takes long
+//! over a prompt is left alone.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use http::StatusCode;
+use loquent_engine::sim::{SimOptions, SimRunner};
+use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot};
+use loquent_infer::sampling::Sampler;
+use loquent_server::LoadedEngine;
+use serde_json::json;
+
+use crate::drain::Listening;
+use crate::harness::{self, Ending, Server, chat};
+
+/// The step at which a runner fails: a decode step, after the prompt and some tokens.
+const BAD_STEP: u64 = 5;
+
+enum Fault {
+    Panic,
+    /// Until the sender is dropped.
+    Hang(Receiver<()>),
+    /// The first step, which computes the prompt, takes this long.
+    SlowPrompt(Duration),
+}
+
+/// A simulated engine with a fault that no `Runner` may have.
+struct FaultyRunner {
+    inner: SimRunner,
+    fault: Fault,
+}
+
+impl FaultyRunner {
+    fn new(fault: Fault) -> Box<Self> {
+        Box::new(Self { inner: SimRunner::new(SimOptions::default()), fault })
+    }
+
+    fn hanging() -> (Box<Self>, Sender<()>) {
+        let (release, held) = channel();
+        (Self::new(Fault::Hang(held)), release)
+    }
+}
+
+impl Runner for FaultyRunner {
+    fn capacity(&self) -> Capacity {
+        self.inner.capacity()
+    }
+
+    fn assign(&mut self, slot: Slot, sampler: Sampler) {
+        self.inner.assign(slot, sampler);
+    }
+
+    fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
+        match (&self.fault, self.inner.steps()) {
+            (Fault::Panic, BAD_STEP) => panic!("a fault for the test"),
+            (Fault::Hang(held), BAD_STEP) => drop(held.recv()),
+            (Fault::SlowPrompt(time), 0) => std::thread::sleep(*time),
+            _ => {}
+        }
+        self.inner.run(batch, sampled)
+    }
+
+    fn fork(&mut self, from: Slot, to: Slot, len: u32) {
+        self.inner.fork(from, to, len);
+    }
+
+    fn truncate(&mut self, slot: Slot, len: u32) {
+        self.inner.truncate(slot, len);
+    }
+}
+
+fn server(runner: Box<FaultyRunner>, timeout: Duration) -> Server {
+    let loaded = LoadedEngine { runner, ..harness::loaded() };
+    Server::over(loaded, |config| config.engine_timeout = timeout)
+}
+
+/// A running answer ends with an error, probes and new requests get 503.
+async fn says_that_the_engine_failed(server: &Server) {
+    assert_eq!(server.get("/ready").await, StatusCode::OK);
+    let mut running = server.stream(1000, json!({})).await;
+    let Ending::Error(message) = running.finish().await else { panic!("a complete answer") };
+    assert!(message.contains("the engine has failed"), "{message}");
+    for path in ["/ready", "/health"] {
+        assert_eq!(server.get(path).await, StatusCode::SERVICE_UNAVAILABLE, "{path}");
+    }
+    for stream in [true, false] {
+        let refused = server.post("/v1/chat/completions", &chat(5, stream, json!({}))).await;
+        assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_in_a_step_is_told_to_clients_and_probes() {
+    let server = server(FaultyRunner::new(Fault::Panic), harness::FOREVER);
+    says_that_the_engine_failed(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_hangs_is_told_to_clients_and_probes() {
+    let (runner, release) = FaultyRunner::hanging();
+    let server = server(runner, Duration::from_millis(200));
+    says_that_the_engine_failed(&server).await;
+    drop(release);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_prompt_is_no_hang() {
+    let slow = Fault::SlowPrompt(Duration::from_secs(1));
+    let server = server(FaultyRunner::new(slow), Duration::from_millis(50));
+    let mut running = server.stream(100, json!({})).await;
+    assert_eq!(running.finish().await, Ending::Done);
+    assert_eq!(server.get("/health").await, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_engine_died_drains_and_returns_an_error() {
+    let server = Listening::over(FaultyRunner::new(Fault::Panic), harness::FOREVER).await;
+    let mut running = server.stream(1000).await;
+    assert!(matches!(running.finish().await, Ending::Error(_)));
+    let error = server.run.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("it panicked: a fault for the test"), "{error}");
+    assert!(tokio::net::TcpStream::connect(server.address).await.is_err(), "the port is closed");
+}
