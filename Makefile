@@ -5,8 +5,12 @@ SHELL := /bin/sh
 CARGO := tools/with-cpu-env cargo
 PORT ?= 8080
 ARGS ?=
+SECONDS ?= 60
+TARGET ?=
+# Where tools/setup installs it if the machine has none.
+DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-rust test-web test-e2e web lint fmt bench setup clean
+.PHONY: help run test test-rust test-web test-e2e web lint advisories fuzz miri sbom fmt bench setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,11 +39,24 @@ test-e2e: ## The real binary with openai-python, openai-node and browsers
 	$(CARGO) test --workspace --locked --no-run --quiet
 	tools/e2e
 
-lint: ## Formatting, clippy, licences
-	@tools/setup build
+lint: ## Formatting, clippy, licences, sources
+	@tools/setup build lint
 	cargo fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; else echo "cargo-deny is not installed: licences not checked (cargo install cargo-deny)"; fi
+	$(DENY) check licenses bans sources
+
+advisories: ## Check the dependencies for known faults (fetches the RustSec database)
+	@tools/setup lint
+	$(DENY) check advisories
+
+fuzz: ## Fuzz every parser of foreign bytes, each for SECONDS=60 (TARGET=… for one)
+	tools/fuzz $(SECONDS) $(TARGET)
+
+miri: ## Run the tests of proto and infer in Miri (a nightly compiler)
+	tools/miri
+
+sbom: ## Write what the binary is built from to target/loquent.cdx.json (CycloneDX)
+	tools/sbom
 
 fmt: ## Format the code
 	cargo fmt --all
