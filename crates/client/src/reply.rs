@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use loquent_openai::headers::end_to_end;
 use loquent_openai::http::{HttpResponse, refusal_of};
-use loquent_proto::headers::HOP_BY_HOP;
 
 use crate::ClientError;
 use crate::known_servers::Transport;
@@ -99,17 +99,6 @@ impl Reply {
     }
 }
 
-/// The headers that are not meant for one connection alone.
-pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
-    let named = headers.get_all("connection").iter().filter_map(|value| value.to_str().ok());
-    let named: Vec<String> =
-        named.flat_map(|value| value.split(',')).map(|name| name.trim().to_lowercase()).collect();
-    let kept = headers.iter().filter(|(name, _)| {
-        !HOP_BY_HOP.contains(&name.as_str()) && !named.iter().any(|other| other == name.as_str())
-    });
-    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
-}
-
 /// Headers from an object of strings; members that no header can be are left out.
 fn header_map(object: &std::collections::BTreeMap<String, String>) -> HeaderMap {
     let parse = |(name, value): (&String, &String)| {
@@ -121,21 +110,6 @@ fn header_map(object: &std::collections::BTreeMap<String, String>) -> HeaderMap 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn headers_of_one_connection_stay_with_it() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
-            ("connection", "close, X-Mine"),
-            ("x-mine", "1"),
-            ("transfer-encoding", "chunked"),
-            ("retry-after", "3"),
-        ] {
-            headers.insert(name, HeaderValue::from_static(value));
-        }
-        let kept = end_to_end(&headers);
-        assert_eq!((kept.len(), &kept["retry-after"]), (1, &HeaderValue::from_static("3")));
-    }
 
     #[test]
     fn what_is_no_header_is_left_out() {

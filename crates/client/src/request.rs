@@ -11,7 +11,7 @@ pub struct Request {
     pub method: Method,
     /// Path and query; begins with `/`.
     pub path: String,
-    /// Headers, those of one connection left out (see [`crate::reply::end_to_end`]).
+    /// Headers, those of one connection left out (see [`loquent_openai::headers::end_to_end`]).
     pub headers: HeaderMap,
     /// Key instead of the client's own.
     pub key: Option<String>,

@@ -5,6 +5,7 @@
 //! a streamed completion. Event streams are cut into events by [`loquent_proto::sse`].
 
 pub mod chunk;
+pub mod headers;
 pub mod http;
 pub mod tls;
 

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
+use crate::upstream::headers::confine;
+
 /// `Retry-After` while the upstream server cannot be reached, in seconds.
 const UPSTREAM_RETRY_S: u64 = 5;
 
@@ -137,6 +139,16 @@ impl ApiError {
     /// 404: the server has no such path.
     pub fn not_found(method: &http::Method, path: &str) -> Self {
         Self::new(ErrorKind::NotFound, format!("{method} {path} does not exist on this server."))
+    }
+
+    /// 404: requests for the path are not passed on to the upstream server.
+    pub fn not_passed_on(method: &http::Method, path: &str) -> Self {
+        let route: String = format!("{method} {path}").chars().take(200).collect();
+        let message = format!(
+            "'{route}' is not passed on to the upstream server. Its operator can allow it with \
+             --upstream-route."
+        );
+        Self::new(ErrorKind::NotFound, message)
     }
 
     /// 404: the resumable answer does not exist, the token is wrong, or the log does not hold
@@ -275,6 +287,7 @@ impl Foreign {
         for (name, value) in named {
             value.map(|value| response.headers_mut().insert(name, value));
         }
+        confine(response.headers_mut());
         response
     }
 }

@@ -114,7 +114,7 @@ async fn ask_upstream(
     }
 }
 
-/// Paths unknown here are passed on, since the upstream server may know them.
+/// Paths unknown here are passed on if they are among the upstream's routes.
 async fn elsewhere(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
     match app.service().ok().and_then(|service| service.upstream()) {
         Some(upstream) => {
@@ -132,8 +132,12 @@ async fn pass_on(
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
+    let target = upstream.admit(&parts.method, &parts.uri)?;
+    // Embeddings and the like are the upstream's work as much as completions are.
+    let works = !parts.method.is_safe();
+    let permits = if works { app.service()?.admit(1)? } else { Vec::new() };
     let body = read_body(app, HttpRequest::new(body)).await?;
-    upstream.pass_on(parts.method, &parts.uri, &parts.headers, body).await
+    upstream.pass_on(target, &parts.headers, body, permits).await
 }
 
 fn stream(app: &App, service: &Service, active: ActiveRequest, echo: &[String]) -> Response {
@@ -216,7 +220,7 @@ async fn health(State(app): Shared) -> Result<Response, ApiError> {
 async fn ready(State(app): Shared) -> Result<Response, ApiError> {
     app.ready()?;
     if let Some(upstream) = app.service()?.upstream() {
-        upstream.probe().await?;
+        upstream.check_ready().await?;
     }
     Ok(json_response(&json!({"status": "ready", "model": app.service()?.model().name})))
 }

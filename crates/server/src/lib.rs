@@ -68,3 +68,4 @@ pub use service::{Caller, Service, ServingConfig, StartedAnswer};
 pub use start::{LoadedBackend, LoadedEngine, ServiceConfig, start_engine, start_upstream};
 pub use trace_context::TraceParent;
 pub use upstream::UpstreamConfig;
+pub use upstream::routes::UpstreamRoute;

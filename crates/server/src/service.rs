@@ -286,10 +286,10 @@ impl Service {
         {
             // Without a stream there is nothing to deliver: the upstream's response passes
             // through byte by byte, and only admission counts it.
-            let _permits = self.admit(request.n as usize)?;
+            let target = upstream.admit(&head.method, &head.uri)?;
+            let permits = self.admit(request.n as usize)?;
             let body = Value::from(forward.body.clone()).to_string();
-            let passed =
-                upstream.pass_on(head.method.clone(), &head.uri, &head.headers, body.into());
+            let passed = upstream.pass_on(target, &head.headers, body.into(), permits);
             return passed.await.map(Answer::PassedOn);
         }
         let started = self.start(request, arrived).await?;
@@ -345,7 +345,10 @@ impl Service {
     }
 
     /// Permits for `completions` that an upstream server computes.
-    fn admit(&self, completions: usize) -> Result<Vec<Permit>, ApiError> {
+    ///
+    /// # Errors
+    /// 429 over the bounds, 503 while draining.
+    pub fn admit(&self, completions: usize) -> Result<Vec<Permit>, ApiError> {
         self.check_draining()?;
         self.gate.enter(completions).map_err(refused)
     }

@@ -10,11 +10,11 @@ use axum::extract::{Request as LocalRequest, State};
 use axum::response::Response;
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
-use loquent_client::reply::end_to_end;
 use loquent_client::{
     Answer, AnswerHandle, Asked, Client, ClientError, ID_HEADER, IGNORED_HEADER, Reply, Request,
     TOKEN_HEADER,
 };
+use loquent_openai::headers::end_to_end;
 use serde::Deserialize;
 
 use super::refusal::refuse;

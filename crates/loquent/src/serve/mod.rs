@@ -19,6 +19,7 @@ use crate::shutdown;
 pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     args.engine.adopt_profile(&args.source)?;
     let options = args.resolve()?;
+    let upstream = args.upstream.resolve(!options.http.api_keys.is_empty())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(args.http.threads())
         .enable_all()
@@ -32,7 +33,6 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         // while the model loads.
         let bound = listener.local_addr()?;
         let scheme = if options.https.is_some() { "https" } else { "http" };
-        let upstream = args.upstream.resolve(!options.http.api_keys.is_empty());
         let load = move || match upstream {
             Some(upstream) => Ok(LoadedBackend::Upstream(upstream)),
             None => load::load(&args.source, &args.engine, args.served_model_name)

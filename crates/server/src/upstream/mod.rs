@@ -2,9 +2,14 @@
 //! merged, delivered, resumed and counted like the engine's.
 //!
 //! Streamed completions are parsed and rendered again ([`relay`]); members unknown here are
-//! kept. All other requests, and errors, are passed on unchanged.
+//! kept. Other requests on a list of routes ([`routes`]), and errors, are passed on unread, and
+//! with them the headers that concern both ends ([`headers`]).
 
+pub mod headers;
+pub mod passage;
+mod probe;
 pub mod relay;
+pub mod routes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +23,10 @@ use http_body_util::{BodyExt, Limited};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 use loquent_openai::chunk::ChunkEnvelope;
-use loquent_openai::http::{HttpClient, ResponseBody, bearer};
+use loquent_openai::http::{HttpClient, HttpResponse, ResponseBody, bearer};
 use loquent_openai::{BaseUrl, HttpError};
 use loquent_proto::Micros;
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
-use loquent_proto::headers::HOP_BY_HOP;
 use serde_json::{Map, Value, json};
 use tokio::sync::{oneshot, watch};
 
@@ -35,7 +39,10 @@ use crate::flush_channel::{FlushReceiver, flush_channel};
 use crate::metrics::Metrics;
 use crate::output::StreamBounds;
 
+use passage::PassingBody;
+use probe::ReadinessProbe;
 use relay::{Relay, RelayConfig};
+use routes::{UpstreamRoute, UpstreamRoutes, UpstreamTarget};
 
 /// Most completions of one request; the upstream may have a lower limit.
 const MAX_CHOICES: u64 = 128;
@@ -55,6 +62,10 @@ pub struct UpstreamConfig {
     pub api_key: Option<String>,
     /// Whether clients' keys are for this server and must not reach the upstream.
     pub keeps_keys: bool,
+    /// Routes that clients may use beside the usual ones.
+    pub routes: Vec<UpstreamRoute>,
+    /// How long the upstream may be silent before and within a response.
+    pub silence_limit: Duration,
 }
 
 /// The upstream server.
@@ -62,6 +73,9 @@ pub struct Upstream {
     client: HttpClient,
     api_key: Option<HeaderValue>,
     keeps_keys: bool,
+    routes: UpstreamRoutes,
+    silence_limit: Duration,
+    probe: ReadinessProbe,
     bounds: StreamBounds,
     max_delay: Option<Duration>,
     /// How long a client waits for the response's head while the upstream has not responded.
@@ -107,6 +121,9 @@ impl Upstream {
             client: HttpClient::new(base, None)?.with_connect_timeout(CONNECT_TIMEOUT),
             api_key,
             keeps_keys: options.keeps_keys,
+            routes: UpstreamRoutes::with(&options.routes),
+            silence_limit: options.silence_limit,
+            probe: ReadinessProbe::default(),
             bounds,
             max_delay,
             first_byte_timeout,
@@ -126,11 +143,16 @@ impl Upstream {
         self.shutdown.send_replace(true);
     }
 
-    /// Checks that the upstream responds.
+    /// Checks that the upstream responds, or responded within the last second.
     ///
     /// # Errors
     /// 503 when it does not.
-    pub async fn probe(&self) -> Result<(), ApiError> {
+    pub async fn check_ready(self: &Arc<Self>) -> Result<(), ApiError> {
+        let upstream = self.clone();
+        self.probe.check(self.clock, || async move { upstream.ask_for_models().await }).await
+    }
+
+    async fn ask_for_models(&self) -> Result<(), ApiError> {
         let request = self.request(Method::GET, "/v1/models", Bytes::new(), None);
         let answered = tokio::time::timeout(PROBE_TIMEOUT, self.client.send(request)).await;
         match answered {
@@ -169,6 +191,9 @@ impl Upstream {
         // set `stream`. The counts are requested too, because the metrics need them.
         body.insert("stream".into(), true.into());
         let options = body.entry("stream_options").or_insert_with(|| json!({}));
+        if !options.is_object() {
+            *options = json!({});
+        }
         options["include_usage"] = true.into();
         let body = Value::from(body).to_string();
         let mut http =
@@ -179,6 +204,7 @@ impl Upstream {
             coalescer: Coalescer::new(interval, self.max_delay.map(Micros::from)),
             bounds: self.bounds,
             exempt_from_stall_limit: request.resumable,
+            silence_limit: self.silence_limit,
             clock: self.clock,
             metrics: self.metrics.clone(),
         };
@@ -197,43 +223,71 @@ impl Upstream {
 
     /// Sends `request`; a response that is not a success becomes an error.
     async fn ask(&self, request: HttpRequest<Bytes>) -> Result<ResponseBody, ApiError> {
-        let response = self.client.send(request).await.map_err(unreachable)?;
+        let response = self.send(request).await?;
         let (head, body) = response.into_parts();
         if head.status.is_success() {
             return Ok(body);
         }
-        let body = Limited::new(body, MAX_ERROR_BYTES).collect().await;
-        let broken =
-            |error| ApiError::bad_gateway(format!("the upstream's error is lost: {error}"));
-        Err(ApiError::passed_on(&head, body.map_err(broken)?.to_bytes()))
+        let lost = |why: &str| {
+            ApiError::bad_gateway(format!("The upstream server's error is lost: {why}."))
+        };
+        let body = Limited::new(body, MAX_ERROR_BYTES).collect();
+        let body = tokio::time::timeout(self.silence_limit, body).await;
+        let body = body.map_err(|_| lost("it takes too long"))?;
+        let body = body.map_err(|error| lost(&error.to_string()))?;
+        Err(ApiError::passed_on(&head, body.to_bytes()))
     }
 
-    /// Passes a request on unchanged, and its response back as it arrives.
+    /// Sends `request` and waits for the response's head. A redirect is an error: whoever
+    /// followed it would take the key, or the answers, to a server that nobody has named.
+    async fn send(&self, request: HttpRequest<Bytes>) -> Result<HttpResponse, ApiError> {
+        let sent = tokio::time::timeout(self.silence_limit, self.client.send(request)).await;
+        let late = |_| {
+            let silence_s = self.silence_limit.as_secs();
+            ApiError::bad_gateway(format!("The upstream server was silent for {silence_s} s."))
+        };
+        let response = sent.map_err(late)?.map_err(unreachable)?;
+        if response.headers().contains_key(header::LOCATION) && response.status().is_redirection() {
+            return Err(ApiError::bad_gateway(
+                "The upstream server redirects, which is not followed. Start this server with \
+                 the --upstream URL that it redirects to.",
+            ));
+        }
+        Ok(response)
+    }
+
+    /// Checks that clients may send this request to the upstream.
+    ///
+    /// # Errors
+    /// 400 for a path that servers read in different ways, 404 for one that is not passed on.
+    pub fn admit(&self, method: &Method, uri: &Uri) -> Result<UpstreamTarget, ApiError> {
+        self.routes.admit(method, uri)
+    }
+
+    /// Passes a request on, and its response back as it arrives. `permits` are held until the
+    /// response has ended.
     ///
     /// # Errors
     /// 502 when the upstream cannot be reached.
     pub async fn pass_on(
         &self,
-        method: Method,
-        uri: &Uri,
+        target: UpstreamTarget,
         headers: &HeaderMap,
         body: Bytes,
+        permits: Vec<Permit>,
     ) -> Result<Response, ApiError> {
-        let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut request = self.request(method, path, body, headers.get(header::AUTHORIZATION));
-        for (name, value) in headers {
-            let ours = *name == header::AUTHORIZATION || HOP_BY_HOP.contains(&name.as_str());
-            if !ours {
-                request.headers_mut().append(name, value.clone());
-            }
-        }
-        let response = self.client.send(request).await.map_err(unreachable)?;
-        let (mut head, body) = response.into_parts();
-        // The length stays: the body is passed on byte by byte, and a HEAD response has no other.
-        for name in HOP_BY_HOP.into_iter().filter(|name| *name != "content-length") {
-            head.headers.remove(name);
-        }
-        Ok(Response::from_parts(head, Body::new(body)))
+        let own = headers.get(header::AUTHORIZATION);
+        let mut request = self.request(target.method, target.path.as_str(), body, own);
+        let with_credentials = self.api_key.is_none() && !self.keeps_keys;
+        request.headers_mut().extend(headers::for_upstream(headers, with_credentials));
+        let (mut head, body) = self.send(request).await?.into_parts();
+        head.headers = headers::for_client(&head.headers);
+        // The upstream's protocol version and extensions concern its own connection.
+        let mut response =
+            Response::new(Body::new(PassingBody::new(body, self.silence_limit, permits)));
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers;
+        Ok(response)
     }
 
     fn request(
@@ -274,6 +328,7 @@ pub fn read_request(
     let interval = parse_interval(&mut fields)?;
     let resumable = fields.boolean("resumable")?.unwrap_or(false);
     let mut body = fields.into_map();
+    check_stream_options(&body)?;
     let streams = body.get("stream") == Some(&Value::Bool(true));
     let stream = streams.then(|| take_stream_options(&mut body));
     let choices = count_choices(endpoint, &body);
@@ -290,6 +345,16 @@ pub fn read_request(
         forward: Some(Forward { body, authorization }),
         ..Request::empty(endpoint)
     })
+}
+
+fn check_stream_options(body: &Map<String, Value>) -> Result<(), ApiError> {
+    match body.get("stream_options") {
+        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        Some(_) => {
+            let message = "'stream_options' must be an object.";
+            Err(ApiError::invalid_param("stream_options", message))
+        }
+    }
 }
 
 /// The options of the stream; those that only this server knows are removed from `body`.

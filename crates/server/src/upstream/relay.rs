@@ -29,6 +29,7 @@ use crate::flush_channel::FlushSender;
 use crate::held::HeldDeltas;
 use crate::metrics::{GaugeGuard, Metrics};
 use crate::output::{BACKLOG_TICK, READER_STALLED, SHUTDOWN, StreamBounds};
+use crate::upstream::passage::MAX_RESPONSE_BYTES;
 
 /// Longest event; a hostile or broken upstream may send no line end at all.
 const MAX_EVENT_BYTES: usize = 4 << 20;
@@ -46,6 +47,8 @@ pub struct RelayConfig {
     pub bounds: StreamBounds,
     /// A slow client pauses the upstream, but never ends the answer.
     pub exempt_from_stall_limit: bool,
+    /// How long the upstream may be silent within the answer.
+    pub silence_limit: Duration,
     /// The server's clock.
     pub clock: Clock,
     /// The server's metrics.
@@ -72,6 +75,8 @@ pub struct Relay {
     begun: Option<AnswerBegun>,
     reported: Option<ReportedUsage>,
     tokens: u64,
+    /// Bytes of the answer so far.
+    received_bytes: u64,
     /// Of the client, for all completions together: they share one connection.
     backlog: Backlog,
     /// Given back when the answer ends, however slowly the client drains it.
@@ -93,6 +98,7 @@ enum RelayEvent {
     Body(Option<Result<http_body::Frame<bytes::Bytes>, hyper::Error>>),
     Tick,
     Deadline,
+    Silence,
     Shutdown,
     Left,
 }
@@ -119,7 +125,18 @@ impl Relay {
         let permits = permits.into_iter().map(running).collect();
         let backlog = Backlog::new(config.bounds.backlog(config.exempt_from_stall_limit));
         let begun = Some(begun);
-        Self { config, completions, flushes, begun, reported: None, tokens: 0, backlog, permits }
+        let (reported, tokens, received_bytes) = (None, 0, 0);
+        Self {
+            config,
+            completions,
+            flushes,
+            begun,
+            reported,
+            tokens,
+            received_bytes,
+            backlog,
+            permits,
+        }
     }
 
     /// Waits for the answer and passes it on until it ends, the client leaves, or
@@ -145,8 +162,10 @@ impl Relay {
         let mut parser = Parser::new(MAX_EVENT_BYTES);
         let mut body = answer;
         let mut tick = tokio::time::interval(BACKLOG_TICK);
+        let mut heard = self.config.clock.now();
         loop {
             let deadline = self.deadline();
+            let silent_at = Micros::from(heard + self.config.silence_limit);
             let event = tokio::select! {
                 biased;
                 () = self.flushes.closed() => RelayEvent::Left,
@@ -157,8 +176,13 @@ impl Relay {
                     RelayEvent::Deadline
                 }
                 _ = tick.tick(), if self.backlog.is_behind() => RelayEvent::Tick,
+                () = sleep_until(self.config.clock, Some(silent_at)) => RelayEvent::Silence,
             };
             let now = self.config.clock.now();
+            // While nothing is read, the silence is ours.
+            if matches!(event, RelayEvent::Body(_)) || self.backlog.is_paused() {
+                heard = now;
+            }
             match self.handle(now, event, &mut parser) {
                 Ok(()) => {}
                 Err(RelayEnd::Complete) => break,
@@ -188,6 +212,8 @@ impl Relay {
             }
             RelayEvent::Body(None) => self.handle_end(),
             RelayEvent::Deadline => self.flush_overdue(now),
+            RelayEvent::Silence if self.backlog.is_paused() => Ok(()),
+            RelayEvent::Silence => self.break_off("the upstream server has fallen silent"),
             RelayEvent::Tick => self.flush_due(now),
         }
     }
@@ -198,6 +224,10 @@ impl Relay {
         parser: &mut Parser,
         bytes: &[u8],
     ) -> Result<(), RelayEnd> {
+        self.received_bytes += bytes.len() as u64;
+        if self.received_bytes > MAX_RESPONSE_BYTES {
+            return self.break_off("the upstream server's answer does not end");
+        }
         let mut outcome = Ok(());
         let parsed = parser.push(bytes, |event| {
             if outcome.is_ok() {

@@ -1,6 +1,7 @@
 //! Another server in the engine's place: everything it says passes, and however it breaks,
 //! no answer looks whole that is not.
 
+mod doors;
 mod stand_in;
 
 use std::sync::Arc;
@@ -42,7 +43,13 @@ impl Front {
 
     fn with(url: &str, adjust: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings {
-            upstream: UpstreamConfig { url: url.into(), api_key: None, keeps_keys: false },
+            upstream: UpstreamConfig {
+                url: url.into(),
+                api_key: None,
+                keeps_keys: false,
+                routes: Vec::new(),
+                silence_limit: Duration::from_secs(60),
+            },
             http: HttpConfig {
                 api_keys: ApiKeys::default(),
                 cors_origins: Vec::new(),

@@ -1,0 +1,155 @@
+//! Which headers pass between a client and an upstream server.
+//!
+//! An upstream knows this server, not its clients: what names a client, its page or the proxies
+//! before it would be believed there, and what an upstream tells browsers would be believed for
+//! this server's own origin.
+
+use http::header::{self, HeaderMap, HeaderValue};
+use loquent_openai::headers::end_to_end;
+
+/// Names in requests that stay here: a client's secrets and whereabouts, and what some servers
+/// take for another method, path or address than those that were checked.
+const REQUEST_NAMES: [&str; 23] = [
+    "authorization",
+    "cf-connecting-ip",
+    "client-ip",
+    "cookie",
+    "cookie2",
+    "expect",
+    "forwarded",
+    "http2-settings",
+    "max-forwards",
+    "origin",
+    "proxy",
+    "referer",
+    "true-client-ip",
+    "upgrade-insecure-requests",
+    "via",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
+    "x-real-ip",
+    "x-rewrite-url",
+];
+const REQUEST_PREFIXES: [&str; 6] =
+    ["access-control-", "proxy-", "sec-", "x-envoy-", "x-forwarded-", "x-loquent-"];
+/// Where other APIs carry a key, and what chooses who pays.
+const CREDENTIALS: [&str; 5] =
+    ["api-key", "openai-organization", "openai-project", "x-api-key", "x-goog-api-key"];
+
+/// Names in responses that stay here: state and policies of browsers for this origin, and orders
+/// to a reverse proxy before this server.
+const RESPONSE_NAMES: [&str; 22] = [
+    "alt-svc",
+    "clear-site-data",
+    "content-location",
+    "link",
+    "location",
+    "nel",
+    "origin-agent-cluster",
+    "permissions-policy",
+    "public-key-pins",
+    "referrer-policy",
+    "refresh",
+    "report-to",
+    "reporting-endpoints",
+    "service-worker-allowed",
+    "set-cookie",
+    "set-cookie2",
+    "sourcemap",
+    "speculation-rules",
+    "strict-transport-security",
+    "x-frame-options",
+    "x-sendfile",
+    "x-sourcemap",
+];
+const RESPONSE_PREFIXES: [&str; 8] = [
+    "access-control-",
+    "content-security-policy",
+    "cross-origin-",
+    "proxy-",
+    "sec-",
+    "x-accel-",
+    "x-lighttpd-",
+    "x-loquent-",
+];
+
+/// What an upstream's text may do in a browser that opens it: nothing.
+const SANDBOX: &str = "sandbox; default-src 'none'; frame-ancestors 'none'";
+
+fn keep(headers: &HeaderMap, refused: impl Fn(&str) -> bool) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    for (name, value) in &end_to_end(headers) {
+        if !refused(name.as_str()) {
+            kept.append(name.clone(), value.clone());
+        }
+    }
+    kept
+}
+
+fn begins_with(name: &str, prefixes: &[&str]) -> bool {
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// A request's headers for the upstream, without `Authorization`, which is set anew.
+/// `with_credentials`: the client's keys are for the upstream.
+pub fn for_upstream(headers: &HeaderMap, with_credentials: bool) -> HeaderMap {
+    keep(headers, |name| {
+        REQUEST_NAMES.contains(&name)
+            || begins_with(name, &REQUEST_PREFIXES)
+            || !with_credentials && CREDENTIALS.contains(&name)
+    })
+}
+
+/// A response's headers for the client. The length stays, since the body passes byte by byte and
+/// the response to HEAD has no other.
+pub fn for_client(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = keep(headers, |name| {
+        RESPONSE_NAMES.contains(&name) || begins_with(name, &RESPONSE_PREFIXES)
+    });
+    if let Some(length) = headers.get(header::CONTENT_LENGTH) {
+        kept.insert(header::CONTENT_LENGTH, length.clone());
+    }
+    confine(&mut kept);
+    kept
+}
+
+/// Keeps an upstream's text from being a page, or a script, of this server's origin.
+pub fn confine(headers: &mut HeaderMap) {
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(names: &[&str]) -> HeaderMap {
+        let pair = |name: &&str| (name.parse().unwrap(), HeaderValue::from_static("1"));
+        names.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn a_clients_secrets_and_whereabouts_stay_here() {
+        let mut sent = headers(&["x-own", "accept", "x-api-key", "openai-project"]);
+        sent.extend(headers(&REQUEST_NAMES));
+        sent.extend(headers(&["x-forwarded-for", "sec-fetch-site", "proxy-foo", "te", "x-mine"]));
+        sent.insert("connection", HeaderValue::from_static("x-mine"));
+        assert_eq!(for_upstream(&sent, false), headers(&["x-own", "accept"]));
+        let with = headers(&["x-own", "accept", "x-api-key", "openai-project"]);
+        assert_eq!(for_upstream(&sent, true), with);
+    }
+
+    #[test]
+    fn an_upstream_tells_browsers_nothing_about_this_origin() {
+        let mut sent = headers(&["x-request-id", "retry-after", "content-length"]);
+        sent.extend(headers(&RESPONSE_NAMES));
+        sent.extend(headers(&["access-control-allow-origin", "x-accel-redirect", "keep-alive"]));
+        let mut kept = headers(&["x-request-id", "retry-after", "content-length"]);
+        confine(&mut kept);
+        assert_eq!(for_client(&sent), kept);
+    }
+}

@@ -1,0 +1,107 @@
+//! An upstream's response body on its way through, unread but bounded in bytes and in time.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use loquent_openai::http::ResponseBody;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+use crate::admission::Permit;
+
+/// Longest response of an upstream, whether it passes through or is relayed.
+pub const MAX_RESPONSE_BYTES: u64 = 256 << 20;
+/// How long a response that passes through may take in all.
+const MAX_RESPONSE_TIME: Duration = Duration::from_secs(4 * 3600);
+
+/// Why a body is broken off: never with a clean end, which would look complete.
+#[derive(Debug, thiserror::Error)]
+pub enum PassageError {
+    /// The upstream broke off.
+    #[error("the upstream server broke off: {0}")]
+    Broken(#[from] hyper::Error),
+    /// It sent too much.
+    #[error("the upstream server sent more than {MAX_RESPONSE_BYTES} bytes")]
+    TooLong,
+    /// It sent nothing for too long, or kept on for too long.
+    #[error("the upstream server takes too long to respond")]
+    TooSlow,
+}
+
+/// A body that passes through.
+pub struct PassingBody {
+    body: ResponseBody,
+    left_bytes: u64,
+    silence_limit: Duration,
+    /// Runs while the upstream is awaited, so that a client's slowness is not counted.
+    silence: Option<Pin<Box<Sleep>>>,
+    end: Pin<Box<Sleep>>,
+    /// The upstream works until the body has ended.
+    _permits: Vec<Permit>,
+}
+
+impl PassingBody {
+    /// Passes `body` on while the upstream is never silent for `silence_limit`.
+    pub fn new(body: ResponseBody, silence_limit: Duration, permits: Vec<Permit>) -> Self {
+        Self {
+            body,
+            left_bytes: MAX_RESPONSE_BYTES,
+            silence_limit,
+            silence: None,
+            end: Box::pin(sleep_until(Instant::now() + MAX_RESPONSE_TIME)),
+            _permits: permits,
+        }
+    }
+
+    fn is_late(&mut self, context: &mut Context<'_>) -> bool {
+        let limit = self.silence_limit;
+        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(limit)));
+        silence.as_mut().poll(context).is_ready() || self.end.as_mut().poll(context).is_ready()
+    }
+
+    fn take(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, PassageError> {
+        self.silence = None;
+        // Trailers concern the upstream's connection.
+        let Ok(data) = frame.into_data() else { return Ok(None) };
+        let left = self.left_bytes.checked_sub(data.len() as u64);
+        self.left_bytes = left.ok_or(PassageError::TooLong)?;
+        if self.end.is_elapsed() {
+            return Err(PassageError::TooSlow);
+        }
+        Ok(Some(Frame::data(data)))
+    }
+}
+
+impl Body for PassingBody {
+    type Data = Bytes;
+    type Error = PassageError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, PassageError>>> {
+        loop {
+            let taken = match Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Pending if self.is_late(context) => Err(PassageError::TooSlow),
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some(Ok(frame))) => self.take(frame),
+                Poll::Ready(Some(Err(error))) => Err(error.into()),
+            };
+            if let Some(outcome) = taken.transpose() {
+                return Poll::Ready(Some(outcome));
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,246 @@
+//! Which requests an upstream server gets: those of a list of routes, by paths that mean the
+//! same to every server on the way.
+
+use std::fmt;
+use std::str::FromStr;
+
+use http::uri::PathAndQuery;
+use http::{Method, Uri};
+
+use crate::error::ApiError;
+
+/// What clients of the usual servers (vLLM, SGLang, llama-server, Ollama, OpenAI) call to get
+/// answers. Whatever manages a server, its files or its adapters is absent.
+const DEFAULT_ROUTES: [&str; 14] = [
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "POST /v1/responses",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
+    "POST /v1/embeddings",
+    "POST /v1/rerank",
+    "POST /v1/score",
+    "POST /rerank",
+    "POST /score",
+    "POST /tokenize",
+    "POST /detokenize",
+    "GET /v1/models",
+    "GET /v1/models/*",
+];
+
+/// A method and a path that clients may use at an upstream server, as `POST /v1/embeddings`. A
+/// path that ends with `/*` stands for all paths below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamRoute {
+    method: Method,
+    path: String,
+    /// Whether it stands for the paths below `path`, which then ends with a slash.
+    below: bool,
+}
+
+/// Why a text is no [`UpstreamRoute`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a route is a method and a path without escapes, such as 'POST /v1/audio/speech' or 'GET /v1/files/*'; TRACE and CONNECT cannot be passed on"
+)]
+pub struct NoRoute;
+
+impl FromStr for UpstreamRoute {
+    type Err = NoRoute;
+
+    fn from_str(text: &str) -> Result<Self, NoRoute> {
+        let (method, path) = text.trim().split_once(' ').ok_or(NoRoute)?;
+        let method: Method = method.to_ascii_uppercase().parse().map_err(|_| NoRoute)?;
+        let path = path.trim();
+        let below = path.ends_with("/*");
+        let path = path.strip_suffix('*').filter(|_| below).unwrap_or(path);
+        let plain = path.starts_with('/') && !path.contains(['%', '?', '#', '*', '\\', ' ']);
+        let named = path.strip_suffix('/').filter(|_| below).unwrap_or(path);
+        let passes = method != Method::TRACE && method != Method::CONNECT;
+        if !passes || !plain || !is_plain(named) {
+            return Err(NoRoute);
+        }
+        Ok(Self { method, path: path.to_owned(), below })
+    }
+}
+
+impl fmt::Display for UpstreamRoute {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}{}", self.method, self.path, if self.below { "*" } else { "" })
+    }
+}
+
+impl UpstreamRoute {
+    fn covers(&self, method: &Method, path: &str) -> bool {
+        // A HEAD request is answered like GET, without the body.
+        let same = self.method == *method || self.method == Method::GET && *method == Method::HEAD;
+        let rest = path.strip_prefix(&self.path);
+        same && rest.is_some_and(|rest| rest.is_empty() != self.below)
+    }
+}
+
+/// The routes of one upstream server.
+#[derive(Debug, Clone)]
+pub struct UpstreamRoutes(Vec<UpstreamRoute>);
+
+/// A request's method and path that the upstream server may get.
+#[derive(Debug, Clone)]
+pub struct UpstreamTarget {
+    /// The method.
+    pub method: Method,
+    /// Path and query, to be put behind the upstream's base path, which they cannot leave.
+    pub path: PathAndQuery,
+}
+
+impl UpstreamRoutes {
+    /// The usual routes and `more`.
+    pub fn with(more: &[UpstreamRoute]) -> Self {
+        let usual = DEFAULT_ROUTES.iter().map(|route| route.parse().expect("it is a route"));
+        Self(usual.chain(more.iter().cloned()).collect())
+    }
+
+    /// Checks that clients may send a request for `uri`.
+    ///
+    /// # Errors
+    /// 400 for a path that servers read in different ways, 404 for one that is not on the list.
+    pub fn admit(&self, method: &Method, uri: &Uri) -> Result<UpstreamTarget, ApiError> {
+        if !is_plain(uri.path()) {
+            return Err(ApiError::invalid(
+                "The path has empty or dot segments, escaped ones included, or a backslash. \
+                 Send a plain path.",
+            ));
+        }
+        if !self.0.iter().any(|route| route.covers(method, uri.path())) {
+            return Err(ApiError::not_passed_on(method, uri.path()));
+        }
+        let path = uri.path_and_query().cloned();
+        let path = path.ok_or_else(|| ApiError::not_passed_on(method, uri.path()))?;
+        Ok(UpstreamTarget { method: method.clone(), path })
+    }
+}
+
+/// Whether every server takes `path` for the same place, whichever way it decodes and
+/// normalizes. An escaped slash counts as a slash: whether a server takes it for one or not, the
+/// path stays below the same folder.
+fn is_plain(path: &str) -> bool {
+    let Some(path) = unescape(path) else { return false };
+    let segment_is_plain = |segment: &str| {
+        // Some servers drop what follows a semicolon before they look for dots.
+        let name = segment.split(';').next().unwrap_or_default();
+        !matches!(name, "" | "." | "..")
+    };
+    // An escape that is left would mean something else to a server that decodes twice.
+    let odd = |c: char| c.is_control() || c == '\\' || c == '%';
+    path == "/"
+        || path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(segment_is_plain))
+            && !path.contains(odd)
+}
+
+/// `path` with its escapes decoded once; `None` if they are malformed or no UTF-8.
+fn unescape(path: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                (digit()? * 16 + digit()?) as u8
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(routes: &UpstreamRoutes, method: &str, path: &str) -> Option<u16> {
+        let admitted = routes.admit(&method.parse().unwrap(), &path.parse().unwrap());
+        admitted.err().map(|error| error.status())
+    }
+
+    #[test]
+    fn only_listed_routes_pass() {
+        let routes = UpstreamRoutes::with(&["get /v1/files/*".parse().unwrap()]);
+        for (method, path) in [
+            ("POST", "/v1/embeddings?a=b"),
+            ("GET", "/v1/models"),
+            ("HEAD", "/v1/models"),
+            ("GET", "/v1/models/org/name"),
+            ("GET", "/v1/models/org%2Fname:q4"),
+            ("GET", "/v1/files/a.b/c..d"),
+        ] {
+            assert_eq!(status(&routes, method, path), None, "{method} {path}");
+        }
+        for (method, path) in [
+            ("GET", "/"),
+            ("DELETE", "/api/delete"),
+            ("DELETE", "/v1/models/m"),
+            ("POST", "/v1/load_lora_adapter"),
+            ("POST", "/slots?action=erase"),
+            ("TRACE", "/v1/models"),
+            ("GET", "/v1/embeddings"),
+            ("HEAD", "/v1/embeddings"),
+            ("POST", "/v1/embeddings/x"),
+            ("GET", "/v1/files"),
+            ("GET", "/V1/models"),
+            ("GET", "/v1/model%73"),
+        ] {
+            assert_eq!(status(&routes, method, path), Some(404), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn paths_that_servers_read_in_two_ways_are_refused() {
+        let routes = UpstreamRoutes::with(&["GET /v1/files/*".parse().unwrap()]);
+        for path in [
+            "/v1/models/../files",
+            "/v1/models/..",
+            "/v1/models/.",
+            "/v1/models/",
+            "/v1//models",
+            "//v1/models",
+            "/v1/models/%2e%2e/x",
+            "/v1/models/%2E./x",
+            "/v1/models/..%2fx",
+            "/v1/models/a%2f..%2f..%2fx",
+            "/v1/models/a%2f",
+            "/v1/models/a%5c..%5cx",
+            "/v1/models/..\\x",
+            "/v1/models/..;v=1/x",
+            "/v1/models/%252e%252e/x",
+            "/v1/models/a%00",
+            "/v1/models/a%0d%0aHost:x",
+            "/v1/models/%ff",
+            "/v1/models/%zz",
+        ] {
+            let Ok(uri) = path.parse::<Uri>() else { continue };
+            let refused = routes.admit(&Method::GET, &uri).unwrap_err();
+            assert_eq!(refused.status(), 400, "{path}");
+        }
+    }
+
+    #[test]
+    fn routes_are_read_as_they_are_shown() {
+        for text in ["POST /v1/audio/speech", "GET /v1/files/*", "GET /"] {
+            assert_eq!(text.parse::<UpstreamRoute>().unwrap().to_string(), text);
+        }
+        for bad in [
+            "",
+            "/v1/files",
+            "GET v1/files",
+            "TRACE /v1/files",
+            "CONNECT /v1",
+            "GET /a/../b",
+            "GET /a%2fb",
+            "GET /a b",
+            "GET /a*",
+            "GET //",
+            "G(T /a",
+        ] {
+            assert_eq!(bad.parse::<UpstreamRoute>(), Err(NoRoute), "{bad:?}");
+        }
+    }
+}
