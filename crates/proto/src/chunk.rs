@@ -8,6 +8,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::json::{members, put_number, put_string};
+use crate::obfuscation::Obfuscation;
 use crate::{Delta, Error};
 
 /// Completions that one log may have: far above what any request asks for.
@@ -17,6 +18,8 @@ const MAX_CHOICES: usize = 4096;
 const NO_CHOICES: &[u8] = b",\"choices\":[]";
 /// What stands between the common members and a choice's index.
 const CHOICES: &[u8] = b",\"choices\":[{\"index\":";
+/// The end of an event.
+const END: &[u8] = b"}\n\n";
 
 /// What chunks with choices have under `usage` (S-6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +60,8 @@ struct Envelope {
     lead: Vec<u8>,
     chat: bool,
     usage: UsageInChunks,
+    /// Whether the request asked for padding, or against it.
+    obfuscation: Option<bool>,
 }
 
 impl Envelope {
@@ -69,6 +74,7 @@ impl Envelope {
             _ => return None,
         };
         let usage = UsageInChunks::parse(value("usage"))?;
+        let obfuscation = value("obfuscation").map(|it| it == "true");
         let mut lead = b"data: {".to_vec();
         for (at, name) in ["id", "object", "created", "model"].into_iter().enumerate() {
             lead.extend_from_slice(if at == 0 { b"\"" } else { b",\"" });
@@ -78,7 +84,7 @@ impl Envelope {
             put_all(&mut lead, [b",\"system_fingerprint\":", fingerprint.as_bytes()]);
         }
         lead.extend_from_slice(CHOICES);
-        Some(Self { lead, chat, usage })
+        Some(Self { lead, chat, usage, obfuscation })
     }
 
     /// Begins an event without choices: everything up to the first member of its own.
@@ -93,14 +99,14 @@ impl Envelope {
         out.push(b',');
     }
 
-    /// Ends an event of one choice; `counts` are the latest, as JSON.
+    /// Ends an event of one choice but for [`END`]; `counts` are the latest, as JSON.
     fn close_choice(&self, counts: Option<&[u8]>, out: &mut Vec<u8>) {
         match self.usage {
-            UsageInChunks::Absent => out.extend_from_slice(b"}]}\n\n"),
-            UsageInChunks::Null => out.extend_from_slice(b"}],\"usage\":null}\n\n"),
+            UsageInChunks::Absent => out.extend_from_slice(b"}]"),
+            UsageInChunks::Null => out.extend_from_slice(b"}],\"usage\":null"),
             UsageInChunks::Counts => {
                 let counts = counts.unwrap_or(b"null");
-                put_all(out, [b"}],\"usage\":", counts, b"}\n\n"]);
+                put_all(out, [b"}],\"usage\":", counts]);
             }
         }
     }
@@ -147,6 +153,16 @@ pub struct ChunkWriter {
     /// By index. Completions are numbered from 0, so a vector is dense and needs no look-up.
     choices: Vec<ChoiceState>,
     counts: Counts,
+    obfuscation: Option<Obfuscation>,
+}
+
+/// An event that is being written.
+#[derive(Debug, Clone, Copy)]
+struct EventStart {
+    /// Where it begins in the output.
+    at: usize,
+    /// Bytes in it that all events of the answer begin with.
+    common: usize,
 }
 
 impl ChunkWriter {
@@ -167,6 +183,13 @@ impl ChunkWriter {
             writer.state(choice)?.started = true;
         }
         Ok(writer)
+    }
+
+    /// Pads the events that carry a piece of the answer (S-6.6).
+    #[must_use]
+    pub fn obfuscate(mut self, obfuscation: Obfuscation) -> Self {
+        self.obfuscation = Some(obfuscation);
+        self
     }
 
     /// Takes the record that ends at log `offset`, and appends the events that it gives to
@@ -198,9 +221,9 @@ impl ChunkWriter {
             }
             Delta::Reasoning { choice, text, .. } => self.reasoning(offset, *choice, text, out),
             Delta::ToolCall { choice, .. } => {
-                self.begin(offset, *choice, out)?;
-                put_tool_call(delta, out);
-                self.end_null(out)
+                let event = self.begin(offset, *choice, out)?;
+                let text_bytes = put_tool_call(delta, out);
+                self.end_null(event, text_bytes, out)
             }
             Delta::Finish { choice, reason } => self.finish(offset, *choice, reason, out),
             Delta::Usage { .. } => self.count(offset, delta, out),
@@ -230,7 +253,12 @@ impl ChunkWriter {
     }
 
     /// Begins an event of one choice, after the one with its role if it is the choice's first.
-    fn begin(&mut self, offset: Option<u64>, choice: u32, out: &mut Vec<u8>) -> Result<(), Error> {
+    fn begin(
+        &mut self,
+        offset: Option<u64>,
+        choice: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<EventStart, Error> {
         const ROLE: &[u8] = b"\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\
                               \"logprobs\":null,\"finish_reason\":null";
         let chat = self.envelope()?.chat;
@@ -241,23 +269,48 @@ impl ChunkWriter {
             envelope.open_choice(choice, out);
             out.extend_from_slice(ROLE);
             envelope.close_choice(self.counts.json(), out);
+            out.extend_from_slice(END);
         }
+        let event = EventStart { at: out.len(), common: envelope.lead.len() };
         put_id(offset, out);
         envelope.open_choice(choice, out);
+        Ok(event)
+    }
+
+    /// Ends the event that [`Self::begin`] began; `text_bytes` of it depend on what was
+    /// generated.
+    fn end(
+        &mut self,
+        event: EventStart,
+        text_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.envelope()?.close_choice(self.counts.json(), out);
+        self.counts.shown = true;
+        self.close(event, text_bytes, out);
         Ok(())
     }
 
-    /// Ends the event that [`Self::begin`] began.
-    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
-        self.envelope()?.close_choice(self.counts.json(), out);
-        self.counts.shown = true;
-        Ok(())
+    /// Ends an event of which only padding and [`END`] are missing.
+    fn close(&mut self, event: EventStart, text_bytes: usize, out: &mut Vec<u8>) {
+        if let (Some(obfuscation), Some(envelope)) = (&mut self.obfuscation, &self.envelope)
+            && obfuscation.applies(envelope.obfuscation)
+        {
+            let frame = out.len() + END.len() - event.at - event.common - text_bytes;
+            obfuscation.put(frame, text_bytes, out);
+        }
+        out.extend_from_slice(END);
     }
 
     /// Ends an event that has neither log probabilities nor a finish reason.
-    fn end_null(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
+    fn end_null(
+        &mut self,
+        event: EventStart,
+        text_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         out.extend_from_slice(b",\"logprobs\":null,\"finish_reason\":null");
-        self.end(out)
+        self.end(event, text_bytes, out)
     }
 
     fn text(
@@ -267,14 +320,15 @@ impl ChunkWriter {
         text: &str,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        self.begin(offset, choice, out)?;
-        self.content([b"\"delta\":{\"content\":", b"\"text\":"], text, out)?;
+        let event = self.begin(offset, choice, out)?;
+        let keys: [&[u8]; 2] = [b"\"delta\":{\"content\":", b"\"text\":"];
+        let text_bytes = self.content(keys, text, out)?;
         match self.state(choice)?.logprobs.take() {
-            None => self.end_null(out),
+            None => self.end_null(event, text_bytes, out),
             Some(json) => {
                 let parts = [b",\"logprobs\":", json.as_bytes(), b",\"finish_reason\":null"];
                 put_all(out, parts);
-                self.end(out)
+                self.end(event, text_bytes + json.len(), out)
             }
         }
     }
@@ -286,26 +340,28 @@ impl ChunkWriter {
         text: &str,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        self.begin(offset, choice, out)?;
+        let event = self.begin(offset, choice, out)?;
         let plain = b"\"text\":\"\",\"reasoning_content\":";
-        self.content([b"\"delta\":{\"reasoning_content\":", plain], text, out)?;
-        self.end_null(out)
+        let keys: [&[u8]; 2] = [b"\"delta\":{\"reasoning_content\":", plain];
+        let text_bytes = self.content(keys, text, out)?;
+        self.end_null(event, text_bytes, out)
     }
 
-    /// Writes `text` behind what comes before it in a chat's chunk, or in a text completion's.
+    /// Writes `text` behind what comes before it in a chat's chunk, or in a text completion's;
+    /// returns its bytes as JSON.
     fn content(
         &self,
         [chat, plain]: [&[u8]; 2],
         text: &str,
         out: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         let is_chat = self.envelope()?.chat;
         out.extend_from_slice(if is_chat { chat } else { plain });
-        put_string(out, text);
+        let text_bytes = put_measured(out, text);
         if is_chat {
             out.push(b'}');
         }
-        Ok(())
+        Ok(text_bytes)
     }
 
     fn finish(
@@ -315,11 +371,11 @@ impl ChunkWriter {
         reason: &str,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        self.begin(offset, choice, out)?;
+        let event = self.begin(offset, choice, out)?;
         let nothing: &[u8] = if self.envelope()?.chat { b"\"delta\":{}" } else { b"\"text\":\"\"" };
         put_all(out, [nothing, b",\"logprobs\":null,\"finish_reason\":"]);
         put_string(out, reason);
-        self.end(out)
+        self.end(event, 0, out)
     }
 
     fn count(
@@ -342,16 +398,18 @@ impl ChunkWriter {
     /// The latest counts as a chunk of their own.
     fn put_usage(&self, out: &mut Vec<u8>) -> Result<(), Error> {
         self.envelope()?.open_bare(out);
-        put_all(out, [NO_CHOICES, b",\"usage\":", &self.counts.json, b"}\n\n"]);
+        put_all(out, [NO_CHOICES, b",\"usage\":", &self.counts.json, END]);
         Ok(())
     }
 
     /// A chunk that has the object's members after the common ones.
     fn other(&mut self, offset: Option<u64>, json: &str, out: &mut Vec<u8>) -> Result<(), Error> {
         let members = members(json).ok_or(Error::Malformed)?;
-        self.envelope()?;
+        let common = self.envelope()?.lead.len() - CHOICES.len();
+        let event = EventStart { at: out.len(), common };
         put_id(offset, out);
         self.envelope()?.open_bare(out);
+        let own = out.len();
         if !members.iter().any(|(name, _)| *name == "choices") {
             out.extend_from_slice(NO_CHOICES);
         }
@@ -360,7 +418,7 @@ impl ChunkWriter {
             // An upstream server's own counts take the place of those that we know.
             self.counts.shown |= name == "usage";
         }
-        out.extend_from_slice(b"}\n\n");
+        self.close(event, out.len() - own, out);
         Ok(())
     }
 
@@ -389,9 +447,17 @@ fn put_id(offset: Option<u64>, out: &mut Vec<u8>) {
     }
 }
 
+/// Appends `text` as a JSON string and returns the bytes of it.
+fn put_measured(out: &mut Vec<u8>, text: &str) -> usize {
+    let before = out.len();
+    put_string(out, text);
+    out.len() - before
+}
+
 /// `"delta":{…}` of a [`Delta::ToolCall`]; the id and the name stand in a call's first piece.
-fn put_tool_call(delta: &Delta, out: &mut Vec<u8>) {
-    let Delta::ToolCall { index, id, name, arguments, .. } = delta else { return };
+/// Returns the bytes of the arguments as JSON.
+fn put_tool_call(delta: &Delta, out: &mut Vec<u8>) -> usize {
+    let Delta::ToolCall { index, id, name, arguments, .. } = delta else { return 0 };
     out.extend_from_slice(b"\"delta\":{\"tool_calls\":[{\"index\":");
     put_number(out, u64::from(*index));
     if !id.is_empty() {
@@ -406,8 +472,9 @@ fn put_tool_call(delta: &Delta, out: &mut Vec<u8>) {
         out.push(b',');
     }
     out.extend_from_slice(b"\"arguments\":");
-    put_string(out, arguments);
+    let text_bytes = put_measured(out, arguments);
     out.extend_from_slice(b"}}]}");
+    text_bytes
 }
 
 /// A [`Delta::Usage`] as OpenAI's `usage` object.
@@ -562,6 +629,79 @@ mod tests {
             chunks.write(None, &delta, &mut out).unwrap();
         }
         assert!(String::from_utf8(out).unwrap().split("\n\n").all(|event| !event.contains("id:")));
+    }
+
+    /// The lengths of the events that `deltas` become, without the first choice's role.
+    fn padded_lengths(asked: &str, by_default: bool, deltas: &[Delta]) -> Vec<usize> {
+        let meta = format!(
+            r#"{{"id":"a","object":"chat.completion.chunk","created":1,"model":"m"{asked}}}"#
+        );
+        let mut chunks = ChunkWriter::new().obfuscate(Obfuscation::new(3, by_default));
+        let mut out = Vec::new();
+        chunks.write(None, &Delta::Open { meta }, &mut out).unwrap();
+        chunks.write(None, &text(0, ""), &mut out).unwrap();
+        let one = |delta: &Delta| {
+            out.clear();
+            chunks.write(Some(1234), delta, &mut out).unwrap();
+            let data = core::str::from_utf8(&out).unwrap().trim_start_matches("id: 1234\ndata: ");
+            serde_json::from_str::<Value>(data).unwrap();
+            out.len()
+        };
+        deltas.iter().map(one).collect()
+    }
+
+    #[test]
+    fn padded_events_have_one_length_whatever_they_carry() {
+        let call = |arguments: &str| Delta::ToolCall {
+            choice: 0,
+            index: 0,
+            tokens: 1,
+            id: String::new(),
+            name: String::new(),
+            arguments: arguments.into(),
+        };
+        let reasoning = Delta::Reasoning { choice: 0, tokens: 1, text: "so".into() };
+        let deltas = [text(0, "a"), text(0, " \"incomprehensible\"\n"), reasoning, finish(0)];
+        let lengths = padded_lengths("", true, &deltas);
+        assert!(lengths.iter().all(|length| *length == lengths[0]), "{lengths:?}");
+        let calls = padded_lengths("", true, &[call("{\""), call("incomprehensible")]);
+        assert_eq!(calls[0], calls[1]);
+    }
+
+    #[test]
+    fn long_texts_and_logprobs_are_padded_in_steps() {
+        let logprobs = |json: &str| Delta::Logprobs { choice: 0, json: json.into() };
+        let length = |extra: usize| {
+            let log = [logprobs(&"1".repeat(extra)), text(0, "a")];
+            padded_lengths_of_last(&log)
+        };
+        assert_eq!(length(70), length(120));
+        assert!(length(120) < length(140));
+        assert_eq!(padded_lengths_of_last(&[text(0, &"x".repeat(300))]), length(500));
+    }
+
+    fn padded_lengths_of_last(deltas: &[Delta]) -> usize {
+        let meta = r#"{"id":"a","object":"text_completion","created":1,"model":"m"}"#;
+        let mut chunks = ChunkWriter::new().obfuscate(Obfuscation::new(3, true));
+        let mut out = Vec::new();
+        chunks.write(None, &Delta::Open { meta: meta.into() }, &mut out).unwrap();
+        for delta in deltas {
+            out.clear();
+            chunks.write(None, delta, &mut out).unwrap();
+        }
+        out.len()
+    }
+
+    #[test]
+    fn the_request_decides_on_padding_before_the_default() {
+        let pieces = [text(0, "a"), text(0, "abc")];
+        let is_padded = |asked: &str, by_default: bool| {
+            let lengths = padded_lengths(asked, by_default, &pieces);
+            lengths[0] == lengths[1]
+        };
+        assert!(is_padded("", true) && !is_padded("", false));
+        assert!(is_padded(r#","obfuscation":true"#, false));
+        assert!(!is_padded(r#","obfuscation":false"#, true));
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod hex;
 pub mod json;
 pub mod log;
 pub mod message;
+pub mod obfuscation;
 pub mod pacing;
 pub mod path;
 pub mod playout;

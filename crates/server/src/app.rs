@@ -8,6 +8,7 @@ use crate::auth::ApiKeys;
 use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::obfuscation::ObfuscationDefault;
 use crate::resumable::{ResumableAnswers, ResumableLimits};
 use crate::service::Service;
 
@@ -26,6 +27,8 @@ pub struct HttpConfig {
     pub cors_origins: Vec<String>,
     /// Largest request body in bytes; larger ones get 413.
     pub max_request_bytes: usize,
+    /// Which event streams are padded unless their request decides.
+    pub obfuscation: ObfuscationDefault,
     /// How long a stream may be silent before a comment is sent, so that proxies keep its
     /// connection open.
     pub heartbeat: Duration,

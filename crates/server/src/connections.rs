@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::https::Https;
+use crate::obfuscation::Encrypted;
 use crate::peer::{PeerAddress, PeerRouter};
 use crate::quic::{CHECK_EVERY, CertificateSource};
 
@@ -45,7 +46,8 @@ impl Connections {
         max_connections: usize,
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            router,
+            // One listener has TLS on all connections, or on none.
+            router: if tls.is_some() { router.layer(Extension(Encrypted)) } else { router },
             graceful: GracefulShutdown::new(),
             permits: Arc::new(Semaphore::new(max_connections.max(1))),
             tls: tls.map(Https::new).transpose()?,

@@ -80,12 +80,13 @@ async fn answer(
     let idempotent = app.resumable.idempotency.idempotent(caller, key, endpoint, body.map());
     let request = service.parse(endpoint, body, Caller::of(&head.headers))?;
     let streams = request.stream.is_some();
+    let obfuscation = app.config.obfuscation.of_request(&head.extensions);
     if streams && request.resumable {
         // Only a resumable answer can be joined by its idempotency key; for others the header is
         // ignored, even if it is malformed.
         let idempotent = idempotent?;
         let resumable = routes::ResumableRequest { request, arrived, key: caller, idempotent };
-        return routes::stream(&app, resumable).await;
+        return routes::stream(&app, resumable, obfuscation).await;
     }
     let started = match service.answer(request, arrived, &head).await? {
         Answer::PassedOn(response) => return Ok(response),
@@ -93,7 +94,8 @@ async fn answer(
     };
     let StartedAnswer { active, echo, ignored } = started;
     let response = if streams {
-        stream(&app, service, active, &echo)
+        let context = RecordContext { vocab: &service.model().vocab, echo: &echo };
+        stream(&app, DirectAnswer::open(active, &context, obfuscation))
     } else {
         full(service, active, &echo).await?
     };
@@ -140,9 +142,7 @@ async fn pass_on(
     upstream.pass_on(target, &parts.headers, body, permits).await
 }
 
-fn stream(app: &App, service: &Service, active: ActiveRequest, echo: &[String]) -> Response {
-    let context = RecordContext { vocab: &service.model().vocab, echo };
-    let (answer, preface) = DirectAnswer::open(active, &context);
+fn stream(app: &App, (answer, preface): (DirectAnswer, Vec<u8>)) -> Response {
     event_stream(Body::new(SseBody::new(answer, preface, app.config.heartbeat)))
 }
 

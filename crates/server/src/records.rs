@@ -45,7 +45,7 @@ impl RecordWriter {
         put: &mut impl FnMut(Delta),
     ) -> Self {
         let (head, usage) = (request.head(), usage_in_chunks(request.stream()));
-        put(Delta::Open { meta: meta(head, usage) });
+        put(Delta::Open { meta: meta(head, usage, request.stream().include_obfuscation) });
         let chars = vec![0; request.completions()];
         let vocab = context.vocab.clone();
         let mut writer = Self { endpoint: head.endpoint, vocab, usage, chars };
@@ -171,8 +171,11 @@ fn usage_in_chunks(stream: StreamParams) -> UsageInChunks {
 }
 
 /// The Open record's meta (S-6.1).
-fn meta(head: &AnswerHead, usage: UsageInChunks) -> String {
+fn meta(head: &AnswerHead, usage: UsageInChunks, obfuscation: Option<bool>) -> String {
     let mut meta = head.json();
     meta["usage"] = usage.name().into();
+    if let Some(asked) = obfuscation {
+        meta["obfuscation"] = asked.into();
+    }
     meta.to_string()
 }

@@ -15,6 +15,7 @@ use http::{HeaderValue, header};
 use http_body::{Body, Frame};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::IGNORED_HEADER;
+use loquent_proto::obfuscation::Obfuscation;
 use tokio::time::{Instant, Sleep};
 
 use crate::active_request::ActiveRequest;
@@ -146,9 +147,15 @@ pub struct DirectAnswer {
 }
 
 impl DirectAnswer {
-    /// The answer to `request`, and the events that begin it.
-    pub fn open(request: ActiveRequest, context: &RecordContext<'_>) -> (Self, Vec<u8>) {
-        let (mut chunks, mut preface) = (ChunkWriter::new(), PREFACE.to_vec());
+    /// The answer to `request`, and the events that begin it; events of text are padded by
+    /// `obfuscation`.
+    pub fn open(
+        request: ActiveRequest,
+        context: &RecordContext<'_>,
+        obfuscation: Obfuscation,
+    ) -> (Self, Vec<u8>) {
+        let mut chunks = ChunkWriter::new().obfuscate(obfuscation);
+        let mut preface = PREFACE.to_vec();
         let records = RecordWriter::open(&request, context, &mut |delta| {
             chunks.write(None, &delta, &mut preface).expect("the first record opens the log");
         });

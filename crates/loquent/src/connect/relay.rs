@@ -9,6 +9,7 @@ use futures_util::stream;
 use loquent_client::{Answer, ClientError, Content, Step};
 use loquent_proto::Delta;
 use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::obfuscation::Obfuscation;
 
 use super::refusal::error_json;
 use super::resume_store::ResumeEntry;
@@ -53,7 +54,7 @@ impl AnswerRelay {
         AnswerRelay {
             answer: Some(answer),
             entry: Some(entry),
-            chunks: ChunkWriter::new(),
+            chunks: local_chunks(),
             last_id: None,
             state: RelayState::Opening,
             resumable,
@@ -124,7 +125,7 @@ impl AnswerRelay {
             }
             Content::Record(delta) => {
                 if matches!(delta, Delta::Open { .. }) {
-                    self.chunks = ChunkWriter::new();
+                    self.chunks = local_chunks();
                 }
                 if let Err(error) = self.chunks.write(Some(step.offset), delta, &mut out) {
                     let error = ClientError::Malformed(format!("a record: {error}"));
@@ -155,6 +156,11 @@ impl AnswerRelay {
             entry.remove();
         }
     }
+}
+
+/// A writer of events that stay on this machine: only a request that asks for padding gets it.
+fn local_chunks() -> ChunkWriter {
+    ChunkWriter::new().obfuscate(Obfuscation::new(rand::random(), false))
 }
 
 impl Drop for AnswerRelay {

@@ -130,6 +130,8 @@ impl Members for RawChunk {
             "choices" => self.choices = map.next_value::<Option<_>>()?.unwrap_or_default(),
             "usage" => self.usage = map.next_value()?,
             "error" => self.error = map.next_value()?,
+            // Padding of this connection; a relay's own connection needs its own.
+            "obfuscation" => drop(map.next_value::<serde::de::IgnoredAny>()?),
             _ => keep(&mut self.others, name, map.next_value()?),
         }
         Ok(())

@@ -142,6 +142,8 @@ pub struct StreamParams {
     pub continuous_usage: bool,
     /// Adds the server's timings to the usage chunk (`loquent_timings`).
     pub include_timings: bool,
+    /// Whether to pad events to few lengths; `None` leaves it to the server.
+    pub include_obfuscation: Option<bool>,
 }
 
 /// A valid request for completions.
@@ -425,6 +427,7 @@ fn parse_stream(fields: &mut Fields) -> Result<Option<StreamParams>, ApiError> {
         include_usage: options.boolean("include_usage")?.unwrap_or(false),
         continuous_usage: options.boolean("continuous_usage_stats")?.unwrap_or(false),
         include_timings: options.boolean("include_timings")?.unwrap_or(false),
+        include_obfuscation: options.boolean("include_obfuscation")?,
     }))
 }
 
@@ -477,6 +480,10 @@ mod tests {
             (
                 json!({"stream": true, "stream_options": {"include_usage": 1}}),
                 "stream_options.include_usage",
+            ),
+            (
+                json!({"stream": true, "stream_options": {"include_obfuscation": "no"}}),
+                "stream_options.include_obfuscation",
             ),
             (json!({"stream_interval": 0}), "stream_interval"),
             (json!({"response_format": {"type": "xml"}}), "response_format"),

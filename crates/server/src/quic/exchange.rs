@@ -24,6 +24,7 @@ use super::session::{QuicSession, Routed};
 use crate::api::fields::Fields;
 use crate::api::request::Endpoint;
 use crate::error::ApiError;
+use crate::obfuscation::encrypted;
 use crate::resumable::routes::{JoinedAnswer, ResumableRequest, start};
 use crate::resumable::{AnswerCommand, CommandSender, PathId, ReaderPath, StreamFrame};
 use crate::service::Caller;
@@ -117,7 +118,7 @@ impl Exchange {
     /// Responds as the HTTP port would (S-3.1).
     async fn tunnel(&mut self, head: RequestHead, body: Bytes) -> Result<(), StreamError> {
         let request = head.http(body).ok_or(StreamError::Protocol("an invalid HTTP request"))?;
-        let response = self.session.router().oneshot(request).await;
+        let response = self.session.router().oneshot(encrypted(request)).await;
         let response = response.unwrap_or_else(|never| match never {});
         self.respond(response).await
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Path as UrlPath, State};
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, HeaderValue, Uri};
+use http::{Extensions, HeaderMap, HeaderValue, Uri};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
+use loquent_proto::obfuscation::Obfuscation;
 use loquent_proto::{AnswerHandle, hex};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -104,10 +105,15 @@ async fn first_or_handle(
 ///
 /// # Errors
 /// Those of [`start`].
-pub async fn stream(app: &App, request: ResumableRequest<'_>) -> Result<Response, ApiError> {
+pub async fn stream(
+    app: &App,
+    request: ResumableRequest<'_>,
+    obfuscation: Obfuscation,
+) -> Result<Response, ApiError> {
     let (pieces, inbox) = mpsc::channel(MAX_PIECES);
     let started = start(app, request, PathId::next(), ReaderPath::Events(pieces)).await?;
-    let response = events(app, LogReader::new(inbox, ChunkWriter::new()));
+    let chunks = ChunkWriter::new().obfuscate(obfuscation);
+    let response = events(app, LogReader::new(inbox, chunks));
     let mut response = with_ignored(response, &started.ignored);
     let headers = response.headers_mut();
     let handle = &started.handle;
@@ -131,6 +137,7 @@ pub async fn resume(
     UrlPath(id): UrlPath<String>,
     uri: Uri,
     headers: HeaderMap,
+    extensions: Extensions,
 ) -> Result<Response, ApiError> {
     let handle = handle(&id, &uri, &headers).ok_or_else(ApiError::no_stream)?;
     let from = text(&headers, "last-event-id").or_else(|| query(&uri, "from"));
@@ -140,6 +147,7 @@ pub async fn resume(
     let path = ReaderPath::Events(pieces);
     let attached = app.resumable.attach(&handle, offset, PathId::next(), path).await;
     let (chunks, _) = attached.ok_or_else(ApiError::no_stream)?;
+    let chunks = chunks.obfuscate(app.config.obfuscation.of_request(&extensions));
     Ok(events(&app, LogReader::new(inbox, chunks)))
 }
 

@@ -368,6 +368,7 @@ fn take_stream_options(body: &mut Map<String, Value>) -> StreamParams {
         include_usage: asked("include_usage"),
         continuous_usage: asked("continuous_usage_stats"),
         include_timings: asked("include_timings"),
+        include_obfuscation: options.get("include_obfuscation").and_then(Value::as_bool),
     };
     options.as_object_mut().and_then(|options| options.remove("include_timings"));
     params

@@ -15,8 +15,8 @@ use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::message::{MessageKind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
-    ALPN, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, QuicConfig, ResumableLimits,
-    ServerConfig, StreamMessage,
+    ALPN, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, ObfuscationDefault, QuicConfig,
+    ResumableLimits, ServerConfig, StreamMessage,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -129,6 +129,7 @@ fn options(setup: &Setup) -> ServerConfig {
             cors_origins: Vec::new(),
             max_request_bytes: 1 << 20,
             heartbeat: Duration::from_secs(10),
+            obfuscation: ObfuscationDefault::default(),
         },
         service: service_config(setup.batch.into()),
         kept,

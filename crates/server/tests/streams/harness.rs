@@ -10,8 +10,8 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_server::{
-    ApiKeys, App, Clock, HttpConfig, LoadedEngine, Metrics, ResumableLimits, Service,
-    ServiceConfig, router, start_engine,
+    ApiKeys, App, Clock, HttpConfig, LoadedEngine, Metrics, ObfuscationDefault, ResumableLimits,
+    Service, ServiceConfig, router, start_engine,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -129,6 +129,7 @@ pub fn http_config() -> HttpConfig {
         cors_origins: Vec::new(),
         max_request_bytes: 1 << 20,
         heartbeat: FOREVER,
+        obfuscation: ObfuscationDefault::default(),
     }
 }
 

@@ -17,8 +17,8 @@ use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::sse::Parser;
 use loquent_server::{
-    ApiKeys, App, Clock, HttpConfig, Metrics, ResumableLimits, ServiceConfig, ServingConfig,
-    StreamBounds, UpstreamConfig, router, start_upstream,
+    ApiKeys, App, Clock, HttpConfig, Metrics, ObfuscationDefault, ResumableLimits, ServiceConfig,
+    ServingConfig, StreamBounds, UpstreamConfig, router, start_upstream,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -55,6 +55,7 @@ impl Front {
                 cors_origins: Vec::new(),
                 max_request_bytes: 1 << 20,
                 heartbeat: Duration::from_secs(5),
+                obfuscation: ObfuscationDefault::default(),
             },
             bounds: Bounds { max_inflight_requests: 4, max_queued_tokens: 1000 },
             streams: StreamBounds { buffer_bytes: 1 << 20, stall_limit: Duration::from_secs(5) },

@@ -8,6 +8,8 @@ use anyhow::Context;
 use clap::Args;
 use loquent_server::{ApiKeys, HttpConfig};
 
+use super::streams::StreamArgs;
+
 /// Who may send requests, and how much of them is taken at once.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "HTTP")]
@@ -40,12 +42,13 @@ pub(crate) struct HttpArgs {
 impl HttpArgs {
     /// # Errors
     /// When the key file cannot be read.
-    pub(super) fn resolve(&self, heartbeat: Duration) -> anyhow::Result<HttpConfig> {
+    pub(super) fn resolve(&self, streams: &StreamArgs) -> anyhow::Result<HttpConfig> {
         Ok(HttpConfig {
             api_keys: self.keys()?,
             cors_origins: self.cors_origin.clone(),
             max_request_bytes: self.max_request_bytes,
-            heartbeat,
+            obfuscation: streams.obfuscation(),
+            heartbeat: streams.heartbeat(),
         })
     }
 

@@ -116,7 +116,7 @@ impl ServeArgs {
         let otlp_endpoint = self.otlp_endpoint.clone().filter(|url| !url.is_empty());
         let serving = self.streams.serving(self.strict_model);
         Ok(ServerConfig {
-            http: self.http.resolve(self.streams.heartbeat())?,
+            http: self.http.resolve(&self.streams)?,
             service: service_options(
                 &self.engine,
                 &self.admission,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use loquent_proto::coalesce::StreamInterval;
-use loquent_server::{ServingConfig, StreamBounds};
+use loquent_server::{ObfuscationDefault, ServingConfig, StreamBounds};
 
 /// Default of `--stream-buffer-bytes`, chosen by hand: a larger buffer forgives longer stalls, and
 /// costs memory for every slow reader.
@@ -36,6 +36,10 @@ pub(super) struct StreamArgs {
     /// How to return `<think>…</think>` reasoning; has no effect with --upstream
     #[arg(long, env = "LOQUENT_REASONING_FORMAT", default_value = "auto", value_name = "FORMAT")]
     reasoning_format: ReasoningFormat,
+    /// Which event streams are padded so that the lengths of their events do not show those of
+    /// the tokens; a request's include_obfuscation overrides it
+    #[arg(long, env = "LOQUENT_OBFUSCATION", default_value = "encrypted", value_name = "WHICH")]
+    obfuscation: ObfuscateStreams,
     /// Seconds of silence after which a stream gets a comment, so that proxies keep it open
     #[arg(long, env = "LOQUENT_HEARTBEAT_S", default_value_t = 10, value_name = "S",
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -51,7 +55,26 @@ enum ReasoningFormat {
     None,
 }
 
+/// Which event streams are padded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ObfuscateStreams {
+    /// Those over TLS and QUIC
+    Encrypted,
+    /// All, for a server behind a proxy that encrypts
+    Always,
+    /// None
+    Never,
+}
+
 impl StreamArgs {
+    pub(super) const fn obfuscation(&self) -> ObfuscationDefault {
+        match self.obfuscation {
+            ObfuscateStreams::Encrypted => ObfuscationDefault::Encrypted,
+            ObfuscateStreams::Always => ObfuscationDefault::Always,
+            ObfuscateStreams::Never => ObfuscationDefault::Never,
+        }
+    }
+
     pub(super) fn bounds(&self) -> StreamBounds {
         StreamBounds {
             buffer_bytes: self.stream_buffer_bytes.max(STREAM_BUFFER_BYTES_MIN),

@@ -1,0 +1,45 @@
+"""One process of attackers: runs its attacks until it is terminated, then prints what became of them.
+
+Usage: attackers.py tcp|quic PORT UDP_PORT KEY
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+
+import quic_attacks
+import tcp_attacks
+from target import Target, repeat
+
+#: The lowest priority: attackers get the processor time that nobody else wants.
+NICE = 19
+
+
+async def run(attacks, target):
+    running = [
+        asyncio.ensure_future(repeat(target, name, *attack)) for name, attack in attacks.items()
+    ]
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    print("attacking", flush=True)
+    await ended.wait()
+    failed = [str(one.exception()) for one in running if one.done()]
+    for one in running:
+        one.cancel()
+    print(json.dumps({"counts": target.counts, "failed": failed}), flush=True)
+    # What is left are sockets and tasks that nobody needs: the process's end closes them.
+    os._exit(0)
+
+
+def main():
+    way, port, udp_port, key = sys.argv[1:]
+    os.nice(NICE)
+    attacks = {"tcp": tcp_attacks.ATTACKS, "quic": quic_attacks.ATTACKS}[way]
+    asyncio.run(run(attacks, Target(int(port), int(udp_port), key)))
+
+
+if __name__ == "__main__":
+    main()

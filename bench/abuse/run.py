@@ -1,0 +1,187 @@
+"""All attacks at once beside honest streams: two rounds, and what they cost the server.
+
+Starts `loquent serve --simulate` on loopback, lets 8 honest streams run for a quiet phase, then
+twice with all attacks beside them, and compares. Prints a table; `--json` keeps the figures.
+"""
+
+import argparse
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).parent
+STREAMS, TOKENS, TOKENS_PER_S = 8, 100, 25
+#: Longest wait, after a round, until the server has closed what the attackers left.
+SETTLE_S = 60
+
+
+class Server:
+    """A server with two keys, and what the system says of its process."""
+
+    def __init__(self, binary):
+        self.honest_key, self.attackers_key = secrets.token_hex(8), secrets.token_hex(8)
+        keys = ("--api-key", self.honest_key, "--api-key", self.attackers_key)
+        simulate = ("--simulate", str(TOKENS_PER_S), "--port", "0")
+        environment = {**os.environ, "LOQUENT_LOG": "error"}
+        self._log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([binary, "serve", *simulate, *keys], stderr=self._log, env=environment)
+        self.url = self._announced()
+        self.port = int(self.url.rsplit(":", 1)[1])
+        self.udp_port = json.loads(self.get("/v1/delivery"))["port"]
+
+    def log(self):
+        self._log.seek(0)
+        return self._log.read()
+
+    def _announced(self):
+        for _ in range(600):
+            if found := re.search(r"on (http://\S+)", self.log()):
+                return found[1]
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.1)
+        raise SystemExit("the server did not start: " + self.log())
+
+    def get(self, path, timeout_s=10):
+        with urllib.request.urlopen(self.url + path, timeout=timeout_s) as response:
+            return response.read()
+
+    def resident_kib(self):
+        """Resident memory, the whole and without mapped files, and its peak."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return {name: int(re.search(rf"{name}:\s+(\d+)", status)[1]) for name in ("VmRSS", "RssAnon", "VmHWM")}
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def threads(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+
+class Child:
+    """A process that prints a line when it is at work, and figures when it is terminated."""
+
+    def __init__(self, *command):
+        self.process = subprocess.Popen(
+            [sys.executable, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.process.stdout.readline()
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            out, errors = self.process.communicate(timeout=90)
+            return json.loads(out)
+        except (subprocess.TimeoutExpired, ValueError) as error:
+            self.process.kill()
+            raise SystemExit(f"a child process failed: {error}\n{errors if 'errors' in locals() else ''}")
+
+
+def honest(server):
+    return Child(HERE / "honest.py", server.url, server.honest_key, STREAMS, TOKENS)
+
+
+def under_attack(server, seconds):
+    """One round: what the honest users saw, what became of the attacks, and of /health."""
+    reading = honest(server)
+    where = (server.port, server.udp_port, server.attackers_key)
+    attackers = [Child(HERE / "attackers.py", way, *where) for way in ("tcp", "quic")]
+    unhealthy, threads, end = 0, 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            server.get("/health")
+        except OSError:
+            unhealthy += 1
+        threads = max(threads, server.threads())
+        time.sleep(0.5)
+    counts, failed = {}, []
+    for one in attackers:
+        ended = one.end()
+        counts |= ended["counts"]
+        failed += ended["failed"]
+    seen = reading.end()
+    return {"honest": seen, "attacks": counts, "failed": failed, "unhealthy": unhealthy, "threads": threads}
+
+
+def settle(server, descriptors):
+    """Waits until no more descriptors are open than before the attacks."""
+    end = time.monotonic() + SETTLE_S
+    while server.descriptors() > descriptors and time.monotonic() < end:
+        time.sleep(0.2)
+    return {"descriptors": server.descriptors(), "threads": server.threads(), **server.resident_kib()}
+
+
+def measure(server, seconds):
+    quiet_s = seconds / 6
+    round_s = (seconds - quiet_s) / 2
+    reading = honest(server)
+    time.sleep(quiet_s)
+    quiet = reading.end()
+    before = {"descriptors": server.descriptors(), "threads": server.threads(), **server.resident_kib()}
+    rounds, after = [], []
+    for _ in range(2):
+        rounds.append(under_attack(server, round_s))
+        after.append(settle(server, before["descriptors"]))
+    alive = server.process.poll() is None and json.loads(server.get("/health"))["status"] == "ok"
+    return {"quiet": quiet, "before": before, "rounds": rounds, "after": after, "alive": alive}
+
+
+def print_attacks(rounds):
+    print(f"{'attack':30} {'begun':>8}  what became of it (round 2)")
+    for name, counts in rounds[-1]["attacks"].items():
+        others = ", ".join(f"{what}: {n}" for what, n in sorted(counts.items()) if what != "begun")
+        print(f"{name:30} {counts.get('begun', 0):8}  {others}")
+
+
+def print_table(figures):
+    quiet, before, after = figures["quiet"], figures["before"], figures["after"]
+    rounds = figures["rounds"]
+    print_attacks(rounds)
+    print(f"\n{'':34}{'quiet':>10}{'round 1':>10}{'round 2':>10}")
+    for name in ("whole", "refused", "icl_p50_ms", "icl_p99_ms", "icl_max_ms", "ttft_p50_ms", "ttft_p99_ms"):
+        values = [quiet[name], *(one["honest"][name] for one in rounds)]
+        print(f"honest streams: {name:18}" + "".join(f"{value or 0:10.1f}" for value in values))
+    lost = [len(quiet["lost"]), *(len(one["honest"]["lost"]) for one in rounds)]
+    print(f"{'honest streams: lost':34}" + "".join(f"{value:10}" for value in lost))
+    for name in ("descriptors", "threads", "VmRSS", "RssAnon", "VmHWM"):
+        unit = " KiB" if name[0] in "VR" else ""
+        print(f"{name + unit:34}" + "".join(f"{one[name]:10}" for one in (before, *after)))
+    ratio = max(one["honest"]["icl_p99_ms"] for one in rounds) / quiet["icl_p99_ms"]
+    print(f"\nhonest streams lost: {sum(lost)} (0 is right)")
+    print(f"ICL p99, under attack / quiet: {ratio:.2f} (at most 2)")
+    print(f"memory, after round 2 / after round 1: {after[1]['VmRSS'] / after[0]['VmRSS']:.3f} (at most 1.05)")
+    print(f"descriptors, after / before: {after[1]['descriptors']} / {before['descriptors']} (not more)")
+    print(f"health checks unanswered: {sum(one['unhealthy'] for one in rounds)} (0 is right)")
+    for one in rounds:
+        for lost in one["honest"]["lost"][:5]:
+            print(f"lost: {lost}")
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--binary", default=os.environ.get("LOQUENT", "target/release/loquent"))
+    options.add_argument("--seconds", type=float, default=600)
+    options.add_argument("--json", type=Path)
+    options = options.parse_args()
+    server = Server(options.binary)
+    try:
+        figures = measure(server, options.seconds)
+    finally:
+        server.process.kill()
+        server.process.wait()
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(figures, indent=1))
+    print_table(figures)
+
+
+if __name__ == "__main__":
+    main()
