@@ -1,10 +1,12 @@
 """The honest users: streams that are read to their end, one after another, and how they went.
 
-Usage: honest.py URL KEY STREAMS TOKENS; ends at SIGTERM, when the streams under way have ended.
+Usage: honest.py URL KEY STREAMS TOKENS [PAUSE_S]; each stream is followed by a pause of up to twice
+PAUSE_S (default 0). Ends at SIGTERM, when the streams under way have ended.
 """
 
 import asyncio
 import json
+import random
 import signal
 import sys
 import time
@@ -17,16 +19,18 @@ PATIENCE_S = 60
 class Users:
     """What the users saw."""
 
-    def __init__(self, url, key, tokens):
+    def __init__(self, url, key, tokens, pause_s):
         at = urlsplit(url)
         self.where, self.key, self.tokens = (at.hostname, at.port), key, tokens
+        self.pause_s, self.chunks = pause_s, 0
         self.gaps_ms, self.ttft_ms, self.lost, self.refused, self.whole = [], [], [], 0, 0
         self.ending = asyncio.Event()
 
     def request(self):
         """A completion of a known length; the number makes each prompt a new one."""
         text = f"{self.whole} {time.monotonic_ns()} tokens={self.tokens}"
-        body = json.dumps({"prompt": text, "max_tokens": 2 * self.tokens, "stream": True}).encode()
+        counted = {"stream": True, "stream_options": {"include_usage": True}}
+        body = json.dumps({"prompt": text, "max_tokens": 2 * self.tokens, **counted}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {self.where[0]}\r\nAuthorization: Bearer {self.key}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         return head.encode() + body
@@ -49,26 +53,26 @@ class Users:
             writer.close()
 
     async def read_events(self, reader, begun):
-        last, tokens = None, 0
+        last, tokens, ended = None, 0, b'"completion_tokens":%d,' % self.tokens
         while True:
             line = await asyncio.wait_for(reader.readline(), PATIENCE_S)
             now = time.monotonic()
-            if line == b"data: [DONE]\n":
-                break
+            if ended in line:
+                return
             if not line:
-                raise ValueError(f"ended after {tokens} of {self.tokens} tokens")
+                raise ValueError(f"ended after {tokens} of {self.tokens} chunks")
             if line.startswith(b"data: {") and b'"finish_reason":null' in line:
                 tokens += 1
+                self.chunks += not self.ending.is_set()
                 into, since = (self.ttft_ms, begun) if last is None else (self.gaps_ms, last)
                 into.append((now - since) * 1e3)
                 last = now
-        if tokens < self.tokens - 8:  # an emoji is four tokens and one chunk
-            raise ValueError(f"complete after {tokens} of {self.tokens} tokens")
 
     async def go_on(self):
         while not self.ending.is_set():
             try:
                 await self.stream()
+                await asyncio.sleep(random.random() * 2 * self.pause_s)
             except (OSError, ValueError, IndexError, asyncio.TimeoutError) as error:
                 self.lost.append(f"{type(error).__name__}: {error}")
                 await asyncio.sleep(0.2)
@@ -80,8 +84,8 @@ def percentile(values, share):
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
 
 
-async def run(url, key, streams, tokens):
-    users = Users(url, key, tokens)
+async def run(url, key, streams, tokens, pause_s):
+    users = Users(url, key, tokens, pause_s)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, users.ending.set)
     print("reading", flush=True)
     await asyncio.gather(*(users.go_on() for _ in range(streams)))
@@ -89,6 +93,7 @@ async def run(url, key, streams, tokens):
         "whole": users.whole,
         "lost": users.lost,
         "refused": users.refused,
+        "chunks": users.chunks,
         "gaps": len(users.gaps_ms),
         "icl_p50_ms": percentile(users.gaps_ms, 0.5),
         "icl_p99_ms": percentile(users.gaps_ms, 0.99),
@@ -100,5 +105,5 @@ async def run(url, key, streams, tokens):
 
 
 if __name__ == "__main__":
-    url, key, streams, tokens = sys.argv[1:]
-    asyncio.run(run(url, key, int(streams), int(tokens)))
+    url, key, streams, tokens, *pause_s = sys.argv[1:]
+    asyncio.run(run(url, key, int(streams), int(tokens), float(*pause_s)))

@@ -7,82 +7,16 @@ twice with all attacks beside them, and compares. Prints a table; `--json` keeps
 import argparse
 import json
 import os
-import re
-import secrets
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-import urllib.request
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from processes import HERE, Child, Server
+
 STREAMS, TOKENS, TOKENS_PER_S = 8, 100, 25
+#: The attackers' processes, each with its share of the attacks.
+ATTACKERS = [("tcp", 0, 3), ("tcp", 1, 3), ("tcp", 2, 3), ("quic", 0, 1)]
 #: Longest wait, after a round, until the server has closed what the attackers left.
 SETTLE_S = 60
-
-
-class Server:
-    """A server with two keys, and what the system says of its process."""
-
-    def __init__(self, binary):
-        self.honest_key, self.attackers_key = secrets.token_hex(8), secrets.token_hex(8)
-        keys = ("--api-key", self.honest_key, "--api-key", self.attackers_key)
-        simulate = ("--simulate", str(TOKENS_PER_S), "--port", "0")
-        environment = {**os.environ, "LOQUENT_LOG": "error"}
-        self._log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([binary, "serve", *simulate, *keys], stderr=self._log, env=environment)
-        self.url = self._announced()
-        self.port = int(self.url.rsplit(":", 1)[1])
-        self.udp_port = json.loads(self.get("/v1/delivery"))["port"]
-
-    def log(self):
-        self._log.seek(0)
-        return self._log.read()
-
-    def _announced(self):
-        for _ in range(600):
-            if found := re.search(r"on (http://\S+)", self.log()):
-                return found[1]
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.1)
-        raise SystemExit("the server did not start: " + self.log())
-
-    def get(self, path, timeout_s=10):
-        with urllib.request.urlopen(self.url + path, timeout=timeout_s) as response:
-            return response.read()
-
-    def resident_kib(self):
-        """Resident memory, the whole and without mapped files, and its peak."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return {name: int(re.search(rf"{name}:\s+(\d+)", status)[1]) for name in ("VmRSS", "RssAnon", "VmHWM")}
-
-    def descriptors(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
-
-    def threads(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/task"))
-
-
-class Child:
-    """A process that prints a line when it is at work, and figures when it is terminated."""
-
-    def __init__(self, *command):
-        self.process = subprocess.Popen(
-            [sys.executable, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.process.stdout.readline()
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            out, errors = self.process.communicate(timeout=90)
-            return json.loads(out)
-        except (subprocess.TimeoutExpired, ValueError) as error:
-            self.process.kill()
-            raise SystemExit(f"a child process failed: {error}\n{errors if 'errors' in locals() else ''}")
 
 
 def honest(server):
@@ -93,7 +27,7 @@ def under_attack(server, seconds):
     """One round: what the honest users saw, what became of the attacks, and of /health."""
     reading = honest(server)
     where = (server.port, server.udp_port, server.attackers_key)
-    attackers = [Child(HERE / "attackers.py", way, *where) for way in ("tcp", "quic")]
+    attackers = [Child(HERE / "attackers.py", *way, *where) for way in ATTACKERS]
     unhealthy, threads, end = 0, 0, time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -171,12 +105,11 @@ def main():
     options.add_argument("--seconds", type=float, default=600)
     options.add_argument("--json", type=Path)
     options = options.parse_args()
-    server = Server(options.binary)
+    server = Server(options.binary, TOKENS_PER_S)
     try:
         figures = measure(server, options.seconds)
     finally:
-        server.process.kill()
-        server.process.wait()
+        server.stop()
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(figures, indent=1))

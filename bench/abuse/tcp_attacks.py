@@ -4,6 +4,7 @@ Each attack is a step that is repeated: (step, how many beside each other, pause
 """
 
 import asyncio
+import functools
 import json
 import secrets
 
@@ -124,6 +125,7 @@ async def pipelined_unread(target, attack):
         abort(writer)
 
 
+@functools.cache
 def bomb(kind, size):
     """JSON that is small on the wire and large once it is parsed."""
     return {
@@ -167,10 +169,37 @@ async def wrong_keys(target, attack):
     await send(target, attack, target.request(TEXT, bomb("wide", 1_000_000), key=secrets.token_hex(16)))
 
 
+@functools.cache
+def body(build):
+    """A large body, built once: what an attacker spends must not slow its other attacks."""
+    return json.dumps(build()).encode()
+
+
+def long_prompt():
+    return prompt("a b" * 700_000)
+
+
+def many_biases():
+    bias = {str(token % 60_000 + token // 60_000): -1 for token in range(300_000)}
+    return prompt("a", n=64, logit_bias=bias)
+
+
+def most_biases():
+    return prompt("a", n=64, logit_bias={str(token): -1 for token in range(300)})
+
+
+def many_pieces():
+    return {"prompt": "1 " * 1_500_000}
+
+
+def many_tokens():
+    return {"tokens": [5] * 1_000_000}
+
+
 async def cancelled_tokenizing(target, attack):
     reader, writer = await target.connect()
     try:
-        writer.write(target.request(TEXT, prompt("a b" * 700_000)))
+        writer.write(target.request(TEXT, body(long_prompt)))
         await asyncio.wait_for(writer.drain(), 10)
         await asyncio.sleep(0.05)
         target.count(attack, "left")
@@ -183,20 +212,18 @@ async def slow_grammars(target, attack):
     schema = {"type": "array", "items": {"enum": words}, "minItems": 50}
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     message = [{"role": "user", "content": secrets.token_hex(8)}]
-    body = {"messages": message, "n": 64, "max_tokens": 64, "response_format": form}
-    await send(target, attack, target.request(CHAT, body))
+    asked = {"messages": message, "n": 64, "max_tokens": 64, "response_format": form}
+    await send(target, attack, target.request(CHAT, asked))
 
 
 async def huge_logit_biases(target, attack):
-    bias = {str(token % 60_000 + token // 60_000): -1 for token in range(300_000)}
-    await send(target, attack, target.request(TEXT, prompt("a", n=64, logit_bias=bias)))
-    most = {str(token): -1 for token in range(1024)}
-    await send(target, attack, target.request(TEXT, prompt("a", n=64, logit_bias=most)))
+    for build in (many_biases, most_biases):
+        await send(target, attack, target.request(TEXT, body(build)))
 
 
 async def big_tokenizing(target, attack):
-    await send(target, attack, target.request("/tokenize", {"prompt": "1 " * 1_500_000}))
-    await send(target, attack, target.request("/detokenize", {"tokens": [5] * 1_000_000}))
+    await send(target, attack, target.request("/tokenize", body(many_pieces)))
+    await send(target, attack, target.request("/detokenize", body(many_tokens)))
 
 
 async def guessed_answers(target, attack):
@@ -221,8 +248,8 @@ async def one_greedy_key(target, attack):
 
 
 async def priority_abuse(target, attack):
-    body = prompt("tokens=200", max_tokens=200, n=8, priority=-(2**31), stream=True)
-    await send(target, attack, target.request(TEXT, body), read_all=True)
+    asked = prompt("tokens=200", max_tokens=200, n=8, priority=-(2**31), stream=True)
+    await send(target, attack, target.request(TEXT, asked), read_all=True)
 
 
 async def forged_hosts(target, attack):
@@ -240,10 +267,10 @@ async def smuggled_requests(target, attack):
 
 async def resumable_hoarding(target, attack):
     """Resumable answers that are begun, left behind, and kept by the server."""
-    body = prompt("tokens=2000", max_tokens=2000, stream=True, resumable=True)
+    asked = prompt("tokens=2000", max_tokens=2000, stream=True, resumable=True)
     reader, writer = await target.connect()
     try:
-        writer.write(target.request(TEXT, body, more=f"Idempotency-Key: {json.dumps(secrets.token_hex(8))}\r\n"))
+        writer.write(target.request(TEXT, asked, more=f"Idempotency-Key: {json.dumps(secrets.token_hex(8))}\r\n"))
         target.count(attack, await status_of(reader))
     finally:
         abort(writer)

@@ -175,6 +175,11 @@ def test_plain_http_is_padded_only_where_asked(start):
     server = start("--simulate", "inf")
     assert "obfuscation" not in first_token(server, {})
     assert first_token(server, {"include_obfuscation": True})["obfuscation"]
+    body = {"prompt": "tokens=2", "stream": True, "resumable": True, "stream_options": {"include_obfuscation": True}}
+    asked = httpx.post(f"{server.url}/v1/completions", json=body)
+    answer, token = (asked.headers[f"x-loquent-stream-{part}"] for part in ("id", "token"))
+    resumed = httpx.get(f"{server.url}/v1/streams/{answer}?token={token}")
+    assert "obfuscation" in asked.text and "obfuscation" in resumed.text
     behind_a_proxy = start("--simulate", "inf", env={"LOQUENT_OBFUSCATION": "always"})
     assert first_token(behind_a_proxy, {})["obfuscation"]
     assert "obfuscation" not in first_token(behind_a_proxy, {"include_obfuscation": False})

@@ -1,0 +1,95 @@
+"""Fair shares between keys: one that asks for 64 answers at once and one that asks now and then,
+and two greedy ones with different weights."""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from processes import HERE, Child, Server
+
+#: A batch with far less room than the greedy key wants, and steps of 10 ms.
+BATCH, TOKENS_PER_S = 16, 100
+STEP_MS = 1000 / TOKENS_PER_S
+GREEDY = (64, 200)
+NOW_AND_THEN = (1, 5, 0.1)
+WEIGHTS = {"light": 1, "heavy": 3}
+
+
+def ask(server, key, *how):
+    return Child(HERE / "honest.py", server.url, key, *how)
+
+
+def during(seconds, *children):
+    time.sleep(seconds)
+    return [child.end() for child in children]
+
+
+def start(binary, *more):
+    return Server(binary, TOKENS_PER_S, "--max-batch-size", str(BATCH), *more)
+
+
+def delays(binary, seconds):
+    """The second key's figures alone, and beside the greedy one."""
+    server = start(binary)
+    try:
+        [alone] = during(seconds, ask(server, server.honest_key, *NOW_AND_THEN))
+        greedy = ask(server, server.attackers_key, *GREEDY)
+        time.sleep(2)
+        [beside] = during(seconds, ask(server, server.honest_key, *NOW_AND_THEN))
+        greedy.end()
+    finally:
+        server.stop()
+    return alone, beside
+
+
+def shares(binary, seconds):
+    """Chunks for each key while both want more than the batch holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys.toml"
+        keys.write_text("".join(KEY.format(name=name, weight=weight) for name, weight in WEIGHTS.items()))
+        keys.chmod(0o600)
+        server = start(binary, "--keys-file", str(keys))
+        try:
+            children = [ask(server, f"secret-of-{name}", *GREEDY) for name in WEIGHTS]
+            figures = during(seconds, *children)
+        finally:
+            server.stop()
+    return {name: one["chunks"] for name, one in zip(WEIGHTS, figures)}
+
+
+#: One key of a keys file.
+KEY = '[[key]]\nname = "{name}"\nkey = "secret-of-{name}"\nweight = {weight}\n\n'
+
+
+def print_table(alone, beside, chunks):
+    print(f"{'key that asks now and then':28}{'TTFT p50':>12}{'p99':>10}{'p99 in steps':>14}{'answers':>9}{'lost':>6}")
+    for name, one in (("alone", alone), ("beside 64 answers at once", beside)):
+        times = f"{one['ttft_p50_ms']:9.1f} ms{one['ttft_p99_ms']:7.1f} ms{one['ttft_p99_ms'] / STEP_MS:14.2f}"
+        print(f"{name:28}{times}{one['whole']:9}{len(one['lost']):6}")
+    print(f"TTFT p99, beside / alone: {beside['ttft_p99_ms'] / alone['ttft_p99_ms']:.2f} (at most 2)")
+    total, weights = sum(chunks.values()), sum(WEIGHTS.values())
+    for name, weight in WEIGHTS.items():
+        share, due = chunks[name] / total, weight / weights
+        print(f"share of the key of weight {weight}: {share:.3f}, due {due:.3f}, off by {abs(share / due - 1):.1%}", end="")
+        print(" (at most 5 %)")
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--binary", default=os.environ.get("LOQUENT", "target/release/loquent"))
+    options.add_argument("--seconds", type=float, default=60, help="for each of the three phases")
+    options.add_argument("--json", type=Path)
+    options = options.parse_args()
+    alone, beside = delays(options.binary, options.seconds)
+    chunks = shares(options.binary, options.seconds)
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps({"alone": alone, "beside": beside, "chunks": chunks}, indent=1))
+    print_table(alone, beside, chunks)
+
+
+if __name__ == "__main__":
+    main()
