@@ -53,7 +53,8 @@ class Users:
             writer.close()
 
     async def read_events(self, reader, begun):
-        last, tokens, ended = None, 0, b'"completion_tokens":%d,' % self.tokens
+        # The end token counts too.
+        last, tokens, ended = None, 0, b'"completion_tokens":%d,' % (self.tokens + 1)
         while True:
             line = await asyncio.wait_for(reader.readline(), PATIENCE_S)
             now = time.monotonic()

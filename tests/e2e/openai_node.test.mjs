@@ -47,6 +47,24 @@ test("streamed and whole answers agree", async () => {
   assert.deepEqual(usage.completion_tokens, whole.usage.completion_tokens);
 });
 
+test("padding of chunks changes nothing", async () => {
+  const request = { model: "x", messages, temperature: 0, max_tokens: 30 };
+  const whole = await client.chat.completions.create(request);
+  const stream = await client.chat.completions.create({
+    ...request,
+    stream: true,
+    stream_options: { include_obfuscation: true },
+  });
+  let text = "";
+  let padded = 0;
+  for await (const chunk of stream) {
+    text += chunk.choices[0].delta.content ?? "";
+    padded += "obfuscation" in chunk;
+  }
+  assert.equal(text, whole.choices[0].message.content);
+  assert.ok(padded > 0);
+});
+
 test("sixteen streams at once each get their tokens", async () => {
   const one = async () => {
     const stream = await client.chat.completions.create({

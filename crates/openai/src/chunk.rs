@@ -302,6 +302,13 @@ mod tests {
     }
 
     #[test]
+    fn padding_is_no_content() {
+        let padded = json!({"choices": [{"index": 0, "delta": {"content": "x"}}],
+                            "obfuscation": "aZ-_9"});
+        assert_eq!(chunk(padded).deltas, [Delta::text("x")]);
+    }
+
+    #[test]
     fn logprobs_without_text_get_an_empty_one() {
         let logprobs = Delta::Logprobs { choice: 0, json: "[1]".into() };
         let alone = chunk(json!({"choices": [{"delta": {}, "logprobs": [1]}]}));

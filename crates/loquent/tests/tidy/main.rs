@@ -3,6 +3,7 @@
 
 mod cycles;
 mod language;
+mod reliability;
 mod sources;
 
 use std::collections::BTreeSet;
