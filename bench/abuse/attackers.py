@@ -21,17 +21,19 @@ async def run(attacks, target):
     running = [
         asyncio.ensure_future(repeat(target, name, *attack)) for name, attack in attacks.items()
     ]
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+
+    def end(*_):
+        failed = [repr(one.exception()) for one in running if one.done()]
+        print(json.dumps({"counts": target.counts, "failed": failed}), flush=True)
+        # What is left are sockets and tasks that nobody needs: the process's end closes them.
+        os._exit(0)
+
+    # Not by the loop, which may be busy with a large request for long.
+    signal.signal(signal.SIGTERM, end)
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     print("attacking", flush=True)
-    await ended.wait()
-    failed = [str(one.exception()) for one in running if one.done()]
-    for one in running:
-        one.cancel()
-    print(json.dumps({"counts": target.counts, "failed": failed}), flush=True)
-    # What is left are sockets and tasks that nobody needs: the process's end closes them.
-    os._exit(0)
+    await asyncio.gather(*running, return_exceptions=True)
+    await asyncio.Event().wait()
 
 
 def main():

@@ -50,6 +50,12 @@ class Server:
         with urllib.request.urlopen(self.url + path, timeout=timeout_s) as response:
             return response.read()
 
+    def gauges(self):
+        """Requests and bytes that the server holds."""
+        text = self.get("/metrics").decode()
+        names = ("num_requests_running", "num_requests_waiting", "delivery_kept_bytes", "quic_connections")
+        return {name: float(re.search(rf"^loquent_{name}(?:{{.*}})? (\S+)", text, re.M)[1]) for name in names}
+
     def resident_kib(self):
         """Resident memory, the whole and without mapped files, and its peak."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -71,8 +77,11 @@ class Child:
         )
         self.process.stdout.readline()
 
-    def end(self):
+    def terminate(self):
         self.process.send_signal(signal.SIGTERM)
+
+    def end(self):
+        self.terminate()
         try:
             out, errors = self.process.communicate(timeout=90)
             return json.loads(out)
