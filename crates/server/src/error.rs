@@ -44,6 +44,7 @@ enum ErrorKind {
     NotFound,
     MethodNotAllowed,
     TooLarge,
+    TooSlow,
     Overloaded { retry_after_s: u64 },
     Unavailable { retry_after_s: u64 },
     Internal,
@@ -59,6 +60,7 @@ impl ErrorKind {
             Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::Overloaded { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -79,6 +81,7 @@ impl ErrorKind {
             Self::NotFound => ("invalid_request_error", Some("not_found")),
             Self::MethodNotAllowed => ("invalid_request_error", Some("method_not_allowed")),
             Self::TooLarge => ("invalid_request_error", Some("request_too_large")),
+            Self::TooSlow => ("invalid_request_error", Some("request_timeout")),
             Self::Overloaded { .. } => ("rate_limit_error", Some("server_overloaded")),
             Self::Unavailable { .. } => ("server_error", Some("service_unavailable")),
             Self::Internal => ("server_error", Some("internal_error")),
@@ -177,6 +180,15 @@ impl ApiError {
         )
     }
 
+    /// 408 for a body that came too slowly, else 400: the body could not be received.
+    pub fn body(error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut causes = std::iter::successors(Some(error), |error| error.source());
+        match causes.any(|cause| cause.is::<SlowBody>()) {
+            true => Self::new(ErrorKind::TooSlow, SlowBody.to_string()),
+            false => Self::invalid(format!("The request body could not be received: {error}.")),
+        }
+    }
+
     /// 429: the server has as much work as its configuration allows.
     pub fn overloaded(message: impl Into<String>, retry_after_s: u64) -> Self {
         Self::new(ErrorKind::Overloaded { retry_after_s }, message)
@@ -258,6 +270,11 @@ impl ApiError {
         self.kind.retry_after_s()
     }
 }
+
+/// A request's body did not come in time.
+#[derive(Debug, thiserror::Error)]
+#[error("The request body came too slowly. Send it faster, or raise --request-timeout-s.")]
+pub struct SlowBody;
 
 /// The status for a WebTransport session at an unknown path.
 pub const NOT_FOUND: StatusCode = StatusCode::NOT_FOUND;

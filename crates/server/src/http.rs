@@ -235,9 +235,7 @@ async fn read_body(app: &App, request: HttpRequest<Body>) -> Result<bytes::Bytes
     match Limited::new(request.into_body(), limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Err(error) => {
-            Err(ApiError::invalid(format!("The request body could not be received: {error}.")))
-        }
+        Err(error) => Err(ApiError::body(&*error)),
     }
 }
 

@@ -94,7 +94,8 @@ impl TrustedProxies {
         Self(ranges)
     }
 
-    fn trusts(&self, address: IpAddr) -> bool {
+    /// Whether `address` is a trusted proxy's.
+    pub fn trusts(&self, address: IpAddr) -> bool {
         self.0.iter().any(|range| range.0.contains(&address))
     }
 

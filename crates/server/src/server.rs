@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::app::{App, HttpConfig};
 use crate::clock::Clock;
-use crate::connections::Connections;
+use crate::connections::{Connections, TcpLimits};
 use crate::http::router;
 use crate::metrics::Metrics;
 use crate::quic::{CertificateSource, QuicConfig, QuicPort};
@@ -46,8 +46,8 @@ pub struct ServerConfig {
     pub quic: Option<QuicConfig>,
     /// The certificate of HTTPS; `None` serves plain HTTP.
     pub https: Option<CertificateSource>,
-    /// TCP connections served at once; further ones wait in the listener's queue.
-    pub max_connections: usize,
+    /// Bounds on TCP connections.
+    pub tcp: TcpLimits,
     /// How long running streams may take to end after a shutdown was requested.
     pub drain_limit: Duration,
 }
@@ -157,7 +157,7 @@ impl Ports {
     fn open(listener: TcpListener, app: &Arc<App>, config: &ServerConfig) -> anyhow::Result<Self> {
         let router = router(app.clone());
         let tls = config.https.clone();
-        let http = Connections::new(router.clone(), tls, config.max_connections)?;
+        let http = Connections::new(router.clone(), tls, config.tcp.clone(), app.metrics.clone())?;
         let quic = bind_quic(&listener, config)?.map(Arc::new);
         let mut quic_task = JoinSet::new();
         if let Some(port) = &quic {

@@ -7,10 +7,9 @@ mod exchange;
 mod message;
 mod session;
 
-use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -23,7 +22,8 @@ use tokio::time::timeout;
 
 use crate::app::{App, QuicAddress, WEB_TRANSPORT_PATH};
 use crate::origin::is_page_of_ports;
-use crate::peer::{PeerAddress, PeerRouter, network};
+use crate::peer::{PeerAddress, PeerRouter};
+use crate::places::Places;
 
 pub use certificate::{CHECK_EVERY, CertificateSource, Renewal};
 pub use message::StreamMessage;
@@ -109,9 +109,12 @@ impl QuicPort {
         let acceptor = Arc::new(Acceptor {
             app,
             router,
-            config: self.config.clone(),
             ports: [self.http_port, self.address.port],
-            limits: Arc::default(),
+            places: Places::new(
+                self.config.max_connections,
+                self.config.max_connections_per_address,
+            ),
+            handshakes: Arc::default(),
         });
         let mut renewal = Renewal::new(self.config.certificate.clone(), CHECK_EVERY);
         loop {
@@ -158,25 +161,26 @@ impl QuicPort {
 struct Acceptor {
     app: Arc<App>,
     router: Router,
-    config: QuicConfig,
     /// The HTTP and the QUIC port, whose pages may open sessions.
     ports: [u16; 2],
-    limits: Arc<ConnectionLimits>,
+    places: Arc<Places>,
+    /// Unfinished handshakes.
+    handshakes: Arc<AtomicUsize>,
 }
 
 impl Acceptor {
     fn admit(self: &Arc<Self>, incoming: Incoming) {
-        let handshakes = self.limits.handshakes.load(Ordering::Relaxed);
+        let handshakes = self.handshakes.load(Ordering::Relaxed);
         let address = incoming.remote_address().ip();
         if handshakes >= MAX_HANDSHAKES {
             // Without a response: even a refusal would cost more than the flood's packet.
             incoming.ignore();
-        } else if !self.limits.has_room(address, &self.config) {
+        } else if !self.places.has_room(address) {
             incoming.refuse();
         } else if handshakes >= RETRY_BEYOND && !incoming.remote_address_validated() {
             let _ = incoming.retry(); // fails only for what was retried, which is validated
         } else {
-            let (acceptor, handshake) = (self.clone(), Handshake::begin(&self.limits));
+            let (acceptor, handshake) = (self.clone(), Handshake::begin(&self.handshakes));
             tokio::spawn(async move {
                 if let Err(error) = serve(&acceptor, handshake, incoming).await {
                     tracing::debug!("a QUIC connection ended early: {error:#}");
@@ -191,12 +195,12 @@ async fn serve(
     handshake: Handshake,
     incoming: Incoming,
 ) -> anyhow::Result<()> {
-    let Acceptor { app, router, config, ports, limits } = acceptor;
+    let Acceptor { app, router, ports, places, .. } = acceptor;
     let connection = timeout(HANDSHAKE_TIMEOUT, incoming.accept()?).await??;
     // Only now is the address proven: counting it earlier would let a forged address use up
     // its owner's share.
     let peer = connection.remote_address().ip();
-    let Some(_permit) = limits.enter(peer, config) else {
+    let Ok(_place) = places.enter(peer) else {
         connection.close(VarInt::from_u32(0), b"too many connections");
         return Ok(());
     };
@@ -271,69 +275,18 @@ fn server_config(config: &QuicConfig) -> anyhow::Result<(ServerConfig, Option<[u
     Ok((server, sha256))
 }
 
-/// Counts connections by network, and unfinished handshakes.
-#[derive(Default)]
-struct ConnectionLimits {
-    handshakes: AtomicUsize,
-    connections: Mutex<HashMap<IpAddr, usize>>,
-}
-
-impl ConnectionLimits {
-    fn has_room(&self, address: IpAddr, config: &QuicConfig) -> bool {
-        fits(&self.connections(), network(address), config)
-    }
-
-    fn enter(self: &Arc<Self>, address: IpAddr, config: &QuicConfig) -> Option<ConnectionPermit> {
-        let network = network(address);
-        let mut connections = self.connections();
-        if !fits(&connections, network, config) {
-            return None;
-        }
-        *connections.entry(network).or_default() += 1;
-        Some(ConnectionPermit { limits: self.clone(), network })
-    }
-
-    fn connections(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.connections.lock().expect("nothing panics under this lock")
-    }
-}
-
-fn fits(connections: &HashMap<IpAddr, usize>, network: IpAddr, config: &QuicConfig) -> bool {
-    let of_network = connections.get(&network).copied().unwrap_or(0);
-    of_network < config.max_connections_per_address
-        && connections.values().sum::<usize>() < config.max_connections
-}
-
-/// A connection that counts until it is dropped.
-struct ConnectionPermit {
-    limits: Arc<ConnectionLimits>,
-    network: IpAddr,
-}
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        let mut connections = self.limits.connections();
-        if let Some(count) = connections.get_mut(&self.network) {
-            *count -= 1;
-            if *count == 0 {
-                connections.remove(&self.network);
-            }
-        }
-    }
-}
-
 /// A handshake that counts until it is dropped.
-struct Handshake(Arc<ConnectionLimits>);
+struct Handshake(Arc<AtomicUsize>);
 
 impl Handshake {
-    fn begin(limits: &Arc<ConnectionLimits>) -> Self {
-        limits.handshakes.fetch_add(1, Ordering::Relaxed);
-        Self(limits.clone())
+    fn begin(handshakes: &Arc<AtomicUsize>) -> Self {
+        handshakes.fetch_add(1, Ordering::Relaxed);
+        Self(handshakes.clone())
     }
 }
 
 impl Drop for Handshake {
     fn drop(&mut self) {
-        self.0.handshakes.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -16,7 +16,7 @@ use loquent_proto::message::{MessageKind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
     ALPN, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, ObfuscationDefault, QuicConfig,
-    ResumableLimits, ServerConfig, StreamMessage,
+    ResumableLimits, ServerConfig, StreamMessage, TcpLimits,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -135,7 +135,7 @@ fn options(setup: &Setup) -> ServerConfig {
         kept,
         quic: Some(quic),
         https: None,
-        max_connections: 64,
+        tcp: TcpLimits { max_connections: 64, ..TcpLimits::default() },
         drain_limit: Duration::from_secs(1),
     }
 }

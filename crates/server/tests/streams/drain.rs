@@ -10,7 +10,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_infer::runner::Runner;
-use loquent_server::{LoadedEngine, ServerConfig};
+use loquent_server::{LoadedEngine, ServerConfig, TcpLimits};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -65,7 +65,7 @@ impl Listening {
             kept: harness::limits(),
             quic: None,
             https: None,
-            max_connections: 8,
+            tcp: TcpLimits { max_connections: 8, ..TcpLimits::default() },
             drain_limit,
         };
         let load = move || Ok(LoadedEngine { runner, ..harness::loaded() });

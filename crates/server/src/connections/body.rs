@@ -1,0 +1,146 @@
+//! The bodies of requests and responses on a TCP connection, as far as time is concerned: a
+//! request's must come in time, and of a response it is known who waits for whom.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use bytes::{Buf, Bytes};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Sleep;
+
+use super::activity::{Activity, ExchangePhase};
+use super::limits::TcpLimits;
+use crate::error::SlowBody;
+
+/// One request and its response on a connection; it has ended when this is dropped.
+pub struct Exchange {
+    activity: Arc<Activity>,
+    number: usize,
+}
+
+impl Exchange {
+    /// Begins with a request's head.
+    pub fn begin(activity: &Arc<Activity>) -> Arc<Self> {
+        Arc::new(Self { activity: activity.clone(), number: activity.begin() })
+    }
+
+    fn note(&self, phase: ExchangePhase) {
+        self.activity.note(self.number, phase);
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.activity.end(self.number, Instant::now());
+    }
+}
+
+/// A request's body, which fails when it comes too slowly.
+pub struct RequestBody {
+    body: Incoming,
+    exchange: Arc<Exchange>,
+    /// When it must have ended; what is received moves it.
+    due: Instant,
+    bytes_per_s: u64,
+    /// Runs from the first wait on.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl RequestBody {
+    /// The body of the request of `exchange`, whose head has just come.
+    pub fn new(body: Incoming, exchange: Arc<Exchange>, limits: &TcpLimits) -> Self {
+        let due = Instant::now() + limits.request_timeout;
+        Self { body, exchange, due, bytes_per_s: limits.body_bytes_per_s.max(1), timer: None }
+    }
+
+    /// Fails when the body is overdue.
+    fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let due = self.due.into();
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        if timer.deadline() != due {
+            timer.as_mut().reset(due);
+        }
+        timer.as_mut().poll(context)
+    }
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
+            ready!(this.poll_overdue(context));
+            return Poll::Ready(Some(Err(axum::Error::new(SlowBody))));
+        };
+        let received = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+        let bytes = received.map_or(0, Buf::remaining) as u64;
+        this.due += Duration::from_micros(bytes * 1_000_000 / this.bytes_per_s);
+        if frame.is_none() {
+            this.exchange.activity.received(this.exchange.number);
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(axum::Error::new)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        self.exchange.activity.received(self.exchange.number);
+    }
+}
+
+/// A response's body, which notes who waits for whom.
+pub struct ResponseBody {
+    body: Body,
+    exchange: Arc<Exchange>,
+}
+
+impl ResponseBody {
+    /// The body of the response of `exchange`.
+    pub fn new(body: Body, exchange: Arc<Exchange>) -> Self {
+        exchange.note(ExchangePhase::Answering);
+        Self { body, exchange }
+    }
+}
+
+impl http_body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let outcome = Pin::new(&mut self.body).poll_frame(context);
+        // It is polled when the piece before has left for the client.
+        self.exchange.note(match outcome {
+            Poll::Pending => ExchangePhase::Answering,
+            Poll::Ready(_) => ExchangePhase::Sending { since: Instant::now() },
+        });
+        outcome
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,96 @@
+//! The requests of one connection: each is noted while it runs, carries its client's address, and
+//! goes to the router, or is refused where the connection has no place.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, Request, header};
+use hyper::body::Incoming;
+use tower::ServiceExt;
+
+use super::activity::Activity;
+use super::body::{Exchange, RequestBody, ResponseBody};
+use super::limits::TcpLimits;
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+use crate::peer::PeerRouter;
+use crate::places::NoPlace;
+
+/// What is answered even when all places are taken.
+const ALWAYS_ANSWERED: [&str; 3] = ["/health", "/ready", "/metrics"];
+/// `Retry-After` when all places are taken, in seconds.
+const RETRY_S: u64 = 5;
+
+/// Answers the requests of one connection.
+#[derive(Clone)]
+pub struct ConnectionService {
+    /// Answers the requests.
+    pub router: PeerRouter,
+    /// Where they are noted.
+    pub activity: Arc<Activity>,
+    /// Bounds on the time of a body.
+    pub limits: Arc<TcpLimits>,
+    /// Counts refusals.
+    pub metrics: Arc<Metrics>,
+    /// Why the connection has no place, if so.
+    pub no_place: Option<NoPlace>,
+}
+
+impl hyper::service::Service<Request<Incoming>> for ConnectionService {
+    type Response = Response<ResponseBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let service = self.clone();
+        // Noted now and not when the future is polled: from here on, the client has asked.
+        let exchange = Exchange::begin(&self.activity);
+        Box::pin(async move {
+            let body = |body| Body::new(RequestBody::new(body, exchange.clone(), &service.limits));
+            let response = service.respond(request.map(body)).await;
+            Ok(response.map(|body| ResponseBody::new(body, exchange)))
+        })
+    }
+}
+
+impl ConnectionService {
+    async fn respond(&self, request: Request<Body>) -> Response {
+        let refusal = self.no_place.filter(|_| !is_always_answered(&request));
+        let mut response = match refusal {
+            Some(no_place) => {
+                let error = refusal_for(no_place);
+                self.metrics.on_refusal(error.status());
+                error.into_response()
+            }
+            None => {
+                let response = self.router.clone().oneshot(request).await;
+                response.unwrap_or_else(|never| match never {})
+            }
+        };
+        if self.no_place.is_some() {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+fn is_always_answered(request: &Request<Body>) -> bool {
+    ALWAYS_ANSWERED.contains(&request.uri().path())
+}
+
+fn refusal_for(no_place: NoPlace) -> ApiError {
+    let message = match no_place {
+        NoPlace::Full => {
+            "The server has as many connections as --max-connections allows. Try again later."
+        }
+        NoPlace::NetworkFull => {
+            "Your address has as many connections as --max-connections-per-address allows. \
+             Close some, or try again later."
+        }
+    };
+    ApiError::unavailable(message, RETRY_S)
+}

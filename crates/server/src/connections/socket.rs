@@ -1,0 +1,217 @@
+//! A connection's bytes: those of its beginning, which tell the version of HTTP, and a limit on
+//! how long a write may wait for its reader.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::activity::Activity;
+
+/// How an HTTP/2 connection begins (RFC 9113 §3.4). No method of HTTP/1 does, so that nothing
+/// beyond this is needed to tell them apart.
+const PREFACE: &[u8] = b"PRI ";
+
+/// Bytes taken by a reader that give it a second more. A reader of fewer loses its connection
+/// when [`Patience`] is over, however it spreads them.
+const LEAST_BYTES_PER_S: u64 = 128;
+
+/// The version of HTTP that a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpVersion {
+    /// HTTP/1.0 or HTTP/1.1.
+    One,
+    /// HTTP/2, chosen by ALPN or by prior knowledge.
+    Two,
+}
+
+/// A connection's socket, plain or with TLS.
+pub struct ClientSocket<S> {
+    stream: S,
+    /// What was read to tell the version, and how much of it has been read again.
+    beginning: [u8; PREFACE.len()],
+    begun: usize,
+    reread: usize,
+    patience: Patience,
+    /// Runs while a write waits.
+    timer: Option<Pin<Box<Sleep>>>,
+    activity: Arc<Activity>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> ClientSocket<S> {
+    /// The socket `stream`, whose reader may leave a write waiting for `write_timeout`.
+    pub fn new(stream: S, write_timeout: Duration, activity: Arc<Activity>) -> Self {
+        let (beginning, patience) = ([0; PREFACE.len()], Patience::new(write_timeout));
+        Self { stream, beginning, begun: 0, reread: 0, patience, timer: None, activity }
+    }
+
+    /// Reads until the version is known. Hyper can do this too, but without a limit of time.
+    ///
+    /// # Errors
+    /// When nothing more comes.
+    pub async fn version(&mut self) -> io::Result<HttpVersion> {
+        while self.begun < PREFACE.len() {
+            let read = self.stream.read(&mut self.beginning[self.begun..]).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.begun += read;
+            if self.beginning[..self.begun] != PREFACE[..self.begun] {
+                return Ok(HttpVersion::One);
+            }
+        }
+        Ok(HttpVersion::Two)
+    }
+
+    /// The outcome of a write, unless the reader has let it wait for too long.
+    fn within_limit<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        outcome: Poll<io::Result<T>>,
+        moved: impl FnOnce(&mut Patience, &T),
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(outcome) = outcome {
+            if self.timer.take().is_some() {
+                let _ = outcome.as_ref().map(|taken| moved(&mut self.patience, taken));
+                self.activity.note_unread(None);
+            }
+            return Poll::Ready(outcome);
+        }
+        let timer = self.timer.get_or_insert_with(|| {
+            let now = Instant::now();
+            self.activity.note_unread(Some(now));
+            Box::pin(tokio::time::sleep_until(self.patience.blocked(now).into()))
+        });
+        ready!(timer.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientSocket<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.reread < this.begun {
+            let left = &this.beginning[this.reread..this.begun];
+            let taken = left.len().min(buffer.remaining());
+            buffer.put_slice(&left[..taken]);
+            this.reread += taken;
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut this.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientSocket<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.within_limit(context, outcome, |patience, bytes| {
+            patience.moved(Instant::now(), *bytes);
+        })
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.stream).poll_flush(context);
+        // With TLS it is the flush that waits for the reader.
+        self.within_limit(context, outcome, |patience, ()| patience.renew())
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.within_limit(context, outcome, |patience, ()| patience.renew())
+    }
+}
+
+/// The time for which a reader may keep writes waiting. Waiting spends it, and what the reader
+/// takes gives it back.
+struct Patience {
+    limit: Duration,
+    left: Duration,
+    blocked_since: Option<Instant>,
+}
+
+impl Patience {
+    fn new(limit: Duration) -> Self {
+        Self { limit, left: limit, blocked_since: None }
+    }
+
+    /// A write has begun to wait; returns when it is over.
+    fn blocked(&mut self, now: Instant) -> Instant {
+        *self.blocked_since.get_or_insert(now) + self.left
+    }
+
+    /// The write has gone on, with `bytes` taken.
+    fn moved(&mut self, now: Instant, bytes: usize) {
+        let Some(since) = self.blocked_since.take() else { return };
+        let gained = Duration::from_millis(bytes as u64 * 1000 / LEAST_BYTES_PER_S);
+        self.left = (self.left.saturating_sub(now - since) + gained).min(self.limit);
+    }
+
+    /// Nothing waits any more.
+    fn renew(&mut self) {
+        *self = Self::new(self.limit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_takes_little_by_little_wears_out_patience() {
+        const S: Duration = Duration::from_secs(1);
+        let mut now = Instant::now();
+        let mut patience = Patience::new(60 * S);
+        // A byte every 50 seconds.
+        assert_eq!(patience.blocked(now), now + 60 * S);
+        now += 50 * S;
+        patience.moved(now, 1);
+        assert!(patience.blocked(now) < now + 11 * S, "the second wait is over much sooner");
+        // A slow link that takes 1 KiB in two seconds keeps its connection for ever.
+        for _ in 0..1000 {
+            now += 2 * S;
+            patience.moved(now, 1024);
+            assert!(patience.blocked(now) > now + 8 * S);
+        }
+    }
+
+    async fn version_of(pieces: &'static [&'static str]) -> io::Result<HttpVersion> {
+        let (mut client, stream) = tokio::io::duplex(1024);
+        let activity = Arc::new(Activity::new(Instant::now()));
+        let mut socket = ClientSocket::new(stream, Duration::from_secs(60), activity);
+        let written = tokio::spawn(async move {
+            for piece in pieces {
+                tokio::io::AsyncWriteExt::write_all(&mut client, piece.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        });
+        let version = socket.version().await;
+        written.await.unwrap();
+        let mut read = String::new();
+        socket.read_to_string(&mut read).await.unwrap();
+        assert_eq!(read, pieces.concat(), "what told the version is read again");
+        version
+    }
+
+    #[tokio::test]
+    async fn the_first_bytes_tell_the_version() {
+        use HttpVersion::{One, Two};
+        assert_eq!(version_of(&["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]).await.unwrap(), Two);
+        assert_eq!(version_of(&["P", "R", "I", " * HTTP/2.0"]).await.unwrap(), Two);
+        assert_eq!(version_of(&["GET / HTTP/1.1\r\n\r\n"]).await.unwrap(), One);
+        assert_eq!(version_of(&["P", "OST / HTTP/1.1\r\n\r\n"]).await.unwrap(), One);
+        assert_eq!(version_of(&["PRINT / HTTP/1.1\r\n\r\n"]).await.unwrap(), One);
+        assert!(version_of(&["PR"]).await.is_err());
+    }
+}

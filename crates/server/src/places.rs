@@ -1,0 +1,123 @@
+//! Places for connections: so many in all, and so many from one network. One rule for TCP and for
+//! QUIC, each of which has its own places.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::peer::network;
+
+/// Counts connections, in all and by network.
+pub struct Places {
+    most: usize,
+    most_per_network: usize,
+    taken: Mutex<TakenPlaces>,
+}
+
+#[derive(Default)]
+struct TakenPlaces {
+    all: usize,
+    by_network: HashMap<IpAddr, usize>,
+}
+
+/// Why a connection gets no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoPlace {
+    /// All places are taken.
+    Full,
+    /// Its network has as many as one may have.
+    NetworkFull,
+}
+
+impl Places {
+    /// Room for `most` connections, of which one network gets at most `most_per_network`.
+    pub fn new(most: usize, most_per_network: usize) -> Arc<Self> {
+        Arc::new(Self { most, most_per_network, taken: Mutex::default() })
+    }
+
+    /// Whether [`Self::enter`] would succeed for a connection from `address`.
+    pub fn has_room(&self, address: IpAddr) -> bool {
+        self.check(&self.taken(), Some(network(address))).is_ok()
+    }
+
+    /// Takes a place for a connection from `address`, whose network counts it.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Place, NoPlace> {
+        self.take(Some(network(address)))
+    }
+
+    /// Takes a place that no network counts: for a proxy, which is one address and many clients.
+    ///
+    /// # Errors
+    /// When all places are taken.
+    pub fn enter_uncounted(self: &Arc<Self>) -> Result<Place, NoPlace> {
+        self.take(None)
+    }
+
+    fn take(self: &Arc<Self>, network: Option<IpAddr>) -> Result<Place, NoPlace> {
+        let mut taken = self.taken();
+        self.check(&taken, network)?;
+        taken.all += 1;
+        if let Some(network) = network {
+            *taken.by_network.entry(network).or_default() += 1;
+        }
+        Ok(Place { places: self.clone(), network })
+    }
+
+    fn check(&self, taken: &TakenPlaces, network: Option<IpAddr>) -> Result<(), NoPlace> {
+        let of_network = network.and_then(|network| taken.by_network.get(&network));
+        match of_network.copied().unwrap_or(0) {
+            _ if taken.all >= self.most => Err(NoPlace::Full),
+            of_network if network.is_some() && of_network >= self.most_per_network => {
+                Err(NoPlace::NetworkFull)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, TakenPlaces> {
+        self.taken.lock().expect("nothing panics under this lock")
+    }
+}
+
+/// A connection's place, free again when this is dropped.
+pub struct Place {
+    places: Arc<Places>,
+    network: Option<IpAddr>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken();
+        taken.all -= 1;
+        let Some(network) = self.network else { return };
+        if let Some(count) = taken.by_network.get_mut(&network) {
+            *count -= 1;
+            if *count == 0 {
+                taken.by_network.remove(&network);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_bounded_for_all_and_for_one_and_come_back() {
+        let (one, other) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let places = Places::new(3, 2);
+        let mut held = vec![places.enter(one).ok(), places.enter(one).ok()];
+        assert_eq!(places.enter(one).err(), Some(NoPlace::NetworkFull));
+        assert!(!places.has_room(one) && places.has_room(other));
+        held.push(places.enter_uncounted().ok());
+        assert_eq!(places.enter(other).err(), Some(NoPlace::Full));
+        assert_eq!(places.enter_uncounted().err(), Some(NoPlace::Full));
+        held.clear();
+        assert!(places.enter(one).is_ok(), "all of them are free again");
+        assert!(places.taken().by_network.is_empty(), "nothing is kept for those who left");
+    }
+}

@@ -1,0 +1,8 @@
+//! TCP connections as attackers and unlucky clients use them: how long each may hold its place,
+//! who gets a place, and which pages may use the server.
+
+mod harness;
+mod places;
+#[path = "../simulated/mod.rs"]
+mod simulated;
+mod time;
