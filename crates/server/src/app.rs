@@ -7,8 +7,10 @@ use std::time::Duration;
 use crate::auth::ApiKeys;
 use crate::clock::Clock;
 use crate::error::ApiError;
+use crate::hosts::AllowedHosts;
 use crate::metrics::Metrics;
 use crate::obfuscation::ObfuscationDefault;
+use crate::origin::is_page_of_this_machine;
 use crate::resumable::{ResumableAnswers, ResumableLimits};
 use crate::service::Service;
 
@@ -25,6 +27,8 @@ pub struct HttpConfig {
     pub api_keys: ApiKeys,
     /// Origins whose pages may use the API; `*` is all.
     pub cors_origins: Vec<String>,
+    /// The names that requests may use for the server.
+    pub allowed_hosts: AllowedHosts,
     /// Largest request body in bytes; larger ones get 413.
     pub max_request_bytes: usize,
     /// Which event streams are padded unless their request decides.
@@ -35,9 +39,11 @@ pub struct HttpConfig {
 }
 
 impl HttpConfig {
-    /// Whether the operator allows pages of `origin`.
-    pub fn lists_origin(&self, origin: &[u8]) -> bool {
+    /// Whether pages of `origin` may use the API: those that the operator lists, and on a server
+    /// for this machine alone, this machine's.
+    pub fn allows_origin(&self, origin: &[u8]) -> bool {
         self.cors_origins.iter().any(|one| one == "*" || one.as_bytes() == origin)
+            || self.allowed_hosts.is_local() && is_page_of_this_machine(origin)
     }
 }
 

@@ -40,6 +40,7 @@ enum ErrorKind {
     ContextLengthExceeded,
     Unauthorized,
     Forbidden,
+    ForeignHost,
     ModelNotFound,
     NotFound,
     MethodNotAllowed,
@@ -56,7 +57,7 @@ impl ErrorKind {
         match self {
             Self::InvalidRequest | Self::ContextLengthExceeded => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::Forbidden | Self::ForeignHost => StatusCode::FORBIDDEN,
             Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -77,6 +78,7 @@ impl ErrorKind {
             }
             Self::Unauthorized => ("invalid_request_error", Some("invalid_api_key")),
             Self::Forbidden => ("permission_error", Some("origin_not_allowed")),
+            Self::ForeignHost => ("permission_error", Some("host_not_allowed")),
             Self::ModelNotFound => ("invalid_request_error", Some("model_not_found")),
             Self::NotFound => ("invalid_request_error", Some("not_found")),
             Self::MethodNotAllowed => ("invalid_request_error", Some("method_not_allowed")),
@@ -131,6 +133,15 @@ impl ApiError {
     /// 403: the page in the browser comes from another origin, which the operator does not allow.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Forbidden, message)
+    }
+
+    /// 403: the request uses a name for the server that the operator does not allow.
+    pub fn foreign_host(host: &str) -> Self {
+        let message = format!(
+            "This server does not answer to the name '{host}'. Use localhost, or start the server \
+             with --allowed-host {host}."
+        );
+        Self::new(ErrorKind::ForeignHost, message)
     }
 
     /// 404 under `--strict-model`: the request names another model.
@@ -278,7 +289,7 @@ pub struct SlowBody;
 
 /// The status for a WebTransport session at an unknown path.
 pub const NOT_FOUND: StatusCode = StatusCode::NOT_FOUND;
-/// The status for a WebTransport session from a page that is not allowed.
+/// The status for a WebTransport session from a page, or to a name, that is not allowed.
 pub const FORBIDDEN: StatusCode = StatusCode::FORBIDDEN;
 
 /// 204: success without a body.

@@ -18,8 +18,8 @@ use crate::api::fields::Fields;
 use crate::api::full_response::{FullCompletion, full_response};
 use crate::api::request::{Chat, Endpoint, Prompt};
 use crate::app::App;
+use crate::browser;
 use crate::error::ApiError;
-use crate::origin::is_page_of_host;
 use crate::page;
 use crate::records::RecordContext;
 use crate::resumable::routes;
@@ -53,7 +53,8 @@ pub fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             ApiError::method_not_allowed(&method, uri.path())
         })
-        .layer(middleware::from_fn_with_state(app.clone(), guard_origin))
+        .layer(middleware::from_fn_with_state(app.clone(), browser::guard))
+        .layer(middleware::from_fn(browser::harden))
         .layer(middleware::from_fn_with_state(app.clone(), count_refusals))
         .with_state(app)
 }
@@ -252,55 +253,6 @@ async fn authorize(
     let header = request.headers().get(header::AUTHORIZATION);
     app.config.api_keys.check(header.map(HeaderValue::as_bytes))?;
     Ok(next.run(request).await)
-}
-
-/// Rejects requests from scripts of other web pages. Browsers send a page's origin; only the
-/// server's own page and the origins that the operator lists may use the API.
-async fn guard_origin(
-    State(app): Shared,
-    request: HttpRequest<Body>,
-    next: Next,
-) -> Result<Response, ApiError> {
-    let origin = request.headers().get(header::ORIGIN).cloned();
-    let Some(origin) = origin else {
-        return Ok(next.run(request).await);
-    };
-    let host = request.headers().get(header::HOST).cloned();
-    let own = host.is_some_and(|host| is_page_of_host(origin.as_bytes(), host.as_bytes()));
-    let allowed = app.config.lists_origin(origin.as_bytes());
-    // Checked before the request runs: CORS alone would only hide the response from the page,
-    // while the request would already have had its effect.
-    if !own && !allowed {
-        let hint =
-            "Pages of this origin may not use the server. Allow the origin with --cors-origin.";
-        return Err(ApiError::forbidden(hint));
-    }
-    // A preflight carries no API key, so that it must not reach the routes.
-    let preflight = request.method() == Method::OPTIONS;
-    let mut response = if preflight { Response::default() } else { next.run(request).await };
-    if allowed {
-        let headers = response.headers_mut();
-        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        // Caches must not give one origin's response to another.
-        headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-        headers.insert(
-            header::ACCESS_CONTROL_ALLOW_METHODS,
-            HeaderValue::from_static("GET, POST, DELETE"),
-        );
-        headers.insert(
-            header::ACCESS_CONTROL_ALLOW_HEADERS,
-            HeaderValue::from_static(
-                "authorization, content-type, idempotency-key, last-event-id, x-loquent-stream-token",
-            ),
-        );
-        headers.insert(
-            header::ACCESS_CONTROL_EXPOSE_HEADERS,
-            HeaderValue::from_static(
-                "x-loquent-ignored-parameters, x-loquent-stream-id, x-loquent-stream-token",
-            ),
-        );
-    }
-    Ok(response)
 }
 
 async fn count_refusals(State(app): Shared, request: HttpRequest<Body>, next: Next) -> Response {

@@ -6,13 +6,19 @@
 use http::Uri;
 use http::uri::Authority;
 
-/// Whether `origin` is a page that came from the server that a request's `Host` header names.
-pub fn is_page_of_host(origin: &[u8], host: &[u8]) -> bool {
-    let (Some(page), Ok(host)) = (Page::parse(origin), Authority::try_from(host)) else {
-        return false;
-    };
+use crate::hosts::is_loopback;
+
+/// Whether `origin` is a page that came from the server that a request names `host`.
+pub fn is_page_of_host(origin: &[u8], host: &Authority) -> bool {
     // Both leave out the port where it is the scheme's own.
-    page.is_of(host.host(), &[host.port_u16().unwrap_or(page.standard_port())])
+    Page::parse(origin).is_some_and(|page| {
+        page.is_of(host.host(), &[host.port_u16().unwrap_or(page.standard_port())])
+    })
+}
+
+/// Whether `origin` is a page that a server on this machine serves to this machine.
+pub fn is_page_of_this_machine(origin: &[u8]) -> bool {
+    Page::parse(origin).is_some_and(|page| page.uri.host().is_some_and(is_loopback))
 }
 
 /// Whether `origin` is a page of `host`, from one of the server's `ports`.
@@ -75,7 +81,8 @@ mod tests {
 
     #[test]
     fn a_page_of_the_requested_host_is_own() {
-        let own = |origin: &str, host: &str| is_page_of_host(origin.as_bytes(), host.as_bytes());
+        let own =
+            |origin: &str, host: &str| is_page_of_host(origin.as_bytes(), &host.parse().unwrap());
         assert!(own("http://a.example:8080", "a.example:8080"));
         assert!(own("http://a.example", "a.example"));
         assert!(own("https://a.example", "a.example"), "behind a proxy that ends TLS");
@@ -87,5 +94,15 @@ mod tests {
         assert!(!own("http://localhost:8080", "a.example:8080"), "a rebound name");
         assert!(!own("file://a.example", "a.example"));
         assert!(!own("null", "a.example"));
+    }
+    #[test]
+    fn a_page_of_this_machine_has_one_of_its_names() {
+        let local = |origin: &str| is_page_of_this_machine(origin.as_bytes());
+        for origin in ["http://localhost:3000", "https://127.0.0.1", "http://[::1]:5173"] {
+            assert!(local(origin), "{origin}");
+        }
+        for origin in ["http://a.example", "null", "file://localhost", "http://localhost.a:3000"] {
+            assert!(!local(origin), "{origin}");
+        }
     }
 }

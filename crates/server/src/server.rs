@@ -67,7 +67,9 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new());
-    let app = Arc::new(App::new(config.http.clone(), config.kept, Clock::start(), metrics));
+    let mut http = config.http.clone();
+    http.allowed_hosts = http.allowed_hosts.bound_to(listener.local_addr()?.ip());
+    let app = Arc::new(App::new(http, config.kept, Clock::start(), metrics));
     let mut ports = Ports::open(listener, &app, &config)?;
     let mut shutdown = pin!(shutdown);
     let engine = tokio::select! {

@@ -59,7 +59,7 @@ impl RequestBody {
 
     /// Fails when the body is overdue.
     fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let due = self.due.into();
+        let due: tokio::time::Instant = self.due.into();
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         if timer.deadline() != due {
             timer.as_mut().reset(due);

@@ -233,8 +233,12 @@ async fn web_session(
         anyhow::bail!("a WebTransport session at an unknown path");
     }
     let host = request.url.host_str().unwrap_or_default().to_owned();
+    if !app.config.allowed_hosts.allows(&host) {
+        request.reject(crate::error::FORBIDDEN).await?;
+        anyhow::bail!("a WebTransport session to a name that --allowed-host does not list");
+    }
     let allows = |origin: &http::HeaderValue| {
-        app.config.lists_origin(origin.as_bytes())
+        app.config.allows_origin(origin.as_bytes())
             || is_page_of_ports(origin.as_bytes(), &host, &ports)
     };
     if !origin.is_none_or(allows) {

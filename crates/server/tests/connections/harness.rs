@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_server::{
-    ApiKeys, CertificateSource, HttpConfig, LoadedEngine, ResumableLimits, ServerConfig, TcpLimits,
+    AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, ObfuscationDefault,
+    ResumableLimits, ServerConfig, TcpLimits,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -116,8 +117,10 @@ fn config() -> ServerConfig {
         http: HttpConfig {
             api_keys: ApiKeys::default(),
             cors_origins: Vec::new(),
+            allowed_hosts: AllowedHosts::default(),
             max_request_bytes: 1 << 20,
             heartbeat: Duration::from_secs(10),
+            obfuscation: ObfuscationDefault::default(),
         },
         service: service_config(16),
         kept: ResumableLimits {

@@ -2,6 +2,7 @@
 //! who gets a place, and which pages may use the server.
 
 mod harness;
+mod pages;
 mod places;
 #[path = "../simulated/mod.rs"]
 mod simulated;

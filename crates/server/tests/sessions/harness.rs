@@ -15,8 +15,8 @@ use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::message::{MessageKind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
-    ALPN, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, ObfuscationDefault, QuicConfig,
-    ResumableLimits, ServerConfig, StreamMessage, TcpLimits,
+    ALPN, AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, ObfuscationDefault,
+    QuicConfig, ResumableLimits, ServerConfig, StreamMessage, TcpLimits,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -127,6 +127,7 @@ fn options(setup: &Setup) -> ServerConfig {
         http: HttpConfig {
             api_keys: ApiKeys::new(setup.keys.clone()),
             cors_origins: Vec::new(),
+            allowed_hosts: AllowedHosts::default(),
             max_request_bytes: 1 << 20,
             heartbeat: Duration::from_secs(10),
             obfuscation: ObfuscationDefault::default(),

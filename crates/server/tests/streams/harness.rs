@@ -10,8 +10,8 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_server::{
-    ApiKeys, App, Clock, HttpConfig, LoadedEngine, Metrics, ObfuscationDefault, ResumableLimits,
-    Service, ServiceConfig, router, start_engine,
+    AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, Metrics, ObfuscationDefault,
+    ResumableLimits, Service, ServiceConfig, router, start_engine,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -127,6 +127,7 @@ pub fn http_config() -> HttpConfig {
     HttpConfig {
         api_keys: ApiKeys::default(),
         cors_origins: Vec::new(),
+        allowed_hosts: AllowedHosts::default(),
         max_request_bytes: 1 << 20,
         heartbeat: FOREVER,
         obfuscation: ObfuscationDefault::default(),

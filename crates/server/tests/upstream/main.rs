@@ -17,8 +17,8 @@ use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::sse::Parser;
 use loquent_server::{
-    ApiKeys, App, Clock, HttpConfig, Metrics, ObfuscationDefault, ResumableLimits, ServiceConfig,
-    ServingConfig, StreamBounds, UpstreamConfig, router, start_upstream,
+    AllowedHosts, ApiKeys, App, Clock, HttpConfig, Metrics, ObfuscationDefault, ResumableLimits,
+    ServiceConfig, ServingConfig, StreamBounds, UpstreamConfig, router, start_upstream,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -53,6 +53,7 @@ impl Front {
             http: HttpConfig {
                 api_keys: ApiKeys::default(),
                 cors_origins: Vec::new(),
+                allowed_hosts: AllowedHosts::default(),
                 max_request_bytes: 1 << 20,
                 heartbeat: Duration::from_secs(5),
                 obfuscation: ObfuscationDefault::default(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use loquent_server::{ApiKeys, HttpConfig};
+use loquent_server::{AllowedHosts, ApiKeys, HttpConfig, TcpLimits};
 
 use super::streams::StreamArgs;
 
@@ -21,8 +21,16 @@ pub(crate) struct HttpArgs {
     #[arg(long, env = "LOQUENT_API_KEY_FILE", value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Origin whose web pages may use the API, or "*" for any; repeat the flag for several
+    /// [default: on a loopback --host, the pages of this machine]
     #[arg(long, env = "LOQUENT_CORS_ORIGIN", value_name = "ORIGIN")]
     cors_origin: Vec<String>,
+    /// Name that requests may use for the server, beside localhost; repeat the flag for several, or
+    /// give "*" for any [default: any, except on a loopback --host]
+    ///
+    /// It keeps web pages out that give their own name this machine's address. A reverse proxy that
+    /// passes on the public name in Host needs it.
+    #[arg(long, env = "LOQUENT_ALLOWED_HOST", value_name = "NAME")]
+    allowed_host: Vec<String>,
     /// Maximum size of a request body in bytes
     #[arg(long, env = "LOQUENT_MAX_REQUEST_BYTES", default_value_t = 8 * 1024 * 1024,
           value_name = "N")]
@@ -33,7 +41,28 @@ pub(crate) struct HttpArgs {
     http_threads: Option<NonZeroU16>,
     /// Maximum number of open connections
     #[arg(long, env = "LOQUENT_MAX_CONNECTIONS", default_value_t = 4096, value_name = "N")]
-    pub(super) max_connections: usize,
+    max_connections: usize,
+    /// Maximum number of TCP connections, and of QUIC connections, from one address (IPv6: from
+    /// one /64 network) [default: a quarter of --max-connections]
+    ///
+    /// TCP connections from 127.0.0.1, ::1 and --trusted-proxy are not counted, since many clients
+    /// may be behind them.
+    #[arg(long, env = "LOQUENT_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N")]
+    max_connections_per_address: Option<usize>,
+    /// Seconds that a client may take for a request's head, and again for its body, which gets
+    /// one second more for each 16 KiB received
+    #[arg(long, env = "LOQUENT_REQUEST_TIMEOUT_S", default_value_t = 30, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    request_timeout_s: u64,
+    /// Seconds after which a connection without a request is closed
+    #[arg(long, env = "LOQUENT_IDLE_TIMEOUT_S", default_value_t = 60, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    idle_timeout_s: u64,
+    /// Seconds after which a connection is closed whose client does not read its response; at
+    /// least --slow-reader-timeout-s
+    #[arg(long, env = "LOQUENT_WRITE_TIMEOUT_S", default_value_t = 60, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    write_timeout_s: u64,
     /// Seconds that running answers may take to finish after SIGTERM
     #[arg(long, env = "LOQUENT_DRAIN_TIMEOUT_S", default_value_t = 30, value_name = "S")]
     drain_timeout_s: u64,
@@ -46,10 +75,34 @@ impl HttpArgs {
         Ok(HttpConfig {
             api_keys: self.keys()?,
             cors_origins: self.cors_origin.clone(),
+            allowed_hosts: AllowedHosts::new(self.allowed_host.clone()),
             max_request_bytes: self.max_request_bytes,
             obfuscation: streams.obfuscation(),
             heartbeat: streams.heartbeat(),
         })
+    }
+
+    /// Bounds on TCP connections. `stall_limit` is the time after which a slow reader's answer
+    /// ends, for which its connection has to be there.
+    pub(super) fn tcp(&self, stall_limit: Duration) -> TcpLimits {
+        TcpLimits {
+            max_connections: self.max_connections,
+            max_connections_per_address: self.max_connections_per_address(),
+            request_timeout: Duration::from_secs(self.request_timeout_s),
+            idle_timeout: Duration::from_secs(self.idle_timeout_s),
+            write_timeout: Duration::from_secs(self.write_timeout_s).max(stall_limit),
+            ..TcpLimits::default()
+        }
+    }
+
+    /// Most connections of one kind in all.
+    pub(super) fn max_connections(&self) -> usize {
+        self.max_connections
+    }
+
+    /// Most connections of one kind from one address.
+    pub(super) fn max_connections_per_address(&self) -> usize {
+        self.max_connections_per_address.unwrap_or(self.max_connections.div_ceil(4))
     }
 
     /// Worker threads of the async runtime.

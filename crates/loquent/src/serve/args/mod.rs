@@ -125,9 +125,9 @@ impl ServeArgs {
                 otlp_endpoint,
             )?,
             kept: self.quic.kept_answers(streams),
-            quic: self.quic.resolve(&self.host, self.http.max_connections),
+            quic: self.quic.resolve(&self.host, &self.http),
             https: self.quic.certificate(),
-            max_connections: self.http.max_connections,
+            tcp: self.http.tcp(streams.stall_limit),
             drain_limit: self.http.drain_limit(),
         })
     }

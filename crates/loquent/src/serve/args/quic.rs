@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use loquent_server::{CertificateSource, QuicConfig, ResumableLimits, StreamBounds};
 
+use super::http::HttpArgs;
+
 /// Least `--stream-log-bytes`: a merged flush with its log-probabilities fits.
 const LOG_BYTES_MIN: usize = 64 * 1024;
 
@@ -32,16 +34,6 @@ pub(super) struct QuicArgs {
     /// Private key of --tls-cert in PEM
     #[arg(long, env = "LOQUENT_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Maximum number of QUIC connections from one address (IPv6: from one /64 network)
-    ///
-    /// --max-connections limits their total.
-    #[arg(
-        long,
-        env = "LOQUENT_MAX_CONNECTIONS_PER_ADDRESS",
-        default_value_t = 1024,
-        value_name = "N"
-    )]
-    max_connections_per_address: usize,
     /// Maximum number of concurrent requests and answers on one QUIC connection
     #[arg(long, env = "LOQUENT_QUIC_MAX_STREAMS", default_value_t = 128, value_name = "N")]
     quic_max_streams: u32,
@@ -83,7 +75,7 @@ impl QuicArgs {
         Some(CertificateSource::Files { chain, key })
     }
 
-    pub(super) fn resolve(&self, host: &str, max_connections: usize) -> Option<QuicConfig> {
+    pub(super) fn resolve(&self, host: &str, http: &HttpArgs) -> Option<QuicConfig> {
         // For clients that check names; those of the delivery protocol check the hash.
         let names = [host, "localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
         let certificate = self.certificate().unwrap_or(CertificateSource::SelfSigned(names));
@@ -92,8 +84,8 @@ impl QuicArgs {
             // A port or certificate of the user's shows that QUIC is relied on.
             required: self.quic || self.quic_port.is_some() || self.tls_cert.is_some(),
             certificate,
-            max_connections,
-            max_connections_per_address: self.max_connections_per_address,
+            max_connections: http.max_connections(),
+            max_connections_per_address: http.max_connections_per_address(),
             max_streams: self.quic_max_streams,
         })
     }

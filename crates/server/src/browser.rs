@@ -1,0 +1,134 @@
+//! What browsers need to be told, and whom of their pages the server refuses.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
+
+use crate::app::App;
+use crate::error::{ApiError, no_content};
+use crate::hosts::requested_authority;
+use crate::origin::is_page_of_host;
+
+const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
+/// Allowed to a page that does not say which headers it wants to send.
+const USUAL_HEADERS: HeaderValue = HeaderValue::from_static(
+    "authorization, content-type, idempotency-key, last-event-id, x-loquent-stream-token",
+);
+/// What pages may read of a response.
+const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
+    "retry-after, x-loquent-ignored-parameters, x-loquent-stream-id, x-loquent-stream-token",
+);
+/// How long browsers may remember a preflight's answer, in seconds: Chromium's maximum.
+const MAX_AGE_S: HeaderValue = HeaderValue::from_static("7200");
+/// Most headers that a preflight may ask for. OpenAI's SDK asks for a dozen.
+const MAX_ASKED: usize = 64;
+const REQUEST_PRIVATE_NETWORK: &str = "access-control-request-private-network";
+const ALLOW_PRIVATE_NETWORK: &str = "access-control-allow-private-network";
+
+/// Refuses requests by names that the server does not have, and those of foreign pages' scripts;
+/// tells browsers that the pages which may use the API may read its responses, refusals included.
+pub async fn guard(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
+    let origin = request.headers().get(header::ORIGIN).cloned();
+    let allowed = origin.filter(|origin| app.config.allows_origin(origin.as_bytes()));
+    // A preflight carries no API key, so that it must not reach the routes.
+    let is_preflight =
+        request.method() == Method::OPTIONS && request.headers().contains_key(header::ORIGIN);
+    let asked = is_preflight.then(|| request.headers().clone());
+    let mut response = match refusal(&app, &request, allowed.is_some()) {
+        Some(refusal) => refusal.into_response(),
+        None if is_preflight => no_content(),
+        None => next.run(request).await,
+    };
+    if let Some(origin) = allowed {
+        let headers = response.headers_mut();
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
+        // Caches must not give one origin's response to another.
+        headers.append(header::VARY, HeaderValue::from_static("Origin"));
+        if let Some(asked) = asked {
+            allow_request(&asked, headers);
+        }
+    }
+    response
+}
+
+/// Why a request is refused before it runs. CORS alone would only hide the response from the page,
+/// while the request would already have had its effect.
+fn refusal(app: &App, request: &Request<Body>, is_allowed: bool) -> Option<ApiError> {
+    if let Some(host) = app.config.allowed_hosts.refused(request) {
+        return Some(ApiError::foreign_host(&host));
+    }
+    let origin = request.headers().get(header::ORIGIN)?;
+    let host = requested_authority(request);
+    let is_own = host.is_some_and(|host| is_page_of_host(origin.as_bytes(), &host));
+    (!is_own && !is_allowed).then(|| {
+        let hint =
+            "Pages of this origin may not use the server. Allow the origin with --cors-origin.";
+        ApiError::forbidden(hint)
+    })
+}
+
+/// Answers a preflight that asks by the headers `asked`.
+fn allow_request(asked: &HeaderMap, headers: &mut HeaderMap) {
+    let names = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS).and_then(header_names);
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names.unwrap_or(USUAL_HEADERS));
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE_S);
+    headers.append(header::VARY, HeaderValue::from_static("Access-Control-Request-Headers"));
+    if asked.get(REQUEST_PRIVATE_NETWORK).is_some_and(|asked| asked == "true") {
+        headers.insert(ALLOW_PRIVATE_NETWORK, HeaderValue::from_static("true"));
+    }
+}
+
+/// The list of header names in `asked`, written anew; `None` if it is anything else.
+fn header_names(asked: &HeaderValue) -> Option<HeaderValue> {
+    let names = asked.to_str().ok()?.split(',').map(|name| name.trim().parse::<HeaderName>());
+    let names = names.take(MAX_ASKED + 1).collect::<Result<Vec<_>, _>>().ok()?;
+    if names.len() > MAX_ASKED {
+        return None;
+    }
+    let names: Vec<_> = names.iter().map(HeaderName::as_str).collect();
+    HeaderValue::try_from(names.join(", ")).ok()
+}
+
+/// Headers of every response that has no others of the kind: what is no page must not act as one,
+/// be guessed to be one, or be built into one.
+pub async fn harden(request: Request<Body>, next: Next) -> Response {
+    const HEADERS: [(HeaderName, &str); 4] = [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'; sandbox"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    let mut response = next.run(request).await;
+    for (name, value) in HEADERS {
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(asked: &str) -> Option<String> {
+        let names = header_names(&HeaderValue::from_str(asked).unwrap())?;
+        Some(names.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_preflight_gets_the_header_names_that_it_asks_for_and_nothing_else() {
+        let asked = "authorization,content-type, X-Stainless-OS ,x-stainless-retry-count";
+        let expected = "authorization, content-type, x-stainless-os, x-stainless-retry-count";
+        assert_eq!(names(asked).as_deref(), Some(expected));
+        for wrong in ["", "a,,b", "a b", "a: b", "a;b", "(a)", "a\tb"] {
+            assert_eq!(names(wrong), None, "{wrong}");
+        }
+        assert!(names(&vec!["a"; MAX_ASKED].join(",")).is_some());
+        assert_eq!(names(&vec!["a"; MAX_ASKED + 1].join(",")), None);
+    }
+}

@@ -1,0 +1,133 @@
+//! By which names requests may address the server.
+//!
+//! A web page can give its own name this machine's address (DNS rebinding). Its requests then come
+//! from the user's browser, with the page's name in `Host`, and the browser lets the page read the
+//! responses. A server for this machine alone must therefore know its names.
+
+use std::net::IpAddr;
+
+use http::uri::Authority;
+use http::{Request, header};
+
+/// The names that requests may use for the server.
+#[derive(Debug, Clone, Default)]
+pub struct AllowedHosts {
+    /// In lower case; `*` is any.
+    names: Vec<String>,
+    /// The server is bound to a loopback address.
+    is_local: bool,
+}
+
+impl AllowedHosts {
+    /// The operator's `names`, without ports.
+    pub fn new(names: impl IntoIterator<Item = String>) -> Self {
+        let names = names.into_iter().map(|name| name.trim().to_ascii_lowercase());
+        Self { names: names.filter(|name| !name.is_empty()).collect(), is_local: false }
+    }
+
+    /// The names of a server that is bound to `address`.
+    pub fn bound_to(self, address: IpAddr) -> Self {
+        Self { is_local: address.to_canonical().is_loopback(), ..self }
+    }
+
+    /// Whether the server is for this machine alone.
+    pub fn is_local(&self) -> bool {
+        self.is_local
+    }
+
+    /// Whether requests may use `host`, a name or an address without a port.
+    ///
+    /// Beyond loopback all names are allowed as long as none is given. Addresses are, because
+    /// nobody can rebind them.
+    pub fn allows(&self, host: &str) -> bool {
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        let is_listed = self.names.iter().any(|name| name == "*" || *name == host);
+        let is_harmless = !self.is_local && (self.names.is_empty() || address(&host).is_some());
+        is_listed || is_harmless || is_loopback(&host)
+    }
+
+    /// The first of a request's names for the server that is not allowed. The text is for an
+    /// error message: it is short, and no name at all is among what it may say.
+    pub fn refused<B>(&self, request: &Request<B>) -> Option<String> {
+        let named = request.uri().authority().cloned().map(Some);
+        let headers = request.headers().get_all(header::HOST);
+        let headers = headers.iter().map(|host| Authority::try_from(host.as_bytes()).ok());
+        let mut all = named.into_iter().chain(headers);
+        let refused = all.find(|host| host.as_ref().is_none_or(|it| !self.allows(it.host())))?;
+        let name = refused.map_or("?".to_owned(), |host| host.host().to_owned());
+        Some(name.chars().take(MAX_NAME_CHARS).collect())
+    }
+}
+
+/// No DNS name is longer (RFC 1035 §2.3.4).
+const MAX_NAME_CHARS: usize = 255;
+
+/// Whether `host` is a name or an address of this machine alone.
+pub fn is_loopback(host: &str) -> bool {
+    host == "localhost" || address(host).is_some_and(|it| it.to_canonical().is_loopback())
+}
+
+/// The address that `host` is; IPv6 ones stand in brackets.
+fn address(host: &str) -> Option<IpAddr> {
+    let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    v6.unwrap_or(host).parse().ok()
+}
+
+/// The name by which a request addresses the server: HTTP/2's `:authority`, or `Host`.
+pub fn requested_authority<B>(request: &Request<B>) -> Option<Authority> {
+    let header = || Authority::try_from(request.headers().get(header::HOST)?.as_bytes()).ok();
+    request.uri().authority().cloned().or_else(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(names: &[&str], bound_to: &str) -> AllowedHosts {
+        let names = names.iter().map(|name| (*name).to_owned());
+        AllowedHosts::new(names).bound_to(bound_to.parse().unwrap())
+    }
+
+    #[test]
+    fn on_loopback_only_this_machines_names_are_allowed() {
+        let local = hosts(&["Box.Example"], "127.0.0.1");
+        for host in ["localhost", "LOCALHOST", "localhost.", "127.0.0.1", "127.9.9.9", "[::1]"] {
+            assert!(local.allows(host), "{host}");
+        }
+        assert!(local.allows("box.example") && local.allows("BOX.example."));
+        for host in ["evil.example", "10.0.0.1", "", "localhost.evil.example", "a.box.example"] {
+            assert!(!local.allows(host), "{host}");
+        }
+        assert!(hosts(&["*"], "::1").allows("evil.example"));
+        assert!(!hosts(&[" "], "::ffff:127.0.0.1").allows("evil.example"));
+    }
+
+    #[test]
+    fn beyond_loopback_names_are_checked_when_some_are_given() {
+        assert!(hosts(&[], "0.0.0.0").allows("any.example"));
+        let named = hosts(&["api.example"], "0.0.0.0");
+        for host in ["api.example", "localhost", "10.0.0.1", "[2001:db8::1]"] {
+            assert!(named.allows(host), "{host}");
+        }
+        assert!(!named.allows("evil.example"));
+    }
+
+    #[test]
+    fn every_name_in_a_request_counts() {
+        let local = hosts(&[], "127.0.0.1");
+        let refused = |uri: &str, hosts: &[&str]| {
+            let mut request = Request::get(uri);
+            for host in hosts {
+                request = request.header("host", *host);
+            }
+            local.refused(&request.body(()).unwrap())
+        };
+        assert_eq!(refused("/", &[]), None, "tunnelled requests have none");
+        assert_eq!(refused("/", &["localhost:8080"]), None);
+        assert_eq!(refused("https://[::1]:8080/", &[]), None);
+        assert_eq!(refused("/", &["evil.example:80"]).as_deref(), Some("evil.example"));
+        assert_eq!(refused("http://evil.example/", &["localhost"]).unwrap(), "evil.example");
+        assert_eq!(refused("/", &["localhost", "evil.example"]).unwrap(), "evil.example");
+        assert_eq!(refused("/", &["a b"]).as_deref(), Some("?"));
+    }
+}
