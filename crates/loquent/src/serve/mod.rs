@@ -1,6 +1,7 @@
 //! `loquent serve`: loads a model, or connects to an upstream server, and serves it.
 
 pub(crate) mod args;
+mod descriptors;
 pub(crate) mod load;
 mod staged;
 
@@ -18,8 +19,12 @@ use crate::shutdown;
 /// message says what to do.
 pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     args.engine.adopt_profile(&args.source)?;
-    let options = args.resolve()?;
+    let mut options = args.resolve()?;
     let upstream = args.upstream.resolve(!options.http.api_keys.is_empty())?;
+    if let Some(descriptors) = descriptors::raise_limit() {
+        let per_connection = if upstream.is_some() { 2 } else { 1 };
+        descriptors::fit(&mut options.tcp, descriptors, per_connection);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(args.http.threads())
         .enable_all()

@@ -134,7 +134,11 @@ impl Activity {
             ConnectionPhase::Open if state.is_idle() => state.idle_since + limits.idle_timeout,
             _ => state.first_stall(now) + limits.write_timeout,
         };
-        if now >= due { NextStep::Close } else { NextStep::CheckAt(due) }
+        match now >= due {
+            true => NextStep::Close,
+            // What changes meanwhile wakes nobody, and may be due sooner.
+            false => NextStep::CheckAt(due.min(now + limits.shortest())),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, ConnectionState> {

@@ -35,6 +35,13 @@ pub struct TcpLimits {
     pub max_streams: u32,
 }
 
+impl TcpLimits {
+    /// The shortest time after which a connection may have to be closed.
+    pub fn shortest(&self) -> Duration {
+        self.request_timeout.min(self.idle_timeout).min(self.write_timeout)
+    }
+}
+
 impl Default for TcpLimits {
     fn default() -> Self {
         Self {

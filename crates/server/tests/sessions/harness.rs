@@ -330,10 +330,20 @@ pub async fn web_connect(
     path: &str,
     origin: &str,
 ) -> Result<(quinn::Endpoint, Session), web_transport_quinn::ClientError> {
+    web_connect_as(server, &server.quic.to_string(), path, origin).await
+}
+
+/// A WebTransport session to the server by the name `authority`.
+pub async fn web_connect_as(
+    server: &Server,
+    authority: &str,
+    path: &str,
+    origin: &str,
+) -> Result<(quinn::Endpoint, Session), web_transport_quinn::ClientError> {
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let config = client_config(server.certificate, "h3", true);
     let connection = endpoint.connect_with(config, server.quic, "localhost").unwrap();
-    let url = format!("https://{}{path}", server.quic);
+    let url = format!("https://{authority}{path}");
     let mut request =
         web_transport_quinn::proto::ConnectRequest::new(url.parse::<url::Url>().unwrap());
     request.headers.insert("origin", origin.parse().unwrap());

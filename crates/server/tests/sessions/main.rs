@@ -75,6 +75,18 @@ async fn pages_of_others_get_no_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_to_a_rebound_name_is_refused() {
+    let server = start(Setup::default()).await;
+    for (name, is_served) in [("localhost", true), ("evil.example", false)] {
+        let authority = format!("{name}:{}", server.quic.port());
+        // The page's own name and port, as a browser would have it.
+        let origin = format!("http://{authority}");
+        let session = web_connect_as(&server, &authority, "/loquent/1", &origin).await;
+        assert_eq!(session.is_ok(), is_served, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hidden_page_is_served_seldom_and_whole() {
     let server = start(Setup::default()).await;
     let text = expected(&server, 400).await;
