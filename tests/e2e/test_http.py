@@ -190,7 +190,7 @@ def test_a_client_that_leaves_without_streaming_is_noticed_too(start):
     address = urlparse(server.url)
     body = json.dumps({**LONG, "stream": False}).encode()
     with socket.create_connection((address.hostname, address.port)) as raw:
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         raw.sendall(head.encode() + body)
         until(lambda: server.metric("num_requests_running") == 1)
     until(lambda: server.metric("num_requests_running") == 0)
@@ -304,7 +304,7 @@ def test_a_reader_that_stops_loses_its_own_stream_only(start):
     address = urlparse(server.url)
     body = json.dumps({**LONG, "max_tokens": 400_000}).encode()
     with socket.create_connection((address.hostname, address.port)) as stuck:
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         stuck.sendall(head.encode() + body)
         until(lambda: server.metric("stream_pauses_total") >= 1, 60)
         other = httpx.post(f"{server.url}/v1/chat/completions", json={**CHAT, "max_tokens": 50})

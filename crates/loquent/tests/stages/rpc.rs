@@ -56,7 +56,7 @@ fn layers_behind_rpc_answer_as_the_whole_model_does() {
     let len = body.len();
     write!(
         stream,
-        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n\r\n{body}"
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len}\r\n\r\n{body}"
     )
     .unwrap();
     let begun = Instant::now();
