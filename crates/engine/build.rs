@@ -1,8 +1,10 @@
-//! Compiles the few lines of C++ that hand operations to our kernels, and checks that
+//! Compiles the few lines of C++ that guard calls of llama.cpp and that hand operations to our
+//! kernels, and checks that
 //! llama.cpp is built with what the features promise.
 
+use std::path::PathBuf;
+
 fn main() {
-    println!("cargo:rerun-if-changed=native/kernels.cpp");
     println!("cargo:rustc-check-cfg=cfg(own_kernels)");
     let is = |key: &str, value: &str| std::env::var(key).is_ok_and(|found| found == value);
     println!("cargo:rerun-if-env-changed=GGML_RPC");
@@ -12,10 +14,28 @@ fn main() {
             "feature \"rpc\": build with GGML_RPC=ON in the environment, in a target folder of its own"
         );
     }
-    let llama = std::env::var_os("CARGO_FEATURE_LLAMA").is_some();
-    if !llama || !is("CARGO_CFG_TARGET_ARCH", "x86_64") || !is("CARGO_CFG_TARGET_OS", "linux") {
+    if std::env::var_os("CARGO_FEATURE_LLAMA").is_none() {
+        return;
+    }
+    let include = llama_headers().expect("llama-cpp-sys-2 names the folder of its ggml package");
+    cpp("native/guard.cpp").include(include).compile("loquent_guard");
+    if !is("CARGO_CFG_TARGET_ARCH", "x86_64") || !is("CARGO_CFG_TARGET_OS", "linux") {
         return;
     }
     println!("cargo:rustc-cfg=own_kernels");
-    cc::Build::new().cpp(true).std("c++17").file("native/kernels.cpp").compile("loquent_kernels");
+    cpp("native/kernels.cpp").compile("loquent_kernels");
+}
+
+fn cpp(file: &str) -> cc::Build {
+    println!("cargo:rerun-if-changed={file}");
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").file(file);
+    build
+}
+
+/// The folder of llama.cpp's headers, as installed by its build: beside the CMake packages, whose
+/// folder (`lib/cmake`) the crate tells its dependents.
+fn llama_headers() -> Option<PathBuf> {
+    let cmake = PathBuf::from(std::env::var_os("DEP_LLAMA_GGML_CMAKE_DIR")?);
+    Some(cmake.parent()?.parent()?.join("include"))
 }

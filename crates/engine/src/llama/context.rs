@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loquent_infer::runner::{Batch, RunError, Span};
 
 use super::threads::ThreadPool;
-use super::{LlamaModel, log, sys};
+use super::{LlamaModel, guard, log, sys};
 
 /// The arrays from which llama.cpp reads a batch; their memory is reused from step to step.
 #[derive(Debug, Default)]
@@ -107,7 +107,7 @@ impl Context {
     ) -> Result<Self, String> {
         log::clear_errors();
         // SAFETY: the model is alive, `params` came from `llama_context_default_params`.
-        let handle = unsafe { sys::llama_init_from_model(model.as_ptr(), params) };
+        let handle = unsafe { guard::context(model.as_ptr(), params) }?;
         // Owned at once, so that an error below frees it.
         let handle = ContextHandle(NonNull::new(handle).ok_or_else(log::take_reason)?);
         if let Some(pool) = &pool {
@@ -173,11 +173,12 @@ impl Context {
         log::clear_errors();
         // SAFETY: the arrays of `view` have `n_tokens` items; they live in `self.batch` and
         // the caller's rows, neither of which is touched during the call.
-        match unsafe { sys::llama_decode(self.as_ptr(), view) } {
-            0 => Ok(()),
+        match unsafe { guard::decode(self.as_ptr(), view) } {
+            Ok(0) => Ok(()),
             // The only failure after which the cache is as it was before.
-            1 => Err(RunError::CacheFull),
-            code => Err(RunError::Backend(format!("{} (code {code})", log::take_reason()))),
+            Ok(1) => Err(RunError::CacheFull),
+            Err(exception) => Err(RunError::Backend(exception)),
+            Ok(code) => Err(RunError::Backend(format!("{} (code {code})", log::take_reason()))),
         }
     }
 

@@ -12,6 +12,7 @@ mod compute_lock;
 mod context;
 mod cpu_keepalive;
 mod embeddings;
+mod guard;
 #[cfg(own_kernels)]
 mod kernels;
 mod layers;
@@ -20,6 +21,7 @@ mod lazy_zero;
 mod log;
 mod memory;
 mod model;
+mod pieces;
 mod quantize;
 pub mod rpc;
 mod runner;
@@ -48,6 +50,7 @@ fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
         log::install();
+        guard::install();
         // SAFETY: called once, before every other function of the library.
         unsafe { sys::llama_backend_init() }
         // Only on Linux does giving pages back make them read as zeros.

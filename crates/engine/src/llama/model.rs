@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use super::memory::{available_bytes, kv_bytes};
-use super::{log, rpc, start, sys};
+use super::{guard, log, rpc, start, sys};
 use crate::KvType;
 use crate::gguf::{self, Header, ReadLimits};
 
@@ -192,7 +192,8 @@ impl LlamaModel {
         };
         let own_kernels =
             options.own_kernels && options.rpc.is_empty() && own_kernels_suit(&header);
-        match load_native(path, options, own_kernels, &mut report) {
+        let loaded = load_native(path, options, own_kernels, &mut report);
+        match loaded.map_err(LoadError::Backend)? {
             Some(handle) => {
                 let (info, has_weights) = (describe(handle), !options.vocab_only);
                 Ok(Arc::new(Self { handle, info, header, has_weights }))
@@ -302,9 +303,9 @@ fn load_native(
     options: &LoadOptions,
     own_kernels: bool,
     report: &mut dyn FnMut(f32) -> bool,
-) -> Option<NonNull<sys::llama_model>> {
+) -> Result<Option<NonNull<sys::llama_model>>, String> {
     // A path with a NUL byte cannot exist, so it failed the checks before.
-    let path = CString::new(path.as_os_str().as_encoded_bytes()).ok()?;
+    let Ok(path) = CString::new(path.as_os_str().as_encoded_bytes()) else { return Ok(None) };
     let mut report = report;
     // SAFETY: plain struct out.
     let mut params = unsafe { sys::llama_model_default_params() };
@@ -324,7 +325,7 @@ fn load_native(
     log::clear_errors();
     // SAFETY: `path` is NUL-terminated; `params` and `report`, to which it points,
     // live through the call, and the callback is used during it only.
-    NonNull::new(unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) })
+    Ok(NonNull::new(unsafe { guard::load(&path, params) }?))
 }
 
 unsafe extern "C" fn handle_progress(share: f32, report: *mut c_void) -> bool {

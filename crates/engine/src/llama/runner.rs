@@ -93,6 +93,8 @@ pub struct LlamaRunner {
     can_cut: bool,
     /// Whether cells may hold NaN (see `isolate`); true until all slots have been freed.
     tainted: bool,
+    /// Slots whose past was to be cut and could not be, so that it is gone: until they are freed.
+    lost: Vec<bool>,
 }
 
 impl LlamaRunner {
@@ -134,6 +136,7 @@ impl LlamaRunner {
             output_rows,
             can_cut: !partial,
             tainted: false,
+            lost: vec![false; options.slots.into()],
         })
     }
 
@@ -251,6 +254,36 @@ impl LlamaRunner {
         Ok(())
     }
 
+    /// Forgets the positions of `slot` from `len` on, or all of them where the model cannot forget a
+    /// part: its sequence then fails at its next span, instead of going on from another past.
+    fn cut(&mut self, slot: Slot, len: u32) {
+        let removed = self.context.remove(slot.0, len);
+        if !removed {
+            tracing::warn!(slot = slot.0, "this model's past cannot be cut: a sequence is lost");
+            self.context.remove(slot.0, 0);
+        }
+        let lost = &mut self.lost[slot.index()];
+        // A lost slot is empty, so that cutting it seems to work until it is freed.
+        *lost = !removed || (*lost && len > 0);
+    }
+
+    /// [`Self::compute_apart`] without the sequences whose past is lost, which fail alone.
+    fn compute_sound(
+        &mut self,
+        batch: &Batch,
+        spans: Vec<usize>,
+        sampled: &mut Vec<Sampled>,
+    ) -> Result<(), RunError> {
+        let slot = |&span: &usize| batch.spans[span].slot;
+        let (lost, sound): (Vec<_>, Vec<_>) =
+            spans.into_iter().partition(|span| self.lost[slot(span).index()]);
+        let sampling = lost.iter().filter(|&&span| batch.spans[span].sample);
+        sampled.extend(
+            sampling.map(|span| Sampled { slot: slot(span), outcome: Err(RowError::OutOfStep) }),
+        );
+        self.compute_apart(batch, &sound, sampled)
+    }
+
     /// Puts the rows from `from` on in the order of the batch's spans.
     fn in_order(batch: &Batch, sampled: &mut [Sampled]) {
         let place = |slot| batch.spans.iter().position(|span| span.slot == slot);
@@ -267,6 +300,10 @@ impl Runner for LlamaRunner {
         self.samplers[slot.index()] = Some(sampler);
     }
 
+    fn is_ready(&mut self, slot: Slot) -> bool {
+        self.samplers[slot.index()].as_mut().is_none_or(Sampler::is_ready)
+    }
+
     fn verify_rows(&self) -> Option<u32> {
         // Where cells may hold NaN, batches are cut into parts, which leaves drafts out.
         (self.can_cut && !self.tainted).then_some(self.output_rows)
@@ -276,9 +313,9 @@ impl Runner for LlamaRunner {
         self.check_batch(batch)?;
         // Callers may pass rows of earlier calls; only those of this one are put in order.
         let before = sampled.len();
-        if self.tainted {
-            let all: Vec<usize> = (0..batch.spans.len()).collect();
-            self.compute_apart(batch, &all, sampled)?;
+        let any_lost = batch.spans.iter().any(|span| self.lost[span.slot.index()]);
+        if self.tainted || any_lost {
+            self.compute_sound(batch, (0..batch.spans.len()).collect(), sampled)?;
         } else {
             let suspects = self.compute(batch, sampled)?;
             if suspects.is_empty() {
@@ -288,9 +325,9 @@ impl Runner for LlamaRunner {
             // parts. Those that already sampled are not among them, so no token is drawn twice.
             self.tainted = true;
             for span in suspects.iter().map(|&i| &batch.spans[i]) {
-                self.context.remove(span.slot.0, span.start);
+                self.cut(span.slot, span.start);
             }
-            self.compute_apart(batch, &suspects, sampled)?;
+            self.compute_sound(batch, suspects, sampled)?;
         }
         Self::in_order(batch, &mut sampled[before..]);
         Ok(())
@@ -304,8 +341,7 @@ impl Runner for LlamaRunner {
 
     fn truncate(&mut self, slot: Slot, len: u32) {
         assert!(slot.0 < self.capacity.slots, "slot in range");
-        let removed = self.context.remove(slot.0, len);
-        assert!(removed, "this model's past cannot be cut: only truncate(_, 0)");
+        self.cut(slot, len);
         if len > 0 {
             return;
         }

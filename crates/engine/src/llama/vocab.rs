@@ -2,13 +2,14 @@
 //!
 //! Tokens become bytes once per token of every stream, so that is a look-up without a call.
 
-use std::ffi::c_char;
 use std::sync::Arc;
 
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
-use super::{LlamaModel, sys};
+use super::pieces::Cut;
+use super::{LlamaModel, guard, sys};
+use crate::gguf::{Header, Value};
 
 /// Byte strings by token, stored one after the other with the end of each: one allocation
 /// instead of 150,000.
@@ -44,6 +45,8 @@ pub struct LlamaVocab {
     eos: Option<TokenId>,
     add_bos: bool,
     has_tokenizer: bool,
+    /// How prompts are cut for it.
+    cut: Option<Cut>,
 }
 
 impl LlamaVocab {
@@ -70,7 +73,8 @@ impl LlamaVocab {
             ends.push(unsafe { sys::llama_vocab_is_eog(vocab, token) });
         }
         let (bos, eos) = (TokenId::try_from(bos).ok(), TokenId::try_from(eos).ok());
-        Self { model, pieces, names, ends, bos, eos, add_bos, has_tokenizer }
+        let cut = cut(model.header());
+        Self { model, pieces, names, ends, bos, eos, add_bos, has_tokenizer, cut }
     }
 
     /// The begin-of-sequence token, if the vocabulary has one.
@@ -89,27 +93,29 @@ impl LlamaVocab {
         ends.map(|(token, _)| token as TokenId).collect()
     }
 
+    /// The tokens of `text`. Long texts are cut first where llama.cpp would recurse through them.
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<TokenId>, EncodeError> {
-        let len =
-            i32::try_from(text.len()).map_err(|_| EncodeError("it is longer than 2 GiB".into()))?;
+        let Some(cut) = self.cut else { return self.tokenize_piece(text, parse_special) };
+        let mut tokens = Vec::new();
+        for piece in cut.pieces(text) {
+            tokens.append(&mut self.tokenize_piece(piece, parse_special)?);
+        }
+        Ok(tokens)
+    }
+
+    fn tokenize_piece(&self, text: &str, parse_special: bool) -> Result<Vec<TokenId>, EncodeError> {
         // Tokens are seldom more than bytes. If they are, llama.cpp returns the number it needs,
         // negated, and the second round has room for all.
         let mut tokens: Vec<sys::llama_token> = vec![0; text.len() + 8];
         for _ in 0..2 {
-            let room = i32::try_from(tokens.len()).unwrap_or(i32::MAX);
-            // SAFETY: `text` has `len` bytes, `tokens` room for `room`; the function is
-            // thread-safe by its documentation.
-            let count = unsafe {
-                sys::llama_tokenize(
-                    native(&self.model),
-                    text.as_ptr().cast::<c_char>(),
-                    len,
-                    tokens.as_mut_ptr(),
-                    room,
-                    false,
-                    parse_special,
-                )
-            };
+            // SAFETY: the model is alive and owns its vocabulary.
+            let count =
+                unsafe { guard::tokenize(native(&self.model), text, &mut tokens, parse_special) };
+            let count = count.map_err(|why| {
+                // Names of llama.cpp's source files are nothing for clients.
+                tracing::warn!("llama.cpp cannot tokenize a prompt: {why}");
+                EncodeError("the model's tokenizer failed on it".into())
+            })?;
             if let Ok(count) = usize::try_from(count) {
                 tokens.truncate(count);
                 return Ok(tokens.into_iter().map(|token| token as TokenId).collect());
@@ -152,6 +158,11 @@ impl Vocab for LlamaVocab {
     fn is_end(&self, token: TokenId) -> bool {
         self.ends.get(token as usize).copied().unwrap_or(false)
     }
+}
+
+fn cut(header: &Header) -> Option<Cut> {
+    let text = |key: &str| header.get(key).and_then(Value::as_str).unwrap_or_default();
+    Cut::of(text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"))
 }
 
 fn native(model: &LlamaModel) -> *const sys::llama_vocab {

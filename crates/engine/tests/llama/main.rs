@@ -4,9 +4,11 @@
 #![cfg(feature = "llama")]
 
 mod decoding;
+mod hostile_prompts;
 mod kernels;
 mod loading;
 mod random_model;
+mod recurrent;
 mod speculation;
 mod staged;
 mod tokenizing;
