@@ -128,6 +128,12 @@ pub trait Runner: Send {
     /// A failure of one sequence is no error here: it is in that sequence's [`Sampled`].
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError>;
 
+    /// Whether `slot` can be sampled without a long wait, for its grammar's mask for example. Spans
+    /// of slots that are not ready should not sample. Does not block.
+    fn is_ready(&mut self, _slot: Slot) -> bool {
+        true
+    }
+
     /// Makes the empty slot `to` share the first `len` positions of `from`.
     fn fork(&mut self, from: Slot, to: Slot, len: u32);
 

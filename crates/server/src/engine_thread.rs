@@ -37,7 +37,7 @@ const STEPS_IN_FLIGHT: usize = 64;
 /// How long an engine with nothing else to compute waits for prompts being tokenized. Longer
 /// would delay a lone request whose neighbour has a huge prompt; shorter would split bursts.
 const GATHER_LIMIT: Duration = Duration::from_millis(2);
-/// Pause between two looks for the end of a burst.
+/// Pause between two looks for the end of a burst, or for the mask of a grammar.
 const GATHER_PAUSE: Duration = Duration::from_micros(50);
 
 /// Commands to the engine thread.
@@ -164,7 +164,7 @@ impl EngineLoop {
             let expired = self.scheduler.expire(now);
             self.scheduler.plan(now, self.runner.as_mut(), &mut batch);
             if batch.is_empty() && expired.is_empty() {
-                // Nothing can be computed until a command arrives.
+                // Nothing can be computed until a command or a mask arrives.
                 if !self.wait() {
                     return;
                 }
@@ -301,8 +301,13 @@ impl EngineLoop {
         }
     }
 
-    /// Waits for a command; false when all senders are gone.
+    /// Waits for a command, or a moment where the runner cannot sample yet; false when all senders
+    /// are gone.
     fn wait(&mut self) -> bool {
+        if self.scheduler.awaits_runner() {
+            thread::sleep(GATHER_PAUSE);
+            return true;
+        }
         self.metrics.on_idle(&self.scheduler.load());
         self.watch.idle();
         let command = self.inbox.blocking_recv();

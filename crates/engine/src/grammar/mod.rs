@@ -3,9 +3,10 @@
 //! A [`Compiler`] holds the vocabulary as a trie, once per model. What it compiles is
 //! bounded in bytes here and in steps, states and size by llguidance's own limits; a
 //! schema beyond them, or with keywords that cannot be enforced, is refused. Masks are
-//! computed on threads of their own while the engine decodes: see `worker.rs`.
+//! computed on threads of their own while the engine decodes: see `pending.rs`.
 
 mod lark;
+mod pending;
 mod worker;
 
 use std::sync::{Arc, Mutex};
@@ -18,7 +19,8 @@ use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use serde_json::Value;
 
-use worker::{Pending, Workers};
+use pending::{Pending, Position};
+use worker::{Lane, Workers};
 
 /// Largest grammar, all its schemas together, as text.
 pub const MAX_GRAMMAR_BYTES: usize = 128 * 1024;
@@ -127,9 +129,10 @@ impl Compiler {
         let mut matcher = Matcher::new(Ok(parser.map_err(|error| wrong(error.to_string()))?));
         // The first mask shows whether the grammar stays within the limits at all: an error now is
         // the request's, later it would end an answer.
-        matcher.compute_mask().map_err(|error| wrong(error.to_string()))?;
-        let pristine = Arc::new(Mutex::new(matcher));
-        Ok(SharedGrammar(Arc::new(Compiled { pristine, workers: self.workers.clone() })))
+        let mask = matcher.compute_mask().map_err(|error| wrong(error.to_string()))?;
+        let first = Arc::new(Mutex::new(Position { matcher, mask: Ok(mask) }));
+        let (lane, workers) = (Arc::default(), self.workers.clone());
+        Ok(SharedGrammar(Arc::new(Compiled { first, lane, workers })))
     }
 }
 
@@ -139,14 +142,16 @@ fn first_line(error: &str) -> String {
 }
 
 struct Compiled {
-    /// The matcher in its first state; cloned for each completion.
-    pristine: Arc<Mutex<Matcher>>,
+    /// The matcher in its first state with its mask; cloned for each completion.
+    first: Arc<Mutex<Position>>,
+    lane: Arc<Lane>,
     workers: Workers,
 }
 
 impl Grammar for Compiled {
     fn start(&self, generated: &[TokenId]) -> Box<dyn Constraint> {
-        Box::new(Pending::start(self.workers.clone(), self.pristine.clone(), generated.to_vec()))
+        let (workers, lane) = (self.workers.clone(), self.lane.clone());
+        Box::new(Pending::start(workers, lane, self.first.clone(), generated.to_vec()))
     }
 }
 

@@ -1,141 +1,180 @@
-//! Masks computed while the engine decodes: when a token is chosen, a worker advances the grammar
-//! and computes the next mask; the engine waits only for masks that are not ready by then. Rows
-//! without a grammar pay nothing.
+//! Threads that compute masks. Each grammar, and so each request, has a lane of its own, and the
+//! lanes take turns: a request with many slow completions delays its own masks, not others'.
 
+use std::collections::VecDeque;
 use std::io;
 use std::num::NonZero;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-
-use llguidance::Matcher;
-use llguidance::toktrie::SimpleVob;
-use loquent_infer::sampling::Constraint;
-use loquent_infer::token::{RowError, TokenId};
+use std::time::{Duration, Instant};
 
 /// Most threads that compute masks. Half of the processors at most: the engine needs the others.
 const MAX_WORKERS: usize = 4;
 
-/// A completion's grammar with the mask of its state.
-struct Position {
-    matcher: Matcher,
-    mask: Result<SimpleVob, String>,
+type Job = Box<dyn FnOnce() + Send>;
+
+/// One grammar's place in the queue, and how long its masks take.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// Masks that are queued or being computed.
+    pending: AtomicU64,
+    /// The longest that one of the last masks took, in microseconds; 0 before the first.
+    peak_us: AtomicU64,
 }
 
-impl Position {
-    fn at(mut matcher: Matcher) -> Self {
-        let mask = matcher.compute_mask_or_eos().map_err(|error| error.to_string());
-        Self { matcher, mask }
+impl Lane {
+    /// How long a mask that is queued now should take; `None` before one was computed.
+    fn expected(&self, workers: usize) -> Option<Duration> {
+        let peak = self.peak_us.load(Ordering::Relaxed);
+        let all_us = peak.saturating_mul(self.pending.load(Ordering::Relaxed).max(1));
+        (peak > 0).then(|| Duration::from_micros(all_us / workers.max(1) as u64))
     }
 
-    fn advance(mut self, tokens: &[TokenId]) -> Self {
-        match self.matcher.consume_tokens(tokens) {
-            Ok(()) => Self::at(self.matcher),
-            Err(error) => Self { mask: Err(error.to_string()), ..self },
+    fn note(&self, took: Duration) {
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+        let before = self.peak_us.load(Ordering::Relaxed);
+        // It fades slowly: masks that are slow now and then count as slow.
+        self.peak_us.store(took_us.max(before - before / 64), Ordering::Relaxed);
+        self.pending.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Lanes with jobs, the next in turn first.
+    lanes: VecDeque<(Arc<Lane>, VecDeque<Job>)>,
+    is_closed: bool,
+}
+
+impl Queue {
+    fn push(&mut self, lane: &Arc<Lane>, job: Job) {
+        match self.lanes.iter_mut().find(|(other, _)| Arc::ptr_eq(other, lane)) {
+            Some((_, jobs)) => jobs.push_back(job),
+            None => self.lanes.push_back((lane.clone(), VecDeque::from([job]))),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let (lane, mut jobs) = self.lanes.pop_front()?;
+        let job = jobs.pop_front();
+        if !jobs.is_empty() {
+            self.lanes.push_back((lane, jobs));
+        }
+        job
+    }
+}
+
+#[derive(Default)]
+struct SharedQueue {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl SharedQueue {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        loop {
+            let idle = |queue: &mut Queue| queue.lanes.is_empty() && !queue.is_closed;
+            let queue = self.changed.wait_while(self.lock(), idle);
+            let Some(job) = queue.unwrap_or_else(PoisonError::into_inner).pop() else { return };
+            job();
         }
     }
 }
 
-type Job = Box<dyn FnOnce() + Send>;
-
 /// The threads; they end when the last handle is dropped.
 #[derive(Clone)]
-pub(super) struct Workers {
-    jobs: Sender<Job>,
+pub(super) struct Workers(Arc<WorkersHandle>);
+
+struct WorkersHandle {
+    shared: Arc<SharedQueue>,
+    count: usize,
+}
+
+impl Drop for WorkersHandle {
+    fn drop(&mut self) {
+        self.shared.lock().is_closed = true;
+        self.shared.changed.notify_all();
+    }
 }
 
 impl Workers {
     pub(super) fn start() -> io::Result<Self> {
-        let (jobs, queue) = channel::<Job>();
-        let queue = Arc::new(Mutex::new(queue));
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        for _ in 0..cores.div_ceil(2).min(MAX_WORKERS) {
-            let queue = queue.clone();
-            thread::Builder::new().name("grammar".into()).spawn(move || work(&queue))?;
-        }
-        Ok(Self { jobs })
+        Self::start_some(cores.div_ceil(2).min(MAX_WORKERS))
     }
 
-    /// Runs `job` on a worker, which sends its outcome to the receiver.
-    fn run(&self, job: impl FnOnce() -> Position + Send + 'static) -> Receiver<Position> {
+    pub(super) fn start_some(count: usize) -> io::Result<Self> {
+        let shared = Arc::new(SharedQueue::default());
+        let workers = Self(Arc::new(WorkersHandle { shared: shared.clone(), count }));
+        for _ in 0..count {
+            let shared = shared.clone();
+            thread::Builder::new().name("grammar".into()).spawn(move || shared.work())?;
+        }
+        Ok(workers)
+    }
+
+    /// Runs `job` when it is the turn of `lane`; its outcome goes to the receiver.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        lane: &Arc<Lane>,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Receiver<T> {
         let (done, outcome) = channel();
+        let own = lane.clone();
+        own.pending.fetch_add(1, Ordering::Relaxed);
         let job = Box::new(move || {
+            let started = Instant::now();
+            let result = job();
+            own.note(started.elapsed());
             // The completion may have been cancelled meanwhile.
-            let _ = done.send(job());
+            let _ = done.send(result);
         });
-        // Without workers the receiver reports the loss.
-        let _ = self.jobs.send(job);
+        self.0.shared.lock().push(lane, job);
+        self.0.shared.changed.notify_one();
         outcome
     }
-}
 
-fn work(queue: &Mutex<Receiver<Job>>) {
-    loop {
-        // Waiting under the lock is meant: one idle worker waits for a job, the others for it.
-        let next = queue.lock().map(|queue| queue.recv());
-        match next {
-            Ok(Ok(job)) => job(),
-            _ => return,
-        }
+    /// How long a mask of `lane` that is queued now should take; `None` before one was computed.
+    pub(super) fn expected(&self, lane: &Lane) -> Option<Duration> {
+        lane.expected(self.0.count)
     }
 }
 
-enum MaskState {
-    /// A worker computes it.
-    Computing(Receiver<Position>),
-    /// The mask can be read.
-    Ready(Box<Position>),
-    /// Placeholder while a position moves to a worker.
-    Moving,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// A completion's constraint, whose masks workers compute.
-pub(super) struct Pending {
-    workers: Workers,
-    state: MaskState,
-}
-
-impl Pending {
-    /// The grammar after `generated` tokens.
-    pub(super) fn start(
-        workers: Workers,
-        pristine: Arc<Mutex<Matcher>>,
-        generated: Vec<TokenId>,
-    ) -> Self {
-        let outcome = workers.run(move || {
-            let matcher = match pristine.lock() {
-                Ok(matcher) => matcher.deep_clone(),
-                Err(poisoned) => poisoned.into_inner().deep_clone(),
-            };
-            let position = Position { matcher, mask: Err(String::new()) };
-            position.advance(&generated)
-        });
-        Self { workers, state: MaskState::Computing(outcome) }
-    }
-}
-
-impl Constraint for Pending {
-    fn allowed(&mut self) -> Result<&[u32], RowError> {
-        if let MaskState::Computing(outcome) = &self.state {
-            let lost = |_| RowError::Constraint("its thread was lost".into());
-            self.state = MaskState::Ready(Box::new(outcome.recv().map_err(lost)?));
+    #[test]
+    fn a_grammar_with_many_slow_masks_delays_its_own_only() {
+        let workers = Workers::start_some(1).unwrap();
+        let [many, one] = [Arc::<Lane>::default(), Arc::<Lane>::default()];
+        let (order, done) = channel();
+        let (open, gate) = channel::<()>();
+        let mut outcomes = vec![workers.run(&many, move || gate.recv().unwrap())];
+        for _ in 0..64 {
+            let order = order.clone();
+            outcomes.push(workers.run(&many, move || order.send("many").unwrap()));
         }
-        let MaskState::Ready(position) = &self.state else {
-            unreachable!("a mask was computed or is being computed");
-        };
-        match &position.mask {
-            Ok(mask) => Ok(mask.as_slice()),
-            Err(error) => Err(RowError::Constraint(error.clone())),
-        }
+        outcomes.push(workers.run(&one, move || order.send("one").unwrap()));
+        open.send(()).unwrap();
+        let order: Vec<&str> = done.iter().collect();
+        let turn = order.iter().position(|&lane| lane == "one").unwrap();
+        assert!(turn <= 1, "it had to wait for {turn} masks of the other request");
     }
 
-    fn accept(&mut self, token: TokenId) {
-        match std::mem::replace(&mut self.state, MaskState::Moving) {
-            MaskState::Ready(position) => {
-                let next = self.workers.run(move || position.advance(&[token]));
-                self.state = MaskState::Computing(next);
-            }
-            _ => unreachable!("a token is chosen from a mask"),
-        }
+    #[test]
+    fn slow_masks_are_remembered() {
+        let lane = Lane::default();
+        assert_eq!(lane.expected(1), None);
+        lane.pending.store(3, Ordering::Relaxed);
+        lane.note(Duration::from_millis(10));
+        lane.note(Duration::from_micros(10));
+        assert!(lane.expected(1) > Some(Duration::from_millis(9)));
     }
 }

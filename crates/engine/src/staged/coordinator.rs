@@ -504,7 +504,11 @@ fn check(sizes: &[StageSizes], before: &[StageSizes]) -> Result<(), StageError> 
             let (number, begins) = (index + 1, keys.first_layer);
             return refuse(format!("stage {number} begins at layer {begins} instead of {next}"));
         }
-        next += keys.layers;
+        // Numbers of another machine: they may be any.
+        let Some(end) = u32::checked_add(next, keys.layers) else {
+            return refuse(format!("stage {} claims {} layers", index + 1, keys.layers));
+        };
+        next = end;
     }
     if next != first.keys.all_layers {
         return refuse(format!("they have only {next} of {} layers", first.keys.all_layers));

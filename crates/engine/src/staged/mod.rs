@@ -6,6 +6,7 @@
 //! directly. Everything that changes a sequence travels the same way in the same order, so
 //! the stages agree without asking each other. `spec/stages.md` has the wire format.
 
+mod answer_check;
 mod auth;
 mod connection;
 mod coordinator;

@@ -12,6 +12,7 @@ use loquent_infer::sampling::{Constraint, Sampler};
 use loquent_infer::token::{RowError, TokenId};
 
 use super::StageSizes;
+use super::answer_check::check_rows;
 use super::coordinator::{Cluster, ClusterSession};
 use super::pipeline_depth::{BatchObservation, DepthPolicy, PipelineDepth};
 use super::wire::{Done, Rows, StageMessage, StageTiming};
@@ -258,6 +259,12 @@ impl StagedRunner {
         if let Some(error) = oldest.error {
             return Some(Err(self.roll_back(&oldest.batch, error, oldest.is_isolated)));
         }
+        if let Err(why) = check_rows(&oldest.batch, &oldest.sampled, self.embed.rows()) {
+            if let Some(session) = &self.session {
+                self.cluster.lose(session, why.clone());
+            }
+            return Some(Err(self.lose(why)));
+        }
         let is_broken = |row: &Sampled| row.outcome == Err(RowError::NonFiniteLogits);
         if !oldest.is_isolated && oldest.sampled.iter().any(is_broken) {
             // One sequence is broken and may have broken others: llama.cpp's attention lets NaN
@@ -395,6 +402,10 @@ impl Runner for StagedRunner {
             self.next_id = 0;
         }
         self.send(StageMessage::Assign { slot, sampler: Box::new((&sampler).into()) });
+    }
+
+    fn is_ready(&mut self, slot: Slot) -> bool {
+        self.constraints[slot.index()].as_mut().is_none_or(|constraint| constraint.is_ready())
     }
 
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {

@@ -17,6 +17,11 @@ pub trait Grammar: Send + Sync {
 
 /// The state of one completion in its grammar.
 pub trait Constraint: Send {
+    /// Whether [`Self::allowed`] can be called without a long wait. Does not block.
+    fn is_ready(&mut self) -> bool {
+        true
+    }
+
     /// The tokens that may come next: bit `i % 32` of word `i / 32` belongs to token `i`,
     /// and tokens beyond the last word may not. At the grammar's end only end tokens may.
     ///

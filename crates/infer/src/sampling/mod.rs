@@ -162,6 +162,11 @@ impl Sampler {
         Self { sampling, constraint: None, generated, seen: seen.into_iter().collect() }
     }
 
+    /// Whether a token can be sampled without a long wait for the constraint.
+    pub fn is_ready(&mut self) -> bool {
+        self.constraint.as_mut().is_none_or(|constraint| constraint.is_ready())
+    }
+
     /// Replaces the constraint and returns the one before, so that a grammar can be followed on
     /// another machine than the one that chooses tokens.
     pub fn constrain(

@@ -134,6 +134,8 @@ pub struct Scheduler {
     suspects: VecDeque<Slot>,
     /// Tokens in batches that were planned and not yet committed.
     in_flight: u32,
+    /// The last plan left sequences out because the runner could not sample them yet.
+    awaits_runner: bool,
     load: Load,
 }
 
@@ -164,6 +166,7 @@ impl Scheduler {
             free: (0..capacity.slots).rev().map(Slot).collect(),
             suspects: VecDeque::new(),
             in_flight: 0,
+            awaits_runner: false,
             load: Load { kv_cells: capacity.kv_cells, ..Load::default() },
         }
     }
@@ -258,6 +261,12 @@ impl Scheduler {
         }
         self.waiting = kept;
         expired
+    }
+
+    /// Whether the last plan left sequences out because the runner could not sample them yet, so
+    /// that the next plan has to be made without waiting for anything.
+    pub fn awaits_runner(&self) -> bool {
+        self.awaits_runner
     }
 
     /// Whether any completion is unfinished.

@@ -18,6 +18,7 @@ impl Scheduler {
     /// until something is submitted, resumed or dropped, or a batch in flight is committed.
     pub fn plan(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
         batch.clear();
+        self.awaits_runner = false;
         // After a whole batch failed, its sequences are computed one by one: one that fails alone
         // is at fault. Nothing else runs meanwhile, since the culprit could fail that too.
         if !self.suspects.is_empty() {
@@ -44,6 +45,7 @@ impl Scheduler {
         self.make_room_for_decode(runner);
         let decoding = self.runnable().filter(|&slot| self.pending(slot) == 1);
         let decoding: Vec<Slot> = decoding.take(self.rows_per_batch()).collect();
+        let decoding = self.ready(runner, decoding);
         let drafts = self.drafts(runner, &decoding);
         for (i, &slot) in decoding.iter().enumerate() {
             self.plan_chunk(batch, slot, 1);
@@ -54,7 +56,16 @@ impl Scheduler {
         self.admit(now, runner, batch);
         // Spans are decode rows here: drafts are never in one step with prompts.
         let room = self.capacity.batch_tokens - batch.tokens.len() as u32;
-        self.plan_prefill(batch, self.budget.tokens(batch.spans.len()).min(room));
+        self.plan_prefill(runner, batch, self.budget.tokens(batch.spans.len()).min(room));
+    }
+
+    /// Those of `slots` that can be sampled now. The others are left out of this step, so that
+    /// nobody waits for them, and looked at again in the next.
+    fn ready(&mut self, runner: &mut dyn Runner, mut slots: Vec<Slot>) -> Vec<Slot> {
+        let all = slots.len();
+        slots.retain(|&slot| runner.is_ready(slot));
+        self.awaits_runner |= slots.len() < all;
+        slots
     }
 
     /// A draft for each of `decoding`, or no drafts at all: prompts that wait or are in
@@ -122,7 +133,7 @@ impl Scheduler {
 
     /// Spends `budget` on prompts in progress: half on the oldest, which keeps first come
     /// first served, the other half in equal parts, which lets short prompts pass a long one.
-    fn plan_prefill(&self, batch: &mut Batch, budget: u32) {
+    fn plan_prefill(&mut self, runner: &mut dyn Runner, batch: &mut Batch, budget: u32) {
         let can_run = |slot: &Slot| self.sequence(*slot).in_flight == 0;
         let prompts: Vec<Slot> = self
             .order
@@ -132,7 +143,11 @@ impl Scheduler {
             .collect();
         let free = self.free_cells().saturating_sub(batch.tokens.len() as u32);
         let pending = prompts.iter().map(|&slot| self.pending(slot)).collect::<Vec<_>>();
-        for (slot, chunk) in prompts.into_iter().zip(share(budget.min(free), &pending)) {
+        for (slot, mut chunk) in prompts.into_iter().zip(share(budget.min(free), &pending)) {
+            // The prompt's last token samples: it can wait for the mask while the others cannot.
+            if chunk == self.pending(slot) && self.ready(runner, vec![slot]).is_empty() {
+                chunk -= 1;
+            }
             if chunk > 0 {
                 self.plan_chunk(batch, slot, chunk);
             }
@@ -157,7 +172,9 @@ impl Scheduler {
             };
             self.enter(now, runner, next, slot, prefix);
             if self.pending(slot) == 1 && !self.sequence(slot).paused {
-                self.plan_chunk(batch, slot, 1);
+                for slot in self.ready(runner, vec![slot]) {
+                    self.plan_chunk(batch, slot, 1);
+                }
             }
         }
     }

@@ -180,6 +180,10 @@ impl Runner for SimRunner {
         self.answers[slot.index()] = None;
     }
 
+    fn is_ready(&mut self, slot: Slot) -> bool {
+        self.samplers[slot.index()].as_mut().is_none_or(Sampler::is_ready)
+    }
+
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
         self.check_batch(batch);
         let step = self.steps;
