@@ -11,7 +11,7 @@ mod model_args;
 #[cfg(feature = "rpc")]
 pub mod rpc;
 pub mod serve;
-mod shutdown;
+pub mod shutdown;
 #[cfg(feature = "llama")]
 pub mod split;
 #[cfg(feature = "llama")]

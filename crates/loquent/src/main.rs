@@ -10,6 +10,7 @@ use loquent::connect::{self, ConnectArgs};
 #[cfg(feature = "rpc")]
 use loquent::rpc::RpcServerArgs;
 use loquent::serve::{self, ServeArgs};
+use loquent::shutdown;
 #[cfg(feature = "llama")]
 use loquent::split::SplitArgs;
 #[cfg(feature = "llama")]
@@ -60,16 +61,26 @@ fn main() -> ExitCode {
     // Arguments first: `--help` and errors in them need no log.
     let cli = Cli::parse();
     start_log();
-    match run(cli.command) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("loquent: {}", message(&error));
-            ExitCode::FAILURE
-        }
+    let serves = matches!(cli.command, Subcommands::Serve(_));
+    let outcome = run(cli.command);
+    if let Err(error) = &outcome {
+        eprintln!("loquent: {}", message(error));
     }
+    if serves {
+        shutdown::leave(i32::from(outcome.is_err()));
+    }
+    outcome.unwrap_or(ExitCode::FAILURE)
 }
 
 fn run(command: Subcommands) -> anyhow::Result<ExitCode> {
+    // The chat and the link have handlers of their own.
+    #[cfg(target_os = "linux")]
+    let has_handlers = matches!(command, Subcommands::Chat(_) | Subcommands::Link(_));
+    #[cfg(not(target_os = "linux"))]
+    let has_handlers = matches!(command, Subcommands::Chat(_));
+    if !has_handlers {
+        shutdown::install()?;
+    }
     match command {
         Subcommands::Serve(args) => serve::run(*args)?,
         Subcommands::Connect(args) => runtime()?.block_on(connect::run(*args))?,

@@ -1,26 +1,75 @@
-//! The signals that end a server.
+//! The signals that end a process.
+//!
+//! From its first lines on, SIGTERM and SIGINT (Ctrl-C) end the process at once, also where it is
+//! the first process of a container and the system's own default would be to ignore them. A command
+//! with something to finish calls [`defer`]: the first signal is then a request, and the
+//! second one ends the process, whatever it is in the middle of.
 
-use tokio::signal::ctrl_c;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Exit status after a second signal: 128 and the number of SIGINT, as shells count.
-const INTERRUPTED: i32 = 130;
+/// Added to a signal's number for the exit status, as shells do.
+const SIGNALLED: i32 = 128;
 
-/// Resolves at the first SIGTERM or Ctrl-C, so that running answers can end. A second signal
-/// ends the process at once.
-pub(crate) async fn requested() {
-    let mut terminate = signal(SignalKind::terminate()).expect("signals can be handled");
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = ctrl_c() => {}
+/// Whether the next signal ends the process.
+static ENDS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Has SIGTERM and SIGINT end the process at once, with status 143 and 130.
+///
+/// # Errors
+/// When the system refuses the handlers.
+pub fn install() -> io::Result<()> {
+    let ends = ENDS.get_or_init(|| Arc::new(AtomicBool::new(true)));
+    for signal in [SIGTERM, SIGINT] {
+        // Inside the handler, so that no thread has to be able to run.
+        flag::register_conditional_shutdown(signal, SIGNALLED + signal, ends.clone())?;
     }
-    // Once tokio handles a signal its default action is gone for good, so the second one needs
-    // a task of its own.
-    tokio::spawn(async move {
+    Ok(())
+}
+
+/// From here on the first signal only sets the flag that is returned; the second ends the process.
+///
+/// # Errors
+/// When the system refuses the handlers.
+pub(crate) fn defer() -> io::Result<Arc<AtomicBool>> {
+    if ENDS.get().is_none() {
+        install()?;
+    }
+    let ends = ENDS.get().expect("installed above").clone();
+    ends.store(false, Ordering::Release);
+    for signal in [SIGTERM, SIGINT] {
+        // Handlers run in the order of their registration: the one that ends the process looks at
+        // the flag before this one sets it.
+        flag::register(signal, ends.clone())?;
+    }
+    Ok(ends)
+}
+
+/// Resolves at the first signal after [`defer`], also if it came before this was called.
+///
+/// # Errors
+/// When the system refuses the handlers.
+pub(crate) async fn requested(deferred: &AtomicBool) -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    // Looked at after both were registered, so that no signal falls between.
+    if !deferred.load(Ordering::Acquire) {
         tokio::select! {
             _ = terminate.recv() => {}
-            _ = ctrl_c() => {}
+            _ = interrupt.recv() => {}
         }
-        std::process::exit(INTERRUPTED);
-    });
+    }
+    Ok(())
+}
+
+/// Ends the process without a wait for its threads. An ordinary return from `main` would destroy
+/// static objects of C++ under a thread that still loads a model or tokenizes a prompt.
+pub fn leave(status: i32) -> ! {
+    let _ = io::stdout().flush();
+    low_level::exit(status)
 }

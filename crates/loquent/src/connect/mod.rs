@@ -153,9 +153,11 @@ async fn serve(
         let _ = stopped.changed().await;
     });
     let mut serving = tokio::spawn(server.into_future());
+    let signalled = crate::shutdown::defer()?;
     tokio::select! {
         ended = &mut serving => ended??,
-        () = crate::shutdown::requested() => {
+        asked = crate::shutdown::requested(&signalled) => {
+            asked?;
             let _ = stop.send(());
             let _ = tokio::time::timeout(drain, &mut serving).await;
         }

@@ -61,8 +61,7 @@ pub use with_engine::run;
 #[cfg(feature = "llama")]
 mod with_engine {
     use std::path::Path;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
 
     use anyhow::Context;
@@ -74,6 +73,7 @@ mod with_engine {
     use super::profile::{Profile, TunedSettings, folder, machine};
     use super::search::{Choices, Found, search};
     use super::{TuneArgs, show};
+    use crate::shutdown;
 
     /// Batch sizes in the table and plot of step times.
     const ROWS: [u16; 13] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128];
@@ -99,7 +99,9 @@ mod with_engine {
             batch: args.max_batch_size,
             effort: effort(args.quick),
             deadline: began + limit.mul_f64(SEARCH_SHARE),
-            stopped: stop_on_interrupt()?,
+            // The search sees it only between native calls, which may take long: a second signal
+            // ends the process.
+            stopped: shutdown::defer()?,
             bar: progress_bar(),
             loaded: None,
         };
@@ -116,26 +118,6 @@ mod with_engine {
             println!("Stopped early; these are the best settings so far.");
         }
         if args.no_save { Ok(()) } else { keep(&profile, &path, &args) }
-    }
-
-    /// A flag that the first Ctrl-C sets; a second Ctrl-C ends the process.
-    fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
-        let (stopped, raised) =
-            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let flag = Arc::clone(&stopped);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        std::thread::Builder::new().name("interrupt".into()).spawn(move || {
-            runtime.block_on(async {
-                while tokio::signal::ctrl_c().await.is_ok() {
-                    // The search sees the flag only between native calls, which may take long.
-                    if raised.swap(true, Ordering::Relaxed) {
-                        std::process::exit(130);
-                    }
-                    flag.store(true, Ordering::Relaxed);
-                }
-            });
-        })?;
-        Ok(stopped)
     }
 
     fn choices() -> Choices {
