@@ -75,7 +75,7 @@ impl StageArgs {
         // Only after loading, so that a stage that accepts connections is ready.
         let listener = TcpListener::bind(addresses.as_slice())
             .with_context(|| format!("cannot listen on {}", self.listen))?;
-        let end = keys.first_layer + keys.layers;
+        let end = keys.first_layer.saturating_add(keys.layers);
         let (address, all) = (listener.local_addr()?, keys.all_layers);
         eprintln!("Loquent computes layers {}..{end} of {all} on {address}", keys.first_layer);
         Ok(StageServer::new(listener, trust, make).run(|_| ())?)

@@ -201,7 +201,8 @@ impl ChatTemplate {
         // In nearly all requests no string is special, and the plain rendering is the prompt. Else
         // it is rendered twice: the plain text is what the model must see, the marked one shows
         // where in it the users' strings are.
-        let (marked, strings) = splice::mark(&plain, conversation.nonce, is_special);
+        let (marked, strings) = splice::mark(&plain, conversation.nonce, is_special)
+            .ok_or(TemplateError::SpecialText)?;
         if strings.is_empty() {
             return Ok(vec![PromptSegment { text, special: true }]);
         }

@@ -7,24 +7,32 @@ use serde_json::{Map, Value};
 
 use super::PromptSegment;
 
-/// The variables that hold users' text.
-const USER_VARIABLES: [&str; 2] = ["messages", "tools"];
+/// The variables that are the model's own control tokens. All others hold text of users: the
+/// messages, the tools and whatever a request adds for its template.
+const OWN_VARIABLES: [&str; 2] = ["bos_token", "eos_token"];
 
-/// Replaces every string under `messages` and `tools` for which `is_special` holds, keys excepted,
-/// by a marker. Returns the new variables and the strings by number.
+/// Replaces every string of users for which `is_special` holds by a marker. Returns the new
+/// variables and the strings by number; `None` if such a string is the key of an object, which
+/// templates look up and so cannot be replaced.
 pub(super) fn mark(
     variables: &Map<String, Value>,
     nonce: u128,
     is_special: &dyn Fn(&str) -> bool,
-) -> (Map<String, Value>, Vec<String>) {
+) -> Option<(Map<String, Value>, Vec<String>)> {
     let mut marked = variables.clone();
-    let mut strings = Strings { nonce, is_special, numbers: HashMap::new(), texts: Vec::new() };
-    for name in USER_VARIABLES {
-        if let Some(value) = marked.get_mut(name) {
+    let mut strings = Strings {
+        nonce,
+        is_special,
+        numbers: HashMap::new(),
+        texts: Vec::new(),
+        has_special_key: false,
+    };
+    for (name, value) in &mut marked {
+        if !OWN_VARIABLES.contains(&name.as_str()) {
             strings.replace(value);
         }
     }
-    (marked, strings.texts)
+    (!strings.has_special_key).then_some((marked, strings.texts))
 }
 
 struct Strings<'a> {
@@ -33,6 +41,7 @@ struct Strings<'a> {
     /// Equal strings get one marker, so that a template's comparisons hold.
     numbers: HashMap<String, usize>,
     texts: Vec<String>,
+    has_special_key: bool,
 }
 
 impl Strings<'_> {
@@ -47,7 +56,12 @@ impl Strings<'_> {
                 *text = marker(self.nonce, number);
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.replace(item)),
-            Value::Object(fields) => fields.values_mut().for_each(|field| self.replace(field)),
+            Value::Object(fields) => {
+                for (key, field) in fields {
+                    self.has_special_key |= (self.is_special)(key);
+                    self.replace(field);
+                }
+            }
             _ => {}
         }
     }

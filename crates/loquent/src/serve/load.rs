@@ -12,6 +12,7 @@ use loquent_server::{
 };
 
 use super::args::{EngineArgs, SourceArgs};
+use super::cache_sizes;
 
 /// Default of `--context` with the simulated engine.
 const SIMULATED_CONTEXT_TOKENS: u32 = 16_384;
@@ -97,7 +98,6 @@ mod llama {
     use anyhow::{Context, bail};
     use indicatif::{ProgressBar, ProgressStyle};
     use loquent_engine::KvType;
-    use loquent_engine::gguf::Value;
     use loquent_engine::gguf::split::StageKeys;
     use loquent_engine::llama::{
         Embeddings, FlashAttention, LlamaModel, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS,
@@ -110,12 +110,13 @@ mod llama {
     use loquent_infer::vocab::Vocab;
 
     use super::super::args::{Kernels, KvLayout, Switch};
+    use super::super::cache_sizes::{self, DEFAULT_CONTEXT_TOKENS};
+    use super::super::sampling_defaults::sampling_defaults;
     use super::*;
     use crate::bundled;
 
-    /// Upper bound of the default of `--context`, which is the model's context. Models trained for
-    /// more would reserve memory that few chats use.
-    const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
+    /// Longest name of a model, in characters: it is a part of every chunk of an answer.
+    const MAX_NAME_CHARS: usize = 256;
 
     /// Loads a GGUF file into llama.cpp.
     pub(super) fn real(
@@ -141,7 +142,7 @@ mod llama {
         let threads = engine.threads.unwrap_or_else(|| threads_for(&weights));
         let sizes = engine.sizes(weights.info().context_train.min(DEFAULT_CONTEXT_TOKENS))?;
         let runner = runner(engine, &weights, kv_type, threads, sizes)?;
-        let model = describe(name, &weights, &path, sizes.0)?;
+        let model = describe(name, &weights, &path, runner.capacity().context_tokens)?;
         let words = if threads.get() == 1 { "thread" } else { "threads" };
         // llama.cpp writes "?B" for a size class that it does not know.
         let about = weights.info().description.replace("?B ", "");
@@ -227,9 +228,17 @@ mod llama {
             bail!("--max-batch-size can be at most {MAX_SLOTS} with llama.cpp");
         }
         let batch_tokens = engine.batch_tokens(kv_cells);
+        let kv_unified = engine.tuning.kv_layout != Some(KvLayout::Split);
+        let slots = cache_sizes::slots(batch, context_tokens, kv_cells, kv_unified);
+        if slots < batch {
+            tracing::warn!(
+                "with --kv-layout split, {kv_cells} KV cells hold {slots} sequences of \
+                 {context_tokens} tokens; for a batch of {batch}, raise --kv-cells or lower \
+                 --context"
+            );
+        }
         let options = RunnerOptions {
-            // Half of the slots are for kept prefixes, so that not every request evicts one.
-            slots: batch.saturating_mul(2).min(MAX_SLOTS),
+            slots,
             kv_cells,
             context_tokens,
             batch_tokens,
@@ -237,7 +246,7 @@ mod llama {
             threads: Some(threads),
             poll: engine.tuning.poll.unwrap_or(0),
             kv_type,
-            kv_unified: engine.tuning.kv_layout != Some(KvLayout::Split),
+            kv_unified,
             flash_attention: match engine.tuning.flash_attention {
                 None => FlashAttention::Auto,
                 Some(Switch::On) => FlashAttention::On,
@@ -266,7 +275,7 @@ mod llama {
         let named = name.or(own_name).or_else(file_name);
         let source = weights.info().chat_template.as_deref().unwrap_or(CHATML);
         Ok(ServedModel {
-            name: named.unwrap_or_else(|| bundled::NAME.into()),
+            name: named.map(printable).unwrap_or_else(|| bundled::NAME.into()),
             end_tokens: end_tokens(&vocab),
             chat: Arc::new(ChatFormat {
                 template: ChatTemplate::new(source)?,
@@ -275,29 +284,23 @@ mod llama {
             }),
             vocab: Arc::new(vocab),
             context_tokens,
-            defaults: sampling_defaults(weights),
+            defaults: sampling_defaults(weights.header(), general_defaults(weights)),
             created_s: unix_time_s(),
             grammars: GrammarSource::default(),
         })
     }
 
-    /// Sampling defaults that the model's author put into the file, and OpenAI's for the others.
-    fn sampling_defaults(weights: &LlamaModel) -> SamplingDefaults {
-        let value = |key: &str| weights.header().get(&format!("general.sampling.{key}"));
-        let number = |key: &str, otherwise: f32| match value(key) {
-            Some(Value::F32(number)) => *number,
-            _ => otherwise,
-        };
+    /// OpenAI's sampling parameters, for what the model's file does not say.
+    fn general_defaults(weights: &LlamaModel) -> SamplingDefaults {
         let openai = SamplingDefaults::default();
         // The bundled model recites: sampled at 1, its sentences would break.
         let recites = weights.info().name.as_deref() == Some(bundled::NAME);
-        let temperature = if recites { 0.0 } else { openai.temperature };
-        SamplingDefaults {
-            temperature: number("temp", temperature),
-            top_k: value("top_k").and_then(Value::as_u64).map_or(openai.top_k, |k| k as u32),
-            top_p: number("top_p", openai.top_p),
-            min_p: number("min_p", openai.min_p),
-        }
+        SamplingDefaults { temperature: if recites { 0.0 } else { openai.temperature }, ..openai }
+    }
+
+    /// A name as it goes into every answer and onto terminals, whatever the file says.
+    fn printable(name: String) -> String {
+        name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect()
     }
 
     fn progress_bar() -> ProgressBar {
@@ -311,8 +314,9 @@ impl EngineArgs {
     fn sizes(&self, default_context: u32) -> anyhow::Result<(u32, u32)> {
         let context = self.context.unwrap_or(default_context);
         anyhow::ensure!(context >= 2, "--context must be at least 2");
-        let batch = u32::from(self.max_batch_size);
-        let kv_cells = self.kv_cells.unwrap_or_else(|| (2 * context).max(512 * batch));
+        let kv_cells = self
+            .kv_cells
+            .unwrap_or_else(|| cache_sizes::default_kv_cells(context, self.max_batch_size));
         anyhow::ensure!(kv_cells >= context, "--kv-cells must be at least --context ({context})");
         Ok((context, kv_cells))
     }

@@ -1,9 +1,14 @@
 //! `loquent serve`: loads a model, or connects to an upstream server, and serves it.
 
 pub(crate) mod args;
+pub(crate) mod cache_sizes;
 mod descriptors;
 pub(crate) mod load;
+#[cfg(feature = "llama")]
+mod sampling_defaults;
 mod staged;
+
+use std::time::Duration;
 
 use anyhow::Context;
 use loquent_server::LoadedBackend;
@@ -12,12 +17,17 @@ use tokio::net::TcpListener;
 pub use self::args::ServeArgs;
 use crate::shutdown;
 
-/// Serves until SIGTERM or Ctrl-C.
+/// How long the runtime's threads may take to end after the server has. Nobody needs what they
+/// still do: a download goes on next time, and a model that is loading serves nobody.
+const RUNTIME_END_LIMIT: Duration = Duration::from_millis(500);
+
+/// Serves until SIGTERM or Ctrl-C. Threads that download or load a model may outlive this call.
 ///
 /// # Errors
 /// When an option is invalid, the model cannot be loaded, or the address cannot be used. The
 /// message says what to do.
 pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
+    let signalled = shutdown::defer()?;
     args.engine.adopt_profile(&args.source)?;
     let mut options = args.resolve()?;
     let upstream = args.upstream.resolve(!options.http.api_keys.is_empty())?;
@@ -29,7 +39,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         .worker_threads(args.http.threads())
         .enable_all()
         .build()?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let address = format!("{}:{}", args.host, args.port);
         let listener = TcpListener::bind(&address).await.with_context(|| {
             format!("cannot listen on {address}; choose another --port or --host")
@@ -46,6 +56,14 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         let announce = move |name: &str, description: &str| {
             eprintln!("Loquent serves {name} ({description}) on {scheme}://{bound}");
         };
-        loquent_server::run(listener, options, load, announce, shutdown::requested()).await
-    })
+        let asked = async {
+            if let Err(error) = shutdown::requested(&signalled).await {
+                tracing::warn!("signals cannot be handled: {error}");
+                std::future::pending::<()>().await;
+            }
+        };
+        loquent_server::run(listener, options, load, announce, asked).await
+    });
+    runtime.shutdown_timeout(RUNTIME_END_LIMIT);
+    outcome
 }

@@ -12,8 +12,10 @@ use loquent_engine::llama::{FlashAttention, LlamaModel, LlamaRunner, LoadOptions
 use super::measure::{Effort, Unmeasured, decode_ms, prefill_rate};
 use super::profile::{StepTime, TunedSettings};
 use super::search::{Lab, Speed};
+use crate::serve::cache_sizes::{DEFAULT_CONTEXT_TOKENS, default_kv_cells, slots};
 
-/// KV cells per sequence: room for a prompt of [`super::measure::PROMPT_TOKENS`] and all steps.
+/// KV cells per sequence where step times are measured: room for a prompt of
+/// [`super::measure::PROMPT_TOKENS`] and all steps.
 const CELLS_PER_ROW: u32 = 256;
 /// Prompt tokens per prefill measurement.
 const PREFILL_TOKENS: u32 = 512;
@@ -56,16 +58,13 @@ impl LlamaLab {
     fn runner(
         &mut self,
         settings: &TunedSettings,
-        slots: u16,
+        (slots, kv_cells): (u16, u32),
         kv_type: KvType,
     ) -> anyhow::Result<LlamaRunner> {
         let model = self.model(settings.loquent_kernels)?;
-        let cells = CELLS_PER_ROW * u32::from(slots);
         let options = RunnerOptions {
             slots,
-            // Without a unified cache each sequence gets an equal share of the cells, and the one
-            // that measures prompts needs room for all of its own.
-            kv_cells: cells.max(2 * PREFILL_TOKENS) * if settings.kv_unified { 1 } else { 2 },
+            kv_cells,
             context_tokens: 0,
             batch_tokens: PREFILL_TOKENS,
             pass_tokens: settings.pass_tokens,
@@ -84,14 +83,32 @@ impl LlamaLab {
     }
 
     fn speed(&mut self, settings: &TunedSettings, kv_type: KvType) -> anyhow::Result<Speed> {
-        let (batch, effort) = (self.batch, self.effort);
-        let mut runner = self.runner(settings, batch, kv_type)?;
+        let (slots, kv_cells) = self.serve_sizes(settings)?;
+        let (batch, effort) = (self.batch.min(slots), self.effort);
+        let mut runner = self.runner(settings, (slots, kv_cells), kv_type)?;
         let over = || self.over();
         let alone = 1e3 / decode_ms(&mut runner, 1, effort, &over)?;
         let full = 1e3 * f64::from(batch) / decode_ms(&mut runner, batch, effort, &over)?;
         let longest = self.prefill_tokens(&runner);
         let prefill = prefill_rate(&mut runner, longest, effort, &over)?;
         Ok(Speed { alone, full, prefill })
+    }
+
+    /// Slots and KV cells as `serve` has them by default: a layout that holds fewer sequences is
+    /// measured with fewer.
+    fn serve_sizes(&mut self, settings: &TunedSettings) -> anyhow::Result<(u16, u32)> {
+        let model = self.model(settings.loquent_kernels)?;
+        let context = model.info().context_train.clamp(2, DEFAULT_CONTEXT_TOKENS);
+        let kv_cells = default_kv_cells(context, self.batch);
+        Ok((slots(self.batch, context, kv_cells, settings.kv_unified), kv_cells))
+    }
+
+    /// Slots and KV cells for `rows` short sequences.
+    fn sizes_for(rows: u16, settings: &TunedSettings) -> (u16, u32) {
+        let cells = (CELLS_PER_ROW * u32::from(rows)).max(2 * PREFILL_TOKENS);
+        // Without a unified cache each sequence gets an equal share of the cells, and the one
+        // that measures prompts needs room for all of its own.
+        (rows, cells * if settings.kv_unified { 1 } else { 2 })
     }
 
     /// The most prompt tokens, up to [`PREFILL_TOKENS`], that fit one sequence and one step.
@@ -123,7 +140,7 @@ impl LlamaLab {
         rows: &[u16],
     ) -> anyhow::Result<Vec<StepTime>> {
         let most = rows.iter().copied().max().unwrap_or(1);
-        let mut runner = self.runner(settings, most, KvType::F16)?;
+        let mut runner = self.runner(settings, Self::sizes_for(most, settings), KvType::F16)?;
         let mut steps = Vec::new();
         for &rows in rows {
             self.bar.set_message(format!("{rows} rows"));
@@ -145,7 +162,7 @@ impl LlamaLab {
         settings: &TunedSettings,
         sizes: &[u32],
     ) -> anyhow::Result<Vec<(u32, f64)>> {
-        let mut runner = self.runner(settings, 1, KvType::F16)?;
+        let mut runner = self.runner(settings, Self::sizes_for(1, settings), KvType::F16)?;
         let longest = self.prefill_tokens(&runner);
         let mut rates = Vec::new();
         for &tokens in sizes.iter().filter(|&&tokens| tokens <= longest) {

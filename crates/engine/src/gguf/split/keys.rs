@@ -40,7 +40,8 @@ impl StageKeys {
 
     /// Whether the head is in this file.
     pub fn is_last(self) -> bool {
-        !self.is_entry() && self.first_layer + self.layers == self.all_layers
+        let end = self.first_layer.checked_add(self.layers);
+        !self.is_entry() && end == Some(self.all_layers)
     }
 
     pub(super) fn metadata(self) -> Vec<(String, Value)> {

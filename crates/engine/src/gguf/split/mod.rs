@@ -36,6 +36,8 @@ const TYPICAL_TOKENS: u64 = 1024;
 /// Bytes of each tensor that enter the fingerprint: enough to distinguish two fine-tunes without
 /// reading gigabytes.
 const SAMPLE_BYTES: u64 = 4096;
+/// Most layers of a model; those published have some hundred.
+const MAX_LAYERS: u32 = 4096;
 /// Architectures whose layers are named `blk.N`, whose graph ends a layer in `l_out-N` and
 /// takes hidden states in place of embeddings without changing them.
 const SUPPORTED: [&str; 5] = ["llama", "qwen2", "qwen3", "gemma3", "gpt2"];
@@ -392,14 +394,17 @@ fn check(header: &Header) -> Result<u32, SplitError> {
     if architecture == "gemma3" && numbers("block_count") == 62 {
         return refuse("gemma3 with 62 layers scales attention by the number of layers".into());
     }
-    let layers = u32::try_from(numbers("block_count")).unwrap_or(0);
+    let layers = u32::try_from(numbers("block_count")).unwrap_or(u32::MAX);
+    if layers > MAX_LAYERS {
+        return refuse(format!("it claims {layers} layers; {MAX_LAYERS} are possible"));
+    }
     check_tensors(header, layers)?;
     Ok(layers)
 }
 
 fn check_tensors(header: &Header, layers: u32) -> Result<(), SplitError> {
     let refuse = |why: String| Err(SplitError::Unsupported(why));
-    let mut seen = vec![false; layers.min(4096) as usize];
+    let mut seen = vec![false; layers as usize];
     for tensor in &header.tensors {
         let name = &tensor.name;
         match owner(name) {
@@ -445,4 +450,36 @@ fn fingerprint(path: &Path, header: &Header) -> io::Result<u64> {
         add(&sample);
     }
     Ok(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header that claims `claimed` layers and has the tensors of `real` ones.
+    fn header(claimed: u32, real: u32) -> Header {
+        let tensor =
+            |name: String| TensorInfo { name, dims: vec![1, 1], kind: TensorType::F32, offset: 0 };
+        let layers = (0..real).map(|layer| tensor(format!("blk.{layer}.attn_q.weight")));
+        Header {
+            version: 3,
+            metadata: vec![
+                ("general.architecture".into(), Value::string("llama")),
+                ("llama.block_count".into(), Value::u32(claimed)),
+            ],
+            tensors: layers.chain([tensor("token_embd.weight".into())]).collect(),
+            data_offset: 0,
+            alignment: 32,
+        }
+    }
+
+    #[test]
+    fn a_header_cannot_claim_more_layers_than_it_has() {
+        assert_eq!(check(&header(3, 3)).unwrap(), 3);
+        assert_eq!(check(&header(MAX_LAYERS, MAX_LAYERS)).unwrap(), MAX_LAYERS);
+        // So many tensors that the first layers are all there.
+        assert!(check(&header(u32::MAX, MAX_LAYERS)).is_err());
+        assert!(check(&header(4, 3)).is_err());
+        assert!(check(&header(0, 0)).is_err());
+    }
 }

@@ -30,7 +30,12 @@ Examples:
                                                   a model cut by `loquent split`
 
   curl -N http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
-    -d '{\"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"What is token streaming?\"}]}'";
+    -d '{\"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"What is token streaming?\"}]}'
+
+Exit status:
+  0    after SIGTERM or Ctrl-C, once running answers have ended or --drain-timeout-s is over
+  1    after an error, and after the engine has failed
+  130  at once at a second Ctrl-C, 143 at a second SIGTERM";
 
 /// The flags that `serve -h` lists, with their short forms; `--help` lists all.
 const ESSENTIAL: [(&str, Option<char>); 16] = [
