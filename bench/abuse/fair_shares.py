@@ -51,7 +51,7 @@ def shares(binary, seconds):
         keys = Path(folder) / "keys.toml"
         keys.write_text("".join(KEY.format(name=name, weight=weight) for name, weight in WEIGHTS.items()))
         keys.chmod(0o600)
-        server = start(binary, "--keys-file", str(keys))
+        server = start(binary, "--api-key-file", str(keys))
         try:
             children = [ask(server, f"secret-of-{name}", *GREEDY) for name in WEIGHTS]
             figures = during(seconds, *children)
