@@ -37,7 +37,7 @@ fn exists(file: &str, name: &str) -> bool {
     let Some(text) = places.iter().find_map(|place| std::fs::read_to_string(place).ok()) else {
         return false;
     };
-    let quoted = format!("\"{name}\"");
+    let quoted = format!("test(\"{name}\"");
     let is_here = |kind: &str| text.contains(&format!("{kind}{name}("));
     is_here("fn ") || is_here("def ") || text.contains(&quoted)
 }
