@@ -350,12 +350,16 @@ fn read_error(error: quinn::ReadError) -> ClientError {
 }
 
 impl MessageStream {
-    /// Writes all of `bytes`.
+    /// Writes `bytes`, or as many as the server wants: a server that has read enough to refuse a
+    /// request stops it, and then responds.
     ///
     /// # Errors
     /// [`ClientError::Broken`].
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
-        self.send.write_all(bytes).await.map_err(|error| ClientError::Broken(error.to_string()))
+        match self.send.write_all(bytes).await {
+            Ok(()) | Err(quinn::WriteError::Stopped(_)) => Ok(()),
+            Err(error) => Err(ClientError::Broken(error.to_string())),
+        }
     }
 
     /// Resets the stream in both directions, because the server broke the protocol (S-2.1).

@@ -80,6 +80,16 @@ impl Admission {
     /// # Errors
     /// [`Refusal::Requests`] if that would exceed the bound. An idle server admits any request.
     pub fn enter(&mut self, completions: usize) -> Result<(), Refusal> {
+        self.check_room(completions)?;
+        self.inflight += completions;
+        Ok(())
+    }
+
+    /// Whether a request of `completions` would be admitted.
+    ///
+    /// # Errors
+    /// As [`Self::enter`].
+    pub fn check_room(&self, completions: usize) -> Result<(), Refusal> {
         let limit = self.bounds.max_inflight_requests;
         if self.inflight > 0 && self.inflight + completions > limit {
             // One of those in flight has to end for each completion over the limit.
@@ -87,7 +97,6 @@ impl Admission {
             let retry_after = Duration::from_secs_f64(over * self.end_interval_s);
             return Err(Refusal::Requests { limit, retry_after });
         }
-        self.inflight += completions;
         Ok(())
     }
 

@@ -37,4 +37,11 @@ pub trait Vocab: Send + Sync {
 
     /// Whether `token` ends a generation (EOS, end of turn).
     fn is_end(&self, token: TokenId) -> bool;
+
+    /// Most bytes of a text that one token of it stands for; `None` where there is no such bound,
+    /// as in vocabularies that drop or merge what they do not know. A text of more bytes than `n`
+    /// such tokens has more than `n` tokens, which is known without tokenizing it.
+    fn longest_token_bytes(&self) -> Option<usize> {
+        None
+    }
 }

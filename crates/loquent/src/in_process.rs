@@ -154,7 +154,8 @@ impl Target for ServiceTarget {
         add_special: bool,
     ) -> BoxFuture<'a, Result<Vec<u32>, RequestFailure>> {
         Box::pin(async move {
-            let encoding = self.service.encode(Prompt::Text(text.to_owned()), add_special);
+            let prompt = Prompt::Text(text.to_owned());
+            let encoding = self.service.for_tokenize(move |it| it.encode(prompt, add_special));
             encoding.await.map_err(|error| self.refusal(&error))
         })
     }

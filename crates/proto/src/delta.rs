@@ -160,7 +160,7 @@ impl Delta {
     pub const fn payload_bytes(&self) -> usize {
         match self {
             Self::Text { text, .. } | Self::Reasoning { text, .. } => text.len(),
-            Self::ToolCall { name, arguments, .. } => name.len() + arguments.len(),
+            Self::ToolCall { id, name, arguments, .. } => id.len() + name.len() + arguments.len(),
             Self::Logprobs { json, .. } | Self::Other { json, .. } => json.len(),
             Self::Finish { reason, .. } => reason.len(),
             Self::Error { code, message } => code.len() + message.len(),

@@ -44,6 +44,14 @@ impl AdmissionGate {
         Ok((0..completions).map(|_| permit()).collect())
     }
 
+    /// Whether one more completion would be admitted now.
+    ///
+    /// # Errors
+    /// [`Refusal::Requests`] when too many are in flight.
+    pub fn check_room(&self) -> Result<(), Refusal> {
+        self.with(|admission| admission.check_room(1))
+    }
+
     /// Completions running or waiting.
     pub fn in_flight(&self) -> usize {
         self.with(|admission| admission.inflight())

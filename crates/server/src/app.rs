@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
 use crate::auth::ApiKeys;
+use crate::body::{BodyLimits, RequestBodies};
 use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::hosts::AllowedHosts;
@@ -33,6 +34,8 @@ pub struct HttpConfig {
     pub max_request_bytes: usize,
     /// Which event streams are padded unless their request decides.
     pub obfuscation: ObfuscationDefault,
+    /// Most bytes of all requests' bodies together, and of what they are parsed into.
+    pub max_request_memory_bytes: usize,
     /// How long a stream may be silent before a comment is sent, so that proxies keep its
     /// connection open.
     pub heartbeat: Duration,
@@ -66,6 +69,8 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// Resumable answers, which outlive their reader's connection.
     pub resumable: Arc<ResumableAnswers>,
+    /// Receives and parses request bodies.
+    pub bodies: Arc<RequestBodies>,
     quic_address: RwLock<Option<QuicAddress>>,
     service: OnceLock<Arc<Service>>,
 }
@@ -79,8 +84,17 @@ impl App {
         metrics: Arc<Metrics>,
     ) -> Self {
         let resumable = ResumableAnswers::new(limits, clock, metrics.clone());
+        let bodies = RequestBodies::new(BodyLimits {
+            max_bytes: config.max_request_bytes,
+            total_bytes: config.max_request_memory_bytes,
+        });
         let quic_address = RwLock::default();
-        Self { config, clock, metrics, resumable, quic_address, service: OnceLock::new() }
+        Self { config, clock, metrics, resumable, bodies, quic_address, service: OnceLock::new() }
+    }
+
+    /// Bytes that are free for the bodies of further requests.
+    pub fn request_memory_free_bytes(&self) -> usize {
+        self.bodies.memory().free_bytes()
     }
 
     /// How to connect over QUIC; `None` while it is not served.

@@ -1,5 +1,7 @@
 //! Errors of requests. Only this file knows HTTP status codes.
 
+use std::borrow::Cow;
+
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -101,9 +103,27 @@ impl ErrorKind {
     }
 }
 
+/// Longest message of an error, bytes: whatever a request quotes in it, the answer is short.
+const MAX_MESSAGE_BYTES: usize = 1024;
+/// Longest quotation of a request's words in a message, bytes.
+const MAX_QUOTE_BYTES: usize = 80;
+
+/// `text` as a message may quote it: cut where it is long.
+pub fn quoted(text: &str) -> Cow<'_, str> {
+    cut(text.into(), MAX_QUOTE_BYTES)
+}
+
+fn cut(text: Cow<'_, str>, max_bytes: usize) -> Cow<'_, str> {
+    match text.len() <= max_bytes {
+        true => text,
+        false => format!("{}...", &text[..text.floor_char_boundary(max_bytes)]).into(),
+    }
+}
+
 impl ApiError {
     fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None, foreign: None }
+        let message = cut(Cow::Owned(message.into()), MAX_MESSAGE_BYTES).into_owned();
+        Self { kind, message, param: None, foreign: None }
     }
 
     /// 400: the request as a whole cannot be parsed.
@@ -113,7 +133,8 @@ impl ApiError {
 
     /// 400: one parameter is wrong; `message` should say what is accepted.
     pub fn invalid_param(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { param: Some(param.into()), ..Self::invalid(message) }
+        let param = cut(Cow::Owned(param.into()), MAX_MESSAGE_BYTES).into_owned();
+        Self { param: Some(param), ..Self::invalid(message) }
     }
 
     /// 400: the prompt leaves no room for a completion in the context.
@@ -121,6 +142,16 @@ impl ApiError {
         let message = format!(
             "This model's maximum context length is {context} tokens, but the prompt has {prompt}. \
              Shorten the prompt, or start the server with a larger --context."
+        );
+        Self { param: Some(param.into()), ..Self::new(ErrorKind::ContextLengthExceeded, message) }
+    }
+
+    /// 400: the prompt of `bytes` has more tokens than the context, however it is tokenized.
+    pub fn context_bytes(context: u32, bytes: usize, param: &str) -> Self {
+        let message = format!(
+            "This model's maximum context length is {context} tokens, and the prompt's {bytes} \
+             bytes are more than fit. Shorten the prompt, or start the server with a larger \
+             --context."
         );
         Self { param: Some(param.into()), ..Self::new(ErrorKind::ContextLengthExceeded, message) }
     }
@@ -146,13 +177,17 @@ impl ApiError {
 
     /// 404 under `--strict-model`: the request names another model.
     pub fn model_not_found(asked: &str, served: &str) -> Self {
-        let message = format!("This server does not serve the model '{asked}'. Use '{served}'.");
+        let message =
+            format!("This server does not serve the model '{}'. Use '{served}'.", quoted(asked));
         Self { param: Some("model".into()), ..Self::new(ErrorKind::ModelNotFound, message) }
     }
 
     /// 404: the server has no such path.
     pub fn not_found(method: &http::Method, path: &str) -> Self {
-        Self::new(ErrorKind::NotFound, format!("{method} {path} does not exist on this server."))
+        Self::new(
+            ErrorKind::NotFound,
+            format!("{} {} does not exist on this server.", quoted(method.as_str()), quoted(path)),
+        )
     }
 
     /// 404: requests for the path are not passed on to the upstream server.
@@ -180,7 +215,10 @@ impl ApiError {
 
     /// 405: the path does not support the method.
     pub fn method_not_allowed(method: &http::Method, path: &str) -> Self {
-        Self::new(ErrorKind::MethodNotAllowed, format!("{path} does not support {method}."))
+        Self::new(
+            ErrorKind::MethodNotAllowed,
+            format!("{} does not support {}.", quoted(path), quoted(method.as_str())),
+        )
     }
 
     /// 413: the body exceeds `limit_bytes`.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
+use loquent_proto::Delta;
 use tokio::sync::mpsc;
 
 use crate::flush::Flush;
@@ -67,6 +68,36 @@ impl FlushReceiver {
 /// What a flush counts in a stream's bound; never 0, so that an unread flush shows.
 fn size_bytes(flush: &Flush) -> usize {
     let logprobs: usize = flush.logprobs.iter().map(|one| 16 + 8 * one.logprobs.top.len()).sum();
-    let deltas: usize = flush.deltas.iter().map(loquent_proto::Delta::payload_bytes).sum();
-    deltas + logprobs + size_of::<Flush>()
+    let deltas: usize = flush.deltas.iter().map(Delta::payload_bytes).sum();
+    // Nearly all flushes have one; an upstream server may send any number that say next to nothing.
+    let more = flush.deltas.len().saturating_sub(1) * size_of::<Delta>();
+    deltas + more + logprobs + size_of::<Flush>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unread(deltas: Vec<Delta>) -> usize {
+        let (sender, _receiver) = flush_channel();
+        sender.send(Flush { deltas, ..Flush::default() });
+        sender.unread_bytes()
+    }
+
+    fn call(id: &str) -> Delta {
+        let (name, arguments) = (String::new(), String::new());
+        Delta::ToolCall { choice: 0, index: 0, tokens: 0, id: id.into(), name, arguments }
+    }
+
+    #[test]
+    fn all_that_an_upstream_server_sends_counts_as_unread() {
+        let long = "i".repeat(1 << 20);
+        let other = Delta::Other { choice: 0, json: long.clone() };
+        let logprobs = Delta::Logprobs { choice: 0, json: long.clone() };
+        for delta in [call(&long), other, logprobs] {
+            assert!(unread(vec![delta]) >= long.len());
+        }
+        // Many deltas of nothing are not nothing.
+        assert!(unread(vec![call(""); 1000]) >= 999 * size_of::<Delta>());
+    }
 }

@@ -329,7 +329,7 @@ mod tests {
         held.text_mut().push('b');
         held.open_call(0, "i".into(), "f".into());
         held.push_arguments(0, "{}");
-        assert_eq!(held.bytes(), 5);
+        assert_eq!(held.bytes(), 6);
         let tokens: Vec<u32> = held.take(3).iter().map(Delta::tokens).collect();
         assert_eq!((tokens, held.bytes()), (vec![3, 0, 0], 0));
     }

@@ -9,22 +9,24 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::{HeaderValue, Method, Request as HttpRequest, Uri, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use loquent_proto::headers::REPEAT_HEADER;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::active_request::ActiveRequest;
-use crate::api::fields::Fields;
 use crate::api::full_response::{FullCompletion, full_response};
-use crate::api::request::{Chat, Endpoint, Prompt};
+use crate::api::request::Endpoint;
 use crate::app::App;
 use crate::browser;
 use crate::error::ApiError;
+use crate::intake::{Intake, ParsedRequest};
+use crate::json_response::{json_response, json_text};
+use crate::memory::SMALL_BYTES;
 use crate::page;
 use crate::records::RecordContext;
 use crate::resumable::routes;
 use crate::service::{Answer, Caller, Service, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
+use crate::tokenize::{detokenize, tokenize};
 use crate::upstream::Upstream;
 
 type Shared = State<Arc<App>>;
@@ -74,12 +76,18 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let arrived = app.clock.now();
     let service = app.service()?;
-    let (head, body) = request.into_parts();
-    let body = Fields::parse(&read_body(&app, HttpRequest::new(body)).await?)?;
-    let caller = head.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let key = head.headers.get(REPEAT_HEADER);
-    let idempotent = app.resumable.idempotency.idempotent(caller, key, endpoint, body.map());
-    let request = service.parse(endpoint, body, Caller::of(&head.headers))?;
+    let (mut head, body) = request.into_parts();
+    // A server at its limit refuses before it takes the body. A repeated request may join an
+    // answer that has its place already.
+    if !head.headers.contains_key(REPEAT_HEADER) {
+        service.check_room()?;
+    }
+    let body = app.bodies.receive(&mut head, body).await?;
+    let key = head.headers.get(header::AUTHORIZATION).cloned();
+    let intake = Intake { endpoint, caller: Caller::of(&head.headers), key: key.clone() };
+    let ParsedRequest { request, idempotent } =
+        intake.parse(&app, body, head.headers.get(REPEAT_HEADER)).await?;
+    let caller = key.as_ref().map(HeaderValue::as_bytes);
     let streams = request.stream.is_some();
     let obfuscation = app.config.obfuscation.of_request(&head.extensions);
     if streams && request.resumable {
@@ -98,7 +106,7 @@ async fn answer(
         let context = RecordContext { vocab: &service.model().vocab, echo: &echo };
         stream(&app, DirectAnswer::open(active, &context, obfuscation))
     } else {
-        full(service, active, &echo).await?
+        full(&app, service, active, &echo).await?
     };
     Ok(with_ignored(response, &ignored))
 }
@@ -134,12 +142,12 @@ async fn pass_on(
     upstream: &Upstream,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let target = upstream.admit(&parts.method, &parts.uri)?;
     // Embeddings and the like are the upstream's work as much as completions are.
     let works = !parts.method.is_safe();
     let permits = if works { app.service()?.admit(1)? } else { Vec::new() };
-    let body = read_body(app, HttpRequest::new(body)).await?;
+    let (body, _charge) = app.bodies.receive(&mut parts, body).await?.into_parts();
     upstream.pass_on(target, &parts.headers, body, permits).await
 }
 
@@ -148,6 +156,7 @@ fn stream(app: &App, (answer, preface): (DirectAnswer, Vec<u8>)) -> Response {
 }
 
 async fn full(
+    app: &App,
     service: &Service,
     mut active: ActiveRequest,
     echo: &[String],
@@ -165,8 +174,15 @@ async fn full(
     if !active.is_complete() {
         return Err(ApiError::internal("The engine has stopped. Restart the server."));
     }
-    let vocab = &*service.model().vocab;
-    Ok(json_response(&full_response(active.head(), &completions, &active.usage(), vocab)))
+    let vocab = service.model().vocab.clone();
+    let is_large = completions.iter().map(FullCompletion::bytes).sum::<usize>() > SMALL_BYTES;
+    let (head, usage) = (active.head().clone(), active.usage());
+    let render = move || full_response(&head, &completions, &usage, &*vocab).to_string();
+    let json = match is_large {
+        true => app.bodies.workers().run(move || Ok(render())).await?,
+        false => render(),
+    };
+    Ok(json_text(json))
 }
 
 async fn models(State(app): Shared) -> Result<Response, ApiError> {
@@ -180,37 +196,6 @@ async fn model(State(app): Shared, Path(id): Path<String>) -> Result<Response, A
         return Err(ApiError::model_not_found(&id, &model.name));
     }
     Ok(json_response(&model.card()))
-}
-
-async fn tokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
-    let service = app.service()?;
-    let mut fields = Fields::parse(&read_body(&app, request).await?)?;
-    let special = fields.boolean("add_special_tokens")?.unwrap_or(true);
-    let prompt = match (fields.string("prompt")?, fields.string("content")?) {
-        (Some(text), _) | (None, Some(text)) => Prompt::Text(text),
-        (None, None) if !fields.map().contains_key("messages") => {
-            let message = "Set 'prompt' (text) or 'messages' (a conversation).";
-            return Err(ApiError::invalid_param("prompt", message));
-        }
-        (None, None) => Prompt::Chat(Box::new(Chat::parse(&mut fields)?)),
-    };
-    let tokens = service.encode(prompt, special).await?;
-    let max_len = service.model().context_tokens;
-    Ok(json_response(&json!({"count": tokens.len(), "max_model_len": max_len, "tokens": tokens})))
-}
-
-async fn detokenize(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
-    let service = app.service()?;
-    let mut fields = Fields::parse(&read_body(&app, request).await?)?;
-    let ids = fields.array("tokens")?.ok_or_else(|| fields.error("tokens", "is required."))?;
-    let size = service.model().vocab.size() as u64;
-    let id = |value: &Value| value.as_u64().filter(|&id| id < size).map(|id| id as u32);
-    let wrong = |value| {
-        fields.error("tokens", format!("holds {value}, which is not a token id of this model."))
-    };
-    let tokens = ids.iter().map(|value| id(value).ok_or_else(|| wrong(value)));
-    let text = service.model().decode(&tokens.collect::<Result<Vec<_>, _>>()?);
-    Ok(json_response(&json!({"prompt": text})))
 }
 
 async fn health(State(app): Shared) -> Result<Response, ApiError> {
@@ -229,20 +214,6 @@ async fn ready(State(app): Shared) -> Result<Response, ApiError> {
 async fn metrics(State(app): Shared) -> Response {
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4");
     ([(header::CONTENT_TYPE, content_type)], app.metrics.render()).into_response()
-}
-
-async fn read_body(app: &App, request: HttpRequest<Body>) -> Result<bytes::Bytes, ApiError> {
-    let limit = app.config.max_request_bytes;
-    match Limited::new(request.into_body(), limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Err(error) => Err(ApiError::body(&*error)),
-    }
-}
-
-fn json_response(value: &Value) -> Response {
-    let content_type = HeaderValue::from_static("application/json");
-    ([(header::CONTENT_TYPE, content_type)], value.to_string()).into_response()
 }
 
 async fn authorize(

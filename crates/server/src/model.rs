@@ -108,10 +108,17 @@ impl ServedModel {
         })
     }
 
+    /// Most bytes of a prompt that may fit the context; every longer one has too many tokens.
+    pub fn max_prompt_bytes(&self) -> usize {
+        let longest = self.vocab.longest_token_bytes();
+        longest.map_or(usize::MAX, |bytes| bytes.saturating_mul(self.context_tokens as usize))
+    }
+
     /// The prompt of a conversation, as tokens.
     ///
     /// # Errors
-    /// When the template refuses the messages, or cannot be rendered.
+    /// When the template refuses the messages, cannot be rendered, or writes a prompt that is too
+    /// long to be tokenized.
     pub fn encode_chat(&self, chat: &Chat) -> Result<ChatPrompt, TemplateError> {
         let conversation = Conversation {
             messages: &chat.messages,
@@ -124,7 +131,8 @@ impl ServedModel {
             nonce: rand::random(),
             extra: &chat.variables,
         };
-        template::encode_chat(&self.chat.template, &*self.vocab, &conversation)
+        let max_bytes = self.max_prompt_bytes();
+        template::encode_chat(&self.chat.template, &*self.vocab, &conversation, max_bytes)
     }
 
     /// The format in which the model writes tool calls, as its chat template shows.

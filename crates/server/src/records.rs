@@ -153,7 +153,15 @@ impl RecordWriter {
     }
 
     fn put_logprobs(&self, choice: u32, group: &[TokenLogprobs], put: &mut impl FnMut(Delta)) {
-        let json = self.json(group, self.chars[choice as usize]);
+        let mut json = self.json(group, self.chars[choice as usize]);
+        if let [one] = group {
+            // Long tokens: the least likely alternatives are what a reader misses least.
+            let mut one = one.clone();
+            while json.len() > MAX_JSON_BYTES && !one.logprobs.top.is_empty() {
+                one.logprobs.top.truncate(one.logprobs.top.len() / 2);
+                json = self.json(std::slice::from_ref(&one), self.chars[choice as usize]);
+            }
+        }
         put(Delta::Logprobs { choice, json });
     }
 
@@ -178,4 +186,63 @@ fn meta(head: &AnswerHead, usage: UsageInChunks, obfuscation: Option<bool>) -> S
         meta["obfuscation"] = asked.into();
     }
     meta.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use loquent_infer::sampling::Logprobs;
+    use loquent_infer::token::TokenId;
+    use loquent_infer::vocab::{Encode, EncodeError};
+
+    use super::*;
+
+    /// A vocabulary whose tokens are a kilobyte long.
+    struct LongTokens(Vec<u8>);
+
+    impl Vocab for LongTokens {
+        fn size(&self) -> usize {
+            100
+        }
+
+        fn encode(&self, _: &str, _: Encode) -> Result<Vec<TokenId>, EncodeError> {
+            Ok(Vec::new())
+        }
+
+        fn piece(&self, _: TokenId) -> &[u8] {
+            &self.0
+        }
+
+        fn name(&self, _: TokenId) -> &[u8] {
+            &self.0
+        }
+
+        fn is_end(&self, _: TokenId) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn long_tokens_keep_their_likeliest_alternatives() {
+        let mut writer = RecordWriter {
+            endpoint: Endpoint::Chat,
+            vocab: Arc::new(LongTokens(vec![b'a'; 1024])),
+            usage: UsageInChunks::Absent,
+            chars: vec![0],
+        };
+        let top: Vec<(TokenId, f32)> = (0..20).map(|token| (token, -(token as f32))).collect();
+        let one = TokenLogprobs { token: 0, logprobs: Logprobs { chosen: 0.0, top } };
+        let flush = Flush { tokens: 1, logprobs: vec![one], ..Flush::default() };
+        let mut found = None;
+        writer.flush_with_logprobs(flush, &mut |delta| {
+            if let Delta::Logprobs { json, .. } = delta {
+                found = Some(json);
+            }
+        });
+        let json = found.unwrap();
+        assert!(json.len() <= MAX_JSON_BYTES, "{}", json.len());
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let left = json["content"][0]["top_logprobs"].as_array().unwrap();
+        assert!((1..20).contains(&left.len()), "{}", left.len());
+        assert_eq!(left[0]["logprob"], 0.0);
+    }
 }

@@ -18,6 +18,7 @@ use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Encode;
 use loquent_proto::coalesce::StreamInterval;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::active_request::{ActiveRequest, AdmittedRequest, FlushSource, Observers};
 use crate::admission::{AdmissionGate, Permit};
@@ -61,6 +62,8 @@ struct Prepared {
     prompts: Vec<Vec<TokenId>>,
     thinking: Thinking,
     grammar: Option<SharedGrammar>,
+    /// The prompts' texts, where the request asks to have them repeated.
+    echo: Vec<String>,
 }
 
 /// Computes the answers.
@@ -102,6 +105,8 @@ pub struct Service {
     gate: AdmissionGate,
     /// So few that a burst of prompts leaves the engine its cores.
     prompt_threads: PromptThreads,
+    /// One place: the prompts of completions wait behind one of `/tokenize` at most.
+    tokenize_place: Arc<Semaphore>,
     config: ServingConfig,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -156,6 +161,7 @@ impl Service {
             backend,
             gate,
             prompt_threads,
+            tokenize_place: Arc::new(Semaphore::new(1)),
             config,
             clock,
             metrics,
@@ -246,6 +252,15 @@ impl Service {
         std::future::pending().await
     }
 
+    /// Whether a request would be admitted, as far as can be said without its body.
+    ///
+    /// # Errors
+    /// 429 over the bounds, 503 while no requests are accepted.
+    pub fn check_room(&self) -> Result<(), ApiError> {
+        self.ready()?;
+        self.gate.check_room().map_err(refused)
+    }
+
     fn check_draining(&self) -> Result<(), ApiError> {
         if self.draining.load(Ordering::Relaxed) {
             return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
@@ -307,22 +322,14 @@ impl Service {
         arrived: Duration,
     ) -> Result<StartedAnswer, ApiError> {
         self.ready()?;
-        let ignored = request.unknown().collect::<Vec<_>>().join(", ");
-        let prompts = request.echo.then(|| request.prompts.clone());
-        let active = match &self.backend {
+        let ignored = request.ignored_names();
+        let (active, echo) = match &self.backend {
             Backend::Engine { output, .. } => self.generate(output, request, arrived).await?,
-            Backend::Upstream(upstream) => self.relay(upstream, request, arrived).await?,
+            Backend::Upstream(upstream) => {
+                (self.relay(upstream, request, arrived).await?, Vec::new())
+            }
         };
-        let echo = prompts.iter().flatten().map(|prompt| self.prompt_text(prompt)).collect();
         Ok(StartedAnswer { active, echo, ignored })
-    }
-
-    fn prompt_text(&self, prompt: &Prompt) -> String {
-        match prompt {
-            Prompt::Text(text) => text.clone(),
-            Prompt::Tokens(tokens) => self.model.decode(tokens),
-            Prompt::Chat(_) => String::new(),
-        }
     }
 
     /// The upstream server; `None` with the built-in engine.
@@ -359,12 +366,13 @@ impl Service {
         output: &OutputHandle,
         request: Request,
         arrived: Duration,
-    ) -> Result<ActiveRequest, ApiError> {
+    ) -> Result<(ActiveRequest, Vec<String>), ApiError> {
         self.check_model(request.model.as_deref())?;
         // Before tokenizing: a server at its limit must refuse without spending time on the prompt.
         let permits = self.gate.enter(request.choices()).map_err(refused)?;
         let accepted = self.clock.now();
-        let prepared = self.prepare(request).await?;
+        let (mut prepared, permits) = self.prepare(request, permits).await?;
+        let echo = std::mem::take(&mut prepared.echo);
         // Compiling a grammar counts as tokenizing: both delay the first token on the same workers.
         let tokenized = self.clock.now();
         let request = &prepared.request;
@@ -381,7 +389,7 @@ impl Service {
             trace_parent: request.trace_parent.clone(),
         };
         let flushes = output.start(self.completions(&prepared, permits)?);
-        Ok(ActiveRequest::new(admitted, FlushSource::Engine(flushes), self.observers()))
+        Ok((ActiveRequest::new(admitted, FlushSource::Engine(flushes), self.observers()), echo))
     }
 
     fn observers(&self) -> Observers {
@@ -422,21 +430,33 @@ impl Service {
         Ok(ActiveRequest::new(admitted, FlushSource::Upstream(flushes), self.observers()))
     }
 
-    /// Tokenizes text for `/tokenize`.
+    /// Does `work` for `/tokenize` or `/detokenize` on a thread that may block.
     ///
     /// # Errors
-    /// 400 when the model's tokenizer refuses the text.
-    pub async fn encode(
+    /// Those of `work`.
+    pub async fn for_tokenize<T: Send + 'static>(
         self: &Arc<Self>,
-        prompt: Prompt,
-        special: bool,
-    ) -> Result<Vec<TokenId>, ApiError> {
+        work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let place = self.tokenize_place.clone().acquire_owned().await;
         let service = self.clone();
-        let work = move || match prompt {
-            Prompt::Text(text) => service.encode_text(&text, special, special),
-            other => service.encode_prompt(&other).map(|(tokens, _)| tokens),
+        let work = move || {
+            // The work's, not the client's, who may hang up.
+            let _place = place;
+            work(&service)
         };
         self.on_prompt_thread(work).await
+    }
+
+    /// Tokenizes `prompt` on this thread, whatever the length of the context.
+    ///
+    /// # Errors
+    /// 400 when the model's tokenizer or chat template refuses it.
+    pub fn encode(&self, prompt: Prompt, special: bool) -> Result<Vec<TokenId>, ApiError> {
+        match prompt {
+            Prompt::Text(text) => self.encode_text(&text, special, special),
+            mut other => self.encode_prompt(&mut other, Endpoint::Chat).map(|(tokens, _)| tokens),
+        }
     }
 
     fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
@@ -448,24 +468,37 @@ impl Service {
         }
     }
 
-    /// Tokenizes the prompts and compiles the grammar, on a thread that may block.
-    async fn prepare(self: &Arc<Self>, request: Request) -> Result<Prepared, ApiError> {
+    /// Tokenizes the prompts and compiles the grammar, on a thread that may block. The permits go
+    /// with the work: a client that hangs up makes no room for another as long as it lasts.
+    async fn prepare(
+        self: &Arc<Self>,
+        request: Request,
+        permits: Vec<Permit>,
+    ) -> Result<(Prepared, Vec<Permit>), ApiError> {
         let service = self.clone();
-        self.on_prompt_thread(move || {
-            let mut prompts = Vec::with_capacity(request.prompts.len());
-            let mut thinking = Thinking::Never;
-            for prompt in &request.prompts {
-                let (tokens, thinks) = service.encode_prompt(prompt)?;
-                service.check_length(&tokens, request.endpoint)?;
-                if let Prompt::Chat(_) = prompt {
-                    thinking = service.model.thinking(thinks);
-                }
-                prompts.push(tokens);
+        let work = move || service.prepare_now(request).map(|prepared| (prepared, permits));
+        self.on_prompt_thread(work).await
+    }
+
+    fn prepare_now(&self, mut request: Request) -> Result<Prepared, ApiError> {
+        let (mut prompts, mut echo) = (Vec::with_capacity(request.prompts.len()), Vec::new());
+        let mut thinking = Thinking::Never;
+        for prompt in &mut request.prompts {
+            let (tokens, thinks) = self.encode_prompt(prompt, request.endpoint)?;
+            self.check_length(&tokens, request.endpoint)?;
+            if let Prompt::Chat(_) = prompt {
+                thinking = self.model.thinking(thinks);
             }
-            let grammar = service.grammar(&request, thinking)?;
-            Ok(Prepared { request, prompts, thinking, grammar })
-        })
-        .await
+            // Here the text ends, or lives on in the answer.
+            let text = prompt.take_text();
+            if request.echo {
+                echo.push(text.unwrap_or_else(|| self.model.decode(&tokens)));
+            }
+            prompts.push(tokens);
+        }
+        let grammar = self.grammar(&request, thinking)?;
+        request.charge = None;
+        Ok(Prepared { request, prompts, thinking, grammar, echo })
     }
 
     /// Runs `work` on a thread that may block and recurse deeply.
@@ -506,13 +539,22 @@ impl Service {
     }
 
     /// The tokens of a prompt, and whether it ends inside `<think>`.
-    fn encode_prompt(&self, prompt: &Prompt) -> Result<(Vec<TokenId>, bool), ApiError> {
+    fn encode_prompt(
+        &self,
+        prompt: &mut Prompt,
+        endpoint: Endpoint,
+    ) -> Result<(Vec<TokenId>, bool), ApiError> {
         match prompt {
             Prompt::Chat(chat) => {
                 let prompt = self.model.encode_chat(chat);
-                let wrong =
-                    |error: TemplateError| ApiError::invalid_param("messages", error.to_string());
+                let wrong = |error: TemplateError| match error {
+                    TemplateError::TooLong(bytes) => self.too_long(bytes, endpoint),
+                    error => ApiError::invalid_param("messages", error.to_string()),
+                };
                 prompt.map(|prompt| (prompt.tokens, prompt.thinking)).map_err(wrong)
+            }
+            Prompt::Text(text) if text.len() > self.model.max_prompt_bytes() => {
+                Err(self.too_long(self.model.max_prompt_bytes(), endpoint))
             }
             Prompt::Text(text) => Ok((self.encode_text(text, true, true)?, false)),
             Prompt::Tokens(tokens) => {
@@ -522,7 +564,7 @@ impl Service {
                         "prompt",
                         format!("Token {bad} is outside the vocabulary of {size} tokens."),
                     )),
-                    None => Ok((tokens.clone(), false)),
+                    None => Ok((std::mem::take(tokens), false)),
                 }
             }
         }
@@ -538,11 +580,14 @@ impl Service {
         encoded.map_err(|error| ApiError::invalid_param("prompt", error.to_string()))
     }
 
+    /// The error for a prompt that has more tokens than the context because it has more than
+    /// `bytes`.
+    fn too_long(&self, bytes: usize, endpoint: Endpoint) -> ApiError {
+        ApiError::context_bytes(self.model.context_tokens, bytes, prompt_param(endpoint))
+    }
+
     fn check_length(&self, tokens: &[TokenId], endpoint: Endpoint) -> Result<(), ApiError> {
-        let param = match endpoint {
-            Endpoint::Chat => "messages",
-            Endpoint::Text => "prompt",
-        };
+        let param = prompt_param(endpoint);
         if tokens.is_empty() {
             return Err(ApiError::invalid_param(param, "The prompt is empty."));
         }
@@ -649,4 +694,12 @@ impl Service {
 fn refused(refusal: Refusal) -> ApiError {
     let message = format!("The server is busy: {refusal}. Try again later.");
     ApiError::overloaded(message, refusal.retry_after_s())
+}
+
+/// The parameter that has the prompt.
+fn prompt_param(endpoint: Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Chat => "messages",
+        Endpoint::Text => "prompt",
+    }
 }

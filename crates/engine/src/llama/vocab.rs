@@ -25,6 +25,10 @@ impl TokenTable {
         self.ends.push(self.bytes.len() as u32);
     }
 
+    fn longest(&self) -> Option<usize> {
+        (0..self.ends.len()).map(|index| self.item(index).len()).max()
+    }
+
     fn item(&self, index: usize) -> &[u8] {
         let Some(&end) = self.ends.get(index) else {
             return &[];
@@ -47,6 +51,7 @@ pub struct LlamaVocab {
     has_tokenizer: bool,
     /// How prompts are cut for it.
     cut: Option<Cut>,
+    longest_token_bytes: Option<usize>,
 }
 
 impl LlamaVocab {
@@ -74,7 +79,22 @@ impl LlamaVocab {
         }
         let (bos, eos) = (TokenId::try_from(bos).ok(), TokenId::try_from(eos).ok());
         let cut = cut(model.header());
-        Self { model, pieces, names, ends, bos, eos, add_bos, has_tokenizer, cut }
+        let longest_token_bytes = match keeps_all_text(vocab, kind, &pieces, size) {
+            true => pieces.longest().max(names.longest()),
+            false => None,
+        };
+        Self {
+            model,
+            pieces,
+            names,
+            ends,
+            bos,
+            eos,
+            add_bos,
+            has_tokenizer,
+            cut,
+            longest_token_bytes,
+        }
     }
 
     /// The begin-of-sequence token, if the vocabulary has one.
@@ -158,6 +178,37 @@ impl Vocab for LlamaVocab {
     fn is_end(&self, token: TokenId) -> bool {
         self.ends.get(token as usize).copied().unwrap_or(false)
     }
+
+    fn longest_token_bytes(&self) -> Option<usize> {
+        self.longest_token_bytes
+    }
+}
+
+/// Whether every byte of a text is in one of its tokens. Not so where words or characters may
+/// become one unknown token, or where special tokens swallow the white space beside them.
+fn keeps_all_text(
+    vocab: *const sys::llama_vocab,
+    kind: sys::llama_vocab_type,
+    pieces: &TokenTable,
+    size: i32,
+) -> bool {
+    const STRIPS: sys::llama_token_attr =
+        sys::LLAMA_TOKEN_ATTR_LSTRIP | sys::LLAMA_TOKEN_ATTR_RSTRIP;
+    if kind != sys::LLAMA_VOCAB_TYPE_BPE && kind != sys::LLAMA_VOCAB_TYPE_SPM {
+        return false;
+    }
+    // SAFETY: `token` is below the vocabulary's size.
+    let strips = |token| unsafe { sys::llama_vocab_get_attr(vocab, token) } & STRIPS != 0;
+    let mut known = [false; 256];
+    for index in 0..pieces.ends.len() {
+        if let &[byte] = pieces.item(index) {
+            known[usize::from(byte)] = true;
+        }
+    }
+    // Bytes that UTF-8 does not have need no token.
+    let in_text = |byte: u8| !matches!(byte, 0xC0 | 0xC1 | 0xF5..);
+    (0..=255).filter(|&byte| in_text(byte)).all(|byte| known[usize::from(byte)])
+        && !(0..size).any(strips)
 }
 
 fn cut(header: &Header) -> Option<Cut> {

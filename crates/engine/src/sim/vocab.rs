@@ -98,6 +98,10 @@ impl Vocab for SimVocab {
     fn is_end(&self, token: TokenId) -> bool {
         token == END_OF_TEXT || token == TURN_END
     }
+
+    fn longest_token_bytes(&self) -> Option<usize> {
+        SPECIAL.iter().chain(&WORDS).map(|word| word.len()).max()
+    }
 }
 
 #[cfg(test)]

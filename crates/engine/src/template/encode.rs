@@ -5,22 +5,6 @@ use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
 use super::{ChatTemplate, Conversation, PromptSegment, TemplateError};
 
-/// Whether tokenizing `text` with special tokens parsed gives a control token.
-pub fn has_special(vocab: &dyn Vocab, text: &str) -> bool {
-    let how = Encode { add_bos: false, parse_special: true };
-    match vocab.encode(text, how) {
-        Ok(tokens) => tokens.iter().any(|&token| is_control(vocab, token)),
-        // Text that cannot be encoded counts as special, the safe side; encoding it later gives
-        // the error.
-        Err(_) => true,
-    }
-}
-
-/// Control tokens have a name and add nothing to a text.
-fn is_control(vocab: &dyn Vocab, token: TokenId) -> bool {
-    vocab.piece(token).is_empty() && !vocab.name(token).is_empty()
-}
-
 /// Tokenizes a prompt, each segment by its own rule, with the begin-of-sequence token
 /// first if the model uses one and the template has not written it.
 ///
@@ -54,7 +38,7 @@ pub struct ChatPrompt {
     pub thinking: bool,
 }
 
-/// Renders and tokenizes a conversation.
+/// Renders and tokenizes a conversation. A prompt of more than `max_bytes` is not tokenized.
 ///
 /// # Errors
 /// See [`TemplateError`].
@@ -62,8 +46,10 @@ pub fn encode_chat(
     template: &ChatTemplate,
     vocab: &dyn Vocab,
     conversation: &Conversation<'_>,
+    max_bytes: usize,
 ) -> Result<ChatPrompt, TemplateError> {
-    let segments = template.render(conversation, &|text| has_special(vocab, text))?;
+    let control = template.control_names(vocab);
+    let segments = template.render(conversation, &|text| control.occur_in(text), max_bytes)?;
     let ends_with_think =
         |last: &PromptSegment| last.special && last.text.trim_end().ends_with("<think>");
     let thinking = segments.last().is_some_and(ends_with_think);

@@ -8,7 +8,7 @@
 //! **Text that users wrote never becomes special tokens.** A template writes special
 //! tokens as text (`<|im_end|>`), so its output must be tokenized with special tokens
 //! parsed, and a user who writes the same text would end their turn. Therefore strings
-//! that contain special tokens ([`ChatTemplate::render`]'s `is_special` decides that, exactly)
+//! that contain special tokens ([`ChatTemplate::render`]'s `is_special` finds all of them)
 //! are replaced by markers before rendering and put back afterwards, as [`PromptSegment`]s that
 //! are tokenized as plain text. Strings without special tokens, nearly all, are
 //! rendered as they are: tokens may then merge across their borders, as in training.
@@ -17,20 +17,24 @@
 //! refused ([`TemplateError::SpecialText`]) rather than let through.
 
 mod clock;
+mod control;
 mod encode;
 mod jinja;
 mod splice;
 mod tools;
 
-pub use encode::{ChatPrompt, encode_chat, encode_segments, has_special};
+pub use control::ControlNames;
+pub use encode::{ChatPrompt, encode_chat, encode_segments};
 pub use tools::Abilities;
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
+use loquent_infer::vocab::Vocab;
 use serde_json::{Map, Value, json};
 
 /// Longest prompt text that a template may write, in bytes.
-const MAX_OUTPUT_BYTES: usize = 16 << 20;
+pub const MAX_OUTPUT_BYTES: usize = 16 << 20;
 
 /// The fallback where a model has no template: ChatML.
 pub const CHATML: &str = "{% for message in messages %}\
@@ -52,6 +56,9 @@ pub enum TemplateError {
     /// The template took too many steps or wrote too much.
     #[error("the chat template exceeds the limit on {0}")]
     Limit(&'static str),
+    /// The prompt has more than the given number of bytes.
+    #[error("the prompt is longer than {0} bytes")]
+    TooLong(usize),
     /// Text of special tokens in a place where it cannot be marked as plain text.
     #[error(
         "a message contains text that the model reads as a control token, in a place where the \
@@ -164,6 +171,8 @@ pub struct PromptSegment {
 pub struct ChatTemplate {
     environment: minijinja::Environment<'static>,
     abilities: Abilities,
+    /// Of the vocabulary that the template is used with, from its first use on.
+    control: OnceLock<ControlNames>,
 }
 
 impl ChatTemplate {
@@ -173,7 +182,15 @@ impl ChatTemplate {
     /// [`TemplateError::Syntax`].
     pub fn new(source: &str) -> Result<Self, TemplateError> {
         let abilities = Abilities::of(source);
-        jinja::compile(source).map(|environment| Self { environment, abilities })
+        jinja::compile(source).map(|environment| {
+            let control = OnceLock::new();
+            Self { environment, abilities, control }
+        })
+    }
+
+    /// The names of control tokens in `vocab`, which must be the same at every call.
+    fn control_names(&self, vocab: &dyn Vocab) -> &ControlNames {
+        self.control.get_or_init(|| ControlNames::of(vocab))
     }
 
     /// The abilities of its model, read off the template's source.
@@ -181,9 +198,9 @@ impl ChatTemplate {
         self.abilities
     }
 
-    /// Renders a conversation. `is_special` decides whether tokenizing a text with special
-    /// tokens parsed would give one. For a template without tools they are described in a
-    /// system message, and calls and results become text.
+    /// Renders a conversation to at most `max_bytes`. `is_special` decides whether tokenizing a
+    /// text with special tokens parsed could give one. For a template without tools they are
+    /// described in a system message, and calls and results become text.
     ///
     /// # Errors
     /// See [`TemplateError`].
@@ -191,22 +208,24 @@ impl ChatTemplate {
         &self,
         conversation: &Conversation<'_>,
         is_special: &dyn Fn(&str) -> bool,
+        max_bytes: usize,
     ) -> Result<Vec<PromptSegment>, TemplateError> {
         let messages = match self.abilities.tools {
             true => Cow::Borrowed(conversation.messages),
             false => Cow::Owned(tools::as_text(conversation.messages, conversation.tools)),
         };
-        let plain = variables(conversation, &messages);
-        let text = self.render_text(conversation, &plain)?;
+        let mut variables = variables(conversation, &messages);
+        drop(messages);
+        let text = self.render_text(conversation, &variables, max_bytes)?;
         // In nearly all requests no string is special, and the plain rendering is the prompt. Else
         // it is rendered twice: the plain text is what the model must see, the marked one shows
         // where in it the users' strings are.
-        let (marked, strings) = splice::mark(&plain, conversation.nonce, is_special)
+        let strings = splice::mark(&mut variables, conversation.nonce, is_special)
             .ok_or(TemplateError::SpecialText)?;
         if strings.is_empty() {
             return Ok(vec![PromptSegment { text, special: true }]);
         }
-        let marked_text = self.render_text(conversation, &marked)?;
+        let marked_text = self.render_text(conversation, &variables, MAX_OUTPUT_BYTES)?;
         splice::segments(&text, &marked_text, &strings, conversation.nonce)
             .ok_or(TemplateError::SpecialText)
     }
@@ -215,8 +234,16 @@ impl ChatTemplate {
         &self,
         conversation: &Conversation<'_>,
         variables: &Map<String, Value>,
+        max_bytes: usize,
     ) -> Result<String, TemplateError> {
-        jinja::render(&self.environment, variables, conversation.now_unix_s, MAX_OUTPUT_BYTES)
+        let rendered =
+            jinja::render(&self.environment, variables, conversation.now_unix_s, max_bytes);
+        rendered.map_err(|error| match error {
+            TemplateError::Limit("output") if max_bytes < MAX_OUTPUT_BYTES => {
+                TemplateError::TooLong(max_bytes)
+            }
+            error => error,
+        })
     }
 }
 

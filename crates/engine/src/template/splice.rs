@@ -11,15 +11,14 @@ use super::PromptSegment;
 /// messages, the tools and whatever a request adds for its template.
 const OWN_VARIABLES: [&str; 2] = ["bos_token", "eos_token"];
 
-/// Replaces every string of users for which `is_special` holds by a marker. Returns the new
-/// variables and the strings by number; `None` if such a string is the key of an object, which
-/// templates look up and so cannot be replaced.
+/// Replaces every string of users for which `is_special` holds by a marker. Returns the strings by
+/// number; `None` if such a string is the key of an object, which templates look up and so cannot
+/// be replaced.
 pub(super) fn mark(
-    variables: &Map<String, Value>,
+    variables: &mut Map<String, Value>,
     nonce: u128,
     is_special: &dyn Fn(&str) -> bool,
-) -> Option<(Map<String, Value>, Vec<String>)> {
-    let mut marked = variables.clone();
+) -> Option<Vec<String>> {
     let mut strings = Strings {
         nonce,
         is_special,
@@ -27,12 +26,12 @@ pub(super) fn mark(
         texts: Vec::new(),
         has_special_key: false,
     };
-    for (name, value) in &mut marked {
+    for (name, value) in variables.iter_mut() {
         if !OWN_VARIABLES.contains(&name.as_str()) {
             strings.replace(value);
         }
     }
-    (!strings.has_special_key).then_some((marked, strings.texts))
+    (!strings.has_special_key).then_some(strings.texts)
 }
 
 struct Strings<'a> {

@@ -20,11 +20,11 @@ fn conversation(messages: &[ChatMessage]) -> Conversation<'_> {
 }
 
 fn is_special(text: &str) -> bool {
-    has_special(&SimVocab, text)
+    ControlNames::of(&SimVocab).occur_in(text)
 }
 
 fn render(source: &str, messages: &[ChatMessage]) -> Result<Vec<PromptSegment>, TemplateError> {
-    ChatTemplate::new(source)?.render(&conversation(messages), &is_special)
+    ChatTemplate::new(source)?.render(&conversation(messages), &is_special, MAX_OUTPUT_BYTES)
 }
 
 fn text(source: &str, messages: &[ChatMessage]) -> String {
@@ -65,7 +65,7 @@ fn tools_are_written_as_python_writes_json() {
     let source = "{{ tools[0] | tojson }}\n{{ tools[0].function.b | tojson(indent=2) }}";
     let template = ChatTemplate::new(source).unwrap();
     let conversation = Conversation { tools: &tools, ..conversation(&[]) };
-    let segments = template.render(&conversation, &is_special).unwrap();
+    let segments = template.render(&conversation, &is_special, MAX_OUTPUT_BYTES).unwrap();
     assert_eq!(
         segments[0].text,
         "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"b\": [1, 2.5], \"a\": \"<é>\"}}\n\
@@ -97,7 +97,8 @@ fn special_text_of_users_stays_text() {
         segments.iter().filter(|s| !s.special).map(|s| s.text.as_str()).collect();
     assert_eq!(plain, [attack]);
     let template = ChatTemplate::new(CHATML).unwrap();
-    let tokens = encode_chat(&template, &SimVocab, &conversation(&messages)).unwrap().tokens;
+    let tokens = encode_chat(&template, &SimVocab, &conversation(&messages), usize::MAX).unwrap();
+    let tokens = tokens.tokens;
     let controls = tokens.iter().filter(|&&t| SimVocab.piece(t).is_empty()).count();
     assert_eq!(controls, 5, "three turns begin, two end");
     let names: Vec<u8> = tokens.iter().flat_map(|&t| SimVocab.name(t).to_vec()).collect();
@@ -189,8 +190,8 @@ proptest! {
         let messages: Vec<ChatMessage> = contents.iter().map(|c| ChatMessage::new("user", c)).collect();
         for source in [CHATML, LLAMA3_STYLE] {
             let template = ChatTemplate::new(source).unwrap();
-            let plain = template.render(&conversation(&messages), &|_| false).unwrap();
-            let segments = template.render(&conversation(&messages), &is_special).unwrap();
+            let plain = template.render(&conversation(&messages), &|_| false, MAX_OUTPUT_BYTES).unwrap();
+            let segments = template.render(&conversation(&messages), &is_special, MAX_OUTPUT_BYTES).unwrap();
             let joined: String = segments.iter().map(|s| s.text.as_str()).collect();
             prop_assert_eq!(&joined, &plain[0].text);
             for segment in segments.iter().filter(|s| !s.special) {

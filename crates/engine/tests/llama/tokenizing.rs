@@ -56,7 +56,7 @@ fn chats_keep_special_text_of_users_apart() {
         nonce: 1,
         extra: &[],
     };
-    let tokens = encode_chat(&template, &vocab, &conversation).unwrap().tokens;
+    let tokens = encode_chat(&template, &vocab, &conversation, usize::MAX).unwrap().tokens;
     assert_eq!(tokens.iter().filter(|&&t| t == 259).count(), 2);
     assert_eq!(tokens.iter().filter(|&&t| t == 258).count(), 3);
 }

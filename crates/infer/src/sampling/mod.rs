@@ -15,6 +15,7 @@ mod select;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::token::{RowError, TokenId};
 pub use constraint::{Constraint, Grammar, SharedGrammar};
@@ -47,8 +48,9 @@ pub struct Sampling {
     pub repetition_penalty: f32,
     /// Seed of the random numbers.
     pub seed: u64,
-    /// Added to the logits of these tokens; -100 and below forbids.
-    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Added to the logits of these tokens; -100 and below forbids. The completions of a request
+    /// share it.
+    pub logit_bias: Arc<[(TokenId, f32)]>,
     /// Return log-probabilities: `Some(k)` for those of the chosen token and of the k most
     /// probable ones.
     pub logprobs: Option<u8>,
@@ -70,7 +72,7 @@ impl Default for Sampling {
             frequency_penalty: 0.0,
             repetition_penalty: 1.0,
             seed: 0,
-            logit_bias: Vec::new(),
+            logit_bias: Arc::default(),
             logprobs: None,
             forbidden: Vec::new(),
             grammar: None,
@@ -267,7 +269,7 @@ impl Sampler {
                 repeated - presence - frequency_penalty * count as f32
             });
         }
-        for &(token, bias) in &self.sampling.logit_bias {
+        for &(token, bias) in self.sampling.logit_bias.iter() {
             let forbids = bias <= FORBIDDING_BIAS;
             let biased = |logit| {
                 if forbids { f32::NEG_INFINITY } else { logit + bias }

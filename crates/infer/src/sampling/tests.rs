@@ -20,7 +20,7 @@ fn reference(logits: &[f32], how: &Sampling, prompt: &[u32], generated: &[u32]) 
         *logit -= if count > 0 { how.presence_penalty } else { 0.0 };
         *logit -= how.frequency_penalty * count as f32;
     }
-    for &(token, bias) in &how.logit_bias {
+    for &(token, bias) in how.logit_bias.iter() {
         logits[token as usize] += if bias <= -100.0 { f32::NEG_INFINITY } else { bias };
     }
     how.forbidden.iter().for_each(|&t| logits[t as usize] = f32::NEG_INFINITY);
@@ -89,7 +89,7 @@ fn any_sampling(vocab: u32) -> impl Strategy<Value = Sampling> {
                 frequency_penalty,
                 repetition_penalty,
                 seed,
-                logit_bias: distinct(logit_bias),
+                logit_bias: distinct(logit_bias).into(),
                 logprobs: None,
                 forbidden,
                 grammar: None,
@@ -148,7 +148,7 @@ proptest! {
     fn greedy_is_the_first_maximum(logits in any_logits(), how in any_sampling(VOCAB)) {
         let how = Sampling { temperature: 0.0, ..how };
         let mut biased = logits.clone();
-        for &(t, bias) in &how.logit_bias {
+        for &(t, bias) in how.logit_bias.iter() {
             biased[t as usize] += if bias <= -100.0 { f32::NEG_INFINITY } else { bias };
         }
         how.forbidden.iter().for_each(|&t| biased[t as usize] = f32::NEG_INFINITY);
@@ -245,7 +245,7 @@ fn broken_rows_are_told_from_forbidden_ones() {
 fn tokens_outside_the_vocabulary_are_ignored() {
     let how = Sampling {
         presence_penalty: 1.0,
-        logit_bias: vec![(900, 5.0)],
+        logit_bias: [(900, 5.0)].into(),
         forbidden: vec![901],
         ..Sampling::default()
     };

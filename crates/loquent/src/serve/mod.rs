@@ -17,6 +17,9 @@ use tokio::net::TcpListener;
 pub use self::args::ServeArgs;
 use crate::shutdown;
 
+/// Most threads for work that blocks, besides those that tokenize prompts.
+const MAX_BLOCKING_THREADS: usize = 16;
+
 /// How long the runtime's threads may take to end after the server has. Nobody needs what they
 /// still do: a download goes on next time, and a model that is loading serves nobody.
 const RUNTIME_END_LIMIT: Duration = Duration::from_millis(500);
@@ -37,6 +40,9 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(args.http.threads())
+        // Parsing, tokenizing and rendering bound themselves; what else blocks (a look-up of a
+        // host's name, the model's loading) comes singly.
+        .max_blocking_threads(MAX_BLOCKING_THREADS + options.service.tokenize_workers)
         .enable_all()
         .build()?;
     let outcome = runtime.block_on(async {

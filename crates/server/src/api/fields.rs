@@ -5,10 +5,13 @@
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::json::{self, JsonError, MAX_VALUES};
 use crate::error::ApiError;
+use crate::memory::MemoryCharge;
 
 /// The fields of one JSON object.
 #[derive(Debug)]
@@ -16,27 +19,47 @@ pub struct Fields {
     map: Map<String, Value>,
     /// Prefix of names in errors: empty, or `stream_options.` and the like.
     path: String,
+    /// What the fields are charged to the memory of requests.
+    charge: Option<Arc<MemoryCharge>>,
 }
 
 impl Fields {
+    /// Refuses a body of so many values, counted by [`json::count_values`].
+    ///
+    /// # Errors
+    /// 400 when they are more than [`MAX_VALUES`].
+    pub fn check_values(values: usize) -> Result<(), ApiError> {
+        match values <= MAX_VALUES {
+            true => Ok(()),
+            false => Err(not_json(&JsonError::TooManyValues(MAX_VALUES))),
+        }
+    }
+
     /// Parses a request body.
     ///
     /// # Errors
-    /// 400 when `body` is not UTF-8, not JSON, or not an object.
+    /// 400 when `body` is not UTF-8, not JSON, not an object, or has more than [`MAX_VALUES`].
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let text = std::str::from_utf8(body).map_err(|error| {
             ApiError::invalid(format!("The request body is not valid UTF-8: {error}."))
         })?;
-        let value: Value = serde_json::from_str(text).map_err(|error| {
-            ApiError::invalid(format!("The request body is not valid JSON: {error}."))
-        })?;
-        match value {
-            Value::Object(map) => Ok(Self { map, path: String::new() }),
+        match json::parse(text, MAX_VALUES).map_err(|error| not_json(&error))? {
+            Value::Object(map) => Ok(Self { map, path: String::new(), charge: None }),
             other => Err(ApiError::invalid(format!(
                 "The request body must be a JSON object, not {}.",
                 kind_of(&other)
             ))),
         }
+    }
+
+    /// The fields, with what they are charged to the memory of requests.
+    pub fn charged(self, charge: MemoryCharge) -> Self {
+        Self { charge: Some(Arc::new(charge)), ..self }
+    }
+
+    /// What must be held as long as anything that was taken from the fields.
+    pub fn charge(&self) -> Option<Arc<MemoryCharge>> {
+        self.charge.clone()
     }
 
     fn name(&self, field: &str) -> String {
@@ -154,7 +177,9 @@ impl Fields {
     /// A 400 that names the field, if `value` is not an object.
     pub fn nested(&self, field: &str, value: Value) -> Result<Self, ApiError> {
         match value {
-            Value::Object(map) => Ok(Self { map, path: format!("{}.", self.name(field)) }),
+            Value::Object(map) => {
+                Ok(Self { map, path: format!("{}.", self.name(field)), charge: None })
+            }
             other => Err(self.wrong_type(field, "an object", &other)),
         }
     }
@@ -171,12 +196,16 @@ impl Fields {
 
     /// The full names of the fields that were not taken.
     pub fn rest(self) -> Vec<String> {
-        let Self { map, path } = self;
+        let Self { map, path, .. } = self;
         map.into_iter()
             .filter(|(_, value)| !value.is_null())
             .map(|(name, _)| format!("{path}{name}"))
             .collect()
     }
+}
+
+fn not_json(error: &JsonError) -> ApiError {
+    ApiError::invalid(format!("The request body is not valid JSON: {error}."))
 }
 
 /// The type of a JSON value in words, for error messages.

@@ -60,6 +60,14 @@ impl FullCompletion {
         self.logprobs.extend(flush.logprobs);
     }
 
+    /// About how many bytes its JSON has.
+    pub fn bytes(&self) -> usize {
+        /// About what a token takes in JSON: its text, its bytes and its log-probability.
+        const TOKEN_BYTES: usize = 128;
+        let tokens = self.logprobs.iter().map(|one| 1 + one.logprobs.top.len()).sum::<usize>();
+        self.text.len() + self.reasoning.len() + tokens * TOKEN_BYTES
+    }
+
     fn push_delta(&mut self, delta: Delta) {
         match delta {
             Delta::Text { text, .. } => self.text.push_str(&text),

@@ -4,7 +4,7 @@ use loquent_engine::template::ChatMessage;
 use serde_json::Value;
 
 use super::fields::{Fields, kind_of};
-use crate::error::ApiError;
+use crate::error::{ApiError, quoted};
 
 /// Most messages in one request. Chosen by hand: far above any conversation, and bounded,
 /// because templates take time per message.
@@ -75,7 +75,7 @@ fn parse_role(fields: &mut Fields) -> Result<&'static str, ApiError> {
         Some("tool" | "function") => Ok("tool"),
         Some(other) => {
             let known = "must be system, developer, user, assistant or tool";
-            Err(fields.error("role", format!("{known}, not '{other}'.")))
+            Err(fields.error("role", format!("{known}, not '{}'.", quoted(other))))
         }
         None => Err(fields.error("role", "is required.")),
     }
@@ -99,7 +99,8 @@ fn parse_content(fields: &Fields, content: Value) -> Result<String, ApiError> {
                 text.push_str(&piece.ok_or_else(|| part.error("text", "is required."))?);
             }
             Some(other) => {
-                let wrong = format!("'{other}' is not supported: this server accepts text only.");
+                let wrong = quoted(other);
+                let wrong = format!("'{wrong}' is not supported: this server accepts text only.");
                 return Err(part.error("type", wrong));
             }
             None => return Err(part.error("type", "is required.")),

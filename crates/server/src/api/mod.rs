@@ -3,6 +3,7 @@
 pub mod fields;
 pub mod full_response;
 pub mod head;
+pub mod json;
 pub mod logprobs;
 pub mod message;
 pub mod request;

@@ -1,5 +1,8 @@
 //! Requests to `/v1/chat/completions` and `/v1/completions`, parsed once and valid from then on.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use http::HeaderValue;
 use loquent_engine::template::ChatMessage;
 use loquent_infer::token::TokenId;
@@ -9,7 +12,8 @@ use serde_json::{Map, Value};
 use super::fields::{Fields, kind_of};
 use super::message::parse_messages;
 use super::tools::{ToolUse, parse_format, parse_tools};
-use crate::error::ApiError;
+use crate::error::{ApiError, quoted};
+use crate::memory::MemoryCharge;
 use crate::trace_context::TraceParent;
 
 /// Most completions of one request, all its prompts together.
@@ -21,6 +25,10 @@ const MAX_STOP_BYTES: usize = 256;
 const MAX_TOP_LOGPROBS: i64 = 20;
 /// Default `max_tokens` of `/v1/completions`, as OpenAI has it.
 const DEFAULT_COMPLETION_TOKENS: u32 = 16;
+/// Most tokens in `logit_bias`, as OpenAI has it: each costs the engine time at every token.
+const MAX_BIASES: usize = 1024;
+/// Most names in the header that lists ignored parameters.
+const MAX_IGNORED_NAMES: usize = 16;
 
 /// Parameters that annotate a request or hint at its use: accepted, without effect.
 const ANNOTATIONS: &[&str] = &[
@@ -106,6 +114,20 @@ pub enum Prompt {
     Tokens(Vec<TokenId>),
 }
 
+impl Prompt {
+    /// Takes the text, which has become tokens; `None` for a prompt that never was one text.
+    pub fn take_text(&mut self) -> Option<String> {
+        match self {
+            Self::Chat(chat) => {
+                (chat.messages, chat.variables) = Default::default();
+                None
+            }
+            Self::Text(text) => Some(std::mem::take(text)),
+            Self::Tokens(_) => None,
+        }
+    }
+}
+
 /// Sampling parameters; `None` is the model's default.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SamplingParams {
@@ -125,8 +147,9 @@ pub struct SamplingParams {
     pub repetition_penalty: Option<f32>,
     /// Seed of the random numbers; `None` draws one.
     pub seed: Option<u64>,
-    /// Tokens with what is added to their logits, each within `-100..=100`.
-    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Tokens, in order and each once, with what is added to their logits, within
+    /// `-100..=100`; all completions share them.
+    pub logit_bias: Arc<[(TokenId, f32)]>,
     /// `Some(k)`: log-probabilities of the sampled token and of the k most likely ones.
     pub logprobs: Option<u8>,
     /// Forbids the model's end tokens, so that only `max_tokens` ends the text.
@@ -147,7 +170,7 @@ pub struct StreamParams {
 }
 
 /// A valid request for completions.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Request {
     /// The endpoint it was sent to.
     pub endpoint: Endpoint,
@@ -182,6 +205,8 @@ pub struct Request {
     pub forward: Option<Forward>,
     /// The caller's place in a trace, from the request's headers.
     pub trace_parent: Option<TraceParent>,
+    /// What it is charged to the memory of requests, held as long as its prompts are.
+    pub charge: Option<Arc<MemoryCharge>>,
 }
 
 impl Request {
@@ -226,10 +251,11 @@ impl Request {
                 .integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?
                 .unwrap_or(0) as i32,
             echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
-            // Last: whatever nothing above has taken has no effect.
-            ignored: fields.rest(),
+            charge: fields.charge(),
             forward: None,
             trace_parent: None,
+            // Last: whatever nothing above has taken has no effect.
+            ignored: fields.rest(),
         };
         if request.sampling.ignore_eos && request.is_constrained() {
             let message = "'ignore_eos' contradicts 'response_format' and required tools: \
@@ -258,6 +284,7 @@ impl Request {
             ignored: Vec::new(),
             forward: None,
             trace_parent: None,
+            charge: None,
         }
     }
 
@@ -282,6 +309,16 @@ impl Request {
     /// Names of the ignored parameters that the client should learn of: all but annotations.
     pub fn unknown(&self) -> impl Iterator<Item = &str> {
         self.ignored.iter().map(String::as_str).filter(|name| !ANNOTATIONS.contains(name))
+    }
+
+    /// [`Self::unknown`] for a header: separated by commas, and bounded.
+    pub fn ignored_names(&self) -> String {
+        let names = self.unknown().take(MAX_IGNORED_NAMES).map(quoted).collect::<Vec<_>>();
+        let more = self.unknown().count() - names.len();
+        match more {
+            0 => names.join(", "),
+            _ => format!("{}, and {more} more", names.join(", ")),
+        }
     }
 }
 
@@ -328,7 +365,9 @@ fn token_ids(fields: &Fields, ids: &[Value]) -> Result<Vec<TokenId>, ApiError> {
     let id = |value: &Value| value.as_u64().and_then(|id| TokenId::try_from(id).ok());
     ids.iter()
         .map(|value| {
-            id(value).ok_or_else(|| fields.error("prompt", format!("has no token {value}.")))
+            id(value).ok_or_else(|| {
+                fields.error("prompt", format!("has no token {}.", quoted(&value.to_string())))
+            })
         })
         .collect()
 }
@@ -386,21 +425,27 @@ fn parse_top_k(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     Ok(top_k.map(|k| u32::try_from(k).unwrap_or(0)))
 }
 
-fn parse_logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
+fn parse_logit_bias(fields: &mut Fields) -> Result<Arc<[(TokenId, f32)]>, ApiError> {
     let wrong = "must map token ids to numbers between -100 and 100";
     let Some(value) = fields.take("logit_bias") else {
-        return Ok(Vec::new());
+        return Ok(Arc::default());
     };
     let Value::Object(map) = value else {
         return Err(fields.error("logit_bias", format!("{wrong}, not {}.", kind_of(&value))));
     };
+    if map.len() > MAX_BIASES {
+        return Err(fields.error("logit_bias", format!("has more than {MAX_BIASES} entries.")));
+    }
     let parse = |(token, bias): (String, Value)| {
         let id: Option<TokenId> = token.parse().ok();
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
-        id.zip(bias.map(|bias| bias as f32))
-            .ok_or_else(|| fields.error("logit_bias", format!("{wrong}; '{token}' does not.")))
+        id.zip(bias.map(|bias| bias as f32)).ok_or_else(|| {
+            fields.error("logit_bias", format!("{wrong}; '{}' does not.", quoted(&token)))
+        })
     };
-    map.into_iter().map(parse).collect()
+    // A token may be written in several ways ("5", "05"): the last one counts.
+    let biases = map.into_iter().map(parse).collect::<Result<BTreeMap<_, _>, ApiError>>()?;
+    Ok(biases.into_iter().collect())
 }
 
 fn parse_logprobs(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<u8>, ApiError> {
@@ -442,8 +487,10 @@ pub fn parse_interval(fields: &mut Fields) -> Result<Option<StreamInterval>, Api
         Some(other) => other.to_string(),
     };
     let wrong = || {
-        fields
-            .error("stream_interval", format!("must be a number above 0 or \"auto\", not {text}."))
+        fields.error(
+            "stream_interval",
+            format!("must be a number above 0 or \"auto\", not {}.", quoted(&text)),
+        )
     };
     text.parse().map(Some).map_err(|_| wrong())
 }
@@ -496,6 +543,55 @@ mod tests {
             assert_eq!(error["error"]["param"], *name, "{body}: {error}");
             assert_eq!(error["error"]["type"], "invalid_request_error");
         }
+    }
+
+    #[test]
+    fn biases_are_few_in_order_and_each_token_once() {
+        let bias = |count: u32| {
+            let map = (0..count).map(|token| (token.to_string(), json!(1))).collect();
+            chat(json!({"logit_bias": Value::Object(map)})).map(|request| request.sampling)
+        };
+        assert_eq!(bias(1024).unwrap().logit_bias.len(), 1024);
+        assert_eq!(bias(1025).unwrap_err().json()["error"]["param"], "logit_bias");
+        let request = chat(json!({"logit_bias": {"9": 1, "05": 2, "5": 3, "+5": -4}})).unwrap();
+        assert_eq!(*request.sampling.logit_bias, [(5, -4.0), (9, 1.0)]);
+    }
+
+    #[test]
+    fn ignored_names_fit_a_header_however_many_and_long() {
+        let long = "n".repeat(1 << 20);
+        let one = chat(json!({long: 1})).unwrap().ignored_names();
+        assert!(one.len() < 100 && one.starts_with("nnn") && one.ends_with("..."), "{one}");
+        let many = (0..5000).map(|index| (format!("name{index}"), json!(1))).collect();
+        let many = chat(Value::Object(many)).unwrap().ignored_names();
+        assert!(many.len() < 2048 && many.ends_with(", and 4984 more"), "{many}");
+        let few = chat(json!({"a": 1, "user": "u", "b": 2})).unwrap().ignored_names();
+        assert!(few == "a, b" || few == "b, a", "{few}");
+    }
+
+    #[test]
+    fn errors_quote_little_of_a_request() {
+        let long = "é".repeat(1 << 20);
+        let message = |role: &str, content: Value| json!([{"role": role, "content": content}]);
+        let bodies = [
+            json!({"messages": message(&long, json!("x"))}),
+            json!({"messages": message("user", json!([{"type": long}]))}),
+            json!({"tool_choice": long}),
+            json!({"response_format": {"type": long}}),
+            json!({"tools": [{"type": long}]}),
+            json!({"logit_bias": {long.clone(): 1}}),
+            json!({"stream_interval": long}),
+        ];
+        for body in bodies {
+            let error = chat(body).unwrap_err().json().to_string();
+            assert!(error.len() < 500, "{} bytes", error.len());
+        }
+        let tokens = text(json!({"prompt": [1, {"a": long}]})).unwrap_err();
+        assert!(tokens.json().to_string().len() < 500);
+        let unknown = ApiError::model_not_found(&long, "model").json().to_string();
+        assert!(unknown.len() < 500 && unknown.contains("Use 'model'"));
+        let any = ApiError::invalid(long).json().to_string();
+        assert!(any.len() < 1200);
     }
 
     #[test]

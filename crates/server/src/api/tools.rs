@@ -4,7 +4,7 @@ use loquent_engine::grammar::ToolShape;
 use serde_json::{Value, json};
 
 use super::fields::{Fields, kind_of};
-use crate::error::ApiError;
+use crate::error::{ApiError, quoted};
 
 /// Most tools of one request, as OpenAI has it.
 const MAX_TOOLS: usize = 128;
@@ -66,7 +66,7 @@ pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
         Wanted::Named(name) => {
             callable.retain(|tool| tool.name == name);
             if callable.is_empty() {
-                let wrong = format!("names '{name}', which is not among 'tools'.");
+                let wrong = format!("names '{}', which is not among 'tools'.", quoted(&name));
                 return Err(fields.error("tool_choice", wrong));
             }
             ToolChoice::Forced
@@ -79,7 +79,7 @@ fn parse_tool(mut fields: Fields) -> Result<ToolShape, ApiError> {
     match fields.string("type")?.as_deref() {
         Some("function") | None => {}
         Some(other) => {
-            let wrong = format!("may only be 'function', not '{other}'.");
+            let wrong = format!("may only be 'function', not '{}'.", quoted(other));
             return Err(fields.error("type", wrong));
         }
     }
@@ -119,7 +119,9 @@ impl Wanted {
                 "none" => Ok(Self::None),
                 "auto" => Ok(Self::Auto),
                 "required" => Ok(Self::Required),
-                other => Err(fields.error("tool_choice", format!("{wrong}, not '{other}'."))),
+                other => {
+                    Err(fields.error("tool_choice", format!("{wrong}, not '{}'.", quoted(other))))
+                }
             },
             Some(choice) => match choice.pointer("/function/name").and_then(Value::as_str) {
                 Some(name) => Ok(Self::Named(name.to_owned())),
@@ -152,7 +154,7 @@ pub fn parse_format(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
             check_schema(&named, "schema", schema).map(Some)
         }
         Some(other) => {
-            let wrong = format!("of type '{other}' is not supported.");
+            let wrong = format!("of type '{}' is not supported.", quoted(other));
             Err(fields.error("response_format", wrong))
         }
         None => Err(format.error("type", "is required.")),

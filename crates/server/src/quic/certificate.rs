@@ -93,7 +93,30 @@ pub struct Renewal {
     checks: Interval,
     /// Stamps of the certificate in use and of the newest one found.
     stamps: [Stamp; 2],
-    made: Instant,
+    made: Made,
+}
+
+/// When a certificate was made, by both clocks: a computer that sleeps stops the one that
+/// measures, while the certificate's validity goes by the other.
+#[derive(Debug, Clone, Copy)]
+struct Made {
+    measured: Instant,
+    unix_s: i64,
+}
+
+impl Made {
+    fn now() -> Self {
+        Self { measured: Instant::now(), unix_s: unix_time_s() as i64 }
+    }
+
+    /// Whether a self-signed certificate is due for renewal `elapsed` after it was made, at
+    /// `unix_s`. A clock that was put back to before the certificate's validity makes it useless
+    /// too.
+    fn is_due(&self, elapsed: Duration, unix_s: i64) -> bool {
+        elapsed >= REMADE_AFTER
+            || unix_s >= self.unix_s + REMADE_AFTER.as_secs() as i64
+            || unix_s <= self.unix_s - BEFORE_S
+    }
 }
 
 impl Renewal {
@@ -101,7 +124,7 @@ impl Renewal {
     /// `every`.
     pub fn new(source: CertificateSource, every: Duration) -> Self {
         let stamps = [source.stamp(); 2];
-        Self { source, checks: interval(every), stamps, made: Instant::now() }
+        Self { source, checks: interval(every), stamps, made: Made::now() }
     }
 
     /// Resolves when there is a newer certificate, again and again until [`Self::renewed`].
@@ -110,7 +133,9 @@ impl Renewal {
         loop {
             self.checks.tick().await;
             let is_due = match &self.source {
-                CertificateSource::SelfSigned(_) => self.made.elapsed() >= REMADE_AFTER,
+                CertificateSource::SelfSigned(_) => {
+                    self.made.is_due(self.made.measured.elapsed(), unix_time_s() as i64)
+                }
                 CertificateSource::Files { .. } => {
                     self.stamps[1] = self.source.stamp();
                     self.stamps[1] != self.stamps[0]
@@ -124,7 +149,7 @@ impl Renewal {
 
     /// The certificate that [`Self::due`] found is in use from here on.
     pub fn renewed(&mut self) {
-        (self.stamps[0], self.made) = (self.stamps[1], Instant::now());
+        (self.stamps[0], self.made) = (self.stamps[1], Made::now());
     }
 }
 
@@ -170,6 +195,22 @@ mod tests {
         let (one, two) = (source.load().unwrap(), source.load().unwrap());
         assert_ne!(one.sha256, two.sha256);
         assert!(one.tls(&[b"h3"]).is_ok());
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_after_a_long_sleep_and_when_the_clock_is_put_back() {
+        const DAY_S: i64 = 24 * 3600;
+        let made = Made { measured: Instant::now(), unix_s: 1_000_000_000 };
+        let (awake, asleep) = (REMADE_AFTER, Duration::from_secs(60));
+        for (elapsed, later_s, due) in [
+            (asleep, 60, false),
+            (awake, 7 * DAY_S, true),
+            (asleep, 13 * DAY_S, true),
+            (asleep, -DAY_S / 2, false),
+            (asleep, -2 * DAY_S, true),
+        ] {
+            assert_eq!(made.is_due(elapsed, made.unix_s + later_s), due, "{later_s} s later");
+        }
     }
 
     #[tokio::test]

@@ -6,15 +6,21 @@
 //! an answer sends is bounded by its own sender: token bucket, queue guard, and silence after
 //! 10 s without acknowledgement (`spec/delivery.md`, sections 7 and 8). So the window only
 //! has to bound what else travels here, the bodies of tunnelled requests.
+//!
+//! The floor yields where most packets are lost: no noise of a link does that, and many
+//! connections with a floor each would keep a full link full.
 
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Instant;
 
 use quinn::congestion::{Controller, ControllerFactory};
+use quinn_proto::RttEstimator;
 
 /// Smallest window in bytes. Chosen by hand: some seconds of a few answers.
 const FLOOR_BYTES: u64 = 64 * 1024;
+/// Packets of the least floor: RFC 9002's minimum window (section 7.2).
+const LEAST_PACKETS: u64 = 2;
 /// Largest window in bytes.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -29,6 +35,9 @@ impl ControllerFactory for FlooredFactory {
             threshold: u64::MAX,
             recovery_start: now,
             mtu: current_mtu.into(),
+            floor: FLOOR_BYTES,
+            acked: 0,
+            lost: 0,
         })
     }
 }
@@ -42,9 +51,38 @@ struct FlooredWindow {
     threshold: u64,
     recovery_start: Instant,
     mtu: u64,
+    /// The window's floor at present.
+    floor: u64,
+    /// Bytes acknowledged and lost since the last congestion event.
+    acked: u64,
+    lost: u64,
+}
+
+impl FlooredWindow {
+    /// Lowers the floor while most of what is sent is lost, and raises it again: so much loss is
+    /// no noise but a bottleneck, which a floor under each of many connections would keep full.
+    fn move_floor(&mut self, is_persistent: bool) {
+        let least = LEAST_PACKETS * self.mtu;
+        self.floor = match is_persistent || self.lost >= self.acked {
+            true => (self.floor / 2).max(least),
+            false => (2 * self.floor).min(FLOOR_BYTES),
+        };
+        (self.acked, self.lost) = (0, 0);
+    }
 }
 
 impl Controller for FlooredWindow {
+    fn on_ack(
+        &mut self,
+        _now: Instant,
+        _sent: Instant,
+        bytes: u64,
+        _app_limited: bool,
+        _rtt: &RttEstimator,
+    ) {
+        self.acked += bytes;
+    }
+
     /// A batch of acknowledgements, usually of two packets.
     fn on_end_acks(
         &mut self,
@@ -67,14 +105,16 @@ impl Controller for FlooredWindow {
         now: Instant,
         sent: Instant,
         is_persistent_congestion: bool,
-        _lost_bytes: u64,
+        lost_bytes: u64,
     ) {
+        self.lost += lost_bytes;
         if sent <= self.recovery_start {
             return; // of the same round trip as the last
         }
         self.recovery_start = now;
-        let reduced = if is_persistent_congestion { FLOOR_BYTES } else { self.window / 2 };
-        self.window = reduced.max(FLOOR_BYTES);
+        self.move_floor(is_persistent_congestion);
+        let reduced = if is_persistent_congestion { self.floor } else { self.window / 2 };
+        self.window = reduced.max(self.floor);
         self.threshold = self.window;
     }
 
@@ -104,14 +144,37 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    #[test]
-    fn losses_never_push_the_window_below_the_floor() {
-        let now = Instant::now();
-        let mut controller = Arc::new(FlooredFactory).build(now, 1200);
-        for i in 1..20 {
-            let at = now + Duration::from_millis(i);
-            controller.on_congestion_event(at, at, i % 2 == 0, 1200);
-            assert_eq!(controller.window(), FLOOR_BYTES);
+    /// A window after `rounds` round trips, in each of which `lost` of 100 packets are lost.
+    fn after(rounds: u64, lost: u64, mut window: FlooredWindow) -> FlooredWindow {
+        for round in 1..=rounds {
+            let at = window.recovery_start + Duration::from_millis(round);
+            window.acked += (100 - lost) * 1200;
+            window.on_congestion_event(at, at, false, lost * 1200);
         }
+        window
+    }
+
+    fn fresh() -> FlooredWindow {
+        let built = Arc::new(FlooredFactory).build(Instant::now(), 1200).into_any();
+        *built.downcast::<FlooredWindow>().unwrap()
+    }
+
+    #[test]
+    fn noise_never_pushes_the_window_below_the_floor() {
+        for lost in [1, 10, 30, 45] {
+            assert_eq!(after(50, lost, fresh()).window(), FLOOR_BYTES, "{lost} %");
+        }
+    }
+
+    #[test]
+    fn the_floor_yields_to_a_full_link_and_comes_back() {
+        let full = after(20, 80, fresh());
+        assert_eq!(full.window(), LEAST_PACKETS * 1200);
+        let free = after(20, 5, full);
+        assert_eq!(free.floor, FLOOR_BYTES);
+        let mut cut = fresh();
+        let at = cut.recovery_start + Duration::from_millis(1);
+        cut.on_congestion_event(at, at, true, 1200);
+        assert!(cut.window() < FLOOR_BYTES, "nothing came through at all");
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request as HttpRequest, header};
 use http_body_util::BodyExt;
 use loquent_proto::AnswerHandle;
@@ -18,12 +17,14 @@ use tower::ServiceExt;
 use web_transport_quinn::{RecvStream, SendStream};
 
 use super::message::{
-    MAX_MESSAGE_BYTES, MessageKind, MessageReader, StreamError, StreamMessage, code, put_message,
+    BodyPiece, MessageKind, MessageReader, StreamError, StreamMessage, code, put_message,
 };
 use super::session::{QuicSession, Routed};
-use crate::api::fields::Fields;
+use crate::api::json;
 use crate::api::request::Endpoint;
+use crate::body::{ReceivedBody, TunnelledBody};
 use crate::error::ApiError;
+use crate::intake::Intake;
 use crate::obfuscation::encrypted;
 use crate::resumable::routes::{JoinedAnswer, ResumableRequest, start};
 use crate::resumable::{AnswerCommand, CommandSender, PathId, ReaderPath, StreamFrame};
@@ -31,28 +32,30 @@ use crate::service::Caller;
 
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most values in a request's head, with as many headers as HTTP/1.1 requests may have here.
+const MAX_HEAD_VALUES: usize = 512;
 /// Frames that may wait for room on the stream.
 const MAX_ASIDE: usize = 4;
 
 /// The JSON of a REQUEST message.
 struct RequestHead {
-    key: Option<String>,
+    key: Option<HeaderValue>,
     method: Method,
     path: String,
-    headers: Map<String, Value>,
+    headers: Vec<(String, String)>,
     stream: Option<u64>,
 }
 
 enum FirstMessage {
-    Request(RequestHead, Bytes),
-    /// The body is larger than the server accepts.
-    TooLarge,
+    Request(RequestHead, ReceivedBody),
+    /// Its body is not taken.
+    Refused(ApiError),
     Resume(Resume),
 }
 
 /// Serves one stream until it ends.
 pub async fn serve(session: Arc<QuicSession>, send: SendStream, recv: RecvStream) {
-    let messages = MessageReader::new(recv, session.app().config.max_request_bytes);
+    let messages = MessageReader::new(recv);
     let mut exchange = Exchange { session, send, messages };
     if let Err(broken) = exchange.run().await {
         tracing::debug!(%broken, "a stream ended early");
@@ -79,16 +82,18 @@ impl Exchange {
                 None => self.tunnel(head, body).await,
                 Some(stream) => self.ask(head, stream, body).await,
             },
-            FirstMessage::TooLarge => {
-                let limit = self.session.app().config.max_request_bytes;
-                self.respond(ApiError::too_large(limit).into_response()).await
+            FirstMessage::Refused(error) => {
+                self.session.app().metrics.on_refusal(error.status());
+                self.respond(error.into_response()).await
             }
             FirstMessage::Resume(resume) => self.resume(resume).await,
         }
     }
 
     async fn opening(&mut self) -> Result<FirstMessage, StreamError> {
-        let first = self.messages.next().await?.ok_or(StreamError::Protocol("an empty stream"))?;
+        let app = self.session.app().clone();
+        let first = self.messages.first(app.bodies.large_heads()).await?;
+        let first = first.ok_or(StreamError::Protocol("an empty stream"))?;
         match first.kind {
             MessageKind::Request => {}
             MessageKind::Frame => return read_resume(&first.payload),
@@ -96,27 +101,42 @@ impl Exchange {
         }
         let head = RequestHead::parse(&first.payload)
             .ok_or(StreamError::Protocol("an invalid head of a request"))?;
-        let limit = self.session.app().config.max_request_bytes;
-        let mut body = Vec::new();
-        while let Some(message) = self.messages.next().await? {
-            match message.kind {
+        let mut body = app.bodies.begin();
+        let key = head.authorization();
+        if let Err(error) = app.config.api_keys.check(key.as_ref().map(HeaderValue::as_bytes)) {
+            return Ok(match head.stream {
+                Some(_) => FirstMessage::Refused(error),
+                // The route may need no key; then it needs no body either.
+                None => FirstMessage::Request(head, body),
+            });
+        }
+        self.session.trust();
+        // As over HTTP: a server at its limit refuses before it takes the body.
+        if head.stream.is_some()
+            && head.header(REPEAT_HEADER).is_none()
+            && let Err(error) = app.service().and_then(|service| service.check_room())
+        {
+            return Ok(FirstMessage::Refused(error));
+        }
+        loop {
+            match self.messages.next_body().await? {
+                BodyPiece::Bytes(piece) => {
+                    if let Err(error) = body.push(&piece).await {
+                        return Ok(FirstMessage::Refused(error));
+                    }
+                }
                 // The client keeps its side of the stream open for acknowledgements, so that an
                 // empty BODY instead of the end of the stream ends the request.
-                MessageKind::Body if message.payload.is_empty() && head.stream.is_some() => break,
-                MessageKind::Body if body.len() + message.payload.len() > limit => {
-                    return Ok(FirstMessage::TooLarge);
+                BodyPiece::Empty if head.stream.is_none() => {}
+                BodyPiece::Empty | BodyPiece::End => {
+                    return Ok(FirstMessage::Request(head, body));
                 }
-                MessageKind::Body => body.extend_from_slice(&message.payload),
-                _ => return Err(StreamError::Protocol("a message out of order")),
             }
         }
-        // Only the request's body may be long; what follows are small frames.
-        self.messages.set_max_bytes(MAX_MESSAGE_BYTES);
-        Ok(FirstMessage::Request(head, body.into()))
     }
 
     /// Responds as the HTTP port would (S-3.1).
-    async fn tunnel(&mut self, head: RequestHead, body: Bytes) -> Result<(), StreamError> {
+    async fn tunnel(&mut self, head: RequestHead, body: ReceivedBody) -> Result<(), StreamError> {
         let request = head.http(body).ok_or(StreamError::Protocol("an invalid HTTP request"))?;
         let response = self.session.router().oneshot(encrypted(request)).await;
         let response = response.unwrap_or_else(|never| match never {});
@@ -156,7 +176,7 @@ impl Exchange {
         &mut self,
         head: RequestHead,
         stream: u64,
-        body: Bytes,
+        body: ReceivedBody,
     ) -> Result<(), StreamError> {
         let id = PathId::next();
         let routed = self
@@ -170,18 +190,14 @@ impl Exchange {
         let kept = async {
             let endpoint = head.endpoint()?;
             let key = head.authorization();
-            let asker = key.as_deref();
-            app.config.api_keys.check(asker)?;
             let arrived = app.clock.now();
-            let body = Fields::parse(&body)?;
+            let caller = Caller { authorization: key.clone(), trace_parent: None };
+            let intake = Intake { endpoint, caller, key: key.clone() };
             let again = head.header(REPEAT_HEADER);
-            let keys = &app.resumable.idempotency;
-            let idempotent = keys.idempotent(asker, again.as_ref(), endpoint, body.map());
-            let authorization = key.as_deref().and_then(|key| HeaderValue::from_bytes(key).ok());
-            let caller = Caller { authorization, trace_parent: None };
-            let request = app.service()?.parse(endpoint, body, caller)?;
-            let idempotent = idempotent?;
-            let request = ResumableRequest { request, arrived, key: asker, idempotent };
+            let parsed = intake.parse(&app, body, again.as_ref()).await?;
+            let (request, idempotent) = (parsed.request, parsed.idempotent?);
+            let key = key.as_ref().map(HeaderValue::as_bytes);
+            let request = ResumableRequest { request, arrived, key, idempotent };
             start(&app, request, id, path).await
         };
         match kept.await {
@@ -215,6 +231,7 @@ impl Exchange {
             self.write(MessageKind::Frame, &gone).await?;
             return self.send.finish().map_err(|_| StreamError::Lost);
         };
+        self.session.trust();
         let answer = answer_head(&name, stream, offset, "");
         self.carry(&answer, routed, orders, path_id, frames).await
     }
@@ -290,6 +307,15 @@ fn answer_head(name: &AnswerHandle, stream: u64, offset: u64, unknown: &str) -> 
     head
 }
 
+/// The members of an object whose values are all strings.
+fn text_members(members: Map<String, Value>) -> Option<Vec<(String, String)>> {
+    let text = |(name, value)| match value {
+        Value::String(text) => Some((name, text)),
+        _ => None,
+    };
+    members.into_iter().map(text).collect()
+}
+
 fn read_resume(payload: &[u8]) -> Result<FirstMessage, StreamError> {
     match Frame::decode(payload, false) {
         Ok(Frame::Resume(resume)) => Ok(FirstMessage::Resume(resume)),
@@ -299,7 +325,10 @@ fn read_resume(payload: &[u8]) -> Result<FirstMessage, StreamError> {
 
 impl RequestHead {
     fn parse(json: &[u8]) -> Option<Self> {
-        let Value::Object(mut head) = serde_json::from_slice(json).ok()? else { return None };
+        let json = std::str::from_utf8(json).ok()?;
+        let Value::Object(mut head) = json::parse(json, MAX_HEAD_VALUES).ok()? else {
+            return None;
+        };
         let mut text = |name: &str| match head.remove(name) {
             None | Some(Value::Null) => Some(None),
             Some(Value::String(text)) => Some(Some(text)),
@@ -307,8 +336,8 @@ impl RequestHead {
         };
         let (key, method, path) = (text("key")?, text("method")??, text("path")??);
         let headers = match head.remove("headers") {
-            None | Some(Value::Null) => Map::new(),
-            Some(Value::Object(headers)) => headers,
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Object(headers)) => text_members(headers)?,
             Some(_) => return None,
         };
         let stream = match head.remove("stream") {
@@ -316,12 +345,18 @@ impl RequestHead {
             Some(number) => Some(number.as_u64().filter(|n| *n <= loquent_proto::wire::MAX_INT)?),
         };
         let method = method.parse().ok()?;
+        // The `Authorization` header that corresponds to the key; an invalid one becomes an empty
+        // one, which the check refuses.
+        let bearer = |key| HeaderValue::try_from(format!("Bearer {key}"));
+        let key = key.map(|key| bearer(key).unwrap_or(HeaderValue::from_static("")));
         path.starts_with('/').then_some(Self { key, method, path, headers, stream })
     }
 
-    /// The `Authorization` header that corresponds to the key.
-    fn authorization(&self) -> Option<Vec<u8>> {
-        self.key.as_ref().map(|key| format!("Bearer {key}").into_bytes())
+    /// The `Authorization` header that corresponds to the key; of a tunnelled request also one
+    /// among its headers, as over HTTP.
+    fn authorization(&self) -> Option<HeaderValue> {
+        let header = || self.header("authorization").filter(|_| self.stream.is_none());
+        self.key.clone().or_else(header)
     }
 
     /// The header `name`, which is in lower case.
@@ -329,7 +364,7 @@ impl RequestHead {
         let mut headers = self.headers.iter();
         let (_, value) = headers.find(|(given, _)| given.eq_ignore_ascii_case(name))?;
         // An invalid value becomes an empty one, which the check of the key refuses.
-        Some(HeaderValue::from_str(value.as_str()?).unwrap_or(HeaderValue::from_static("")))
+        Some(HeaderValue::from_str(value).unwrap_or(HeaderValue::from_static("")))
     }
 
     fn endpoint(&self) -> Result<Endpoint, ApiError> {
@@ -341,19 +376,19 @@ impl RequestHead {
         }
     }
 
-    fn http(self, body: Bytes) -> Option<HttpRequest<Body>> {
+    fn http(self, body: ReceivedBody) -> Option<HttpRequest<Body>> {
         let authorization = self.authorization();
-        let mut request = HttpRequest::new(Body::from(body));
+        let mut request = HttpRequest::new(Body::empty());
+        request.extensions_mut().insert(TunnelledBody::new(body));
         *request.method_mut() = self.method;
         *request.uri_mut() = self.path.parse().ok()?;
         for (name, value) in self.headers {
             let name = HeaderName::try_from(name).ok()?;
-            let value = HeaderValue::try_from(value.as_str()?).ok()?;
+            let value = HeaderValue::try_from(value).ok()?;
             request.headers_mut().append(name, value);
         }
         if let Some(authorization) = authorization {
-            let value = HeaderValue::from_bytes(&authorization).ok()?;
-            request.headers_mut().insert(header::AUTHORIZATION, value);
+            request.headers_mut().insert(header::AUTHORIZATION, authorization);
         }
         Some(request)
     }

@@ -2,11 +2,16 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 use loquent_proto::message::{HeadError, MessageHead};
-pub use loquent_proto::message::{MAX_MESSAGE_BYTES, MessageKind, code, put_message};
+pub use loquent_proto::message::{MessageKind, code, put_message};
+use tokio::sync::Semaphore;
 use web_transport_quinn::{ReadError, RecvStream};
 
 /// Most bytes taken from the stream in one read.
-const CHUNK_BYTES: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 16 * 1024;
+/// Bytes of a first message that anybody may have read: several times a usual head.
+const STRANGER_BYTES: usize = 4 * 1024;
+/// Longest message of a client that is not a part of a body: a request's head, or a frame.
+pub const MAX_CLIENT_MESSAGE_BYTES: usize = 64 * 1024;
 
 /// A complete message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,19 +28,23 @@ impl StreamMessage {
     /// # Errors
     /// [`StreamError::Protocol`] for an unknown type or a length beyond `most`.
     pub fn take(buffer: &mut BytesMut, most: usize) -> Result<Option<Self>, StreamError> {
-        let head = MessageHead::read(buffer, most).map_err(|error| {
-            StreamError::Protocol(match error {
-                HeadError::UnknownKind(_) => "an unknown message",
-                HeadError::Length(_) => "an impossible length",
-                HeadError::TooLong => "a message that is too long",
-            })
-        })?;
+        let head = read_head(buffer, most)?;
         let Some(head) = head.filter(|head| buffer.len() >= head.len + head.payload_len) else {
             return Ok(None);
         };
         buffer.advance(head.len);
         Ok(Some(Self { kind: head.kind, payload: buffer.split_to(head.payload_len).freeze() }))
     }
+}
+
+fn read_head(buffer: &[u8], most: usize) -> Result<Option<MessageHead>, StreamError> {
+    MessageHead::read(buffer, most).map_err(|error| {
+        StreamError::Protocol(match error {
+            HeadError::UnknownKind(_) => "an unknown message",
+            HeadError::Length(_) => "an impossible length",
+            HeadError::TooLong => "a message that is too long",
+        })
+    })
 }
 
 /// Why no message could be read from a stream.
@@ -55,38 +64,103 @@ pub enum StreamError {
 /// Reads a stream's messages.
 pub struct MessageReader {
     stream: RecvStream,
+    /// What was read of the next message.
     buffer: BytesMut,
-    max_bytes: usize,
+    /// Bytes of the current BODY message that have not been given yet.
+    body_left: usize,
+}
+
+/// What comes next of a request's body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BodyPiece {
+    /// Some bytes.
+    Bytes(Bytes),
+    /// An empty message.
+    Empty,
+    /// The end of the stream.
+    End,
 }
 
 impl MessageReader {
-    /// The messages of `stream`, each at most `max_bytes` long.
-    pub fn new(stream: RecvStream, max_bytes: usize) -> Self {
-        Self { stream, buffer: BytesMut::new(), max_bytes }
+    /// The messages of `stream`.
+    pub fn new(stream: RecvStream) -> Self {
+        Self { stream, buffer: BytesMut::new(), body_left: 0 }
     }
 
     /// The next message; `None` at the stream's end. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// When the stream was reset, the connection ended, or the bytes are not a message.
+    /// When the stream was reset, the connection ended, or the bytes are not a message of at most
+    /// [`MAX_CLIENT_MESSAGE_BYTES`].
     pub async fn next(&mut self) -> Result<Option<StreamMessage>, StreamError> {
         loop {
-            if let Some(message) = StreamMessage::take(&mut self.buffer, self.max_bytes)? {
-                return Ok(Some(message));
-            }
-            match self.stream.read_chunk(CHUNK_BYTES, true).await {
-                Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk.bytes),
-                Ok(None) if self.buffer.is_empty() => return Ok(None),
-                Ok(None) => return Err(StreamError::Protocol("half a message")),
-                Err(ReadError::Reset(code)) => return Err(StreamError::Reset(code)),
-                Err(_) => return Err(StreamError::Lost),
+            let taken = StreamMessage::take(&mut self.buffer, MAX_CLIENT_MESSAGE_BYTES)?;
+            if taken.is_some() || !self.fill(CHUNK_BYTES).await? {
+                return Ok(taken);
             }
         }
     }
 
-    /// Limits the size of the messages from here on.
-    pub fn set_max_bytes(&mut self, max_bytes: usize) {
-        self.max_bytes = max_bytes;
+    /// The first message. Its sender may be anybody, so that more than [`STRANGER_BYTES`] of it are
+    /// read only with one of the `large` places, which all connections share.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn first(&mut self, large: &Semaphore) -> Result<Option<StreamMessage>, StreamError> {
+        let mut place = None;
+        loop {
+            let taken = StreamMessage::take(&mut self.buffer, MAX_CLIENT_MESSAGE_BYTES)?;
+            if taken.is_some() {
+                return Ok(taken);
+            }
+            if place.is_none() && self.buffer.len() >= STRANGER_BYTES {
+                place = Some(large.acquire().await.expect("the semaphore is never closed"));
+            }
+            if !self.fill(STRANGER_BYTES).await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next piece of a request's body, as it arrives. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// As [`Self::next`], but for the length of a message, which the caller bounds.
+    pub async fn next_body(&mut self) -> Result<BodyPiece, StreamError> {
+        loop {
+            if self.body_left == 0
+                && let Some(head) = read_head(&self.buffer, usize::MAX)?
+            {
+                if head.kind != MessageKind::Body {
+                    return Err(StreamError::Protocol("a message out of order"));
+                }
+                self.buffer.advance(head.len);
+                if head.payload_len == 0 {
+                    return Ok(BodyPiece::Empty);
+                }
+                self.body_left = head.payload_len;
+            }
+            if self.body_left > 0 && !self.buffer.is_empty() {
+                let piece = self.buffer.split_to(self.body_left.min(self.buffer.len()));
+                self.body_left -= piece.len();
+                return Ok(BodyPiece::Bytes(piece.freeze()));
+            }
+            if !self.fill(CHUNK_BYTES).await? {
+                return Ok(BodyPiece::End);
+            }
+        }
+    }
+
+    /// Reads what has arrived; false at the stream's end, which must be a message's.
+    async fn fill(&mut self, most: usize) -> Result<bool, StreamError> {
+        match self.stream.read_chunk(most, true).await {
+            Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk.bytes),
+            Ok(None) if self.buffer.is_empty() && self.body_left == 0 => return Ok(false),
+            Ok(None) => return Err(StreamError::Protocol("half a message")),
+            Err(ReadError::Reset(code)) => return Err(StreamError::Reset(code)),
+            Err(_) => return Err(StreamError::Lost),
+        }
+        Ok(true)
     }
 
     /// Asks the client to stop sending, with the reason `code`.

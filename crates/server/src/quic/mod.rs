@@ -51,11 +51,14 @@ const MAX_UNI_STREAMS: u32 = 8;
 /// Bytes of unsent datagrams per connection: about one packet for each of a dozen answers. When
 /// the congestion window is full, the oldest datagrams are dropped.
 const DATAGRAM_SEND_BYTES: usize = 16 * 1024;
-/// Bytes of unread datagrams per connection.
-const DATAGRAM_RECEIVE_BYTES: usize = 64 * 1024;
-/// Unread request bytes per stream, and per connection.
+/// Bytes of unread datagrams per connection. They are acknowledgements of some 50 bytes each.
+const DATAGRAM_RECEIVE_BYTES: usize = 16 * 1024;
+/// Unread request bytes per stream.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Unread request bytes, and streams, of a connection whose client has shown no key yet: room for
+/// some dozens of requests' heads.
+const STRANGER_WINDOW_BYTES: u32 = 64 * 1024;
+const STRANGER_STREAMS: u32 = 16;
 /// Unacknowledged response bytes per connection. It is small, because tokens that a slow reader
 /// leaves should wait where they can still be merged.
 const SEND_WINDOW_BYTES: u64 = 128 * 1024;
@@ -216,7 +219,7 @@ async fn serve(
     // until here.
     drop(handshake);
     let router = PeerRouter::new(router.clone(), PeerAddress(peer));
-    QuicSession::new(app.clone(), router, link).run(exchange::serve).await;
+    QuicSession::new(app.clone(), router, link, config.max_streams).run(exchange::serve).await;
     Ok(())
 }
 
@@ -264,11 +267,11 @@ fn server_config(config: &QuicConfig) -> anyhow::Result<(ServerConfig, Option<[u
     let mut transport = TransportConfig::default();
     transport
         .ack_frequency_config(Some(rare))
-        .max_concurrent_bidi_streams(config.max_streams.into())
+        .max_concurrent_bidi_streams(config.max_streams.min(STRANGER_STREAMS).into())
         .max_concurrent_uni_streams(MAX_UNI_STREAMS.into())
         .max_idle_timeout(Some(IDLE_TIMEOUT.try_into()?))
         .stream_receive_window(STREAM_WINDOW_BYTES.into())
-        .receive_window(CONNECTION_WINDOW_BYTES.into())
+        .receive_window(STRANGER_WINDOW_BYTES.into())
         .send_window(SEND_WINDOW_BYTES)
         .datagram_receive_buffer_size(Some(DATAGRAM_RECEIVE_BYTES))
         .datagram_send_buffer_size(DATAGRAM_SEND_BYTES)

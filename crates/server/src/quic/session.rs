@@ -2,6 +2,7 @@
 //! answers they belong to.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use crate::app::App;
 use crate::peer::{PeerAddress, PeerRouter};
 use crate::resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
 
+/// Unread request bytes of a connection whose client was let in.
+const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+
 /// The answer for each stream number, to which its datagrams go.
 type Routes = HashMap<u64, (PathId, Option<CommandSender>)>;
 
@@ -22,6 +26,9 @@ pub struct QuicSession {
     app: Arc<App>,
     router: PeerRouter,
     connection: web_transport_quinn::Session,
+    /// Most open streams, once the client is trusted.
+    max_streams: u32,
+    trusted: AtomicBool,
     routes: Mutex<Routes>,
 }
 
@@ -31,8 +38,20 @@ impl QuicSession {
         app: Arc<App>,
         router: PeerRouter,
         connection: web_transport_quinn::Session,
+        max_streams: u32,
     ) -> Arc<Self> {
-        Arc::new(Self { app, router, connection, routes: Mutex::default() })
+        let (routes, trusted) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(Self { app, router, connection, max_streams, trusted, routes })
+    }
+
+    /// A request of the client was let in: from here on the connection may send as much at once
+    /// as the configuration allows, and not only what a stranger may.
+    pub fn trust(&self) {
+        if !self.trusted.swap(true, Ordering::Relaxed) {
+            let connection: &quinn::Connection = &self.connection;
+            connection.set_receive_window(CONNECTION_WINDOW_BYTES.into());
+            connection.set_max_concurrent_bi_streams(self.max_streams.into());
+        }
     }
 
     /// Serves each stream with `serve`, and datagrams, until the connection ends.

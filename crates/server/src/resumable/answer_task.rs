@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
 use super::datagram_reader::DatagramReader;
-use super::event_reader::EventReader;
+use super::event_reader::{BodyEvent, EventReader};
 use super::log_pump::LogPump;
 use super::{AnswerCommand, PathId, ReaderPath, Reservation, ResumableAnswers};
 use crate::flush::Flush;
@@ -47,7 +47,7 @@ enum PathKind {
 enum TaskEvent {
     Command(Option<AnswerCommand>),
     Flush(Option<Flush>),
-    Room(bool),
+    Body(BodyEvent),
     Time,
 }
 
@@ -132,14 +132,13 @@ impl AnswerTask {
         timer: Option<Pin<&mut Sleep>>,
     ) -> TaskEvent {
         let takes_flushes = self.takes_flushes(now);
-        let events = match &self.path {
-            Some(AttachedPath { kind: PathKind::Events(events), .. }) => Some(events),
-            _ => None,
-        };
-        let room = async {
-            match events {
-                Some(events) => events.room(events.has_news(self.sender.log())).await,
-                None => std::future::pending().await,
+        let log = self.sender.log();
+        let body = async {
+            match &mut self.path {
+                Some(AttachedPath { kind: PathKind::Events(events), .. }) => {
+                    events.wait(events.has_news(log)).await
+                }
+                _ => std::future::pending().await,
             }
         };
         let pump = &mut self.pump;
@@ -158,7 +157,7 @@ impl AnswerTask {
         tokio::select! {
             command = inbox.recv() => TaskEvent::Command(command),
             flush = flush => TaskEvent::Flush(flush),
-            open = room => TaskEvent::Room(open),
+            event = body => TaskEvent::Body(event),
             () = time => TaskEvent::Time,
         }
     }
@@ -169,8 +168,9 @@ impl AnswerTask {
             TaskEvent::Command(Some(command)) => return self.handle_command(now, command),
             TaskEvent::Command(None) => return ControlFlow::Break(()),
             TaskEvent::Flush(flush) => self.handle_flushes(now, flush),
-            TaskEvent::Room(true) => self.hand_on(now),
-            TaskEvent::Room(false) => self.path = None,
+            TaskEvent::Body(BodyEvent::Room) => self.hand_on(now),
+            TaskEvent::Body(BodyEvent::Taken) => self.acknowledge_taken(),
+            TaskEvent::Body(BodyEvent::Gone) => self.path = None,
             TaskEvent::Time => {}
         }
         ControlFlow::Continue(())
@@ -222,11 +222,11 @@ impl AnswerTask {
         };
         self.sender.resume(now, stream, offset).ok()?;
         let kind = match path {
-            ReaderPath::Events(pieces) => {
+            ReaderPath::Events(path) => {
                 // Its bytes leave with the connection; the sender only keeps the log.
                 self.sender.suspend();
                 let stall_limit = self.answers.limits.stall_limit;
-                PathKind::Events(EventReader::new(pieces, offset, stall_limit))
+                PathKind::Events(EventReader::new(path, offset, stall_limit))
             }
             ReaderPath::Datagrams { link, frames, .. } => {
                 PathKind::Datagrams(Box::new(DatagramReader::new(link, frames, offset)))
@@ -269,10 +269,16 @@ impl AnswerTask {
         let Some(AttachedPath { kind: PathKind::Events(path), .. }) = &mut self.path else {
             return;
         };
-        if !path.hand_on(now, &mut self.sender, self.pump.has_failed()) {
+        if !path.hand_on(now, self.sender.log(), self.pump.has_failed()) {
             self.path = None;
         }
-        self.append(now);
+    }
+
+    /// The connection has more of the event stream, so that the log needs less of it.
+    fn acknowledge_taken(&mut self) {
+        if let Some(AttachedPath { kind: PathKind::Events(path), .. }) = &mut self.path {
+            path.acknowledge(&mut self.sender);
+        }
     }
 
     /// Does what is due at `now`.

@@ -2,20 +2,29 @@
 
 use std::time::Duration;
 
+use super::{EventsPath, LogPiece};
 use loquent_proto::backlog::{Backlog, BacklogAction, BacklogLimits};
 use loquent_proto::delta::MAX_RECORD_BYTES;
 use loquent_proto::{Delta, Log, Micros, Sender};
-use tokio::sync::mpsc;
-
-use super::LogPiece;
 
 /// Log bytes in one piece: about one TLS record of chunks, and little enough that two of them
 /// in the body's queue hardly count next to the log.
 const PIECE_BYTES: u64 = 16 * 1024;
 
+/// What the response's body has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyEvent {
+    /// It has room for a piece.
+    Room,
+    /// The connection has taken more of what the body gave it.
+    Taken,
+    /// It is gone.
+    Gone,
+}
+
 /// A reader of the log: a cursor, and where its pieces go.
 pub struct EventReader {
-    pieces: mpsc::Sender<LogPiece>,
+    path: EventsPath,
     /// Everything below was handed to the response's body.
     next: u64,
     /// Anything that the body does not take counts as paused: TCP's own buffers lie behind it.
@@ -25,10 +34,10 @@ pub struct EventReader {
 impl EventReader {
     /// A reader that goes on from log `offset`, and is cut off if it takes nothing for
     /// `stall_limit`.
-    pub fn new(pieces: mpsc::Sender<LogPiece>, offset: u64, stall_limit: Duration) -> Self {
+    pub fn new(path: EventsPath, offset: u64, stall_limit: Duration) -> Self {
         let stall_limit = Some(Micros::from(stall_limit));
         let backlog = Backlog::new(BacklogLimits { pause_bytes: 1, stall_limit });
-        Self { pieces, next: offset, backlog }
+        Self { path, next: offset, backlog }
     }
 
     /// Whether [`Self::hand_on`] has something: records, or the log's end.
@@ -36,22 +45,30 @@ impl EventReader {
         self.next < log.head() || log.is_ended()
     }
 
-    /// Resolves when the body has room, with true; with false when it is gone. Without news
-    /// only the latter matters.
-    pub async fn room(&self, has_news: bool) -> bool {
-        match has_news {
-            true => self.pieces.reserve().await.is_ok(),
-            false => {
-                self.pieces.closed().await;
-                false
-            }
+    /// Resolves when the body does something. Without news, room for them does not matter.
+    pub async fn wait(&mut self, has_news: bool) -> BodyEvent {
+        let EventsPath { pieces, taken } = &mut self.path;
+        tokio::select! {
+            room = pieces.reserve(), if has_news => match room {
+                Ok(_) => BodyEvent::Room,
+                Err(_) => BodyEvent::Gone,
+            },
+            changed = taken.changed() => match changed {
+                Ok(()) => BodyEvent::Taken,
+                Err(_) => BodyEvent::Gone,
+            },
         }
+    }
+
+    /// Acknowledges what the connection has taken: only from there on may the log drop it.
+    pub fn acknowledge(&mut self, sender: &mut Sender) {
+        let taken = *self.path.taken.borrow_and_update();
+        sender.acknowledge(taken.min(self.next)).expect("handed on from the log");
     }
 
     /// Gives the body its next piece, for which there is room; returns whether the path goes
     /// on. `failed`: the answer ended with an error.
-    pub fn hand_on(&mut self, now: Micros, sender: &mut Sender, failed: bool) -> bool {
-        let log = sender.log();
+    pub fn hand_on(&mut self, now: Micros, log: &Log, failed: bool) -> bool {
         let (offset, head) = (self.next, log.head());
         // Up to a record more than a piece, so that one that begins in it is whole.
         let most = PIECE_BYTES + MAX_RECORD_BYTES as u64 + 2;
@@ -65,10 +82,8 @@ impl EventReader {
         // A reader that had all of a failed answer must not get a clean end now.
         let nothing_left = bytes.is_empty() && failed;
         let gone =
-            nothing_left || self.pieces.try_send(LogPiece { offset, bytes, is_last }).is_err();
+            nothing_left || self.path.pieces.try_send(LogPiece { offset, bytes, is_last }).is_err();
         self.backlog.note_progress(now);
-        // From here on TCP delivers it: the log may drop it when it needs the room.
-        sender.acknowledge(self.next).expect("handed on from the log");
         !gone && !is_last
     }
 
@@ -95,4 +110,41 @@ fn whole_records(bytes: &[u8], most: usize) -> usize {
         end += len;
     }
     end
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use loquent_proto::SenderConfig;
+    use loquent_proto::chunk::ChunkWriter;
+
+    use super::super::sse_reader::{LogReader, events_path};
+    use super::*;
+    use crate::sse::EventSource;
+
+    #[test]
+    fn the_log_keeps_what_the_connection_has_not_taken() {
+        let now = Micros::ZERO;
+        let mut sender = Sender::new(now, 0, SenderConfig::default());
+        let meta = r#"{"id":"a","object":"chat.completion.chunk","created":1,"model":"m"}"#;
+        sender.push(now, &Delta::Open { meta: meta.into() }).unwrap();
+        let text = Delta::Text { choice: 0, tokens: 1, text: "token".into() };
+        let end = sender.push(now, &text).unwrap();
+        sender.suspend();
+        let (path, inbox) = events_path(0);
+        let mut reader = EventReader::new(path, 0, Duration::from_secs(1));
+        let mut body = LogReader::new(inbox, ChunkWriter::new());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(reader.hand_on(now, sender.log(), false));
+        reader.acknowledge(&mut sender);
+        assert_eq!(sender.cumulative(), 0, "it waits in the body's queue");
+        let mut out = Vec::new();
+        body.poll_events(&mut context, &mut out);
+        reader.acknowledge(&mut sender);
+        assert_eq!(sender.cumulative(), 0, "the body has just given it to the connection");
+        body.poll_events(&mut context, &mut out);
+        reader.acknowledge(&mut sender);
+        assert_eq!(sender.cumulative(), end, "the connection asks for more");
+    }
 }

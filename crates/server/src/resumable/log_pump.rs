@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{Delta, Error, Micros, Sender};
 
+use super::fit_record::fit_record;
 use super::resume_points::ResumePoints;
 use crate::active_request::ActiveRequest;
 use crate::error::ApiError;
 use crate::flush::Flush;
-use crate::records::{MAX_JSON_BYTES, RecordContext, RecordWriter};
+use crate::records::{RecordContext, RecordWriter};
 
 /// Takes an answer's flushes, turns them into records, and appends those as the log has room.
 pub struct LogPump {
@@ -90,12 +91,7 @@ impl LogPump {
     /// Appends what waits, as far as the log has room.
     pub fn append(&mut self, now: Micros, sender: &mut Sender) {
         while let Some(delta) = self.waiting.pop_front() {
-            // JSON cannot be split among records as text can. What does not fit one, an
-            // upstream's extension or a long answer's timings, is left out: a reader can do
-            // without it, and failing the answer would be worse.
-            if is_json_too_long(&delta) {
-                continue;
-            }
+            let delta = fit_record(delta);
             match sender.push(now, &delta) {
                 Ok(end) => {
                     self.points.note_record(end, &delta);
@@ -125,12 +121,5 @@ impl LogPump {
     /// The state of the chunks at `offset`; `None` if the log cannot be read from there.
     pub fn chunks_at(&self, sender: &Sender, offset: u64) -> Option<ChunkWriter> {
         self.points.chunks_at(sender.log(), offset)
-    }
-}
-
-fn is_json_too_long(delta: &Delta) -> bool {
-    match delta {
-        Delta::Logprobs { json, .. } | Delta::Other { json, .. } => json.len() > MAX_JSON_BYTES,
-        _ => false,
     }
 }

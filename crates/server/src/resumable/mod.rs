@@ -8,6 +8,7 @@
 mod answer_task;
 mod datagram_reader;
 mod event_reader;
+mod fit_record;
 pub mod idempotency;
 mod log_pump;
 mod resume_points;
@@ -25,7 +26,7 @@ use loquent_proto::AnswerHandle;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::fallback::LowerLayer;
 use subtle::ConstantTimeEq;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::active_request::ActiveRequest;
 use crate::clock::Clock;
@@ -40,6 +41,10 @@ use log_pump::LogPump;
 /// `Retry-After` for clients over a limit, in seconds.
 const FULL_RETRY_S: u64 = 10;
 
+/// What an answer takes besides its log, bytes: its task, its records' writer, its entries in the
+/// tables.
+pub const TASK_BYTES: usize = 8 * 1024;
+
 /// Commands that wait for an answer's task. Datagrams beyond them are dropped, as a network
 /// would; everything else waits for room.
 const MAX_COMMANDS: usize = 64;
@@ -51,7 +56,8 @@ pub struct ResumableLimits {
     pub log_bytes: usize,
     /// Bytes that an attached reader may leave unacknowledged before generation pauses.
     pub unacked_bytes: usize,
-    /// Most bytes of all logs. An answer counts with `log_bytes` until it has ended.
+    /// Most bytes of all logs and their tasks. An answer counts with `log_bytes` until it has
+    /// ended.
     pub kept_bytes: usize,
     /// Most answers that are generated for one API key at once.
     pub answers_per_key: usize,
@@ -88,7 +94,15 @@ pub enum ReaderPath {
         frames: mpsc::Sender<StreamFrame>,
     },
     /// Pieces of the log in order, for server-sent events.
-    Events(mpsc::Sender<LogPiece>),
+    Events(EventsPath),
+}
+
+/// The task's end of an event stream.
+pub struct EventsPath {
+    /// Pieces for the response's body.
+    pub pieces: mpsc::Sender<LogPiece>,
+    /// The log offset up to which the connection has taken what the body gave it.
+    pub taken: watch::Receiver<u64>,
 }
 
 /// What leaves on the reliable stream.
@@ -213,7 +227,7 @@ impl ResumableAnswers {
     /// 429 when the key or the server is at its limit.
     pub fn reserve(self: &Arc<Self>, key: Option<&[u8]>) -> Result<Reservation, ApiError> {
         let key = self.hasher.hash_one(key);
-        let bytes = self.limits.log_bytes;
+        let bytes = self.limits.log_bytes + TASK_BYTES;
         let mut table = self.table();
         if table.reserved_bytes + bytes > self.limits.kept_bytes {
             let message = "The server holds as many resumable answers as its limit allows. \
@@ -314,6 +328,10 @@ impl ResumableAnswers {
 impl Reservation {
     /// The answer has ended, its log takes `bytes`, and the reader has it or is gone.
     fn settle(&mut self, bytes: usize) {
+        self.give_back_all_but(bytes + TASK_BYTES);
+    }
+
+    fn give_back_all_but(&mut self, bytes: usize) {
         let Some(key) = self.key.take() else { return };
         let mut table = self.answers.table();
         let freed = self.bytes.saturating_sub(bytes);
@@ -337,10 +355,38 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.settle(0);
+        self.give_back_all_but(0);
         if self.bytes > 0 {
             self.answers.table().reserved_bytes -= self.bytes;
             self.answers.metrics.on_kept_bytes(-(self.bytes as i64));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_has_ended_counts_with_its_task() {
+        let limits = ResumableLimits {
+            log_bytes: 64 * 1024,
+            unacked_bytes: 1024,
+            kept_bytes: 64 * 1024 + 10 * TASK_BYTES,
+            answers_per_key: 1000,
+            grace: Duration::ZERO,
+            stall_limit: Duration::ZERO,
+        };
+        let answers = ResumableAnswers::new(limits, Clock::start(), Arc::new(Metrics::new()));
+        let mut kept = Vec::new();
+        // Short answers at a high rate: each log has next to nothing.
+        while let Ok(mut reservation) = answers.reserve(None) {
+            reservation.settle(1);
+            kept.push(reservation);
+            assert!(kept.len() < 1000, "as many as there are requests");
+        }
+        assert_eq!(kept.len(), 9);
+        kept.clear();
+        assert_eq!(answers.table().reserved_bytes, 0);
     }
 }

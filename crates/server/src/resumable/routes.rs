@@ -13,10 +13,9 @@ use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
 use loquent_proto::obfuscation::Obfuscation;
 use loquent_proto::{AnswerHandle, hex};
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use super::idempotency::{FirstRequest, IdempotentRequest, KeyUse};
-use super::sse_reader::{LogReader, MAX_PIECES};
+use super::sse_reader::{LogReader, events_path};
 use super::{AnswerCommand, BegunAnswer, CommandSender, PathId, ReaderPath};
 use crate::api::request::Request;
 use crate::app::App;
@@ -59,7 +58,7 @@ pub async fn start(
     id: PathId,
     path: ReaderPath,
 ) -> Result<JoinedAnswer, ApiError> {
-    let ignored = resumable.request.unknown().collect::<Vec<_>>().join(", ");
+    let ignored = resumable.request.ignored_names();
     let first = match &resumable.idempotent {
         None => None,
         Some(idempotent) => match first_or_handle(app, idempotent).await? {
@@ -110,8 +109,8 @@ pub async fn stream(
     request: ResumableRequest<'_>,
     obfuscation: Obfuscation,
 ) -> Result<Response, ApiError> {
-    let (pieces, inbox) = mpsc::channel(MAX_PIECES);
-    let started = start(app, request, PathId::next(), ReaderPath::Events(pieces)).await?;
+    let (path, inbox) = events_path(0);
+    let started = start(app, request, PathId::next(), ReaderPath::Events(path)).await?;
     let chunks = ChunkWriter::new().obfuscate(obfuscation);
     let response = events(app, LogReader::new(inbox, chunks));
     let mut response = with_ignored(response, &started.ignored);
@@ -143,8 +142,8 @@ pub async fn resume(
     let from = text(&headers, "last-event-id").or_else(|| query(&uri, "from"));
     let offset = from.map_or(Some(0), |from| from.trim().parse().ok());
     let offset = offset.ok_or_else(ApiError::no_stream)?;
-    let (pieces, inbox) = mpsc::channel(MAX_PIECES);
-    let path = ReaderPath::Events(pieces);
+    let (path, inbox) = events_path(offset);
+    let path = ReaderPath::Events(path);
     let attached = app.resumable.attach(&handle, offset, PathId::next(), path).await;
     let (chunks, _) = attached.ok_or_else(ApiError::no_stream)?;
     let chunks = chunks.obfuscate(app.config.obfuscation.of_request(&extensions));

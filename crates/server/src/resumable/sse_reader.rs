@@ -4,30 +4,50 @@ use std::task::{Context, Poll};
 
 use loquent_proto::Delta;
 use loquent_proto::chunk::ChunkWriter;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use super::LogPiece;
+use super::{EventsPath, LogPiece};
 use crate::error::ApiError;
 use crate::sse::{EventSource, StreamStatus};
 
 /// Pieces that wait for the connection: one on its way and one ready.
-pub const MAX_PIECES: usize = 2;
+const MAX_PIECES: usize = 2;
 
 /// Reads an answer's log from some offset on. Every event that completes a record has the log
 /// offset behind it as its id (S-5.1).
 pub struct LogReader {
     pieces: mpsc::Receiver<LogPiece>,
     chunks: ChunkWriter,
+    /// Tells the answer's task how far the connection is.
+    taken: watch::Sender<u64>,
+    /// Log offset behind the piece that was written last.
+    written: u64,
+}
+
+/// A reader's end of an event stream, before it is known what it reads.
+pub struct EventsInbox {
+    pieces: mpsc::Receiver<LogPiece>,
+    taken: watch::Sender<u64>,
+}
+
+/// The two ends of an event stream, which begins at log `offset`.
+pub fn events_path(offset: u64) -> (EventsPath, EventsInbox) {
+    let (sender, pieces) = mpsc::channel(MAX_PIECES);
+    let (taken, receiver) = watch::channel(offset);
+    (EventsPath { pieces: sender, taken: receiver }, EventsInbox { pieces, taken })
 }
 
 impl LogReader {
-    /// Reads `pieces`; `chunks` has the state of the offset where they begin.
-    pub fn new(pieces: mpsc::Receiver<LogPiece>, chunks: ChunkWriter) -> Self {
-        Self { pieces, chunks }
+    /// Reads what comes into `inbox`; `chunks` has the state of the offset where that begins.
+    pub fn new(inbox: EventsInbox, chunks: ChunkWriter) -> Self {
+        let EventsInbox { pieces, taken } = inbox;
+        let written = *taken.borrow();
+        Self { pieces, chunks, taken, written }
     }
 
     /// Appends the events of a piece; whether the log goes on after it.
     fn write(&mut self, piece: &LogPiece, out: &mut Vec<u8>) -> StreamStatus {
+        self.written = piece.offset + piece.bytes.len() as u64;
         let mut at = 0;
         while let Ok(Some((len, delta))) = Delta::decode(&piece.bytes[at..]) {
             at += len;
@@ -43,6 +63,9 @@ impl LogReader {
 
 impl EventSource for LogReader {
     fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
+        // It asks for more, so that the connection has what was written before.
+        let written = self.written;
+        self.taken.send_if_modified(|taken| std::mem::replace(taken, written) != written);
         while out.is_empty() {
             match self.pieces.poll_recv(context) {
                 Poll::Pending => break,

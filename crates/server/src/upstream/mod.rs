@@ -327,6 +327,7 @@ pub fn read_request(
 ) -> Result<Request, ApiError> {
     let interval = parse_interval(&mut fields)?;
     let resumable = fields.boolean("resumable")?.unwrap_or(false);
+    let charge = fields.charge();
     let mut body = fields.into_map();
     check_stream_options(&body)?;
     let streams = body.get("stream") == Some(&Value::Bool(true));
@@ -343,6 +344,7 @@ pub fn read_request(
         resumable,
         interval,
         forward: Some(Forward { body, authorization }),
+        charge,
         ..Request::empty(endpoint)
     })
 }

@@ -119,6 +119,7 @@ fn config() -> ServerConfig {
             cors_origins: Vec::new(),
             allowed_hosts: AllowedHosts::default(),
             max_request_bytes: 1 << 20,
+            max_request_memory_bytes: 64 << 20,
             heartbeat: Duration::from_secs(10),
             obfuscation: ObfuscationDefault::default(),
         },

@@ -2,11 +2,13 @@
 
 mod flood;
 mod harness;
+mod heads;
 mod load;
 mod real_client;
 mod repeats;
 #[path = "../simulated/mod.rs"]
 mod simulated;
+mod strangers;
 
 use std::time::Duration;
 

@@ -129,6 +129,7 @@ pub fn http_config() -> HttpConfig {
         cors_origins: Vec::new(),
         allowed_hosts: AllowedHosts::default(),
         max_request_bytes: 1 << 20,
+        max_request_memory_bytes: 64 << 20,
         heartbeat: FOREVER,
         obfuscation: ObfuscationDefault::default(),
     }

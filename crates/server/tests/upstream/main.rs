@@ -55,6 +55,7 @@ impl Front {
                 cors_origins: Vec::new(),
                 allowed_hosts: AllowedHosts::default(),
                 max_request_bytes: 1 << 20,
+                max_request_memory_bytes: 64 << 20,
                 heartbeat: Duration::from_secs(5),
                 obfuscation: ObfuscationDefault::default(),
             },

@@ -251,7 +251,7 @@ impl<'a> BodyReader<'a> {
                 let (wanted, top) = (self.bool()?, self.u8()?);
                 wanted.then_some(top)
             },
-            logit_bias: self.list(8, |input| Ok((input.u32()?, input.f32()?)))?,
+            logit_bias: self.list(8, |input| Ok((input.u32()?, input.f32()?)))?.into(),
             forbidden: self.list(4, Self::u32)?,
             grammar: None,
         };

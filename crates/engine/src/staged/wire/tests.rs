@@ -58,6 +58,7 @@ fn messages() -> impl Strategy<Value = StageMessage> {
     let assign = (prop::collection::vec((any::<u32>(), -5.0f32..5.0), 0..5), any::<u64>())
         .prop_map(|(logit_bias, seed)| {
             let logprobs = seed.is_multiple_of(2).then_some(seed as u8);
+            let logit_bias = logit_bias.into();
             let sampling = Sampling { logit_bias, seed, logprobs, ..Sampling::default() };
             let sampler =
                 SamplerParts { sampling, generated: seed / 3, seen: vec![(3, 1), (9, 4)] };

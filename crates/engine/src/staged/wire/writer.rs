@@ -233,7 +233,7 @@ impl BodyWriter<'_> {
         self.u8(logprobs.is_some().into());
         self.u8(logprobs.unwrap_or(0));
         self.count(logit_bias.len());
-        for (token, bias) in logit_bias {
+        for (token, bias) in logit_bias.iter() {
             self.u32(*token);
             self.f32(*bias);
         }

@@ -35,6 +35,11 @@ pub(crate) struct HttpArgs {
     #[arg(long, env = "LOQUENT_MAX_REQUEST_BYTES", default_value_t = 8 * 1024 * 1024,
           value_name = "N")]
     max_request_bytes: usize,
+    /// Maximum memory in bytes for the bodies of all requests that are being read, and what they
+    /// are parsed into; beyond it, requests wait for seconds and then get 503
+    #[arg(long, env = "LOQUENT_MAX_REQUEST_MEMORY_BYTES", default_value_t = 128 * 1024 * 1024,
+          value_name = "N")]
+    max_request_memory_bytes: usize,
     /// Threads that serve connections, in addition to the compute threads [default: one per four
     /// cores]
     #[arg(long, env = "LOQUENT_HTTP_THREADS", value_name = "N")]
@@ -77,6 +82,7 @@ impl HttpArgs {
             cors_origins: self.cors_origin.clone(),
             allowed_hosts: AllowedHosts::new(self.allowed_host.clone()),
             max_request_bytes: self.max_request_bytes,
+            max_request_memory_bytes: self.max_request_memory_bytes,
             obfuscation: streams.obfuscation(),
             heartbeat: streams.heartbeat(),
         })

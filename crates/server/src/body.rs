@@ -1,0 +1,180 @@
+//! Request bodies: received within bounds, and parsed off the network threads if they are large.
+
+use std::sync::{Arc, Mutex};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::request::Parts;
+use http_body_util::BodyExt;
+use tokio::sync::Semaphore;
+
+use crate::api::fields::Fields;
+use crate::api::json::{VALUE_BYTES, count_values};
+use crate::blocking_workers::BlockingWorkers;
+use crate::error::ApiError;
+use crate::memory::{MemoryCharge, RequestMemory, SMALL_BYTES};
+
+/// Large bodies parsed at once. Few: each takes a core from the engine for some milliseconds.
+const PARSERS: usize = 2;
+/// Large heads of QUIC requests read at once, of all clients: 64 KiB each.
+const LARGE_HEADS: usize = 64;
+
+/// Bounds on request bodies.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyLimits {
+    /// Largest body in bytes; larger ones get 413.
+    pub max_bytes: usize,
+    /// Most bytes of all bodies together, and of what they are parsed into.
+    pub total_bytes: usize,
+}
+
+/// Receives and parses the bodies of all requests.
+#[derive(Debug)]
+pub struct RequestBodies {
+    limits: BodyLimits,
+    memory: RequestMemory,
+    workers: BlockingWorkers,
+    large_heads: Semaphore,
+}
+
+/// A body, or as much of it as has arrived.
+#[derive(Debug)]
+pub struct ReceivedBody {
+    reader: Arc<RequestBodies>,
+    bytes: Vec<u8>,
+    charge: MemoryCharge,
+}
+
+/// A body that came through a tunnel, on its way to the request's route.
+#[derive(Debug, Clone)]
+pub struct TunnelledBody(Arc<Mutex<Option<ReceivedBody>>>);
+
+impl TunnelledBody {
+    /// Puts `body` on its way.
+    pub fn new(body: ReceivedBody) -> Self {
+        Self(Arc::new(Mutex::new(Some(body))))
+    }
+
+    /// Takes it off, once.
+    pub fn take(self) -> Option<ReceivedBody> {
+        self.0.lock().ok()?.take()
+    }
+}
+
+impl RequestBodies {
+    /// A reader within `limits`.
+    pub fn new(limits: BodyLimits) -> Arc<Self> {
+        let memory = RequestMemory::new(limits.total_bytes);
+        let large_heads = Semaphore::new(LARGE_HEADS);
+        Arc::new(Self { limits, memory, workers: BlockingWorkers::new(PARSERS), large_heads })
+    }
+
+    /// The memory that bodies are charged to.
+    pub fn memory(&self) -> &RequestMemory {
+        &self.memory
+    }
+
+    /// Threads for what else takes long in a request's service.
+    pub fn workers(&self) -> &BlockingWorkers {
+        &self.workers
+    }
+
+    /// Places for heads of requests that are larger than a stranger's may be.
+    pub fn large_heads(&self) -> &Semaphore {
+        &self.large_heads
+    }
+
+    /// A body of which nothing has arrived.
+    pub fn begin(self: &Arc<Self>) -> ReceivedBody {
+        ReceivedBody { reader: self.clone(), bytes: Vec::new(), charge: MemoryCharge::default() }
+    }
+
+    /// Receives the body of the request with `head`; a tunnel has received it already.
+    ///
+    /// # Errors
+    /// 413 for one that is too large, 503 when there is no memory for it, 400 if it breaks off.
+    pub async fn receive(
+        self: &Arc<Self>,
+        head: &mut Parts,
+        mut body: Body,
+    ) -> Result<ReceivedBody, ApiError> {
+        let tunnelled = head.extensions.remove::<TunnelledBody>();
+        if let Some(body) = tunnelled.and_then(TunnelledBody::take) {
+            return Ok(body);
+        }
+        let mut received = self.begin();
+        // By its declared length a body is refused before any of it was sent.
+        let declared = http_body::Body::size_hint(&body).lower();
+        received.check(usize::try_from(declared).unwrap_or(usize::MAX))?;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| ApiError::body(&error))?;
+            if let Ok(data) = frame.into_data() {
+                received.push(&data).await?;
+            }
+        }
+        Ok(received)
+    }
+}
+
+impl ReceivedBody {
+    fn check(&self, more: usize) -> Result<(), ApiError> {
+        let limit = self.reader.limits.max_bytes;
+        match self.bytes.len().saturating_add(more) <= limit {
+            true => Ok(()),
+            false => Err(ApiError::too_large(limit)),
+        }
+    }
+
+    /// Appends what has arrived.
+    ///
+    /// # Errors
+    /// 413 when the body becomes too large, 503 when there is no memory for it.
+    pub async fn push(&mut self, piece: &[u8]) -> Result<(), ApiError> {
+        self.check(piece.len())?;
+        self.reader.memory.take(&mut self.charge, piece.len()).await?;
+        if self.bytes.capacity() - self.bytes.len() < piece.len() {
+            // By a quarter instead of twofold: what is spare is not charged.
+            self.bytes.reserve_exact(piece.len().max(self.bytes.len() / 4));
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// The bytes, and the charge that must be held as long as they are.
+    pub fn into_parts(self) -> (Bytes, MemoryCharge) {
+        (self.bytes.into(), self.charge)
+    }
+
+    /// Parses the body, then lets `read` take from its fields what it wants: both on a thread that
+    /// may block, if the body is large. The fields hold the charge.
+    ///
+    /// # Errors
+    /// 400 for a body that is no JSON object or has too many values, 503 when there is no memory
+    /// for them; those of `read`.
+    pub async fn parse<T: Send + 'static>(
+        mut self,
+        read: impl FnOnce(Fields) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let reader = self.reader.clone();
+        let bytes = std::mem::take(&mut self.bytes);
+        let is_large = bytes.len() > SMALL_BYTES;
+        let (bytes, values) = match is_large {
+            true => reader.workers.run(move || Ok(counted(bytes))).await?,
+            false => counted(bytes),
+        };
+        Fields::check_values(values)?;
+        // The strings of what is parsed are as long as the body at most.
+        let parsed_bytes = values * VALUE_BYTES + bytes.len();
+        reader.memory.take(&mut self.charge, parsed_bytes).await?;
+        let charge = self.charge;
+        match is_large {
+            true => reader.workers.run(move || read(Fields::parse(&bytes)?.charged(charge))).await,
+            false => read(Fields::parse(&bytes)?.charged(charge)),
+        }
+    }
+}
+
+fn counted(bytes: Vec<u8>) -> (Vec<u8>, usize) {
+    let values = count_values(&bytes);
+    (bytes, values)
+}

@@ -1,0 +1,53 @@
+//! From a body to a valid request: the same for HTTP and QUIC.
+
+use http::HeaderValue;
+
+use crate::api::fields::Fields;
+use crate::api::request::{Endpoint, Request};
+use crate::app::App;
+use crate::body::ReceivedBody;
+use crate::error::ApiError;
+use crate::resumable::idempotency::IdempotentRequest;
+use crate::service::Caller;
+
+/// What a request's head says of its body.
+pub struct Intake {
+    /// The endpoint that it was sent to.
+    pub endpoint: Endpoint,
+    /// Who sends it.
+    pub caller: Caller,
+    /// The authorization that came with it.
+    pub key: Option<HeaderValue>,
+}
+
+/// A request as parsed.
+pub struct ParsedRequest {
+    /// The request itself.
+    pub request: Request,
+    /// Its idempotency key, if it has one, or why that is invalid.
+    pub idempotent: Result<Option<IdempotentRequest>, ApiError>,
+}
+
+impl Intake {
+    /// Parses `body`, whose request came with the idempotency key `again`.
+    ///
+    /// # Errors
+    /// 400 with the name of the first parameter that is wrong; 503 while the model loads, or when
+    /// there is no memory for the body.
+    pub async fn parse(
+        self,
+        app: &App,
+        body: ReceivedBody,
+        again: Option<&HeaderValue>,
+    ) -> Result<ParsedRequest, ApiError> {
+        let Self { endpoint, caller, key } = self;
+        let (service, keys) = (app.service()?.clone(), app.resumable.idempotency.clone());
+        let again = again.cloned();
+        let read = move |fields: Fields| {
+            let asker = key.as_ref().map(HeaderValue::as_bytes);
+            let idempotent = keys.idempotent(asker, again.as_ref(), endpoint, fields.map());
+            Ok(ParsedRequest { request: service.parse(endpoint, fields, caller)?, idempotent })
+        };
+        body.parse(read).await
+    }
+}

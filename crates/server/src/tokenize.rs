@@ -1,0 +1,146 @@
+//! `/tokenize` and `/detokenize`: bounded in what they take and give, and done off the network
+//! threads.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use http::Request as HttpRequest;
+use loquent_infer::detok::Detokenizer;
+use loquent_infer::token::TokenId;
+use serde_json::Value;
+
+use crate::api::fields::Fields;
+use crate::api::request::{Chat, Prompt};
+use crate::app::App;
+use crate::error::{ApiError, quoted};
+use crate::json_response::json_text;
+use crate::memory::MemoryCharge;
+use crate::service::Service;
+
+/// Longest text that is tokenized, bytes: a long book, and less than a second of one core.
+const MAX_TEXT_BYTES: usize = 1 << 20;
+/// Longest text that tokens may become, bytes.
+const MAX_DECODED_BYTES: usize = 8 << 20;
+
+/// What `/tokenize` is asked.
+struct TokenizeRequest {
+    prompt: Prompt,
+    special: bool,
+    /// Held as long as the prompt.
+    charge: Option<Arc<MemoryCharge>>,
+}
+
+/// `POST /tokenize`.
+///
+/// # Errors
+/// 400 for a request without a prompt, or with one that is too long or that the model refuses.
+pub async fn tokenize(
+    State(app): State<Arc<App>>,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let service = app.service()?;
+    let (mut head, body) = request.into_parts();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let request = body.parse(|mut fields| TokenizeRequest::read(&mut fields)).await?;
+    let answer = service.for_tokenize(move |service| {
+        let TokenizeRequest { prompt, special, charge: _charge } = request;
+        Ok(tokens_json(&service.encode(prompt, special)?, service.model().context_tokens))
+    });
+    Ok(json_text(answer.await?))
+}
+
+/// `POST /detokenize`.
+///
+/// # Errors
+/// 400 for a request without tokens, with unknown ones, or whose text would be too long.
+pub async fn detokenize(
+    State(app): State<Arc<App>>,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let service = app.service()?;
+    let (mut head, body) = request.into_parts();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let size = service.model().vocab.size() as u64;
+    let tokens = body.parse(move |mut fields| read_tokens(&mut fields, size)).await?;
+    let answer = service.for_tokenize(move |service| {
+        let text = serde_json::to_string(&decode(service, &tokens)?);
+        let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
+        Ok(format!("{{\"prompt\":{text}}}"))
+    });
+    Ok(json_text(answer.await?))
+}
+
+impl TokenizeRequest {
+    fn read(fields: &mut Fields) -> Result<Self, ApiError> {
+        let special = fields.boolean("add_special_tokens")?.unwrap_or(true);
+        let prompt = match (fields.string("prompt")?, fields.string("content")?) {
+            (Some(text), _) | (None, Some(text)) if text.len() > MAX_TEXT_BYTES => {
+                let message = format!("is longer than {MAX_TEXT_BYTES} bytes. Send it in parts.");
+                return Err(fields.error("prompt", message));
+            }
+            (Some(text), _) | (None, Some(text)) => Prompt::Text(text),
+            (None, None) if !fields.map().contains_key("messages") => {
+                let message = "Set 'prompt' (text) or 'messages' (a conversation).";
+                return Err(ApiError::invalid_param("prompt", message));
+            }
+            (None, None) => Prompt::Chat(Box::new(Chat::parse(fields)?)),
+        };
+        Ok(Self { prompt, special, charge: fields.charge() })
+    }
+}
+
+/// The answer to `/tokenize`, without a `Value` for each token.
+fn tokens_json(tokens: &[TokenId], context_tokens: u32) -> String {
+    let mut json = String::with_capacity(64 + 7 * tokens.len());
+    let count = tokens.len();
+    let _ = write!(json, r#"{{"count":{count},"max_model_len":{context_tokens},"tokens":["#);
+    for (index, token) in tokens.iter().enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        let _ = write!(json, "{comma}{token}");
+    }
+    json.push_str("]}");
+    json
+}
+
+fn read_tokens(fields: &mut Fields, size: u64) -> Result<Vec<TokenId>, ApiError> {
+    let ids = fields.array("tokens")?.ok_or_else(|| fields.error("tokens", "is required."))?;
+    let id = |value: &Value| value.as_u64().filter(|&id| id < size).map(|id| id as TokenId);
+    let wrong = |value: &Value| {
+        let value = value.to_string();
+        let message = format!("holds {}, which is not a token id of this model.", quoted(&value));
+        fields.error("tokens", message)
+    };
+    ids.iter().map(|value| id(value).ok_or_else(|| wrong(value))).collect()
+}
+
+fn decode(service: &Service, tokens: &[TokenId]) -> Result<String, ApiError> {
+    let (mut detok, mut text) = (Detokenizer::default(), String::new());
+    for &token in tokens {
+        detok.push(service.model().vocab.piece(token), &mut text);
+        if text.len() > MAX_DECODED_BYTES {
+            let message = format!("'tokens' are more than {MAX_DECODED_BYTES} bytes of text.");
+            return Err(ApiError::invalid_param("tokens", message));
+        }
+    }
+    detok.finish(&mut text);
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_written_as_json() {
+        for tokens in [vec![], vec![7], vec![0, u32::MAX, 12]] {
+            let json: Value = serde_json::from_str(&tokens_json(&tokens, 2048)).unwrap();
+            let expected = serde_json::json!({
+                "count": tokens.len(), "max_model_len": 2048, "tokens": tokens,
+            });
+            assert_eq!(json, expected);
+        }
+    }
+}

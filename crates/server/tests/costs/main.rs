@@ -1,0 +1,258 @@
+//! What a request may cost, as laws: the bytes that it holds, and the time for which it keeps a
+//! network thread, whatever its endpoint and the shape of its body.
+//!
+//! The bytes are counted by the allocator, so that these tests have a process of their own and
+//! run one after the other.
+
+mod shapes;
+#[path = "../simulated/mod.rs"]
+mod simulated;
+
+use std::alloc::System;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use cap::Cap;
+use http::Request;
+use http_body_util::BodyExt;
+use loquent_engine::sim::{SimOptions, SimRunner};
+use loquent_server::{
+    AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, Metrics, ObfuscationDefault,
+    ResumableLimits, Service, router, start_engine,
+};
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tower::ServiceExt;
+
+use shapes::{ENDPOINTS, MIB, bodies};
+
+#[global_allocator]
+static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+
+/// Largest body in these tests.
+const BODY_BYTES: usize = 8 * MIB;
+/// The memory of all requests, `--max-request-memory-bytes`.
+const MEMORY_BYTES: usize = 64 * MIB;
+/// What a server holds for other reasons: the caches of its allocations, threads, metrics.
+const REST_BYTES: usize = 8 * MIB;
+
+/// One test at a time: they count the same allocations.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+struct Server {
+    app: Arc<App>,
+    service: Arc<Service>,
+}
+
+impl Server {
+    fn start(keys: &[&str]) -> Self {
+        let forever = Duration::from_secs(600);
+        let http = HttpConfig {
+            api_keys: ApiKeys::new(keys.iter().map(|key| (*key).to_owned())),
+            cors_origins: Vec::new(),
+            max_request_bytes: BODY_BYTES,
+            allowed_hosts: AllowedHosts::default(),
+            max_request_memory_bytes: MEMORY_BYTES,
+            obfuscation: ObfuscationDefault::default(),
+            heartbeat: forever,
+        };
+        let limits = ResumableLimits {
+            log_bytes: 256 * 1024,
+            unacked_bytes: 32 * 1024,
+            kept_bytes: 64 * MIB,
+            answers_per_key: 64,
+            grace: forever,
+            stall_limit: forever,
+        };
+        let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new()));
+        let app = Arc::new(App::new(http, limits, clock, metrics.clone()));
+        let runner = Box::new(SimRunner::new(SimOptions::default()));
+        let (model, description) = (simulated::model(), "simulated".to_owned());
+        let loaded = LoadedEngine { runner, model, description, stages: None };
+        let config = simulated::service_config(16);
+        let (service, _engine) = start_engine(&config, loaded, clock, metrics).unwrap();
+        app.open(service.clone());
+        Self { app, service }
+    }
+
+    /// The status of the response to `body`, once all of it has come, and its length.
+    async fn post(&self, path: &str, body: Bytes) -> (u16, usize) {
+        let request = Request::post(path).body(Body::from(body)).unwrap();
+        let response = router(self.app.clone()).oneshot(request).await.unwrap();
+        let status = response.status().as_u16();
+        (status, response.into_body().collect().await.unwrap().to_bytes().len())
+    }
+
+    async fn health(&self) {
+        let request = Request::get("/health").body(Body::empty()).unwrap();
+        let response = router(self.app.clone()).oneshot(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), 200);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.service.stop();
+    }
+}
+
+fn held() -> usize {
+    ALLOCATOR.allocated()
+}
+
+/// Watches how much is held, many times in the time that a large body takes.
+struct Peak {
+    ended: Arc<AtomicBool>,
+    thread: JoinHandle<usize>,
+}
+
+impl Peak {
+    fn watch() -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let has_ended = ended.clone();
+        let thread = std::thread::spawn(move || {
+            let mut most = held();
+            while !has_ended.load(Ordering::Relaxed) {
+                most = most.max(held());
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            most
+        });
+        Self { ended, thread }
+    }
+
+    fn end(self) -> usize {
+        self.ended.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Lets threads that have just ended their work give back what they hold.
+async fn until_held(bytes: usize) -> bool {
+    for _ in 0..2000 {
+        if held() <= bytes {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    false
+}
+
+/// Most bytes that a request of the largest body may hold at any time, its response included.
+const MOST_OF_ONE_REQUEST: usize = 80 * MIB;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_body_of_any_shape_holds_more_than_ten_times_its_length() {
+    let _turn = TURN.lock().await;
+    let server = Server::start(&[]);
+    server.health().await;
+    let mut costliest = (0, String::new());
+    for endpoint in ENDPOINTS {
+        for (shape, body) in bodies(endpoint, BODY_BYTES) {
+            let (before, peak) = (held(), Peak::watch());
+            let free = server.app.request_memory_free_bytes();
+            let (status, length) = server.post(endpoint.path, body).await;
+            let most = peak.end().saturating_sub(before);
+            let name = format!("{} {shape}", endpoint.path);
+            assert!(matches!(status, 200 | 400), "{name}: {status}");
+            assert!(status == 200 || length < 4096, "{name}: an error of {length} bytes");
+            assert!(most <= MOST_OF_ONE_REQUEST, "{name}: {} MiB", most / MIB);
+            assert!(until_held(before + REST_BYTES).await, "{name} left {}", held() - before);
+            assert_eq!(server.app.request_memory_free_bytes(), free, "{name}");
+            costliest = costliest.max((most / MIB, name));
+        }
+    }
+    println!("the costliest request holds {} MiB: {}", costliest.0, costliest.1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_requests_together_hold_no_more_than_their_memory() {
+    let _turn = TURN.lock().await;
+    let server = Arc::new(Server::start(&[]));
+    let free = server.app.request_memory_free_bytes();
+    let (_, body) = bodies(&ENDPOINTS[0], BODY_BYTES).next().unwrap();
+    let (before, peak) = (held(), Peak::watch());
+    let requests: Vec<_> = (0..32)
+        .map(|_| {
+            let (server, body) = (server.clone(), body.clone());
+            tokio::spawn(async move { server.post(ENDPOINTS[0].path, body).await.0 })
+        })
+        .collect();
+    let mut statuses = Vec::new();
+    for request in requests {
+        statuses.push(request.await.unwrap());
+    }
+    let most = peak.end().saturating_sub(before);
+    assert!(statuses.iter().all(|status| matches!(status, 400 | 503)), "{statuses:?}");
+    assert!(statuses.contains(&400), "none got its turn: {statuses:?}");
+    // A growing buffer has up to a quarter of its length to spare.
+    let bound = MEMORY_BYTES + MEMORY_BYTES / 4 + REST_BYTES;
+    assert!(most <= bound, "{} MiB of {}", most / MIB, bound / MIB);
+    assert_eq!(server.app.request_memory_free_bytes(), free);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_with_a_large_body_holds_nothing() {
+    let _turn = TURN.lock().await;
+    let server = Server::start(&["secret"]);
+    server.health().await;
+    for endpoint in ENDPOINTS {
+        for (shape, body) in bodies(endpoint, BODY_BYTES) {
+            let before = held();
+            let (status, _) = server.post(endpoint.path, body).await;
+            assert_eq!(status, 401, "{} {shape}", endpoint.path);
+            assert!(held() <= before + MIB, "{} {shape}: {}", endpoint.path, held() - before);
+        }
+    }
+}
+
+/// The network thread answers others while it has a large request. With a body parsed on it,
+/// there is one `/health` before the body and one behind it.
+#[tokio::test]
+async fn a_large_body_leaves_the_network_thread_to_others() {
+    let _turn = TURN.lock().await;
+    let server = Arc::new(Server::start(&[]));
+    for endpoint in ENDPOINTS {
+        for (shape, body) in bodies(endpoint, BODY_BYTES) {
+            let request = server.clone();
+            let path = endpoint.path;
+            let large = tokio::spawn(async move { request.post(path, body).await });
+            let mut answered = 0;
+            while !large.is_finished() {
+                server.health().await;
+                answered += 1;
+                tokio::task::yield_now().await;
+            }
+            large.await.unwrap();
+            assert!(answered >= 5, "{path} {shape}: {answered} meanwhile");
+        }
+    }
+}
+
+/// What is written for a large answer is not written by the network thread either.
+#[tokio::test]
+async fn a_long_list_of_tokens_is_tokenized_and_written_elsewhere() {
+    let _turn = TURN.lock().await;
+    let server = Arc::new(Server::start(&[]));
+    let body = format!("{{\"prompt\":\"{}\"}}", "7".repeat(MIB));
+    let app = server.app.clone();
+    let large = tokio::spawn(async move {
+        let request = Request::post("/tokenize").body(Body::from(body)).unwrap();
+        let response = router(app).oneshot(request).await.unwrap();
+        response.into_body().collect().await.unwrap().to_bytes()
+    });
+    let mut answered = 0;
+    while !large.is_finished() {
+        server.health().await;
+        answered += 1;
+        tokio::task::yield_now().await;
+    }
+    let tokens: Value = serde_json::from_slice(&large.await.unwrap()).unwrap();
+    assert_eq!(tokens["count"], MIB);
+    assert_eq!(tokens["tokens"].as_array().unwrap().len(), MIB);
+    assert!(answered >= 5, "{answered} meanwhile");
+}
