@@ -254,8 +254,8 @@ impl LlamaRunner {
         Ok(())
     }
 
-    /// Forgets the positions of `slot` from `len` on, or all of them where the model cannot forget a
-    /// part: its sequence then fails at its next span, instead of going on from another past.
+    /// Forgets the positions of `slot` from `len` on, or all of them where the model cannot forget
+    /// a part: its sequence then fails at its next span, instead of going on from another past.
     fn cut(&mut self, slot: Slot, len: u32) {
         let removed = self.context.remove(slot.0, len);
         if !removed {

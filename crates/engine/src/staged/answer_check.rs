@@ -2,8 +2,9 @@
 
 use loquent_infer::runner::{Batch, Sampled};
 
-/// Checks `sampled` for one row for each span that samples, and for the others none but a failure. A row too few would leave its sequence waiting for ever, one
-/// too many would put a token into the middle of a prompt. A token beyond `vocab` has no text and no embedding.
+/// Checks `sampled` for one row for each span that samples, and for the others none but a failure.
+/// A row too few would leave its sequence waiting for ever, one too many would put a token into
+/// the middle of a prompt. A token beyond `vocab` has no text and no embedding.
 ///
 /// # Errors
 /// What the stage did wrong.
