@@ -73,7 +73,7 @@ def measure(server, seconds):
     rounds, after = [], []
     for _ in range(2):
         rounds.append(under_attack(server, round_s))
-        after.append(settle(server, before, seconds / 20))
+        after.append(settle(server, before, seconds / 15))
     alive = server.process.poll() is None and json.loads(server.get("/health"))["status"] == "ok"
     return {"quiet": quiet, "before": before, "rounds": rounds, "after": after, "alive": alive}
 
