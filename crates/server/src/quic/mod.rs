@@ -113,6 +113,7 @@ impl QuicPort {
             app,
             router,
             ports: [self.http_port, self.address.port],
+            max_streams: self.config.max_streams,
             places: Places::new(
                 self.config.max_connections,
                 self.config.max_connections_per_address,
@@ -166,6 +167,7 @@ struct Acceptor {
     router: Router,
     /// The HTTP and the QUIC port, whose pages may open sessions.
     ports: [u16; 2],
+    max_streams: u32,
     places: Arc<Places>,
     /// Unfinished handshakes.
     handshakes: Arc<AtomicUsize>,
@@ -198,7 +200,7 @@ async fn serve(
     handshake: Handshake,
     incoming: Incoming,
 ) -> anyhow::Result<()> {
-    let Acceptor { app, router, ports, places, .. } = acceptor;
+    let Acceptor { app, router, ports, max_streams, places, .. } = acceptor;
     let connection = timeout(HANDSHAKE_TIMEOUT, incoming.accept()?).await??;
     // Only now is the address proven: counting it earlier would let a forged address use up
     // its owner's share.
@@ -219,7 +221,7 @@ async fn serve(
     // until here.
     drop(handshake);
     let router = PeerRouter::new(router.clone(), PeerAddress(peer));
-    QuicSession::new(app.clone(), router, link, config.max_streams).run(exchange::serve).await;
+    QuicSession::new(app.clone(), router, link, *max_streams).run(exchange::serve).await;
     Ok(())
 }
 
