@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import threading
@@ -164,6 +165,22 @@ def test_an_api_key_is_asked_for(start):
     good = {"authorization": "Bearer secret"}
     assert httpx.get(f"{server.url}/v1/models", headers=good).status_code == 200
     assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+@pytest.mark.parametrize("args, env", [(["--api-key", ""], {}), ([], {"LOQUENT_API_KEY": ""})])
+def test_an_empty_key_is_refused_at_start(args, env):
+    done = subprocess.run(
+        [BINARY, "serve", "--port", "0", "--simulate", "inf", *args],
+        env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False,
+    )
+    assert done.returncode != 0 and "API key is empty" in done.stderr, done.stderr
+
+
+def test_an_open_server_on_the_network_warns_loudly(start):
+    open_server = start("--simulate", "inf", "--host", "0.0.0.0")
+    assert any("there is no API key" in line for line in open_server.log)
+    closed = start("--simulate", "inf", "--host", "0.0.0.0", env={"LOQUENT_API_KEY": "secret"})
+    assert not any("there is no API key" in line for line in closed.log)
 
 
 def test_pages_of_other_origins_are_kept_out(start, http, server):

@@ -2,8 +2,11 @@
 
 import concurrent.futures
 
+import httpx
 import openai
 import pytest
+
+from test_http import until
 
 # llama.cpp's kernels add in another order when a batch has more rows: that moves a
 # log-probability by at most so much, and can only turn a choice that was as close as that.
@@ -201,6 +204,41 @@ def test_models_are_listed(client):
     assert client.models.retrieve("loquent-tiny").id == "loquent-tiny"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
+
+
+def test_the_sdk_waits_for_retry_after_when_its_key_has_used_up_its_minute(start, tmp_path):
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[[key]]\nname = "team"\nkey = "sk-team"\nrequests_per_minute = 30\n')
+    keys.chmod(0o600)
+    server = start("--simulate", "inf", "--api-key-file", str(keys))
+    sdk = openai.OpenAI(base_url=f"{server.url}/v1", api_key="sk-team", max_retries=0)
+    ask = {"model": "any", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+
+    def refusal():
+        """Asks until the budget is used up."""
+        for _ in range(100):
+            try:
+                sdk.chat.completions.create(**ask)
+            except openai.RateLimitError as error:
+                return error
+        raise AssertionError("30 requests a minute were never refused")
+
+    refused = refusal()
+    assert (refused.code, refused.type) == ("rate_limit_exceeded", "requests")
+    assert refused.response.headers["x-ratelimit-limit-requests"] == "30"
+    assert refused.response.headers["retry-after"] in ("1", "2")
+    # With retries it waits for as long as it was told, and gets its answer at the first of them.
+    with sdk.with_options(max_retries=1) as patient:
+        assert patient.chat.completions.create(**ask).choices
+
+    # A new file counts at once; a broken one does not.
+    keys.write_text('[[key]]\nname = "team"\nkey = "sk-team"\n')
+    until(lambda: "x-ratelimit-limit-requests" not in httpx.get(
+        f"{server.url}/v1/models", headers={"authorization": "bearer sk-team"}).headers)
+    keys.write_text("[[key]]\nname = ")
+    until(lambda: any("stay as they were" in line for line in server.log))
+    assert sdk.chat.completions.create(**ask).choices
+    assert not any("sk-team" in line for line in server.log)
 
 
 def test_any_model_name_is_served_unless_strict(client, start):

@@ -3,16 +3,55 @@
 //! Without a bound the queue grows until every client has given up. [`Admission`] admits
 //! requests up to a number in flight and a number of queued prompt tokens. It refuses the
 //! rest with the time by which the backlog will be worked off at the present rate.
+//!
+//! Each tenant has a part of the places, so that none fills the server alone, and where its key
+//! has one, a budget of requests and of tokens per minute.
 
+use std::collections::HashMap;
 use std::time::Duration;
+
+use crate::rate::MinuteBudget;
+use crate::tenant::TenantId;
 
 /// The bounds that the operator sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Most completions running or waiting.
     pub max_inflight_requests: usize,
+    /// Most of them that one tenant may have; `None` is [`FAIR_MULTIPLE`] times the places that
+    /// stay free.
+    pub max_inflight_per_tenant: Option<usize>,
     /// Most prompt tokens of completions that have not begun.
     pub max_queued_tokens: usize,
+}
+
+/// How many places a tenant may have for each that stays free, where the operator sets no number:
+/// one alone takes three quarters, and however many come, the next finds a place. (The dynamic
+/// thresholds of shared switch buffers, Choudhury and Hahne 1998, with their alpha.)
+pub const FAIR_MULTIPLE: usize = 3;
+
+/// What one tenant may use; `None` is unlimited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TenantLimits {
+    /// Most completions running or waiting; `None` is [`Bounds::max_inflight_per_tenant`].
+    pub max_inflight: Option<usize>,
+    /// Requests per minute.
+    pub requests_per_minute: Option<u32>,
+    /// Tokens per minute, of prompts and answers.
+    pub tokens_per_minute: Option<u32>,
+}
+
+/// What a request needs to be admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Demand {
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// What that tenant may use.
+    pub limits: TenantLimits,
+    /// Completions.
+    pub completions: usize,
+    /// Tokens of its prompts, by estimate.
+    pub prompt_tokens: u64,
 }
 
 /// The bound that a request would exceed.
@@ -34,33 +73,140 @@ pub enum Refusal {
         /// Time until it is worth trying again.
         retry_after: Duration,
     },
+    /// Its tenant has as many completions in flight as it may.
+    #[error("{inflight} requests are in flight for this client, the most it may have now")]
+    TenantRequests {
+        /// Completions that the tenant has in flight.
+        inflight: usize,
+        /// Time until it is worth trying again.
+        retry_after: Duration,
+    },
+    /// It asks for more completions than its tenant may ever have in flight.
+    #[error("at most {limit} completions may be in flight for this client")]
+    Never {
+        /// The tenant's bound.
+        limit: usize,
+    },
+    /// It exceeds [`TenantLimits::requests_per_minute`].
+    #[error("Limit {per_minute} requests per minute")]
+    RequestRate {
+        /// The limit.
+        per_minute: u32,
+        /// Time until the request is within it.
+        retry_after: Duration,
+    },
+    /// It exceeds [`TenantLimits::tokens_per_minute`].
+    #[error("Limit {per_minute} tokens per minute")]
+    TokenRate {
+        /// The limit.
+        per_minute: u32,
+        /// Time until the request is within it.
+        retry_after: Duration,
+    },
 }
 
 impl Refusal {
-    /// Time until the backlog has room again, in whole seconds, at least one.
-    pub fn retry_after_s(&self) -> u64 {
-        let (Self::Requests { retry_after, .. } | Self::Tokens { retry_after, .. }) = self;
-        retry_after.as_secs_f64().ceil().clamp(1.0, MAX_RETRY_AFTER_S) as u64
+    /// Time until there is room again, in whole seconds, at least one. For rates it is exact: the
+    /// same request is within them then. For places it is an estimate from how fast they get
+    /// free. `None` if the request is never admitted.
+    pub fn retry_after_s(&self) -> Option<u64> {
+        let (retry_after, most) = match self {
+            Self::Never { .. } => return None,
+            Self::Requests { retry_after, .. }
+            | Self::Tokens { retry_after, .. }
+            | Self::TenantRequests { retry_after, .. } => (retry_after, MAX_RETRY_AFTER_S),
+            Self::RequestRate { retry_after, .. } | Self::TokenRate { retry_after, .. } => {
+                (retry_after, u64::MAX)
+            }
+        };
+        let whole = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
+        Some(whole.clamp(1, most))
     }
 }
 
-/// Longest `Retry-After`, in seconds: no longer estimate is worth anything.
-const MAX_RETRY_AFTER_S: f64 = 600.0;
+/// Longest `Retry-After` that is estimated, in seconds: no longer estimate is worth anything.
+const MAX_RETRY_AFTER_S: u64 = 600;
 /// Assumed time between two ends before any was measured.
 const FIRST_INTERVAL: Duration = Duration::from_secs(1);
 /// Weight of the newest interval between two ends: a mean over some ten of them, since answers
 /// differ in length.
 const EWMA_WEIGHT: f64 = 0.1;
 
-/// Counts the completions in flight and the prompt tokens in the queue.
+/// Counts the completions in flight and the prompt tokens in the queue, and keeps the tenants'
+/// budgets.
 #[derive(Debug, Clone)]
 pub struct Admission {
     bounds: Bounds,
     inflight: usize,
     queued_tokens: usize,
+    tenants: HashMap<TenantId, TenantUse>,
     last_end: Option<Duration>,
     /// Mean time between two ends while there was work, in seconds.
     end_interval_s: f64,
+}
+
+/// What a tenant uses; forgotten when it uses nothing.
+#[derive(Debug, Clone, Default)]
+struct TenantUse {
+    inflight: usize,
+    requests: Option<MinuteBudget>,
+    tokens: Option<MinuteBudget>,
+}
+
+/// What is left of a tenant's budget for the present.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetLevel {
+    /// Units per minute.
+    pub limit: u32,
+    /// Units that can be spent now.
+    pub remaining: u64,
+    /// Time until the budget is full.
+    pub reset: Duration,
+}
+
+impl TenantUse {
+    /// Takes over `limits`, which a new file of keys may have changed.
+    fn follow(&mut self, limits: &TenantLimits, now: Duration) {
+        follow(&mut self.requests, limits.requests_per_minute, now);
+        follow(&mut self.tokens, limits.tokens_per_minute, now);
+    }
+
+    /// Whether nothing is lost by forgetting it.
+    fn is_idle(&self, now: Duration) -> bool {
+        let mut budgets = [&self.requests, &self.tokens].into_iter().flatten();
+        self.inflight == 0 && budgets.all(|budget| budget.wait_until_full(now).is_zero())
+    }
+
+    /// # Errors
+    /// The rate that the request exceeds; of both, the one that it has to wait for longer.
+    fn check_rates(&self, prompt_tokens: u64, now: Duration) -> Result<(), Refusal> {
+        let wait = |budget: &Option<MinuteBudget>, units| {
+            budget.as_ref().map_or(Duration::ZERO, |budget| budget.wait_for(units, now))
+        };
+        let (requests, tokens) = (wait(&self.requests, 1), wait(&self.tokens, prompt_tokens));
+        let rate =
+            |budget: &Option<MinuteBudget>| budget.as_ref().map_or(0, |one| one.per_minute());
+        if requests.max(tokens).is_zero() {
+            return Ok(());
+        }
+        Err(if requests >= tokens {
+            Refusal::RequestRate { per_minute: rate(&self.requests), retry_after: requests }
+        } else {
+            Refusal::TokenRate { per_minute: rate(&self.tokens), retry_after: tokens }
+        })
+    }
+}
+
+fn follow(budget: &mut Option<MinuteBudget>, per_minute: Option<u32>, now: Duration) {
+    match (per_minute, budget) {
+        (None, budget) => *budget = None,
+        (Some(rate), Some(budget)) if budget.per_minute() != rate.max(1) => {
+            budget.set_per_minute(rate, now);
+        }
+        (Some(rate), budget) => {
+            budget.get_or_insert_with(|| MinuteBudget::new(rate, now));
+        }
+    }
 }
 
 impl Admission {
@@ -70,34 +216,112 @@ impl Admission {
             bounds,
             inflight: 0,
             queued_tokens: 0,
+            tenants: HashMap::new(),
             last_end: None,
             end_interval_s: FIRST_INTERVAL.as_secs_f64(),
         }
     }
 
-    /// Admits a request of `completions`.
+    /// Admits a request at `now`, and spends what it needs of its tenant's budgets. A refused one
+    /// spends nothing.
     ///
     /// # Errors
-    /// [`Refusal::Requests`] if that would exceed the bound. An idle server admits any request.
-    pub fn enter(&mut self, completions: usize) -> Result<(), Refusal> {
-        self.check_room(completions)?;
-        self.inflight += completions;
-        Ok(())
+    /// The [`Refusal`] that says what the request would exceed. An idle server admits any request
+    /// within its tenant's rates.
+    pub fn enter(&mut self, demand: &Demand, now: Duration) -> Result<(), Refusal> {
+        let Demand { tenant, limits, completions, prompt_tokens } = *demand;
+        let mut used = self.tenants.remove(&tenant).unwrap_or_default();
+        used.follow(&limits, now);
+        let checked = used
+            .check_rates(prompt_tokens, now)
+            .and_then(|()| self.check_places(used.inflight, completions, &limits));
+        if checked.is_ok() {
+            self.inflight += completions;
+            used.inflight += completions;
+            if let Some(requests) = &mut used.requests {
+                requests.spend(1, now);
+            }
+            if let Some(tokens) = &mut used.tokens {
+                tokens.spend(prompt_tokens, now);
+            }
+        }
+        self.keep(tenant, used, now);
+        checked
     }
 
-    /// Whether a request of `completions` would be admitted.
+    /// Whether the server has room for `completions` of anybody.
     ///
     /// # Errors
-    /// As [`Self::enter`].
+    /// [`Refusal::Requests`] if that would exceed the bound.
     pub fn check_room(&self, completions: usize) -> Result<(), Refusal> {
         let limit = self.bounds.max_inflight_requests;
-        if self.inflight > 0 && self.inflight + completions > limit {
+        let wanted = self.inflight + completions;
+        if self.inflight > 0 && wanted > limit {
             // One of those in flight has to end for each completion over the limit.
-            let over = (self.inflight + completions - limit) as f64;
-            let retry_after = Duration::from_secs_f64(over * self.end_interval_s);
+            let retry_after = self.estimate((wanted - limit) as f64);
             return Err(Refusal::Requests { limit, retry_after });
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// [`Refusal::TenantRequests`] or [`Refusal::Requests`] if the places do not suffice.
+    fn check_places(
+        &self,
+        held: usize,
+        completions: usize,
+        limits: &TenantLimits,
+    ) -> Result<(), Refusal> {
+        self.check_room(completions)?;
+        let after = self.inflight + completions;
+        let free = self.bounds.max_inflight_requests.saturating_sub(after);
+        let own = match limits.max_inflight.or(self.bounds.max_inflight_per_tenant) {
+            Some(limit) if completions > limit => return Err(Refusal::Never { limit }),
+            Some(limit) => limit,
+            // Whoever has nothing may have one request, however few places there are.
+            None if held == 0 => return Ok(()),
+            None => FAIR_MULTIPLE.saturating_mul(free),
+        };
+        if held + completions > own {
+            let over = (held + completions - own).min(held) as f64;
+            // Of the ends, a part as large as the tenant's part of the places is its own.
+            let retry_after = self.estimate(over * self.inflight as f64 / held as f64);
+            return Err(Refusal::TenantRequests { inflight: held, retry_after });
+        }
+        Ok(())
+    }
+
+    /// The time in which `ends` completions end at the present rate.
+    fn estimate(&self, ends: f64) -> Duration {
+        Duration::from_secs_f64((ends * self.end_interval_s).min(MAX_RETRY_AFTER_S as f64))
+    }
+
+    /// Corrects what `tenant` was charged for `charged` tokens, to `actual`.
+    pub fn true_up(&mut self, tenant: TenantId, charged: u64, actual: u64, now: Duration) {
+        let used = self.tenants.get_mut(&tenant);
+        let Some(tokens) = used.and_then(|used| used.tokens.as_mut()) else { return };
+        if actual >= charged {
+            tokens.spend(actual - charged, now);
+        } else {
+            tokens.give_back(charged - actual, now);
+        }
+    }
+
+    /// What is left of the budgets of `tenant`, for requests and for tokens.
+    pub fn levels(
+        &self,
+        tenant: TenantId,
+        limits: &TenantLimits,
+        now: Duration,
+    ) -> [Option<BudgetLevel>; 2] {
+        let mut used = self.tenants.get(&tenant).cloned().unwrap_or_default();
+        used.follow(limits, now);
+        let level = |budget: MinuteBudget| BudgetLevel {
+            limit: budget.per_minute(),
+            remaining: budget.remaining(now),
+            reset: budget.wait_until_full(now),
+        };
+        [used.requests.map(level), used.tokens.map(level)]
     }
 
     /// Puts a completion's prompt into the queue.
@@ -107,7 +331,7 @@ impl Admission {
     pub fn enqueue(&mut self, prompt_tokens: usize) -> Result<(), Refusal> {
         let limit = self.bounds.max_queued_tokens;
         if self.queued_tokens > 0 && self.queued_tokens + prompt_tokens > limit {
-            let retry_after = Duration::from_secs_f64(self.inflight as f64 * self.end_interval_s);
+            let retry_after = self.estimate(self.inflight as f64);
             return Err(Refusal::Tokens { limit, retry_after });
         }
         self.queued_tokens += prompt_tokens;
@@ -120,10 +344,14 @@ impl Admission {
         self.queued_tokens -= prompt_tokens;
     }
 
-    /// Books the end of a completion at `now`, however it ended.
-    pub fn leave(&mut self, now: Duration) {
+    /// Books the end of a completion of `tenant` at `now`, however it ended.
+    pub fn leave(&mut self, tenant: TenantId, now: Duration) {
         debug_assert!(self.inflight > 0);
         self.inflight -= 1;
+        if let Some(mut used) = self.tenants.remove(&tenant) {
+            used.inflight -= 1;
+            self.keep(tenant, used, now);
+        }
         if let Some(last) = self.last_end {
             let interval_s = now.saturating_sub(last).as_secs_f64();
             self.end_interval_s += EWMA_WEIGHT * (interval_s - self.end_interval_s);
@@ -132,49 +360,22 @@ impl Admission {
         self.last_end = (self.inflight > 0).then_some(now);
     }
 
+    fn keep(&mut self, tenant: TenantId, used: TenantUse, now: Duration) {
+        if !used.is_idle(now) {
+            self.tenants.insert(tenant, used);
+        }
+    }
+
     /// Completions running or waiting.
     pub fn inflight(&self) -> usize {
         self.inflight
     }
+
+    /// Completions of `tenant` running or waiting.
+    pub fn inflight_of(&self, tenant: TenantId) -> usize {
+        self.tenants.get(&tenant).map_or(0, |used| used.inflight)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn admission() -> Admission {
-        Admission::new(Bounds { max_inflight_requests: 4, max_queued_tokens: 100 })
-    }
-
-    #[test]
-    fn refuses_beyond_the_bound_and_takes_again_after_an_end() {
-        let mut admission = admission();
-        (0..4).for_each(|_| admission.enter(1).unwrap());
-        assert!(matches!(admission.enter(1), Err(Refusal::Requests { limit: 4, .. })));
-        admission.leave(Duration::from_secs(1));
-        admission.enter(1).unwrap();
-    }
-
-    #[test]
-    fn retry_after_follows_the_rate_of_ends() {
-        let mut admission = admission();
-        (0..4).for_each(|_| admission.enter(1).unwrap());
-        for n in 0..200 {
-            admission.leave(Duration::from_secs(5 * n));
-            admission.enter(1).unwrap();
-        }
-        assert_eq!(admission.enter(1).unwrap_err().retry_after_s(), 5);
-        assert_eq!(admission.enter(3).unwrap_err().retry_after_s(), 15);
-    }
-
-    #[test]
-    fn queued_tokens_are_bounded_but_never_deadlock() {
-        let mut admission = admission();
-        admission.enqueue(1000).unwrap();
-        assert!(matches!(admission.enqueue(1), Err(Refusal::Tokens { .. })));
-        admission.dequeue(1000);
-        admission.enqueue(60).unwrap();
-        admission.enqueue(40).unwrap();
-        assert!(admission.enqueue(1).is_err());
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@ pub mod budget;
 pub mod detok;
 pub mod kv;
 pub mod prompt_lookup;
+pub mod rate;
 pub mod remote;
 pub mod request;
 pub mod runner;

@@ -62,8 +62,13 @@ impl InProcess {
             stall_limit: Duration::from_secs(SLOW_READER_TIMEOUT_S),
         };
         let interval = StreamInterval::default();
-        let serving =
-            ServingConfig { interval, max_delay: None, strict_model: false, split_reasoning: true };
+        let serving = ServingConfig {
+            interval,
+            max_delay: None,
+            strict_model: false,
+            share_prefix_cache: false,
+            split_reasoning: true,
+        };
         let options = service_options(&engine, &admission, streams, serving, None)?;
         let loading = tokio::task::spawn_blocking(move || load(&source, &engine, None));
         let loaded = loading.await??;

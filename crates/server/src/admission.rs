@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use loquent_infer::admission::{Admission, Bounds, Refusal};
+use loquent_infer::admission::{Admission, Bounds, BudgetLevel, Demand, Refusal};
 
 use crate::clock::Clock;
+use crate::identity::Identity;
 
 /// Counts the completions that were admitted and have not reached the engine, because their
 /// prompts are being tokenized. Cheap to clone.
@@ -33,15 +34,49 @@ impl AdmissionGate {
         Self { admission: Arc::new(Mutex::new(Admission::new(bounds))), clock, pending }
     }
 
-    /// Permits for all of a request's completions, or for none of them.
+    /// Permits for all `completions` of a request from `identity`, or for none of them. Its
+    /// prompts have about `prompt_tokens`.
     ///
     /// # Errors
-    /// [`Refusal::Requests`] when too many are in flight.
-    pub fn enter(&self, completions: usize) -> Result<Vec<Permit>, Refusal> {
-        self.with(|admission| admission.enter(completions))?;
+    /// The [`Refusal`] that says which bound the request would exceed.
+    pub fn enter(
+        &self,
+        identity: &Identity,
+        completions: usize,
+        prompt_tokens: u64,
+    ) -> Result<Vec<Permit>, Refusal> {
+        let Identity { tenant, limits, .. } = *identity;
+        let demand = Demand { tenant, limits, completions, prompt_tokens };
+        let now = self.clock.now();
+        if let Err(refusal) = self.with(|admission| admission.enter(&demand, now)) {
+            identity.count(|usage| &usage.refused, 1);
+            tracing::debug!(key = identity.name(), %refusal, "refused a request");
+            return Err(refusal);
+        }
+        identity.count(|usage| &usage.requests, 1);
         self.pending.0.fetch_add(completions, Ordering::Relaxed);
-        let permit = || Permit { gate: self.clone(), queued_tokens: 0, is_pending: true };
-        Ok((0..completions).map(|_| permit()).collect())
+        let permit = |index| Permit {
+            gate: self.clone(),
+            identity: identity.clone(),
+            // The first one answers for the whole estimate.
+            estimated_tokens: if index == 0 { prompt_tokens } else { 0 },
+            generated_tokens: 0,
+            queued_tokens: 0,
+            is_pending: true,
+        };
+        Ok((0..completions).map(permit).collect())
+    }
+
+    /// What is left of the budgets of `identity`, for requests and for tokens.
+    pub fn levels(&self, identity: &Identity) -> [Option<BudgetLevel>; 2] {
+        let now = self.clock.now();
+        self.with(|admission| admission.levels(identity.tenant, &identity.limits, now))
+    }
+
+    /// Charges `identity` for `actual` tokens instead of those `charged` before.
+    fn true_up(&self, identity: &Identity, charged: u64, actual: u64) {
+        let now = self.clock.now();
+        self.with(|admission| admission.true_up(identity.tenant, charged, actual, now));
     }
 
     /// Whether one more completion would be admitted now.
@@ -66,6 +101,11 @@ impl AdmissionGate {
 #[derive(Debug)]
 pub struct Permit {
     gate: AdmissionGate,
+    identity: Identity,
+    /// Prompt tokens that its tenant was charged for by estimate.
+    estimated_tokens: u64,
+    /// Tokens of the answer, for which its tenant is charged at the end.
+    generated_tokens: u64,
     queued_tokens: usize,
     /// Whether it is counted in the gate's [`PendingPrompts`].
     is_pending: bool,
@@ -77,6 +117,32 @@ impl Permit {
         if std::mem::take(&mut self.is_pending) {
             self.gate.pending.0.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// The request's prompt has `tokens`, for which its tenant is charged instead of for the
+    /// estimate.
+    pub fn charge_prompt(&mut self, tokens: u64) {
+        let estimated = std::mem::take(&mut self.estimated_tokens);
+        self.gate.true_up(&self.identity, estimated, tokens);
+        self.identity.count(|usage| &usage.prompt_tokens, tokens);
+    }
+
+    /// The prompt was computed, and its tokens stay unknown.
+    pub fn charge_estimated_prompt(&mut self) {
+        self.charge_prompt(self.estimated_tokens);
+    }
+
+    /// Counts tokens of the answer. They are charged when the permit is given back: no lock is
+    /// taken per token.
+    pub fn count_generated(&mut self, tokens: u64) {
+        self.generated_tokens += tokens;
+    }
+
+    /// Charges its tenant for what an upstream server reports, whether or not the permit is
+    /// still held then.
+    pub fn account(&self) -> TokenAccount {
+        let (gate, identity) = (self.gate.clone(), self.identity.clone());
+        TokenAccount { gate, identity, estimated_tokens: self.estimated_tokens }
     }
 
     /// The prompt joins the queue.
@@ -98,12 +164,37 @@ impl Permit {
     }
 }
 
+/// Charges a request's tenant once its counts are known.
+#[derive(Debug)]
+pub struct TokenAccount {
+    gate: AdmissionGate,
+    identity: Identity,
+    estimated_tokens: u64,
+}
+
+impl TokenAccount {
+    /// The request had a prompt of `prompt` tokens, if that is known, and an answer of
+    /// `generated`.
+    pub fn charge(&self, prompt: Option<u64>, generated: u64) {
+        let prompt = prompt.unwrap_or(self.estimated_tokens);
+        self.identity.count(|usage| &usage.prompt_tokens, prompt);
+        self.identity.count(|usage| &usage.generated_tokens, generated);
+        self.gate.true_up(&self.identity, 0, prompt.saturating_add(generated));
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         self.dequeue();
         self.arrive();
         let now = self.gate.clock.now();
-        self.gate.with(|admission| admission.leave(now));
+        let Self { identity, estimated_tokens, generated_tokens, .. } = self;
+        identity.count(|usage| &usage.generated_tokens, *generated_tokens);
+        self.gate.with(|admission| {
+            // An estimate is still there only if the prompt was never computed.
+            admission.true_up(identity.tenant, *estimated_tokens, *generated_tokens, now);
+            admission.leave(identity.tenant, now);
+        });
     }
 }
 
@@ -114,17 +205,46 @@ mod tests {
 
     #[test]
     fn a_prompt_is_pending_until_it_arrives_or_its_permit_is_dropped() {
-        let bounds = Bounds { max_inflight_requests: 2, max_queued_tokens: 100 };
+        let bounds = Bounds {
+            max_inflight_requests: 2,
+            max_inflight_per_tenant: None,
+            max_queued_tokens: 100,
+        };
+        let caller = Identity::in_process();
         let pending = PendingPrompts::default();
         let gate = AdmissionGate::new(bounds, Clock::start(), pending.clone());
         assert!(!pending.any());
-        let mut permits = gate.enter(2).unwrap();
-        assert!(gate.enter(1).is_err() && pending.any());
+        let mut permits = gate.enter(&caller, 2, 1).unwrap();
+        assert!(gate.enter(&caller, 1, 1).is_err() && pending.any());
         permits[0].arrive();
         permits[0].arrive();
         assert!(pending.any(), "the other prompt is still being tokenized");
         drop(permits);
         assert!(!pending.any());
         assert_eq!(gate.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_tenant_is_charged_for_what_was_computed() {
+        let bounds = Bounds {
+            max_inflight_requests: 8,
+            max_inflight_per_tenant: None,
+            max_queued_tokens: 100,
+        };
+        let gate = AdmissionGate::new(bounds, Clock::start(), PendingPrompts::default());
+        let mut caller = Identity::of_address([192, 0, 2, 1].into());
+        // A budget that does not fill noticeably while the test runs.
+        caller.limits.tokens_per_minute = Some(1000);
+        let left = || gate.levels(&caller)[1].unwrap().remaining;
+        let near = |wanted: u64| (wanted..wanted + 100).contains(&left());
+        let mut permits = gate.enter(&caller, 2, 400).unwrap();
+        assert!(near(600), "{} by estimate", left());
+        permits[0].charge_prompt(200);
+        assert!(near(800), "{} after tokenizing", left());
+        permits[1].count_generated(300);
+        drop(permits);
+        assert!(near(500), "{} after the answer", left());
+        drop(gate.enter(&caller, 1, 400).unwrap());
+        assert!(near(500), "{}: a request that was not computed is charged", left());
     }
 }

@@ -1,17 +1,22 @@
 //! The state that all requests share, from before the model is loaded until the last stream
 //! has ended.
 
+use std::net::Ipv4Addr;
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
+use http::{HeaderMap, HeaderValue, header};
+
 use crate::auth::ApiKeys;
 use crate::body::{BodyLimits, RequestBodies};
-use crate::clock::Clock;
+use crate::clock::{Clock, unix_time_s};
 use crate::error::ApiError;
 use crate::hosts::AllowedHosts;
+use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::obfuscation::ObfuscationDefault;
 use crate::origin::is_page_of_this_machine;
+use crate::peer::{PeerAddress, TrustedProxies};
 use crate::resumable::{ResumableAnswers, ResumableLimits};
 use crate::service::Service;
 
@@ -26,6 +31,10 @@ pub const WEB_TRANSPORT_PATH: &str = "/loquent/1";
 pub struct HttpConfig {
     /// Keys that clients must have; none opens the API to everybody.
     pub api_keys: ApiKeys,
+    /// Proxies that are believed when they say whose request they forward.
+    pub trusted_proxies: TrustedProxies,
+    /// Whether `/metrics` counts by the names of keys. Whoever reaches the port can read them.
+    pub metrics_by_key: bool,
     /// Origins whose pages may use the API; `*` is all.
     pub cors_origins: Vec<String>,
     /// The names that requests may use for the server.
@@ -83,6 +92,9 @@ impl App {
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Self {
+        if config.metrics_by_key {
+            metrics.watch_keys(config.api_keys.clone());
+        }
         let resumable = ResumableAnswers::new(limits, clock, metrics.clone());
         let bodies = RequestBodies::new(BodyLimits {
             max_bytes: config.max_request_bytes,
@@ -110,6 +122,23 @@ impl App {
     /// Opens the API: requests go to `service` from here on.
     pub fn open(&self, service: Arc<Service>) {
         assert!(self.service.set(service).is_ok(), "a server loads one model");
+    }
+
+    /// Who sends a request with `headers` over the connection from `peer`. Requests without a
+    /// connection, as tests make them, come from nowhere.
+    ///
+    /// # Errors
+    /// 401 for a missing or wrong key; 429 after many wrong ones.
+    pub fn identify(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<PeerAddress>,
+    ) -> Result<Identity, ApiError> {
+        let peer = peer.unwrap_or(PeerAddress(Ipv4Addr::UNSPECIFIED.into()));
+        let address = self.config.trusted_proxies.client_address(peer, headers);
+        let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let keys = &self.config.api_keys;
+        keys.identify(authorization, address, self.clock.now(), unix_time_s())
     }
 
     /// The service that answers requests.

@@ -21,7 +21,8 @@ impl Clock {
     }
 }
 
-/// The time of day as Unix time in seconds, for what clients see; nothing is decided by it.
+/// The time of day as Unix time in seconds, for what clients see and for dates on which keys
+/// expire.
 pub fn unix_time_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -49,9 +49,19 @@ enum ErrorKind {
     TooLarge,
     TooSlow,
     Overloaded { retry_after_s: u64 },
+    RateLimited { rate: LimitedRate, retry_after_s: u64 },
     Unavailable { retry_after_s: u64 },
     Internal,
     BadGateway,
+}
+
+/// What a client has too much of, by OpenAI's names of the errors' types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitedRate {
+    /// Requests, in flight or per minute.
+    Requests,
+    /// Tokens per minute.
+    Tokens,
 }
 
 impl ErrorKind {
@@ -64,7 +74,7 @@ impl ErrorKind {
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
-            Self::Overloaded { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Overloaded { .. } | Self::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::BadGateway => StatusCode::BAD_GATEWAY,
@@ -87,6 +97,12 @@ impl ErrorKind {
             Self::TooLarge => ("invalid_request_error", Some("request_too_large")),
             Self::TooSlow => ("invalid_request_error", Some("request_timeout")),
             Self::Overloaded { .. } => ("rate_limit_error", Some("server_overloaded")),
+            Self::RateLimited { rate: LimitedRate::Requests, .. } => {
+                ("requests", Some("rate_limit_exceeded"))
+            }
+            Self::RateLimited { rate: LimitedRate::Tokens, .. } => {
+                ("tokens", Some("rate_limit_exceeded"))
+            }
             Self::Unavailable { .. } => ("server_error", Some("service_unavailable")),
             Self::Internal => ("server_error", Some("internal_error")),
             Self::BadGateway => ("server_error", Some("upstream_failed")),
@@ -95,9 +111,9 @@ impl ErrorKind {
 
     fn retry_after_s(self) -> Option<u64> {
         match self {
-            Self::Overloaded { retry_after_s } | Self::Unavailable { retry_after_s } => {
-                Some(retry_after_s)
-            }
+            Self::Overloaded { retry_after_s }
+            | Self::RateLimited { retry_after_s, .. }
+            | Self::Unavailable { retry_after_s } => Some(retry_after_s),
             _ => None,
         }
     }
@@ -241,6 +257,11 @@ impl ApiError {
     /// 429: the server has as much work as its configuration allows.
     pub fn overloaded(message: impl Into<String>, retry_after_s: u64) -> Self {
         Self::new(ErrorKind::Overloaded { retry_after_s }, message)
+    }
+
+    /// 429: the client has sent as much as it may for now.
+    pub fn rate_limited(message: impl Into<String>, rate: LimitedRate, retry_after_s: u64) -> Self {
+        Self::new(ErrorKind::RateLimited { rate, retry_after_s }, message)
     }
 
     /// 503: the model is loading, the engine is not available, or the server is shutting down.

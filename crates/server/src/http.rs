@@ -18,10 +18,12 @@ use crate::api::request::Endpoint;
 use crate::app::App;
 use crate::browser;
 use crate::error::ApiError;
+use crate::identity::Identity;
 use crate::intake::{Intake, ParsedRequest};
 use crate::json_response::{json_response, json_text};
 use crate::memory::SMALL_BYTES;
 use crate::page;
+use crate::rate_headers::add_rate_headers;
 use crate::records::RecordContext;
 use crate::resumable::routes;
 use crate::service::{Answer, Caller, Service, StartedAnswer};
@@ -84,17 +86,16 @@ async fn answer(
     }
     let body = app.bodies.receive(&mut head, body).await?;
     let key = head.headers.get(header::AUTHORIZATION).cloned();
-    let intake = Intake { endpoint, caller: Caller::of(&head.headers), key: key.clone() };
+    let intake = Intake { endpoint, caller: Caller::of(&head), key };
     let ParsedRequest { request, idempotent } =
         intake.parse(&app, body, head.headers.get(REPEAT_HEADER)).await?;
-    let caller = key.as_ref().map(HeaderValue::as_bytes);
     let streams = request.stream.is_some();
     let obfuscation = app.config.obfuscation.of_request(&head.extensions);
     if streams && request.resumable {
         // Only a resumable answer can be joined by its idempotency key; for others the header is
         // ignored, even if it is malformed.
         let idempotent = idempotent?;
-        let resumable = routes::ResumableRequest { request, arrived, key: caller, idempotent };
+        let resumable = routes::ResumableRequest { request, arrived, idempotent };
         return routes::stream(&app, resumable, obfuscation).await;
     }
     let started = match service.answer(request, arrived, &head).await? {
@@ -126,11 +127,14 @@ async fn ask_upstream(
 }
 
 /// Paths unknown here are passed on if they are among the upstream's routes.
-async fn elsewhere(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+async fn elsewhere(
+    State(app): Shared,
+    mut request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
     match app.service().ok().and_then(|service| service.upstream()) {
         Some(upstream) => {
-            let header = request.headers().get(header::AUTHORIZATION);
-            app.config.api_keys.check(header.map(HeaderValue::as_bytes))?;
+            let identity = identify(&app, &request)?;
+            request.extensions_mut().insert(identity);
             pass_on(&app, upstream, request).await
         }
         None => Err(ApiError::not_found(request.method(), request.uri().path())),
@@ -146,7 +150,8 @@ async fn pass_on(
     let target = upstream.admit(&parts.method, &parts.uri)?;
     // Embeddings and the like are the upstream's work as much as completions are.
     let works = !parts.method.is_safe();
-    let permits = if works { app.service()?.admit(1)? } else { Vec::new() };
+    let identity = parts.extensions.get().cloned().unwrap_or_default();
+    let permits = if works { app.service()?.admit(&identity, 1, 1)? } else { Vec::new() };
     let (body, _charge) = app.bodies.receive(&mut parts, body).await?.into_parts();
     upstream.pass_on(target, &parts.headers, body, permits).await
 }
@@ -216,14 +221,23 @@ async fn metrics(State(app): Shared) -> Response {
     ([(header::CONTENT_TYPE, content_type)], app.metrics.render()).into_response()
 }
 
+/// Checks the key, and tells the handler who asks and the client what is left of its budgets.
 async fn authorize(
     State(app): Shared,
-    request: HttpRequest<Body>,
+    mut request: HttpRequest<Body>,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let header = request.headers().get(header::AUTHORIZATION);
-    app.config.api_keys.check(header.map(HeaderValue::as_bytes))?;
-    Ok(next.run(request).await)
+    let identity = identify(&app, &request)?;
+    request.extensions_mut().insert(identity.clone());
+    let mut response = next.run(request).await;
+    if let Ok(service) = app.service() {
+        add_rate_headers(service.budget_levels(&identity), response.headers_mut());
+    }
+    Ok(response)
+}
+
+fn identify(app: &App, request: &HttpRequest<Body>) -> Result<Identity, ApiError> {
+    app.identify(request.headers(), request.extensions().get().copied())
 }
 
 async fn count_refusals(State(app): Shared, request: HttpRequest<Body>, next: Next) -> Response {

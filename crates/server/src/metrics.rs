@@ -1,5 +1,6 @@
 //! Prometheus metrics, with vLLM's names where vLLM has one, so that dashboards port.
 
+mod keys;
 mod stages;
 
 use std::sync::Arc;
@@ -14,7 +15,9 @@ use prometheus::{
     TextEncoder,
 };
 
+use crate::auth::ApiKeys;
 use crate::flush::End;
+use keys::KeyCollector;
 use stages::StageCollector;
 
 /// Buckets for latencies in seconds, 100 µs to 60 s: fine where token gaps lie (5 to 300 ms).
@@ -282,6 +285,12 @@ impl Metrics {
     pub fn watch_stages(&self, stages: Arc<dyn RemoteStages>) {
         let collector = StageCollector::new(stages);
         self.registry.register(Box::new(collector)).expect("a server has one engine");
+    }
+
+    /// Adds what the owners of `keys` use, by name, to what [`Self::render`] gives.
+    pub fn watch_keys(&self, keys: ApiKeys) {
+        let collector = KeyCollector::new(keys);
+        self.registry.register(Box::new(collector)).expect("a server has one set of keys");
     }
 
     /// All metrics in Prometheus' text format.

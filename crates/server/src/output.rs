@@ -274,6 +274,7 @@ impl OutputProcessor {
             return;
         };
         running.permit.dequeue();
+        running.permit.count_generated(u64::from(event.token.is_some()));
         let completion = &mut running.completion;
         let clear = completion.minds_backlog() && running.flushes.unread_bytes() == 0;
         let last = completion.last_token().filter(|_| event.token.is_some());

@@ -71,6 +71,8 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
     http.allowed_hosts = http.allowed_hosts.bound_to(listener.local_addr()?.ip());
     let app = Arc::new(App::new(http, config.kept, Clock::start(), metrics));
     let mut ports = Ports::open(listener, &app, &config)?;
+    let mut background = JoinSet::new();
+    background.spawn(config.http.api_keys.clone().keep_current());
     let mut shutdown = pin!(shutdown);
     let engine = tokio::select! {
         error = ports.serve() => return Err(error),

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderValue, header};
 use loquent_engine::grammar::{AnswerShape, GrammarError, Thinking};
 use loquent_engine::template::TemplateError;
-use loquent_infer::admission::Refusal;
+use loquent_infer::admission::{BudgetLevel, Refusal};
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::{Tag, Work};
 use loquent_infer::sampling::{Sampling, SharedGrammar};
-use loquent_infer::tenant::{CacheDomain, Tenant};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Encode;
 use loquent_proto::coalesce::StreamInterval;
@@ -25,11 +24,13 @@ use crate::admission::{AdmissionGate, Permit};
 use crate::api::fields::Fields;
 use crate::api::head::AnswerHead;
 use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
+use crate::cache_domain::CacheDomains;
 use crate::clock::{Clock, unix_time_s};
 use crate::completion::reader::{CallConfig, SplitConfig};
 use crate::completion::{Completion, CompletionConfig};
 use crate::engine_watch::EngineWatch;
-use crate::error::ApiError;
+use crate::error::{ApiError, LimitedRate};
+use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::otel::Telemetry;
@@ -52,6 +53,8 @@ pub struct ServingConfig {
     pub max_delay: Option<Duration>,
     /// Whether a request for another model is an error. Otherwise this model answers it.
     pub strict_model: bool,
+    /// Whether all clients may reuse each other's cached prefixes; otherwise only their own.
+    pub share_prefix_cache: bool,
     /// Whether `<think>…</think>` is returned as `reasoning_content` instead of text.
     pub split_reasoning: bool,
 }
@@ -107,6 +110,7 @@ pub struct Service {
     prompt_threads: PromptThreads,
     /// One place: the prompts of completions wait behind one of `/tokenize` at most.
     tokenize_place: Arc<Semaphore>,
+    cache_domains: CacheDomains,
     config: ServingConfig,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -133,9 +137,11 @@ pub enum Answer {
     PassedOn(Response),
 }
 
-/// Who sends a request, from its headers.
+/// Who sends a request, and what its headers say of that.
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
+    /// Who is answered; by default this process itself.
+    pub identity: Identity,
     /// The `Authorization` header, for an upstream server.
     pub authorization: Option<HeaderValue>,
     /// The caller's place in a trace.
@@ -143,11 +149,12 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Takes what concerns the caller from a request's headers.
-    pub fn of(headers: &HeaderMap) -> Self {
+    /// Takes what concerns the caller from the head of an authorized request.
+    pub fn of(head: &Parts) -> Self {
         Self {
-            authorization: headers.get(header::AUTHORIZATION).cloned(),
-            trace_parent: TraceParent::from_headers(headers),
+            identity: head.extensions.get().cloned().unwrap_or_default(),
+            authorization: head.headers.get(header::AUTHORIZATION).cloned(),
+            trace_parent: TraceParent::from_headers(&head.headers),
         }
     }
 }
@@ -162,6 +169,7 @@ impl Service {
             gate,
             prompt_threads,
             tokenize_place: Arc::new(Semaphore::new(1)),
+            cache_domains: CacheDomains::new(config.share_prefix_cache),
             config,
             clock,
             metrics,
@@ -278,12 +286,15 @@ impl Service {
         fields: Fields,
         caller: Caller,
     ) -> Result<Request, ApiError> {
-        let Caller { authorization, trace_parent } = caller;
-        let request = match &self.backend {
+        let Caller { identity, authorization, trace_parent } = caller;
+        let mut request = match &self.backend {
             Backend::Engine { .. } => Request::read(endpoint, fields)?,
             Backend::Upstream(_) => upstream::read_request(endpoint, fields, authorization)?,
         };
-        Ok(Request { trace_parent, ..request })
+        if !identity.may_set_priority() {
+            request.ignore_priority(identity.key.is_some());
+        }
+        Ok(Request { trace_parent, identity, ..request })
     }
 
     /// Answers `request`, which came over HTTP with `head` and arrived at `arrived`.
@@ -302,7 +313,7 @@ impl Service {
             // Without a stream there is nothing to deliver: the upstream's response passes
             // through byte by byte, and only admission counts it.
             let target = upstream.admit(&head.method, &head.uri)?;
-            let permits = self.admit(request.n as usize)?;
+            let permits = self.admit_request(&request)?;
             let body = Value::from(forward.body.clone()).to_string();
             let passed = upstream.pass_on(target, &head.headers, body.into(), permits);
             return passed.await.map(Answer::PassedOn);
@@ -351,13 +362,34 @@ impl Service {
         }
     }
 
-    /// Permits for `completions` that an upstream server computes.
+    /// Permits for the completions of `request`.
+    fn admit_request(&self, request: &Request) -> Result<Vec<Permit>, ApiError> {
+        let completions = match self.backend {
+            Backend::Engine { .. } => request.choices(),
+            Backend::Upstream(_) => request.n as usize,
+        };
+        self.admit(&request.identity, completions, request.estimated_prompt_tokens())
+    }
+
+    /// Permits for `completions` of a request from `identity`, whose prompts have about
+    /// `prompt_tokens`.
     ///
     /// # Errors
-    /// 429 over the bounds, 503 while draining.
-    pub fn admit(&self, completions: usize) -> Result<Vec<Permit>, ApiError> {
+    /// 429 over the bounds, 503 while draining; 400 for more completions than the client may
+    /// ever have.
+    pub fn admit(
+        &self,
+        identity: &Identity,
+        completions: usize,
+        prompt_tokens: u64,
+    ) -> Result<Vec<Permit>, ApiError> {
         self.check_draining()?;
-        self.gate.enter(completions).map_err(refused)
+        self.gate.enter(identity, completions, prompt_tokens).map_err(refused)
+    }
+
+    /// What is left of the budgets of `identity`, for requests and for tokens.
+    pub fn budget_levels(&self, identity: &Identity) -> [Option<BudgetLevel>; 2] {
+        self.gate.levels(identity)
     }
 
     /// Has the engine answer.
@@ -369,7 +401,7 @@ impl Service {
     ) -> Result<(ActiveRequest, Vec<String>), ApiError> {
         self.check_model(request.model.as_deref())?;
         // Before tokenizing: a server at its limit must refuse without spending time on the prompt.
-        let permits = self.gate.enter(request.choices()).map_err(refused)?;
+        let permits = self.admit_request(&request)?;
         let accepted = self.clock.now();
         let (mut prepared, permits) = self.prepare(request, permits).await?;
         let echo = std::mem::take(&mut prepared.echo);
@@ -404,7 +436,7 @@ impl Service {
         request: Request,
         arrived: Duration,
     ) -> Result<ActiveRequest, ApiError> {
-        let permits = self.admit(request.n as usize)?;
+        let permits = self.admit_request(&request)?;
         let accepted = self.clock.now();
         let interval = request.interval.unwrap_or(self.config.interval);
         let UpstreamAnswer { flushes, envelope } =
@@ -603,12 +635,16 @@ impl Service {
         permits: Vec<Permit>,
     ) -> Result<Vec<NewCompletion>, ApiError> {
         let Prepared { request, prompts, .. } = prepared;
-        let n = request.n as usize;
+        let (n, tenant) = (request.n as usize, request.identity.tenant);
         let room = |prompt: &Vec<TokenId>| self.model.context_tokens - prompt.len() as u32;
         let mut completions = Vec::with_capacity(permits.len());
         for (index, mut permit) in permits.into_iter().enumerate() {
             let prompt = &prompts[index / n];
             permit.enqueue(prompt.len()).map_err(refused)?;
+            // Completions of one prompt share it, and it is charged once.
+            if index % n == 0 {
+                permit.charge_prompt(prompt.len() as u64);
+            }
             let work = Work {
                 // The output processor assigns the tag when it knows the completion's index.
                 tag: Tag(0),
@@ -620,8 +656,8 @@ impl Service {
                     ..self.sampling(&request.sampling, index as u64)
                 },
                 priority: request.priority,
-                tenant: Tenant::default(),
-                cache_domain: CacheDomain::default(),
+                tenant: request.identity.scheduled(),
+                cache_domain: self.cache_domains.of(tenant, request.cache_salt.as_deref()),
             };
             let config = CompletionConfig {
                 stops: request.stop.clone(),
@@ -692,8 +728,24 @@ impl Service {
 }
 
 fn refused(refusal: Refusal) -> ApiError {
-    let message = format!("The server is busy: {refusal}. Try again later.");
-    ApiError::overloaded(message, refusal.retry_after_s())
+    let Some(retry_after_s) = refusal.retry_after_s() else {
+        return ApiError::invalid_param("n", format!("Ask for fewer completions: {refusal}."));
+    };
+    let again = format!("Please try again in {retry_after_s}s.");
+    let rate = match refusal {
+        Refusal::TokenRate { .. } => LimitedRate::Tokens,
+        Refusal::RequestRate { .. } => LimitedRate::Requests,
+        Refusal::TenantRequests { .. } => {
+            let message = format!("Too many requests at once: {refusal}. {again}");
+            return ApiError::rate_limited(message, LimitedRate::Requests, retry_after_s);
+        }
+        Refusal::Requests { .. } | Refusal::Tokens { .. } | Refusal::Never { .. } => {
+            let message = format!("The server is busy: {refusal}. Try again later.");
+            return ApiError::overloaded(message, retry_after_s);
+        }
+    };
+    let message = format!("Rate limit reached for this API key: {refusal}. {again}");
+    ApiError::rate_limited(message, rate, retry_after_s)
 }
 
 /// The parameter that has the prompt.

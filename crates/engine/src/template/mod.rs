@@ -89,6 +89,11 @@ pub struct ChatMessage {
 }
 
 impl ChatMessage {
+    /// Bytes of its text.
+    pub fn bytes(&self) -> usize {
+        [&self.content, &self.reasoning_content].into_iter().flatten().map(String::len).sum()
+    }
+
     /// A message of `role` with the text `content`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         let (role, content) = (role.into(), Some(content.into()));

@@ -8,10 +8,11 @@ pub(crate) mod load;
 mod sampling_defaults;
 mod staged;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
-use loquent_server::LoadedBackend;
+use loquent_server::{LoadedBackend, ServerConfig};
 use tokio::net::TcpListener;
 
 pub use self::args::ServeArgs;
@@ -53,6 +54,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         // Bound before the model is loaded: a port in use is reported at once, and clients get 503
         // while the model loads.
         let bound = listener.local_addr()?;
+        warn_if_open(bound, &options);
         let scheme = if options.https.is_some() { "https" } else { "http" };
         let load = move || match upstream {
             Some(upstream) => Ok(LoadedBackend::Upstream(upstream)),
@@ -72,4 +74,15 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     });
     runtime.shutdown_timeout(RUNTIME_END_LIMIT);
     outcome
+}
+
+/// Says loudly that everybody on the network may use the server.
+fn warn_if_open(bound: SocketAddr, options: &ServerConfig) {
+    if !bound.ip().to_canonical().is_loopback() && options.http.api_keys.is_empty() {
+        tracing::warn!(
+            "{bound} is open to the network and there is no API key: whoever reaches it can use \
+             this server and stop its other users' requests from being served in time. Set \
+             --api-key-file or --api-key, or listen on 127.0.0.1."
+        );
+    }
 }

@@ -13,6 +13,7 @@ use super::fields::{Fields, kind_of};
 use super::message::parse_messages;
 use super::tools::{ToolUse, parse_format, parse_tools};
 use crate::error::{ApiError, quoted};
+use crate::identity::Identity;
 use crate::memory::MemoryCharge;
 use crate::trace_context::TraceParent;
 
@@ -23,6 +24,10 @@ const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
 /// Most alternatives per token in log-probabilities, as OpenAI has it.
 const MAX_TOP_LOGPROBS: i64 = 20;
+/// Longest `cache_salt` in bytes.
+const MAX_SALT_BYTES: usize = 256;
+/// Bytes of a token in English text, for estimates.
+pub const BYTES_PER_TOKEN: usize = 4;
 /// Default `max_tokens` of `/v1/completions`, as OpenAI has it.
 const DEFAULT_COMPLETION_TOKENS: u32 = 16;
 /// Most tokens in `logit_bias`, as OpenAI has it: each costs the engine time at every token.
@@ -196,6 +201,8 @@ pub struct Request {
     pub interval: Option<StreamInterval>,
     /// Scheduling priority; lower values go first.
     pub priority: i32,
+    /// Separates the prefixes that it may reuse from those of requests without it.
+    pub cache_salt: Option<String>,
     /// Whether the prompt is returned before its completion (`/v1/completions`).
     pub echo: bool,
     /// Names of parameters that have no effect.
@@ -207,6 +214,8 @@ pub struct Request {
     pub trace_parent: Option<TraceParent>,
     /// What it is charged to the memory of requests, held as long as its prompts are.
     pub charge: Option<Arc<MemoryCharge>>,
+    /// Who is answered.
+    pub identity: Identity,
 }
 
 impl Request {
@@ -250,10 +259,12 @@ impl Request {
             priority: fields
                 .integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?
                 .unwrap_or(0) as i32,
+            cache_salt: parse_cache_salt(&mut fields)?,
             echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
             charge: fields.charge(),
             forward: None,
             trace_parent: None,
+            identity: Identity::default(),
             // Last: whatever nothing above has taken has no effect.
             ignored: fields.rest(),
         };
@@ -280,11 +291,24 @@ impl Request {
             resumable: false,
             interval: None,
             priority: 0,
+            cache_salt: None,
             echo: false,
             ignored: Vec::new(),
             forward: None,
             trace_parent: None,
             charge: None,
+            identity: Identity::default(),
+        }
+    }
+
+    /// Leaves the priority out, and names it among what has no effect. An upstream server still
+    /// gets it unless `checks_keys`: without keys here, only that server tells clients apart.
+    pub fn ignore_priority(&mut self, checks_keys: bool) {
+        let forwarded = self.forward.as_mut().filter(|_| checks_keys);
+        let forwarded = forwarded.and_then(|forward| forward.body.remove("priority"));
+        let asked = std::mem::take(&mut self.priority) != 0;
+        if asked || forwarded.is_some_and(|priority| priority != 0) {
+            self.ignored.push("priority".into());
         }
     }
 
@@ -304,6 +328,19 @@ impl Request {
     /// Completions of all prompts together.
     pub fn choices(&self) -> usize {
         self.prompts.len() * self.n as usize
+    }
+
+    /// Tokens of all prompts, guessed from their length before they are tokenized.
+    pub fn estimated_prompt_tokens(&self) -> u64 {
+        let of_prompt = |prompt: &Prompt| match prompt {
+            Prompt::Chat(chat) => chat.messages.iter().map(ChatMessage::bytes).sum::<usize>(),
+            Prompt::Text(text) => text.len(),
+            Prompt::Tokens(tokens) => tokens.len() * BYTES_PER_TOKEN,
+        };
+        let own: usize = self.prompts.iter().map(of_prompt).sum();
+        let forwarded = self.forward.iter().flat_map(|forward| &forward.body);
+        let forwarded: usize = forwarded.map(|(_, value)| text_bytes(value)).sum();
+        ((own + forwarded) / BYTES_PER_TOKEN).max(1) as u64
     }
 
     /// Names of the ignored parameters that the client should learn of: all but annotations.
@@ -379,6 +416,24 @@ fn parse_max_tokens(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<u3
     let old = fields.integer("max_tokens", range)?;
     let default = (endpoint == Endpoint::Text).then_some(DEFAULT_COMPLETION_TOKENS);
     Ok(new.or(old).map(|tokens| tokens as u32).or(default))
+}
+
+fn parse_cache_salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let salt = fields.string("cache_salt")?;
+    match salt.as_ref().map_or(1, String::len) {
+        1..=MAX_SALT_BYTES => Ok(salt),
+        _ => Err(fields.error("cache_salt", format!("must have 1 to {MAX_SALT_BYTES} bytes."))),
+    }
+}
+
+/// Bytes of all strings in `value`.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(text_bytes).sum(),
+        Value::Object(members) => members.values().map(text_bytes).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
 }
 
 fn parse_stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
@@ -520,6 +575,9 @@ mod tests {
             (json!({"max_tokens": 1.5}), "max_tokens"),
             (json!({"n": 1000}), "n"),
             (json!({"stop": [1]}), "stop"),
+            (json!({"cache_salt": ""}), "cache_salt"),
+            (json!({"cache_salt": 1}), "cache_salt"),
+            (json!({"cache_salt": "x".repeat(257)}), "cache_salt"),
             (json!({"logit_bias": {"x": 1}}), "logit_bias"),
             (json!({"logit_bias": {"5": 101}}), "logit_bias"),
             (json!({"top_logprobs": 2}), "top_logprobs"),

@@ -8,6 +8,7 @@ use loquent_infer::speculation::Speculation;
 
 use super::*;
 use crate::admission::{AdmissionGate, Permit};
+use crate::identity::Identity;
 
 /// Longer than any test runs: a test that waits for it hangs instead of passing late.
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -31,7 +32,11 @@ impl Burst {
             speculation: Speculation::Off,
             queue_timeout: None,
         };
-        let bounds = Bounds { max_inflight_requests: 8, max_queued_tokens: 1000 };
+        let bounds = Bounds {
+            max_inflight_requests: 8,
+            max_inflight_per_tenant: None,
+            max_queued_tokens: 1000,
+        };
         let (clock, pending) = (Clock::start(), PendingPrompts::default());
         let gate = AdmissionGate::new(bounds, clock, pending.clone());
         let (commands, inbox) = mpsc::unbounded_channel();
@@ -49,7 +54,12 @@ impl Burst {
             gather_limit,
             watch: EngineWatch::default(),
         };
-        Self { engine, commands, permits: gate.enter(requests).unwrap(), _steps: steps }
+        Self {
+            engine,
+            commands,
+            permits: gate.enter(&Identity::in_process(), requests, 1).unwrap(),
+            _steps: steps,
+        }
     }
 
     /// Gathers as the loop does before a step, and gives the sequences of the next batch.

@@ -14,6 +14,7 @@ use super::*;
 use crate::admission::{AdmissionGate, PendingPrompts};
 use crate::completion::CompletionConfig;
 use crate::completion::reader::SplitConfig;
+use crate::identity::Identity;
 
 const BUFFER_BYTES: usize = 1_000;
 
@@ -45,7 +46,11 @@ impl Bench {
         let stall_limit = Duration::from_secs(10);
         let bounds = StreamBounds { buffer_bytes: BUFFER_BYTES, stall_limit };
         let processor = OutputProcessor::new(engine, bounds, Arc::new(Metrics::new()));
-        let limits = Bounds { max_inflight_requests: 9, max_queued_tokens: 100 };
+        let limits = Bounds {
+            max_inflight_requests: 9,
+            max_inflight_per_tenant: None,
+            max_queued_tokens: 100,
+        };
         let gate = AdmissionGate::new(limits, Clock::start(), PendingPrompts::default());
         let new = |(index, permit)| NewCompletion {
             completion: Completion::new(index as u32, Arc::new(SimVocab), config.clone()),
@@ -53,7 +58,7 @@ impl Bench {
             permit,
             exempt_from_stall_limit: exempt,
         };
-        let permits = gate.enter(completions).unwrap();
+        let permits = gate.enter(&Identity::in_process(), completions, 1).unwrap();
         let completions = permits.into_iter().enumerate().map(new).collect();
         let (sender, flushes) = flush_channel();
         let (reply, mut tags) = oneshot::channel();

@@ -24,6 +24,7 @@ use crate::api::json;
 use crate::api::request::Endpoint;
 use crate::body::{ReceivedBody, TunnelledBody};
 use crate::error::ApiError;
+use crate::identity::Identity;
 use crate::intake::Intake;
 use crate::obfuscation::encrypted;
 use crate::resumable::routes::{JoinedAnswer, ResumableRequest, start};
@@ -102,8 +103,7 @@ impl Exchange {
         let head = RequestHead::parse(&first.payload)
             .ok_or(StreamError::Protocol("an invalid head of a request"))?;
         let mut body = app.bodies.begin();
-        let key = head.authorization();
-        if let Err(error) = app.config.api_keys.check(key.as_ref().map(HeaderValue::as_bytes)) {
+        if let Err(error) = self.identify(&head) {
             return Ok(match head.stream {
                 Some(_) => FirstMessage::Refused(error),
                 // The route may need no key; then it needs no body either.
@@ -133,6 +133,15 @@ impl Exchange {
                 }
             }
         }
+    }
+
+    /// Who sends the request with `head`.
+    ///
+    /// # Errors
+    /// 401 without a valid key, 429 after too many invalid ones.
+    fn identify(&self, head: &RequestHead) -> Result<Identity, ApiError> {
+        let credentials = head.authorization().into_iter().map(|key| (header::AUTHORIZATION, key));
+        self.session.app().identify(&credentials.collect(), Some(self.session.peer()))
     }
 
     /// Responds as the HTTP port would (S-3.1).
@@ -190,14 +199,14 @@ impl Exchange {
         let kept = async {
             let endpoint = head.endpoint()?;
             let key = head.authorization();
+            let identity = self.identify(&head)?;
             let arrived = app.clock.now();
-            let caller = Caller { authorization: key.clone(), trace_parent: None };
-            let intake = Intake { endpoint, caller, key: key.clone() };
+            let caller = Caller { identity, authorization: key.clone(), trace_parent: None };
+            let intake = Intake { endpoint, caller, key };
             let again = head.header(REPEAT_HEADER);
             let parsed = intake.parse(&app, body, again.as_ref()).await?;
             let (request, idempotent) = (parsed.request, parsed.idempotent?);
-            let key = key.as_ref().map(HeaderValue::as_bytes);
-            let request = ResumableRequest { request, arrived, key, idempotent };
+            let request = ResumableRequest { request, arrived, idempotent };
             start(&app, request, id, path).await
         };
         match kept.await {

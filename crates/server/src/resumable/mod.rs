@@ -16,12 +16,12 @@ pub mod routes;
 pub mod sse_reader;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
+use loquent_infer::tenant::TenantId;
 use loquent_proto::AnswerHandle;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::fallback::LowerLayer;
@@ -59,7 +59,7 @@ pub struct ResumableLimits {
     /// Most bytes of all logs and their tasks. An answer counts with `log_bytes` until it has
     /// ended.
     pub kept_bytes: usize,
-    /// Most answers that are generated for one API key at once.
+    /// Most answers that are generated for one tenant at once.
     pub answers_per_key: usize,
     /// How long an answer is kept without a reader.
     pub grace: Duration,
@@ -175,7 +175,7 @@ struct AnswerEntry {
 struct AnswerTable {
     answers: HashMap<[u8; 16], AnswerEntry>,
     reserved_bytes: usize,
-    per_key: HashMap<u64, usize>,
+    per_tenant: HashMap<TenantId, usize>,
     /// Answers whose log has not ended, or whose reader does not have all of it yet.
     busy: usize,
 }
@@ -188,14 +188,13 @@ pub struct ResumableAnswers {
     table: Mutex<AnswerTable>,
     /// Requests that may be sent again.
     pub idempotency: Arc<IdempotencyKeys>,
-    hasher: RandomState,
     idle: Notify,
 }
 
 /// An answer's part of the limits, given back when it is dropped.
 pub struct Reservation {
     answers: Arc<ResumableAnswers>,
-    key: Option<u64>,
+    tenant: Option<TenantId>,
     bytes: usize,
 }
 
@@ -216,17 +215,15 @@ impl ResumableAnswers {
             metrics,
             table: Mutex::default(),
             idempotency: Arc::default(),
-            hasher: RandomState::new(),
             idle: Notify::new(),
         })
     }
 
-    /// Room for one more answer, requested with `key`.
+    /// Room for one more answer of `tenant`.
     ///
     /// # Errors
-    /// 429 when the key or the server is at its limit.
-    pub fn reserve(self: &Arc<Self>, key: Option<&[u8]>) -> Result<Reservation, ApiError> {
-        let key = self.hasher.hash_one(key);
+    /// 429 when the tenant or the server is at its limit.
+    pub fn reserve(self: &Arc<Self>, tenant: TenantId) -> Result<Reservation, ApiError> {
         let bytes = self.limits.log_bytes + TASK_BYTES;
         let mut table = self.table();
         if table.reserved_bytes + bytes > self.limits.kept_bytes {
@@ -234,17 +231,17 @@ impl ResumableAnswers {
                            Try again later.";
             return Err(ApiError::overloaded(message, FULL_RETRY_S));
         }
-        let of_key = table.per_key.entry(key).or_default();
-        if *of_key >= self.limits.answers_per_key {
-            let message = "This API key has as many resumable answers in progress as the server \
+        let of_tenant = table.per_tenant.entry(tenant).or_default();
+        if *of_tenant >= self.limits.answers_per_key {
+            let message = "This client has as many resumable answers in progress as the server \
                            allows. Wait until one of them ends.";
             return Err(ApiError::overloaded(message, FULL_RETRY_S));
         }
-        *of_key += 1;
+        *of_tenant += 1;
         table.reserved_bytes += bytes;
         table.busy += 1;
         self.metrics.on_kept_bytes(bytes as i64);
-        Ok(Reservation { answers: self.clone(), key: Some(key), bytes })
+        Ok(Reservation { answers: self.clone(), tenant: Some(tenant), bytes })
     }
 
     /// Starts the task that keeps the answer to `request` and delivers it over `path`; `first`
@@ -332,15 +329,15 @@ impl Reservation {
     }
 
     fn give_back_all_but(&mut self, bytes: usize) {
-        let Some(key) = self.key.take() else { return };
+        let Some(tenant) = self.tenant.take() else { return };
         let mut table = self.answers.table();
         let freed = self.bytes.saturating_sub(bytes);
         table.reserved_bytes -= freed;
         table.busy -= 1;
-        if let Some(of_key) = table.per_key.get_mut(&key) {
-            *of_key -= 1;
-            if *of_key == 0 {
-                table.per_key.remove(&key);
+        if let Some(of_tenant) = table.per_tenant.get_mut(&tenant) {
+            *of_tenant -= 1;
+            if *of_tenant == 0 {
+                table.per_tenant.remove(&tenant);
             }
         }
         let idle = table.busy == 0;
@@ -380,7 +377,7 @@ mod tests {
         let answers = ResumableAnswers::new(limits, Clock::start(), Arc::new(Metrics::new()));
         let mut kept = Vec::new();
         // Short answers at a high rate: each log has next to nothing.
-        while let Ok(mut reservation) = answers.reserve(None) {
+        while let Ok(mut reservation) = answers.reserve(TenantId::default()) {
             reservation.settle(1);
             kept.push(reservation);
             assert!(kept.len() < 1000, "as many as there are requests");

@@ -25,13 +25,11 @@ use crate::service::StartedAnswer;
 use crate::sse::{PREFACE, SseBody, event_stream, with_ignored};
 
 /// A request for a resumable answer.
-pub struct ResumableRequest<'a> {
+pub struct ResumableRequest {
     /// The request itself.
     pub request: Request,
     /// When it arrived, on the server's clock.
     pub arrived: Duration,
-    /// The authorization that came with it.
-    pub key: Option<&'a [u8]>,
     /// Its idempotency key, if it has one.
     pub idempotent: Option<IdempotentRequest>,
 }
@@ -54,7 +52,7 @@ pub struct JoinedAnswer {
 /// resumable answers; 404 if the beginning of the answer to be joined is gone.
 pub async fn start(
     app: &App,
-    resumable: ResumableRequest<'_>,
+    resumable: ResumableRequest,
     id: PathId,
     path: ReaderPath,
 ) -> Result<JoinedAnswer, ApiError> {
@@ -70,11 +68,11 @@ pub async fn start(
             }
         },
     };
-    let ResumableRequest { mut request, arrived, key, .. } = resumable;
+    let ResumableRequest { mut request, arrived, .. } = resumable;
     request.resumable = true;
     request.stream.get_or_insert_default();
     let service = app.service()?;
-    let reservation = app.resumable.reserve(key)?;
+    let reservation = app.resumable.reserve(request.identity.tenant)?;
     let StartedAnswer { active, echo, .. } = service.start(request, arrived).await?;
     let context = RecordContext { vocab: &service.model().vocab, echo: &echo };
     let started = app.resumable.start(reservation, active, &context, (id, path), first);
@@ -106,7 +104,7 @@ async fn first_or_handle(
 /// Those of [`start`].
 pub async fn stream(
     app: &App,
-    request: ResumableRequest<'_>,
+    request: ResumableRequest,
     obfuscation: Obfuscation,
 ) -> Result<Response, ApiError> {
     let (path, inbox) = events_path(0);

@@ -11,6 +11,7 @@ use loquent_openai::http::ResponseBody;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::admission::Permit;
+use crate::api::request::BYTES_PER_TOKEN;
 
 /// Longest response of an upstream, whether it passes through or is relayed.
 pub const MAX_RESPONSE_BYTES: u64 = 256 << 20;
@@ -40,7 +41,7 @@ pub struct PassingBody {
     silence: Option<Pin<Box<Sleep>>>,
     end: Pin<Box<Sleep>>,
     /// The upstream works until the body has ended.
-    _permits: Vec<Permit>,
+    permits: Vec<Permit>,
 }
 
 impl PassingBody {
@@ -52,7 +53,7 @@ impl PassingBody {
             silence_limit,
             silence: None,
             end: Box::pin(sleep_until(Instant::now() + MAX_RESPONSE_TIME)),
-            _permits: permits,
+            permits,
         }
     }
 
@@ -72,6 +73,17 @@ impl PassingBody {
             return Err(PassageError::TooSlow);
         }
         Ok(Some(Frame::data(data)))
+    }
+}
+
+impl Drop for PassingBody {
+    /// Nobody reads what passed: its tokens are charged by estimate.
+    fn drop(&mut self) {
+        let received_bytes = MAX_RESPONSE_BYTES - self.left_bytes;
+        if let Some(permit) = self.permits.first_mut() {
+            permit.charge_estimated_prompt();
+            permit.count_generated(received_bytes / BYTES_PER_TOKEN as u64);
+        }
     }
 }
 

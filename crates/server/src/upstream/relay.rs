@@ -21,7 +21,7 @@ use loquent_proto::{Delta, Micros, json};
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 
-use crate::admission::Permit;
+use crate::admission::{Permit, TokenAccount};
 use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::flush::{CompletionTimings, End, FinishReason, Flush};
@@ -79,6 +79,7 @@ pub struct Relay {
     received_bytes: u64,
     /// Of the client, for all completions together: they share one connection.
     backlog: Backlog,
+    account: Option<TokenAccount>,
     /// Given back when the answer ends, however slowly the client drains it.
     permits: Vec<(Permit, GaugeGuard)>,
 }
@@ -121,6 +122,7 @@ impl Relay {
             ended: false,
         };
         let completions = (0..permits.len()).map(completion).collect();
+        let account = permits.first().map(Permit::account);
         let running = |permit| (permit, config.metrics.upstream_completion());
         let permits = permits.into_iter().map(running).collect();
         let backlog = Backlog::new(config.bounds.backlog(config.exempt_from_stall_limit));
@@ -135,6 +137,7 @@ impl Relay {
             tokens,
             received_bytes,
             backlog,
+            account,
             permits,
         }
     }
@@ -410,6 +413,9 @@ impl Relay {
         let prompt = counts.map_or(0, |counts| counts.prompt_tokens);
         let completion = counts.map_or(self.tokens, |counts| counts.completion_tokens);
         self.config.metrics.on_upstream_tokens(prompt, completion);
+        if let Some(account) = &self.account {
+            account.charge(counts.map(|counts| counts.prompt_tokens), completion);
+        }
     }
 }
 

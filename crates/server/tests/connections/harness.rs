@@ -8,7 +8,7 @@ use std::time::Duration;
 use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_server::{
     AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, ObfuscationDefault,
-    ResumableLimits, ServerConfig, TcpLimits,
+    ResumableLimits, ServerConfig, TcpLimits, TrustedProxies,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -116,6 +116,8 @@ fn config() -> ServerConfig {
     ServerConfig {
         http: HttpConfig {
             api_keys: ApiKeys::default(),
+            trusted_proxies: TrustedProxies::default(),
+            metrics_by_key: false,
             cors_origins: Vec::new(),
             allowed_hosts: AllowedHosts::default(),
             max_request_bytes: 1 << 20,

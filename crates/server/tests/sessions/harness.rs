@@ -16,7 +16,7 @@ use loquent_proto::message::{MessageKind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
     ALPN, AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, ObfuscationDefault,
-    QuicConfig, ResumableLimits, ServerConfig, StreamMessage, TcpLimits,
+    QuicConfig, ResumableLimits, ServerConfig, StreamMessage, TcpLimits, TrustedProxies,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -125,7 +125,9 @@ fn options(setup: &Setup) -> ServerConfig {
     (setup.quic)(&mut quic);
     ServerConfig {
         http: HttpConfig {
-            api_keys: ApiKeys::new(setup.keys.clone()),
+            api_keys: ApiKeys::load(&setup.keys, None).unwrap(),
+            trusted_proxies: TrustedProxies::default(),
+            metrics_by_key: false,
             cors_origins: Vec::new(),
             allowed_hosts: AllowedHosts::default(),
             max_request_bytes: 1 << 20,

@@ -41,12 +41,17 @@ pub fn service_config(max_batch_size: usize) -> ServiceConfig {
             speculation: Speculation::Off,
             queue_timeout: None,
         },
-        bounds: Bounds { max_inflight_requests: 4 * max_batch_size, max_queued_tokens: 100_000 },
+        bounds: Bounds {
+            max_inflight_requests: 4 * max_batch_size,
+            max_inflight_per_tenant: Some(4 * max_batch_size),
+            max_queued_tokens: 100_000,
+        },
         streams: StreamBounds { buffer_bytes: 32 * 1024, stall_limit: Duration::from_secs(30) },
         serving: ServingConfig {
             interval: StreamInterval::default(),
             max_delay: None,
             strict_model: false,
+            share_prefix_cache: false,
             split_reasoning: true,
         },
         engine_timeout: Duration::from_secs(60),

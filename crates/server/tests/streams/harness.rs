@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_server::{
     AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, Metrics, ObfuscationDefault,
-    ResumableLimits, Service, ServiceConfig, router, start_engine,
+    ResumableLimits, Service, ServiceConfig, TrustedProxies, router, start_engine,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -31,16 +31,29 @@ pub struct Server {
 impl Server {
     /// A server with the configuration that `change` makes of the tests' usual one.
     pub fn start(change: impl FnOnce(&mut ServiceConfig)) -> Self {
-        Self::over(loaded(), change)
+        Self::start_with(loaded(), http_config(), change)
     }
 
     /// A server over the engine `loaded`.
     pub fn over(loaded: LoadedEngine, change: impl FnOnce(&mut ServiceConfig)) -> Self {
+        Self::start_with(loaded, http_config(), change)
+    }
+
+    /// A server whose HTTP side has the configuration `http`.
+    pub fn with_http(http: HttpConfig, change: impl FnOnce(&mut ServiceConfig)) -> Self {
+        Self::start_with(loaded(), http, change)
+    }
+
+    fn start_with(
+        loaded: LoadedEngine,
+        http: HttpConfig,
+        change: impl FnOnce(&mut ServiceConfig),
+    ) -> Self {
         let mut config = service_config(16);
         config.streams.stall_limit = FOREVER;
         change(&mut config);
         let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new()));
-        let app = Arc::new(App::new(http_config(), limits(), clock, metrics.clone()));
+        let app = Arc::new(App::new(http, limits(), clock, metrics.clone()));
         let (service, engine) = start_engine(&config, loaded, clock, metrics).unwrap();
         app.open(service.clone());
         Self { service, app, engine: Some(engine) }
@@ -49,14 +62,18 @@ impl Server {
     /// The response to a POST of `body`, with its body still unread.
     pub async fn post(&self, path: &str, body: &Value) -> (StatusCode, Body) {
         let request = Request::post(path).body(Body::from(body.to_string())).unwrap();
-        let response = router(self.app.clone()).oneshot(request).await.unwrap();
+        let response = self.call(request).await;
         (response.status(), response.into_body())
     }
 
     /// The status of a GET.
     pub async fn get(&self, path: &str) -> StatusCode {
-        let request = Request::get(path).body(Body::empty()).unwrap();
-        router(self.app.clone()).oneshot(request).await.unwrap().status()
+        self.call(Request::get(path).body(Body::empty()).unwrap()).await.status()
+    }
+
+    /// The response to any request.
+    pub async fn call(&self, request: Request<Body>) -> http::Response<Body> {
+        router(self.app.clone()).oneshot(request).await.unwrap()
     }
 
     /// A chat stream of `tokens` tokens, not read yet; `more` fields go into the request.
@@ -126,6 +143,8 @@ pub fn loaded() -> LoadedEngine {
 pub fn http_config() -> HttpConfig {
     HttpConfig {
         api_keys: ApiKeys::default(),
+        trusted_proxies: TrustedProxies::default(),
+        metrics_by_key: false,
         cors_origins: Vec::new(),
         allowed_hosts: AllowedHosts::default(),
         max_request_bytes: 1 << 20,

@@ -4,6 +4,7 @@
 mod drain;
 mod engine_failure;
 mod harness;
+mod keys;
 mod prompts;
 #[path = "../simulated/mod.rs"]
 mod simulated;

@@ -18,7 +18,8 @@ use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::sse::Parser;
 use loquent_server::{
     AllowedHosts, ApiKeys, App, Clock, HttpConfig, Metrics, ObfuscationDefault, ResumableLimits,
-    ServiceConfig, ServingConfig, StreamBounds, UpstreamConfig, router, start_upstream,
+    ServiceConfig, ServingConfig, StreamBounds, TrustedProxies, UpstreamConfig, router,
+    start_upstream,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -52,6 +53,8 @@ impl Front {
             },
             http: HttpConfig {
                 api_keys: ApiKeys::default(),
+                trusted_proxies: TrustedProxies::default(),
+                metrics_by_key: false,
                 cors_origins: Vec::new(),
                 allowed_hosts: AllowedHosts::default(),
                 max_request_bytes: 1 << 20,
@@ -59,7 +62,11 @@ impl Front {
                 heartbeat: Duration::from_secs(5),
                 obfuscation: ObfuscationDefault::default(),
             },
-            bounds: Bounds { max_inflight_requests: 4, max_queued_tokens: 1000 },
+            bounds: Bounds {
+                max_inflight_requests: 4,
+                max_inflight_per_tenant: Some(4),
+                max_queued_tokens: 1000,
+            },
             streams: StreamBounds { buffer_bytes: 1 << 20, stall_limit: Duration::from_secs(5) },
         };
         adjust(&mut settings);
@@ -88,6 +95,7 @@ impl Front {
                 interval: StreamInterval::default(),
                 max_delay: None,
                 strict_model: false,
+                share_prefix_cache: false,
                 split_reasoning: true,
             },
             engine_timeout: Duration::from_secs(60),
@@ -479,7 +487,7 @@ async fn other_routes_pass_as_they_are() {
 async fn our_keys_stay_ours() {
     let mut up = StandIn::start(Act::Keep(whole("200 OK", "{}"))).await;
     let front = Front::with(&up.url, |settings| {
-        settings.http.api_keys = ApiKeys::new(["own".into()]);
+        settings.http.api_keys = ApiKeys::load(&["own".into()], None).unwrap();
         settings.upstream.keeps_keys = true;
     });
     front.post("/v1/embeddings", json!({})).await;

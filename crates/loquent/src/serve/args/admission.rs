@@ -14,6 +14,11 @@ pub(crate) struct AdmissionArgs {
     /// Retry-After
     #[arg(long, env = "LOQUENT_MAX_INFLIGHT_REQUESTS", default_value_t = 256, value_name = "N")]
     max_inflight_requests: usize,
+    /// Maximum number of them per API key, or per address without keys [default: three times the
+    /// places that stay free, so that others find one]
+    #[arg(long, env = "LOQUENT_MAX_INFLIGHT_PER_KEY", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    max_inflight_per_key: Option<u32>,
     /// Maximum number of prompt tokens waiting; beyond it, requests get 429 with Retry-After
     #[arg(long, env = "LOQUENT_MAX_QUEUED_TOKENS", default_value_t = 262_144, value_name = "N")]
     max_queued_tokens: usize,
@@ -29,6 +34,7 @@ impl AdmissionArgs {
     pub(super) fn bounds(&self) -> Bounds {
         Bounds {
             max_inflight_requests: self.max_inflight_requests,
+            max_inflight_per_tenant: self.max_inflight_per_key.map(|most| most as usize),
             max_queued_tokens: self.max_queued_tokens,
         }
     }

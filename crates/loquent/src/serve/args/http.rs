@@ -1,25 +1,18 @@
-//! The flags for HTTP: keys, origins, sizes, threads.
+//! The flags for HTTP: origins, sizes, threads.
 
 use std::num::NonZeroU16;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
-use loquent_server::{AllowedHosts, ApiKeys, HttpConfig, TcpLimits};
+use loquent_server::{AllowedHosts, HttpConfig, TcpLimits};
 
+use super::keys::KeyArgs;
 use super::streams::StreamArgs;
 
-/// Who may send requests, and how much of them is taken at once.
+/// Whose pages may send requests, and how much of them is taken at once.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "HTTP")]
 pub(crate) struct HttpArgs {
-    /// API key that clients must send as a bearer token; repeat the flag for several
-    #[arg(long, env = "LOQUENT_API_KEY", hide_env_values = true, value_name = "KEY")]
-    api_key: Vec<String>,
-    /// File with API keys, one per line
-    #[arg(long, env = "LOQUENT_API_KEY_FILE", value_name = "FILE")]
-    api_key_file: Option<PathBuf>,
     /// Origin whose web pages may use the API, or "*" for any; repeat the flag for several
     /// [default: on a loopback --host, the pages of this machine]
     #[arg(long, env = "LOQUENT_CORS_ORIGIN", value_name = "ORIGIN")]
@@ -75,10 +68,16 @@ pub(crate) struct HttpArgs {
 
 impl HttpArgs {
     /// # Errors
-    /// When the key file cannot be read.
-    pub(super) fn resolve(&self, streams: &StreamArgs) -> anyhow::Result<HttpConfig> {
+    /// When a key is empty, or their file cannot be read or has an error.
+    pub(super) fn resolve(
+        &self,
+        keys: &KeyArgs,
+        streams: &StreamArgs,
+    ) -> anyhow::Result<HttpConfig> {
         Ok(HttpConfig {
-            api_keys: self.keys()?,
+            api_keys: keys.api_keys()?,
+            trusted_proxies: keys.trusted_proxies(),
+            metrics_by_key: keys.metrics_by_key,
             cors_origins: self.cors_origin.clone(),
             allowed_hosts: AllowedHosts::new(self.allowed_host.clone()),
             max_request_bytes: self.max_request_bytes,
@@ -121,15 +120,5 @@ impl HttpArgs {
 
     pub(super) fn drain_limit(&self) -> Duration {
         Duration::from_secs(self.drain_timeout_s)
-    }
-
-    fn keys(&self) -> anyhow::Result<ApiKeys> {
-        let mut keys = self.api_key.clone();
-        if let Some(path) = &self.api_key_file {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read --api-key-file {}", path.display()))?;
-            keys.extend(text.lines().map(str::to_owned));
-        }
-        Ok(ApiKeys::new(keys))
     }
 }

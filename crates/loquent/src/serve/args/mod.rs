@@ -3,6 +3,7 @@
 mod admission;
 mod engine;
 mod http;
+mod keys;
 mod quic;
 mod source;
 mod streams;
@@ -14,6 +15,7 @@ use loquent_server::{ServerConfig, ServiceConfig, ServingConfig, StreamBounds};
 pub(crate) use self::admission::AdmissionArgs;
 pub(crate) use self::engine::{EngineArgs, Kernels, KvLayout, Switch};
 use self::http::HttpArgs;
+use self::keys::KeyArgs;
 use self::quic::QuicArgs;
 pub(crate) use self::source::SourceArgs;
 use self::streams::StreamArgs;
@@ -103,6 +105,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     streams: StreamArgs,
     #[command(flatten)]
+    keys: KeyArgs,
+    #[command(flatten)]
     admission: AdmissionArgs,
     #[command(flatten)]
     pub(crate) http: HttpArgs,
@@ -119,9 +123,9 @@ impl ServeArgs {
         let streams = self.streams.bounds();
         // Compose files set a variable to nothing where it has no value.
         let otlp_endpoint = self.otlp_endpoint.clone().filter(|url| !url.is_empty());
-        let serving = self.streams.serving(self.strict_model);
+        let serving = self.streams.serving(self.strict_model, self.keys.share_prefix_cache);
         Ok(ServerConfig {
-            http: self.http.resolve(&self.streams)?,
+            http: self.http.resolve(&self.keys, &self.streams)?,
             service: service_options(
                 &self.engine,
                 &self.admission,
@@ -129,7 +133,7 @@ impl ServeArgs {
                 serving,
                 otlp_endpoint,
             )?,
-            kept: self.quic.kept_answers(streams),
+            kept: self.quic.kept_answers(streams, self.admission.bounds().max_inflight_requests),
             quic: self.quic.resolve(&self.host, &self.http),
             https: self.quic.certificate(),
             tcp: self.http.tcp(streams.stall_limit),

@@ -52,18 +52,23 @@ pub(super) struct QuicArgs {
     #[arg(long, env = "LOQUENT_MAX_KEPT_BYTES", default_value_t = 512 * 1024 * 1024,
           value_name = "N")]
     max_kept_bytes: usize,
-    /// Maximum number of running resumable answers per API key; beyond it, requests get 429
-    #[arg(long, env = "LOQUENT_MAX_ANSWERS_PER_KEY", default_value_t = 1024, value_name = "N")]
-    max_answers_per_key: usize,
+    /// Maximum number of running resumable answers per API key, or per address without keys; beyond
+    /// it, requests get 429 [default: that of --max-inflight-requests]
+    #[arg(long, env = "LOQUENT_MAX_ANSWERS_PER_KEY", value_name = "N")]
+    max_answers_per_key: Option<usize>,
 }
 
 impl QuicArgs {
-    pub(super) fn kept_answers(&self, streams: StreamBounds) -> ResumableLimits {
+    pub(super) fn kept_answers(
+        &self,
+        streams: StreamBounds,
+        max_inflight_requests: usize,
+    ) -> ResumableLimits {
         ResumableLimits {
             log_bytes: self.stream_log_bytes.max(LOG_BYTES_MIN),
             unacked_bytes: streams.buffer_bytes,
             kept_bytes: self.max_kept_bytes,
-            answers_per_key: self.max_answers_per_key,
+            answers_per_key: self.max_answers_per_key.unwrap_or(max_inflight_requests),
             grace: Duration::from_secs_f64(self.resume_grace_s),
             stall_limit: streams.stall_limit,
         }

@@ -82,11 +82,12 @@ impl StreamArgs {
         }
     }
 
-    pub(super) fn serving(&self, strict_model: bool) -> ServingConfig {
+    pub(super) fn serving(&self, strict_model: bool, share_prefix_cache: bool) -> ServingConfig {
         ServingConfig {
             interval: self.stream_interval,
             max_delay: self.stream_max_delay_ms.map(Duration::from_millis),
             strict_model,
+            share_prefix_cache,
             split_reasoning: self.reasoning_format == ReasoningFormat::Auto,
         }
     }

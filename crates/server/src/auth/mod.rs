@@ -1,0 +1,255 @@
+//! API keys: clients send one of them as `Authorization: Bearer KEY`.
+
+mod failures;
+mod key_file;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::time::Duration;
+
+use anyhow::ensure;
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+use crate::error::{ApiError, LimitedRate};
+use crate::identity::{ApiKey, Identity, KeyDigest, digest_of};
+use crate::peer::network;
+use failures::FailedAttempts;
+use key_file::{KeyFile, parse};
+
+/// How often the file of keys is looked at.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// Most keys of a server: all of them are compared with each key that a client sends.
+const MAX_KEYS: usize = 10_000;
+
+/// The keys that clients may use; without any, the API is open. Copies share their keys.
+#[derive(Clone, Default)]
+pub struct ApiKeys(Arc<SharedKeys>);
+
+#[derive(Default)]
+struct SharedKeys {
+    /// Keys from flags, which never change.
+    fixed: Vec<Arc<ApiKey>>,
+    file: Option<KeyFile>,
+    table: RwLock<Arc<KeyTable>>,
+    failures: Mutex<FailedAttempts>,
+}
+
+/// The keys at present.
+#[derive(Default)]
+struct KeyTable {
+    owners: Vec<Arc<ApiKey>>,
+    /// Each key with its owner's index.
+    digests: Vec<(KeyDigest, u32)>,
+}
+
+impl KeyTable {
+    /// # Errors
+    /// When two owners have the same key or name, or there are too many.
+    fn new(owners: Vec<Arc<ApiKey>>) -> anyhow::Result<Self> {
+        let mut digests = HashMap::new();
+        let mut names = HashMap::new();
+        for (index, owner) in owners.iter().enumerate() {
+            if let Some(name) = &owner.name {
+                ensure!(names.insert(name, index).is_none(), "two keys have the name '{name}'");
+            }
+            for digest in &owner.digests {
+                let name = owner.name.as_deref().unwrap_or("a key without a name");
+                let before = digests.insert(*digest, index as u32);
+                ensure!(before.is_none(), "'{name}' has a key that is in use already");
+            }
+        }
+        ensure!(digests.len() <= MAX_KEYS, "there are more than {MAX_KEYS} keys");
+        Ok(Self { digests: digests.into_iter().collect(), owners })
+    }
+
+    /// The owner of the key with `digest`, in a time that depends on neither.
+    fn find(&self, digest: &KeyDigest) -> Option<&Arc<ApiKey>> {
+        let (mut found, mut at) = (Choice::from(0), 0);
+        for (known, owner) in &self.digests {
+            let same = known.ct_eq(digest);
+            at.conditional_assign(owner, same);
+            found |= same;
+        }
+        bool::from(found).then(|| &self.owners[at as usize])
+    }
+}
+
+impl std::fmt::Debug for ApiKeys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "ApiKeys({} keys)", self.table().digests.len())
+    }
+}
+
+impl ApiKeys {
+    /// The keys `given`, without white space around them, and those of the file at `path`, if
+    /// there is one.
+    ///
+    /// # Errors
+    /// When a key is empty or occurs twice, or the file cannot be read, has an error or no key:
+    /// a server that should have keys must not start open to everybody.
+    pub fn load(given: &[String], path: Option<PathBuf>) -> anyhow::Result<Self> {
+        let mut fixed = Vec::with_capacity(given.len());
+        for key in given.iter().map(|key| key.trim()) {
+            let hint = "an API key is empty; set one, or leave the flag and its variable out to \
+                        serve without keys";
+            ensure!(!key.is_empty(), hint);
+            let key = ApiKey::unnamed(key);
+            if !fixed.iter().any(|other: &Arc<ApiKey>| other.digests == key.digests) {
+                fixed.push(Arc::new(key));
+            }
+        }
+        let file = path.map(KeyFile::new);
+        let text = file.as_ref().map(KeyFile::read).transpose()?;
+        let shared = SharedKeys { fixed, file, ..SharedKeys::default() };
+        if let Some(text) = text {
+            shared.adopt(&text)?;
+        } else {
+            *shared.table.write().expect(UNPOISONED) =
+                Arc::new(KeyTable::new(shared.fixed.clone())?);
+        }
+        Ok(Self(Arc::new(shared)))
+    }
+
+    /// The keys `given`, for tests and for embedding.
+    ///
+    /// # Panics
+    /// If one is empty.
+    pub fn new(given: impl IntoIterator<Item = String>) -> Self {
+        let given: Vec<_> = given.into_iter().collect();
+        Self::load(&given, None).expect("no key is empty")
+    }
+
+    /// Whether the API is open to clients without a key.
+    pub fn is_empty(&self) -> bool {
+        self.table().digests.is_empty()
+    }
+
+    /// Who sends a request with the header `authorization` from `address`, at `now` on the
+    /// server's clock and `unix_s` on the calendar.
+    ///
+    /// # Errors
+    /// 401 when there are keys and the header has none of them, or one that has expired; 429 when
+    /// the address has sent many wrong keys. A right key is accepted nevertheless: others may
+    /// share the address.
+    pub fn identify(
+        &self,
+        authorization: Option<&[u8]>,
+        address: IpAddr,
+        now: Duration,
+        unix_s: u64,
+    ) -> Result<Identity, ApiError> {
+        let table = self.table();
+        if table.digests.is_empty() {
+            return Ok(Identity::of_address(address));
+        }
+        let Some(given) = authorization.and_then(bearer) else {
+            let message =
+                "This server requires an API key. Send it as 'Authorization: Bearer KEY'.";
+            return Err(ApiError::unauthorized(message));
+        };
+        match table.find(&digest_of(given)) {
+            Some(key) if key.expires_s.is_some_and(|at| unix_s >= at) => {
+                Err(ApiError::unauthorized("The API key has expired. Ask for a new one."))
+            }
+            Some(key) => Ok(Identity::of_key(key.clone())),
+            None => Err(self.refuse(address, now)),
+        }
+    }
+
+    /// The error for a wrong key from `address`.
+    fn refuse(&self, address: IpAddr, now: Duration) -> ApiError {
+        match self.failures().on_wrong_key(network(address), now) {
+            None => ApiError::unauthorized(
+                "The API key is not valid. Check the key that your client sends.",
+            ),
+            Some(wait) => {
+                let message = "Too many wrong API keys came from this address. Check the key that \
+                               your client sends.";
+                ApiError::rate_limited(message, LimitedRate::Requests, wait.as_secs() + 1)
+            }
+        }
+    }
+
+    /// The owners of keys with a name.
+    pub fn named(&self) -> Vec<Arc<ApiKey>> {
+        let table = self.table();
+        table.owners.iter().filter(|key| key.name.is_some()).cloned().collect()
+    }
+
+    /// Reads the file of keys again whenever it has changed, for ever. A file with an error
+    /// changes nothing.
+    pub async fn keep_current(self) {
+        if self.0.file.is_none() {
+            return std::future::pending().await;
+        }
+        let mut tick = tokio::time::interval(CHECK_EVERY);
+        loop {
+            tick.tick().await;
+            let keys = self.clone();
+            // A file system may take its time. A panic there would be this task's as well.
+            let _ = tokio::task::spawn_blocking(move || keys.refresh()).await;
+        }
+    }
+
+    /// Takes over the file of keys if it has changed.
+    fn refresh(&self) {
+        let Some(file) = &self.0.file else { return };
+        let Some(read) = file.read_if_changed() else { return };
+        let path = file.path().display();
+        match read.and_then(|text| self.0.adopt(&text)) {
+            Ok(keys) => tracing::info!(keys, "read the API keys in {path} again"),
+            Err(error) => tracing::error!("the API keys stay as they were: {error:#}"),
+        }
+    }
+
+    fn table(&self) -> Arc<KeyTable> {
+        self.0.table.read().expect(UNPOISONED).clone()
+    }
+
+    fn failures(&self) -> MutexGuard<'_, FailedAttempts> {
+        self.0.failures.lock().expect(UNPOISONED)
+    }
+}
+
+const UNPOISONED: &str = "nothing panics under this lock";
+
+impl SharedKeys {
+    /// Replaces the file's keys by those in `text`; returns how many keys there are then. Owners
+    /// that were there before keep their counts.
+    ///
+    /// # Errors
+    /// When the text has an error or no key.
+    fn adopt(&self, text: &str) -> anyhow::Result<usize> {
+        let file = self.file.as_ref().map(KeyFile::path).unwrap_or_else(|| "".as_ref());
+        let context = || format!("cannot use the API keys in {}", file.display());
+        let before = self.table.read().expect(UNPOISONED).clone();
+        let mut owners = parse(text).map_err(|error| error.context(context()))?;
+        for owner in &mut owners {
+            let same = before.owners.iter().find(|one| one.tenant() == owner.tenant());
+            owner.usage = same.map_or_else(Arc::default, |one| one.usage.clone());
+        }
+        let mut owners: Vec<_> = owners.into_iter().map(Arc::new).collect();
+        // A table in the file says more of a key than a flag.
+        let in_file = |key: &ApiKey| owners.iter().any(|one| one.digests.contains(&key.digests[0]));
+        let fixed: Vec<_> = self.fixed.iter().filter(|key| !in_file(key)).cloned().collect();
+        owners.extend(fixed);
+        let table = KeyTable::new(owners).map_err(|error| error.context(context()))?;
+        let keys = table.digests.len();
+        *self.table.write().expect(UNPOISONED) = Arc::new(table);
+        Ok(keys)
+    }
+}
+
+/// The credential of the scheme `Bearer`, whose name may be in any case (RFC 9110, section 11.1).
+fn bearer(header: &[u8]) -> Option<&[u8]> {
+    let at = header.iter().position(|&byte| byte == b' ')?;
+    let (scheme, key) = header.split_at(at);
+    let key = key.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"bearer") && !key.is_empty()).then_some(key)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Who gets in, with what, and how that changes with the file of keys.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+const START: Duration = Duration::ZERO;
+
+fn flags(keys: &[&str]) -> ApiKeys {
+    let keys: Vec<_> = keys.iter().map(|&key| key.to_owned()).collect();
+    ApiKeys::load(&keys, None).unwrap()
+}
+
+fn enter(keys: &ApiKeys, header: &str) -> Result<Identity, ApiError> {
+    keys.identify(Some(header.as_bytes()), HOME, START, 0)
+}
+
+/// Keys of a file in a folder of its own, which goes away with it.
+struct InFile {
+    folder: tempfile::TempDir,
+    keys: ApiKeys,
+}
+
+impl InFile {
+    fn new(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("keys"), text).unwrap();
+        let keys = ApiKeys::load(&[], Some(folder.path().join("keys"))).unwrap();
+        Self { folder, keys }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("keys")
+    }
+
+    /// Writes the file anew, and looks at it as the server does every second.
+    fn rewrite(&self, text: &str) {
+        fs::write(self.path(), text).unwrap();
+        self.keys.refresh();
+    }
+}
+
+#[test]
+fn only_the_right_key_opens() {
+    let keys = flags(&["secret", "another"]);
+    for right in ["Bearer secret", "bearer secret", "BEARER  another "] {
+        assert!(enter(&keys, right).is_ok(), "{right}");
+    }
+    for wrong in ["Bearer secre", "Bearer secrets", "secret", "Bearer ", "Bearer", "Basic secret"] {
+        assert_eq!(enter(&keys, wrong).unwrap_err().status(), 401, "{wrong}");
+    }
+    assert_eq!(keys.identify(None, HOME, START, 0).unwrap_err().status(), 401);
+    assert!(ApiKeys::default().identify(None, HOME, START, 0).is_ok());
+}
+
+#[test]
+fn an_empty_key_is_refused_at_start() {
+    for empty in ["", " ", "\t"] {
+        assert!(ApiKeys::load(&["secret".into(), empty.into()], None).is_err(), "{empty:?}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys");
+    for no_key in ["", "\n", "# none yet\n"] {
+        fs::write(&path, no_key).unwrap();
+        assert!(ApiKeys::load(&[], Some(path.clone())).is_err(), "{no_key:?}");
+    }
+    let missing = Some(Path::new("/nonexistent/keys").to_owned());
+    assert!(ApiKeys::load(&["secret".into()], missing).is_err());
+}
+
+#[test]
+fn tenants_are_keys_and_without_keys_addresses() {
+    let keys = flags(&["one", "two"]);
+    let tenant = |header: &str| enter(&keys, header).unwrap().tenant;
+    assert_eq!(tenant("Bearer one"), tenant("bearer one"));
+    assert_ne!(tenant("Bearer one"), tenant("Bearer two"));
+    let open = ApiKeys::default();
+    let of = |address: IpAddr| open.identify(Some(b"Bearer x"), address, START, 0).unwrap().tenant;
+    assert_eq!(of(HOME), of(HOME));
+    assert_ne!(of(HOME), of(IpAddr::from([192, 0, 2, 2])));
+}
+
+#[test]
+fn a_changed_file_changes_the_keys_and_a_bad_one_does_not() {
+    let file = InFile::new("sk-one\n");
+    assert!(enter(&file.keys, "Bearer sk-one").is_ok());
+    file.rewrite("sk-two\n");
+    assert!(enter(&file.keys, "Bearer sk-one").is_err());
+    assert!(enter(&file.keys, "Bearer sk-two").is_ok());
+    for bad in ["", "[[key]]\nname = \"a\"", "two words"] {
+        file.rewrite(bad);
+        assert!(enter(&file.keys, "Bearer sk-two").is_ok(), "{bad:?} has closed the server");
+        assert!(file.keys.identify(None, HOME, START, 0).is_err(), "{bad:?} has opened it");
+    }
+    fs::remove_file(file.path()).unwrap();
+    file.keys.refresh();
+    assert!(enter(&file.keys, "Bearer sk-two").is_ok());
+    file.rewrite("sk-two\n");
+    file.rewrite("sk-one\n");
+    assert!(enter(&file.keys, "Bearer sk-one").is_ok());
+}
+
+#[tokio::test]
+async fn the_file_is_looked_at_every_second() {
+    let file = InFile::new("sk-one\n");
+    let watching = tokio::spawn(file.keys.clone().keep_current());
+    fs::write(file.path(), "sk-two\n").unwrap();
+    let taken_over = async {
+        while enter(&file.keys, "Bearer sk-two").is_err() {
+            tokio::time::sleep(CHECK_EVERY / 50).await;
+        }
+    };
+    tokio::time::timeout(60 * CHECK_EVERY, taken_over).await.unwrap();
+    watching.abort();
+}
+
+#[test]
+fn an_owner_keeps_its_counts_and_gets_its_new_weight() {
+    let table = |weight: u32, key: &str| {
+        format!("[[key]]\nname = \"team\"\nkey = \"{key}\"\nweight = {weight}\n")
+    };
+    let file = InFile::new(&table(2, "sk-one"));
+    let before = enter(&file.keys, "Bearer sk-one").unwrap();
+    before.count(|usage| &usage.requests, 3);
+    file.rewrite(&table(5, "sk-two"));
+    let after = enter(&file.keys, "Bearer sk-two").unwrap();
+    assert_eq!((before.scheduled().weight, after.scheduled().weight), (2, 5));
+    assert_eq!(before.tenant, after.tenant);
+    let usage = &file.keys.named()[0].usage;
+    assert_eq!(usage.requests.load(std::sync::atomic::Ordering::Relaxed), 3);
+}
+
+#[test]
+fn two_owners_never_share_a_key_or_a_name() {
+    let file = InFile::new("sk-one\n");
+    let table = |name: &str, key: &str| format!("[[key]]\nname = \"{name}\"\nkey = \"{key}\"\n");
+    file.rewrite(&(table("a", "sk-two") + &table("b", "sk-two")));
+    assert!(enter(&file.keys, "Bearer sk-two").is_err());
+    file.rewrite(&(table("a", "sk-two") + &table("a", "sk-three")));
+    assert!(enter(&file.keys, "Bearer sk-two").is_err());
+    file.rewrite(&(table("a", "sk-two") + &table("b", "sk-three")));
+    assert!(enter(&file.keys, "Bearer sk-two").is_ok());
+}
+
+#[test]
+fn a_table_says_more_of_a_key_than_a_flag() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys");
+    fs::write(&path, "[[key]]\nname = \"a\"\nkey = \"sk-one\"\nweight = 3\n").unwrap();
+    let keys = ApiKeys::load(&["sk-one".into(), "sk-two".into()], Some(path)).unwrap();
+    assert_eq!(enter(&keys, "Bearer sk-one").unwrap().scheduled().weight, 3);
+    assert_eq!(enter(&keys, "Bearer sk-two").unwrap().scheduled().weight, 1);
+}
+
+#[test]
+fn a_key_expires() {
+    let file = InFile::new("[[key]]\nname = \"a\"\nkey = \"sk\"\nexpires = 1970-01-02\n");
+    let at = |unix_s| file.keys.identify(Some(b"Bearer sk"), HOME, START, unix_s);
+    assert!(at(86_399).is_ok());
+    assert_eq!(at(86_400).unwrap_err().status(), 401);
+}
+
+#[test]
+fn wrong_keys_are_told_to_wait_and_right_ones_are_not() {
+    let keys = flags(&["secret"]);
+    let statuses: Vec<_> =
+        (0..100).map(|n| enter(&keys, &format!("Bearer {n}")).unwrap_err().status()).collect();
+    assert_eq!((statuses[0], statuses[99]), (401, 429));
+    let refused = enter(&keys, "Bearer wrong").unwrap_err();
+    assert!(refused.retry_after_s().is_some());
+    // Others may share the address.
+    assert!(enter(&keys, "Bearer secret").is_ok());
+    let elsewhere = IpAddr::from([192, 0, 2, 2]);
+    let wrong = keys.identify(Some(b"Bearer wrong"), elsewhere, START, 0);
+    assert_eq!(wrong.unwrap_err().status(), 401);
+}

@@ -1,0 +1,160 @@
+//! Who asks: keys, addresses and proxies, and what each may use.
+
+use axum::body::Body;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::BodyExt;
+use loquent_server::{ApiKeys, HttpConfig, PeerAddress, TrustedProxies};
+use serde_json::{Value, json};
+
+use crate::harness::{self, Ending, Events, Server, chat};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// Two owners with a table each, and a key that has none.
+const KEYS: &str = r#"
+[[key]]
+name = "alice"
+key = "sk-alice"
+requests_per_minute = 2
+priority = true
+
+[[key]]
+name = "bob"
+key = "sk-bob"
+tokens_per_minute = 10
+max_inflight = 2
+"#;
+
+fn http_config(text: &str) -> HttpConfig {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys");
+    std::fs::write(&path, text).unwrap();
+    let api_keys = ApiKeys::load(&["sk-flag".into()], Some(path)).unwrap();
+    HttpConfig { api_keys, metrics_by_key: true, ..harness::http_config() }
+}
+
+fn server(text: &str) -> Server {
+    Server::with_http(http_config(text), |_| {})
+}
+
+struct Reply {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Value,
+}
+
+impl Reply {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+async fn ask(server: &Server, key: &str, more: Value) -> Reply {
+    let request = Request::post(CHAT).header("authorization", format!("Bearer {key}"));
+    let body = chat(4, false, more).to_string();
+    let (head, body) = server.call(request.body(Body::from(body)).unwrap()).await.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    let body = serde_json::from_slice(&bytes).unwrap();
+    Reply { status: head.status, headers: head.headers, body }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_per_minute_are_refused_as_openai_does() {
+    let server = server(KEYS);
+    let first = ask(&server, "sk-alice", json!({})).await;
+    assert_eq!(first.status, StatusCode::OK);
+    assert_eq!(first.header("x-ratelimit-limit-requests"), Some("2"));
+    assert_eq!(first.header("x-ratelimit-remaining-requests"), Some("1"));
+    assert_eq!(first.header("x-ratelimit-limit-tokens"), None);
+    assert_eq!(ask(&server, "sk-alice", json!({})).await.status, StatusCode::OK);
+    let refused = ask(&server, "sk-alice", json!({})).await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.body["error"]["code"], "rate_limit_exceeded");
+    assert_eq!(refused.body["error"]["type"], "requests");
+    let retry_after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=30).contains(&retry_after), "{retry_after} s for one of two a minute");
+    assert_eq!(refused.header("x-ratelimit-remaining-requests"), Some("0"));
+    // Others are not concerned.
+    let other = ask(&server, "sk-flag", json!({})).await;
+    assert_eq!(other.status, StatusCode::OK);
+    assert_eq!(other.header("x-ratelimit-limit-requests"), None);
+    assert_eq!(server.metric("key_requests_total{key=\"alice\"}"), 2.0);
+    assert_eq!(server.metric("key_refused_total{key=\"alice\"}"), 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_prompts_and_answers_are_charged() {
+    let server = server(KEYS);
+    let first = ask(&server, "sk-bob", json!({})).await;
+    assert_eq!(first.status, StatusCode::OK, "a full budget admits any request");
+    let used = &first.body["usage"];
+    server.until("key_generation_tokens_total{key=\"bob\"}", |tokens| tokens > 0.0).await;
+    let counted = |kind| server.metric(&format!("key_{kind}_tokens_total{{key=\"bob\"}}"));
+    assert_eq!(counted("prompt"), used["prompt_tokens"].as_f64().unwrap());
+    assert_eq!(counted("generation"), used["completion_tokens"].as_f64().unwrap());
+    let refused = ask(&server, "sk-bob", json!({})).await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.body["error"]["type"], "tokens");
+    assert_eq!(refused.header("x-ratelimit-remaining-tokens"), Some("0"));
+    let many = ask(&server, "sk-bob", json!({"n": 3})).await;
+    assert_eq!(many.body["error"]["code"], "rate_limit_exceeded", "{}", many.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_completions_than_a_key_may_ever_have_are_no_matter_of_waiting() {
+    let server = server(KEYS);
+    let refused = ask(&server, "sk-bob", json!({"n": 3})).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert_eq!(refused.body["error"]["param"], "n");
+    assert_eq!(refused.header("retry-after"), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn priority_is_for_keys_that_may_set_it() {
+    let server = server(KEYS);
+    let ignored = async |key, priority: i32| {
+        let reply = ask(&server, key, json!({"priority": priority})).await;
+        assert_eq!(reply.status, StatusCode::OK);
+        reply.header("x-loquent-ignored-parameters").map(str::to_owned)
+    };
+    assert_eq!(ignored("sk-alice", -5).await, None);
+    assert_eq!(ignored("sk-flag", -5).await.as_deref(), Some("priority"));
+    assert_eq!(ignored("sk-flag", 0).await, None);
+    let open = Server::start(|_| {});
+    let reply = ask(&open, "any", json!({"priority": i32::MIN})).await;
+    assert_eq!(reply.header("x-loquent-ignored-parameters"), Some("priority"));
+}
+
+/// A stream that came through a proxy at 10.0.0.1 for `client`.
+async fn forwarded(server: &Server, client: &str) -> (StatusCode, Events) {
+    let body = chat(100_000, true, json!({})).to_string();
+    let mut request = Request::post(CHAT).header("x-forwarded-for", client);
+    let peer = PeerAddress("10.0.0.1".parse().unwrap());
+    request.extensions_mut().unwrap().insert(peer);
+    let response = server.call(request.body(Body::from(body)).unwrap()).await;
+    (response.status(), Events::new(response.into_body()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_keys_clients_are_addresses_and_only_trusted_proxies_name_them() {
+    let one_each = |config: &mut loquent_server::ServiceConfig| {
+        config.bounds.max_inflight_per_tenant = Some(1);
+    };
+    let trusted_proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+    let http = HttpConfig { trusted_proxies, ..harness::http_config() };
+    let server = Server::with_http(http, one_each);
+    let (first, mut events) = forwarded(&server, "203.0.113.1").await;
+    assert_eq!(first, StatusCode::OK);
+    assert_eq!(forwarded(&server, "203.0.113.1").await.0, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(forwarded(&server, "6.6.6.6, 203.0.113.1").await.0, StatusCode::TOO_MANY_REQUESTS);
+    let (second, _reading) = forwarded(&server, "203.0.113.2").await;
+    assert_eq!(second, StatusCode::OK);
+    server.service.stop();
+    assert!(matches!(events.finish().await, Ending::Error(_)));
+
+    let believing_nobody = Server::start(one_each);
+    let (first, _reading) = forwarded(&believing_nobody, "203.0.113.1").await;
+    assert_eq!(first, StatusCode::OK);
+    let second = forwarded(&believing_nobody, "203.0.113.2").await.0;
+    assert_eq!(second, StatusCode::TOO_MANY_REQUESTS, "both are the proxy's address");
+}
