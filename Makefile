@@ -50,7 +50,7 @@ advisories: ## Check the dependencies for known faults (fetches the RustSec data
 	$(DENY) check advisories
 
 fuzz: ## Fuzz every parser of foreign bytes, each for SECONDS=60 (TARGET=… for one)
-	tools/fuzz $(SECONDS) $(TARGET)
+	tools/with-cpu-env tools/fuzz $(SECONDS) $(TARGET)
 
 miri: ## Run the tests of proto and infer in Miri (a nightly compiler)
 	tools/miri

@@ -121,7 +121,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     })
 }
 
-fn render(servers: &[(String, KnownServer)]) -> String {
+pub(crate) fn render(servers: &[(String, KnownServer)]) -> String {
     let servers: Vec<Value> = servers
         .iter()
         .map(|(url, known)| {
@@ -133,7 +133,7 @@ fn render(servers: &[(String, KnownServer)]) -> String {
 }
 
 /// The valid entries of `text`.
-fn parse(text: &str) -> Vec<(String, KnownServer)> {
+pub(crate) fn parse(text: &str) -> Vec<(String, KnownServer)> {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let servers = value["servers"].as_array().map(Vec::as_slice).unwrap_or_default();
     servers.iter().take(MAX_SERVERS).filter_map(parse_server).collect()

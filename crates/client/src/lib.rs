@@ -18,6 +18,8 @@ mod congestion;
 mod connections;
 mod discovery;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod known_servers;
 mod message;
 mod network;

@@ -100,7 +100,7 @@ impl Reply {
 }
 
 /// Headers from an object of strings; members that no header can be are left out.
-fn header_map(object: &std::collections::BTreeMap<String, String>) -> HeaderMap {
+pub(crate) fn header_map(object: &std::collections::BTreeMap<String, String>) -> HeaderMap {
     let parse = |(name, value): (&String, &String)| {
         Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
     };

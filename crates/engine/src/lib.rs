@@ -1,6 +1,8 @@
 //! Runners: llama.cpp, split stages and a simulated engine; GGUF headers, chat templates and
 //! grammars.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod gguf;
 pub mod grammar;
 mod isolate;

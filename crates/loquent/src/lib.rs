@@ -5,6 +5,8 @@ pub mod bench;
 pub mod bundled;
 pub mod chat;
 pub mod connect;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod hub;
 pub mod in_process;
 mod model_args;

@@ -35,6 +35,11 @@ impl BaseUrl {
         if authority.as_str().contains('@') {
             return Err(refuse("a user name is not supported; use an API key"));
         }
+        // Anything may stand after the colon as far as the library is concerned.
+        let tail = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+        if !tail.is_empty() && authority.port_u16().is_none() {
+            return Err(refuse("its port is not a number up to 65535"));
+        }
         if uri.query().is_some() {
             return Err(refuse("a query is not supported"));
         }
@@ -104,7 +109,16 @@ mod tests {
         assert_eq!(url("http://h/v1/").unwrap(), ("http://h".into(), 80));
         assert_eq!(url("http://[::1]:8/p/v1").unwrap(), ("http://[::1]:8/p".into(), 8));
         assert_eq!(url(" https://h ").unwrap(), ("https://h".into(), 443));
-        for bad in ["", "h:1", "http://", "http://u:p@h", "http://h?x=1", "ftp://h"] {
+        for bad in [
+            "",
+            "h:1",
+            "http://",
+            "http://u:p@h",
+            "http://h?x=1",
+            "ftp://h",
+            "http://h:1http",
+            "http://h:65536",
+        ] {
             assert!(url(bad).is_err(), "{bad:?} was accepted");
         }
         assert_eq!(BaseUrl::parse("http://[::1]:8").unwrap().host(), "::1");

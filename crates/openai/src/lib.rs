@@ -13,6 +13,8 @@ mod base_url;
 mod dial;
 mod error;
 mod exchange;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod metered;
 
 pub use base_url::BaseUrl;

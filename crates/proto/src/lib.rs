@@ -18,6 +18,8 @@ pub mod delta;
 pub mod error;
 pub mod fallback;
 pub mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod headers;
 pub mod hex;
 pub mod json;

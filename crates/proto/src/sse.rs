@@ -124,7 +124,7 @@ impl Parser {
         tail: &[u8],
         on_event: &mut impl FnMut(Event<'_>),
     ) -> Result<(), SseError> {
-        if self.partial.is_empty() {
+        if self.partial.is_empty() && tail.len() <= self.limit_bytes {
             return self.handle_line(tail, on_event);
         }
         self.keep_partial(tail)?;

@@ -29,6 +29,8 @@ mod engine_watch;
 mod error;
 mod flush;
 mod flush_channel;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod held;
 mod hosts;
 mod http;

@@ -9,6 +9,8 @@ pub mod chart;
 pub mod check;
 pub mod cli;
 pub mod figures;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod generate;
 pub mod link;
 pub mod metrics;

@@ -151,7 +151,16 @@ pub fn read(path: &Path, port: Option<u16>) -> Result<Trace, TraceError> {
     let name = path.display().to_string();
     let file = std::fs::File::open(path)
         .map_err(|source| TraceError::Open { path: name.clone(), source })?;
-    let flows = read_flows(&name, file)?;
+    read_from(&name, file, port)
+}
+
+/// The same from the bytes of `source`; `name` is for messages.
+pub(crate) fn read_from(
+    name: &str,
+    source: impl std::io::Read + Send + 'static,
+    port: Option<u16>,
+) -> Result<Trace, TraceError> {
+    let flows = read_flows(name, source)?;
     let wanted =
         flows.into_iter().filter(|((_, from, _, _), _)| port.is_none_or(|port| *from == port));
     // Ties are broken by the addresses, so that the same capture gives the same result.
@@ -161,7 +170,7 @@ pub fn read(path: &Path, port: Option<u16>) -> Result<Trace, TraceError> {
     });
     match busiest {
         Some((flow, segments)) if !segments.is_empty() => Ok(analyse(flow, segments)),
-        _ => Err(TraceError::NoStream { path: name, port }),
+        _ => Err(TraceError::NoStream { path: name.to_owned(), port }),
     }
 }
 

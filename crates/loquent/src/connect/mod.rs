@@ -5,7 +5,7 @@ mod limited_listener;
 mod proxy;
 mod refusal;
 mod relay;
-mod resume_store;
+pub(crate) mod resume_store;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 /// Most answers in the store; a further one replaces the oldest.
-const MAX_ANSWERS: usize = 256;
+pub(crate) const MAX_ANSWERS: usize = 256;
 /// Longest file that is read, in bytes: far more than the store ever writes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 /// Answers older than this are dropped: no server keeps one for longer.
@@ -21,7 +21,7 @@ const WRITE_GAP: Duration = Duration::from_secs(1);
 
 /// An answer's entry in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct StoredAnswer {
+pub(crate) struct StoredAnswer {
     token: String,
     /// Log offset up to which the proxy has passed the answer on.
     offset: u64,
@@ -41,17 +41,8 @@ impl ResumeStore {
     /// as long as this process.
     pub fn open(file: Option<PathBuf>, now: SystemTime) -> Arc<ResumeStore> {
         let text = file.as_deref().and_then(read_bounded).unwrap_or_default();
-        let mut answers: BTreeMap<String, StoredAnswer> =
-            serde_json::from_str(&text).unwrap_or_default();
-        let now_s = seconds(now);
-        answers.retain(|id, entry| {
-            let young = entry.began_s.saturating_add(MAX_AGE.as_secs()) > now_s;
-            young && AnswerHandle::parse(id, &entry.token).is_some()
-        });
-        while answers.len() > MAX_ANSWERS {
-            answers.pop_first();
-        }
-        Arc::new(ResumeStore { file, answers: Mutex::new(answers), changed: Notify::new() })
+        let answers = Mutex::new(parse(&text, now));
+        Arc::new(ResumeStore { file, answers, changed: Notify::new() })
     }
 
     /// Adds an answer that has begun.
@@ -125,6 +116,21 @@ impl ResumeEntry {
         self.store.lock().remove(&self.id);
         self.store.changed.notify_one();
     }
+}
+
+/// The answers in a file's text that a server may still have.
+pub(crate) fn parse(text: &str, now: SystemTime) -> BTreeMap<String, StoredAnswer> {
+    let mut answers: BTreeMap<String, StoredAnswer> =
+        serde_json::from_str(text).unwrap_or_default();
+    let now_s = seconds(now);
+    answers.retain(|id, entry| {
+        let young = entry.began_s.saturating_add(MAX_AGE.as_secs()) > now_s;
+        young && AnswerHandle::parse(id, &entry.token).is_some()
+    });
+    while answers.len() > MAX_ANSWERS {
+        answers.pop_first();
+    }
+    answers
 }
 
 fn seconds(time: SystemTime) -> u64 {

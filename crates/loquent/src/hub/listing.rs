@@ -13,13 +13,13 @@ use super::spec::{HubSpec, is_safe_path};
 const MAX_LISTING_BYTES: u64 = 32 << 20;
 
 /// A repository at one commit.
-pub(super) struct Listing {
+pub(crate) struct Listing {
     pub commit: String,
     pub files: Vec<Listed>,
 }
 
 /// One file of the list. Mirrors may leave out sizes and hashes.
-pub(super) struct Listed {
+pub(crate) struct Listed {
     pub path: String,
     size_bytes: Option<u64>,
     sha256: Option<String>,
@@ -73,16 +73,9 @@ impl Hub {
             status @ (429 | 500..=599) => return Err(unreachable(format!("HTTP status {status}"))),
             _ => return Err(self.refusal(spec, &url, &answer)),
         }
-        let info: Result<RepoInfo, _> =
-            answer.body_mut().with_config().limit(MAX_LISTING_BYTES).read_json();
         let bad = |why: String| HubError::BadAnswer { url: url.clone(), why };
-        let info = info.map_err(|error| bad(error.to_string()))?;
-        if !is_hex(&info.sha, 40) {
-            return Err(bad("it names no commit".to_owned()));
-        }
-        // A name that leads outside the snapshot is dropped: nothing may be written there.
-        let files = info.siblings.into_iter().filter(|s| is_safe_path(&s.rfilename));
-        Ok(Listing { commit: info.sha, files: files.map(Listed::from).collect() })
+        let json = answer.body_mut().with_config().limit(MAX_LISTING_BYTES).read_to_vec();
+        Listing::parse(&json.map_err(|error| bad(error.to_string()))?).map_err(bad)
     }
 
     /// Size and hash of one file: from the listing, else from the headers of its address.
@@ -131,6 +124,19 @@ impl Hub {
                 why: "it has neither size nor hash of the file".to_owned(),
             }),
         }
+    }
+}
+
+impl Listing {
+    /// Reads the hub's JSON; the error says what is wrong with it.
+    pub(crate) fn parse(json: &[u8]) -> Result<Self, String> {
+        let info: RepoInfo = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+        if !is_hex(&info.sha, 40) {
+            return Err("it names no commit".to_owned());
+        }
+        // A name that leads outside the snapshot is dropped: nothing may be written there.
+        let files = info.siblings.into_iter().filter(|s| is_safe_path(&s.rfilename));
+        Ok(Self { commit: info.sha, files: files.map(Listed::from).collect() })
     }
 }
 

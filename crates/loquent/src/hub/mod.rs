@@ -17,7 +17,7 @@ mod download;
 mod error;
 mod event;
 mod http;
-mod listing;
+pub(crate) mod listing;
 mod spec;
 
 use std::path::PathBuf;

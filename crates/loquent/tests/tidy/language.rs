@@ -70,7 +70,7 @@ fn lines_fit_a_window() {
     for (place, text) in files(&["docs", "spec", "bench", "models", "web/client"], ".md") {
         check(&place, &without_code(&text), PROSE_COLUMNS, &unbreakable);
     }
-    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"] {
         let text = std::fs::read_to_string(root().join(name)).unwrap();
         check(name, &without_code(&text), PROSE_COLUMNS, &unbreakable);
     }
@@ -92,7 +92,7 @@ fn without_code(text: &str) -> String {
 fn docs_name_files_that_exist() {
     let mut missing = Vec::new();
     let mut pages = files(&["docs"], ".md");
-    for name in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"] {
+    for name in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"] {
         pages.push((name.into(), std::fs::read_to_string(root().join(name)).unwrap()));
     }
     for (place, text) in pages {

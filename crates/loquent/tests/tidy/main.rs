@@ -5,6 +5,7 @@ mod cycles;
 mod language;
 mod reliability;
 mod sources;
+mod supply;
 
 use std::collections::BTreeSet;
 use std::fs;

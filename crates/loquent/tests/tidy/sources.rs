@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use syn::visit_mut::{self, VisitMut};
 
 /// Folders and files whose code never reaches a user.
-const TEST_PLACES: &[&str] = &["/tests/", "/tests.rs", "/examples/", "/fuzz/"];
+const TEST_PLACES: &[&str] = &["/tests/", "/tests.rs", "/examples/", "/src/fuzz.rs"];
 
 /// The repository's root.
 pub fn root() -> PathBuf {

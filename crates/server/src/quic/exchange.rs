@@ -39,7 +39,7 @@ const MAX_HEAD_VALUES: usize = 512;
 const MAX_ASIDE: usize = 4;
 
 /// The JSON of a REQUEST message.
-struct RequestHead {
+pub(crate) struct RequestHead {
     key: Option<HeaderValue>,
     method: Method,
     path: String,
@@ -333,7 +333,7 @@ fn read_resume(payload: &[u8]) -> Result<FirstMessage, StreamError> {
 }
 
 impl RequestHead {
-    fn parse(json: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(json: &[u8]) -> Option<Self> {
         let json = std::str::from_utf8(json).ok()?;
         let Value::Object(mut head) = json::parse(json, MAX_HEAD_VALUES).ok()? else {
             return None;

@@ -26,6 +26,8 @@ use crate::peer::{PeerAddress, PeerRouter};
 use crate::places::Places;
 
 pub use certificate::{CHECK_EVERY, CertificateSource, Renewal};
+#[cfg(any(test, fuzzing))]
+pub(crate) use exchange::RequestHead;
 pub use message::StreamMessage;
 use session::QuicSession;
 

@@ -29,8 +29,13 @@ impl StageKeys {
             layers: small("layers")?,
             all_layers: small("all_layers")?,
         };
-        let end = keys.first_layer.checked_add(keys.layers)?;
-        (small("version")? == STAGE_VERSION && end <= keys.all_layers).then_some(keys)
+        (small("version")? == STAGE_VERSION && keys.is_consistent()).then_some(keys)
+    }
+
+    /// Whether these layers are among the model's: files and other stages may claim anything.
+    pub(crate) fn is_consistent(self) -> bool {
+        let end = self.first_layer.checked_add(self.layers);
+        end.is_some_and(|end| end <= self.all_layers)
     }
 
     /// Whether this is the entry file: embeddings and tokenizer, no layers.

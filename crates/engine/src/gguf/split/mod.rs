@@ -98,6 +98,20 @@ impl SplittableModel {
         Ok(Self { path: path.to_owned(), header, layers, fingerprint })
     }
 
+    /// Plans splits of a model without writing them: for the fuzz target.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn plan_all(header: Header) {
+        let Ok(layers) = check(&header) else { return };
+        let model = Self { path: PathBuf::new(), header, layers, fingerprint: 0 };
+        for count in [1, 2] {
+            let Ok(stages) = model.balance(count) else { continue };
+            model.check_layers(&stages).expect("balanced layers are all layers");
+            let files: Vec<_> = stages.iter().map(|layers| model.stage(layers)).collect();
+            let entry = model.entry();
+            model.check_owned(files.iter().chain([&entry]).flat_map(|(_, parts)| parts));
+        }
+    }
+
     /// Number of layers of the model.
     pub fn layers(&self) -> u32 {
         self.layers

@@ -180,6 +180,9 @@ impl<'a> BodyReader<'a> {
             layers: self.u32()?,
             all_layers: self.u32()?,
         };
+        if !keys.is_consistent() {
+            return Err(Malformed("layers that the model does not have"));
+        }
         Ok(StageSizes {
             keys,
             width: self.u32()? as usize,

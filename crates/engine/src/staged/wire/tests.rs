@@ -98,7 +98,7 @@ fn handshakes() -> impl Strategy<Value = StageMessage> {
         (role, any::<u64>(), bytes(), bytes()).prop_map(|(role, session, proof, challenge)| {
             StageMessage::Hello { role, session, proof, challenge }
         });
-    let opened = (any::<u64>(), any::<u32>(), any::<u16>(), any::<bool>()).prop_map(
+    let opened = (any::<u64>(), 8u32.., any::<u16>(), any::<bool>()).prop_map(
         |(fingerprint, size, slots, shares_prefix)| {
             let keys = StageKeys { fingerprint, first_layer: 3, layers: 5, all_layers: size };
             StageMessage::Opened(StageSizes {
@@ -144,6 +144,26 @@ fn short_messages() -> impl Strategy<Value = StageMessage> {
         any::<u64>().prop_map(StageMessage::Ping),
         (any::<u64>(), totals).prop_map(|(number, totals)| StageMessage::Pong(number, totals)),
     ]
+}
+
+#[test]
+fn a_stage_cannot_claim_layers_that_the_model_does_not_have() {
+    for (first_layer, layers, all_layers) in [(u32::MAX, 1, 5), (1, u32::MAX, 5), (3, 3, 5)] {
+        let keys = StageKeys { fingerprint: 1, first_layer, layers, all_layers };
+        let sizes = StageSizes {
+            keys,
+            width: 64,
+            vocab: 9,
+            slots: 1,
+            kv_cells: 1,
+            context_tokens: 1,
+            batch_tokens: 1,
+            shares_prefix: true,
+        };
+        let bytes = frame(&StageMessage::Opened(sizes), &FORMAT);
+        let wrong = StageMessage::decode(&bytes, &FORMAT);
+        assert_eq!(wrong, Err(Malformed("layers that the model does not have")));
+    }
 }
 
 proptest! {

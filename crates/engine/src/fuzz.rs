@@ -1,0 +1,162 @@
+//! Fuzz targets of the engine: model files, chat templates, schemas and the messages of stages.
+
+use std::io::Cursor;
+use std::sync::LazyLock;
+
+use loquent_infer::sampling::Sampler;
+use loquent_infer::vocab::Vocab;
+use serde_json::{Map, Value};
+
+use crate::gguf::split::{SplittableModel, StageKeys};
+use crate::gguf::{Header, ReadLimits};
+use crate::grammar::{AnswerShape, Compiler, Thinking, ToolShape};
+use crate::sim::SimVocab;
+use crate::staged::wire::{Dtype, RowFormat, StageMessage};
+use crate::template::{
+    CHATML, ChatMessage, ChatTemplate, ControlNames, Conversation, TemplateError, encode_segments,
+};
+
+#[path = "../../../fuzz/target.rs"]
+mod target;
+pub use target::Target;
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[
+    Target { name: "gguf", run: gguf, base_kib: 256, per_byte: 64 },
+    Target { name: "grammar", run: grammar, base_kib: 64 * 1024, per_byte: 64 * 1024 },
+    Target { name: "stage_message", run: stage_message, base_kib: 64, per_byte: 64 },
+    Target { name: "template", run: template, base_kib: 256 * 1024, per_byte: 4096 },
+    Target { name: "template_text", run: template_text, base_kib: 1024, per_byte: 4096 },
+];
+
+/// A model's header is read or refused, whatever it announces; what is read can be split.
+fn gguf(input: &[u8]) {
+    for limits in [ReadLimits::default(), ReadLimits::with_arrays()] {
+        let Ok(header) = Header::read(Cursor::new(input), input.len() as u64, limits) else {
+            continue;
+        };
+        let _ = (header.kv_elements(), header.architecture());
+        if let Some(keys) = StageKeys::of(&header) {
+            let _ = (keys.is_entry(), keys.is_last());
+        }
+        if header.file_bytes().is_ok_and(|bytes| bytes <= input.len() as u64) {
+            SplittableModel::plan_all(header);
+        }
+    }
+}
+
+/// Any JSON is a schema that becomes a grammar, or is refused, within bounds.
+fn grammar(input: &[u8]) {
+    static COMPILER: LazyLock<Compiler> =
+        LazyLock::new(|| Compiler::new(&SimVocab).expect("the simulated vocabulary has ends"));
+    let Some((&choice, json)) = input.split_first() else { return };
+    let Ok(schema) = serde_json::from_slice::<Value>(json) else { return };
+    let tool = ToolShape { name: "call".into(), parameters: schema.clone() };
+    let shape = AnswerShape {
+        json: (choice & 1 == 0).then_some(schema),
+        tools: if choice & 1 == 1 { vec![tool] } else { Vec::new() },
+        parallel: choice & 2 != 0,
+        thinking: if choice & 4 != 0 { Thinking::Optional } else { Thinking::Never },
+        ..AnswerShape::default()
+    };
+    let _ = COMPILER.compile(&shape);
+}
+
+/// A frame between stages is a message or malformed; a message is written the same again.
+fn stage_message(input: &[u8]) {
+    let Some((&choice, frame)) = input.split_first() else { return };
+    let dtypes = [Dtype::F32, Dtype::F16, Dtype::Q8];
+    let dtype = dtypes[usize::from(choice) % dtypes.len()];
+    let format = match choice & 0x80 {
+        0 => RowFormat { dtype, width: 4, batch_tokens: 64 },
+        _ => RowFormat::CLOSED,
+    };
+    let Ok(message) = StageMessage::decode(frame, &format) else { return };
+    let bytes = |message: &StageMessage| {
+        let mut bytes = Vec::new();
+        message.encode(&format, &mut bytes);
+        bytes
+    };
+    let written = bytes(&message);
+    let again = StageMessage::decode(&written[4..], &format).expect("what was written");
+    // The scale of 8-bit rows is chosen anew: no writer makes -128, and a reader takes it.
+    let is_rounded = dtype == Dtype::Q8 && matches!(message, StageMessage::Rows(_));
+    assert!(is_rounded || bytes(&again) == written, "{written:?}");
+    if let StageMessage::Assign { sampler, .. } = message {
+        let _ = Sampler::from(*sampler);
+    }
+}
+
+/// Longest prompt text of the template targets, in bytes.
+const MAX_TEXT_BYTES: usize = 1 << 20;
+
+static NAMES: LazyLock<ControlNames> = LazyLock::new(|| ControlNames::of(&SimVocab));
+
+/// A template, the object of its further variables, and a message's text, between lines of `---`.
+fn parts(input: &[u8]) -> Option<[&str; 3]> {
+    let mut parts = core::str::from_utf8(input).ok()?.splitn(3, "\n---\n");
+    Some([parts.next()?, parts.next().unwrap_or("{}"), parts.next().unwrap_or("")])
+}
+
+fn messages(text: &str) -> [ChatMessage; 4] {
+    let call =
+        serde_json::json!({"type": "function", "function": {"name": "f", "arguments": text}});
+    let mut calling = ChatMessage::new("assistant", text);
+    calling.tool_calls.push(call);
+    let user = ChatMessage::new("user", text);
+    [ChatMessage::new("system", "Be brief."), user, calling, ChatMessage::new("tool", text)]
+}
+
+fn conversation<'a>(
+    messages: &'a [ChatMessage],
+    tools: &'a [Value],
+    extra: &'a [(String, Value)],
+) -> Conversation<'a> {
+    Conversation {
+        messages,
+        tools,
+        add_generation_prompt: true,
+        bos_token: "<s>",
+        eos_token: "</s>",
+        now_unix_s: 1_700_000_000,
+        nonce: 0x1234_5678,
+        extra,
+    }
+}
+
+/// A template that its author made to do harm ends, with a text or an error. A template may hold
+/// much memory, since its author is trusted with that (SECURITY.md); no request can make it.
+fn template(input: &[u8]) {
+    let Some([source, variables, text]) = parts(input) else { return };
+    let Ok(template) = ChatTemplate::new(source) else { return };
+    let extra: Map<String, Value> = serde_json::from_str(variables).unwrap_or_default();
+    let (messages, extra) = (messages(text), Vec::from_iter(extra));
+    let tools = [serde_json::json!({"type": "function", "function": {"name": "f"}})];
+    let is_special = |text: &str| NAMES.occur_in(text);
+    let _ = template.render(&conversation(&messages, &tools, &extra), &is_special, MAX_TEXT_BYTES);
+}
+
+/// What a request brings into a template that is as it should be never becomes control tokens.
+fn template_text(input: &[u8]) {
+    static TEMPLATE: LazyLock<ChatTemplate> =
+        LazyLock::new(|| ChatTemplate::new(CHATML).expect("a template"));
+    let Some([variables, text, _]) = parts(input) else { return };
+    let extra: Map<String, Value> = serde_json::from_str(variables).unwrap_or_default();
+    let (messages, extra) = ([ChatMessage::new("user", text)], Vec::from_iter(extra));
+    let is_special = |text: &str| NAMES.occur_in(text);
+    let conversation = conversation(&messages, &[], &extra);
+    let segments = match TEMPLATE.render(&conversation, &is_special, MAX_TEXT_BYTES) {
+        Ok(segments) => segments,
+        // A variable may take the place of one that the template uses.
+        Err(TemplateError::SpecialText | TemplateError::Failed(_)) => return,
+        Err(other) => panic!("{other}"),
+    };
+    let tokens = encode_segments(&SimVocab, &segments).expect("text");
+    let ends = tokens.iter().filter(|&&token| SimVocab.is_end(token)).count();
+    assert_eq!(ends, 1, "one message ends once");
+}
+
+#[test]
+fn corpora() {
+    target::run_corpora(TARGETS);
+}

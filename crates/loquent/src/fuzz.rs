@@ -1,0 +1,66 @@
+//! Fuzz targets of the command line: files of earlier runs, the hub, and answers on a terminal.
+
+use std::time::{Duration, SystemTime};
+
+use crate::chat::{Columns, Screen, Style};
+use crate::connect::resume_store;
+use crate::hub::HubSpec;
+use crate::hub::listing::Listing;
+
+#[path = "../../../fuzz/target.rs"]
+mod target;
+pub use target::{Target, pieces};
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[
+    Target { name: "hub_listing", run: hub_listing, base_kib: 16, per_byte: 600 },
+    Target { name: "hub_spec", run: hub_spec, base_kib: 4, per_byte: 16 },
+    Target { name: "resume_store", run: resume_store, base_kib: 16, per_byte: 600 },
+    Target { name: "terminal", run: terminal, base_kib: 64, per_byte: 64 },
+];
+
+/// No name in a listing leads out of the folder that the files go to.
+fn hub_listing(input: &[u8]) {
+    let Ok(listing) = Listing::parse(input) else { return };
+    assert!(listing.commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    for file in &listing.files {
+        let steps = std::path::Path::new(&file.path).components();
+        assert!(steps.into_iter().all(|step| matches!(step, std::path::Component::Normal(_))));
+    }
+}
+
+/// A model's name on the hub is refused, or read the same again from what it is written as.
+fn hub_spec(input: &[u8]) {
+    let Ok(text) = core::str::from_utf8(input) else { return };
+    let Ok(spec) = text.parse::<HubSpec>() else { return };
+    assert_eq!(spec.to_string().parse::<HubSpec>().expect("as it was written"), spec);
+}
+
+/// Any file counts as the answers that can be read from it.
+fn resume_store(input: &[u8]) {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+    let answers = resume_store::parse(&String::from_utf8_lossy(input), now);
+    assert!(answers.len() <= resume_store::MAX_ANSWERS);
+}
+
+/// A terminal gets no control character of an answer, however the answer is cut.
+fn terminal(input: &[u8]) {
+    let show = |columns| {
+        let mut out = Vec::new();
+        let style = Style { terminal: true, colour: false, columns };
+        let mut screen = Screen::new(&mut out, style);
+        for piece in pieces(input) {
+            screen.answer(&String::from_utf8_lossy(piece)).expect("memory takes everything");
+        }
+        screen.error(&String::from_utf8_lossy(input)).expect("memory takes everything");
+        String::from_utf8(out).expect("text")
+    };
+    let harmful = |c: char| c.is_control() && c != '\n' && c != '\t';
+    assert!(!show(Columns::Unlimited).contains(harmful));
+    let _ = show(Columns::Fixed(7));
+}
+
+#[test]
+fn corpora() {
+    target::run_corpora(TARGETS);
+}

@@ -1,0 +1,84 @@
+//! What Loquent is built from and with: one oldest compiler said everywhere, a corpus for each
+//! fuzz target.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::sources::{product, root};
+
+/// `1.91`, or `1.88.0`, as numbers.
+fn version(text: &str) -> Vec<u32> {
+    text.split('.').map(|part| part.parse().unwrap()).collect()
+}
+
+/// The packages of this platform's build, from Cargo itself.
+fn packages() -> Vec<Value> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--format-version", "1", "--locked", "--filter-platform"]);
+    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let found = cargo.arg(host).current_dir(root()).output().unwrap();
+    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
+    let Value::Object(mut found) = serde_json::from_slice(&found.stdout).unwrap() else {
+        panic!("no object")
+    };
+    match found.remove("packages") {
+        Some(Value::Array(packages)) => packages,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_oldest_compiler_is_what_the_dependencies_need_and_is_said_alike() {
+    let packages = packages();
+    let needs = packages.iter().filter(|package| !package["source"].is_null()).filter_map(|it| {
+        Some((version(it["rust_version"].as_str()?), it["name"].as_str()?.to_owned()))
+    });
+    let (most, by) = needs.max().unwrap();
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let said = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
+    assert!(version(said) >= most, "rust-version is {said}, but {by} needs {most:?}");
+    for (place, words) in [("README.md", "Rust ("), ("tools/setup", "Rust ")] {
+        let text = fs::read_to_string(root().join(place)).unwrap();
+        let words = format!("{words}{said} or newer");
+        assert!(text.contains(&words), "{place} does not say {words:?}");
+    }
+}
+
+#[test]
+fn every_fuzz_target_has_a_small_corpus_and_every_corpus_a_target() {
+    const MOST_FILE_BYTES: u64 = 32 << 10;
+    const MOST_FILES: usize = 64;
+    let mut targets = BTreeSet::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let file = entry.unwrap().path().join("src/fuzz.rs");
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let names = text.split("Target { name: \"").skip(1).map(|rest| rest.split('"').next());
+        targets.extend(names.map(|name| name.unwrap().to_owned()));
+    }
+    assert!(targets.len() > 20, "{targets:?}");
+    let mut folders = BTreeSet::new();
+    for folder in fs::read_dir(root().join("fuzz/corpus")).unwrap() {
+        let folder = folder.unwrap();
+        folders.insert(folder.file_name().into_string().unwrap());
+        let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(Result::unwrap).collect();
+        assert!(files.len() <= MOST_FILES, "{:?} has {} files", folder.path(), files.len());
+        for file in files {
+            let bytes = file.metadata().unwrap().len();
+            assert!(bytes <= MOST_FILE_BYTES, "{:?} has {bytes} B", file.path());
+        }
+    }
+    assert_eq!(targets, folders);
+}
+
+#[test]
+fn the_product_has_no_fuzz_targets() {
+    for (place, text) in product() {
+        let compiled = text.contains("pub mod fuzz;");
+        let guarded = text.contains("#[cfg(any(test, fuzzing))]\npub mod fuzz;");
+        assert!(!compiled || guarded, "{place} compiles its fuzz targets into the product");
+    }
+}

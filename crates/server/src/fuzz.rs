@@ -1,0 +1,148 @@
+//! Fuzz targets of the server: what clients send, and what a model writes.
+
+use bytes::BytesMut;
+use loquent_engine::grammar::{CallSyntax, Thinking};
+use loquent_proto::Delta;
+
+use crate::api::request::{Endpoint, Request};
+use crate::completion::reader::{CallConfig, SplitConfig, TextSplitter};
+use crate::held::HeldDeltas;
+use crate::origin::{is_page_of_host, is_page_of_ports, is_page_of_this_machine};
+use crate::quic::{RequestHead, StreamMessage};
+use crate::upstream::routes::UpstreamRoutes;
+
+#[path = "../../../fuzz/target.rs"]
+mod target;
+pub use target::{Target, pieces};
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[
+    Target { name: "model_text", run: model_text, base_kib: 64, per_byte: 512 },
+    Target { name: "origin", run: origin, base_kib: 4, per_byte: 16 },
+    Target { name: "quic_stream", run: quic_stream, base_kib: 64, per_byte: 600 },
+    Target { name: "upstream_path", run: upstream_path, base_kib: 16, per_byte: 64 },
+    Target { name: "request_body", run: request_body, base_kib: 16, per_byte: 1024 },
+];
+
+/// Any body is a request that is valid by construction, or refused with an error in words.
+fn request_body(input: &[u8]) {
+    let Some((&choice, body)) = input.split_first() else { return };
+    let endpoint = if choice & 1 == 0 { Endpoint::Chat } else { Endpoint::Text };
+    match Request::parse(endpoint, body) {
+        Ok(request) => {
+            assert!((1..=64).contains(&request.choices()) && !request.prompts.is_empty());
+            let sampling = &request.sampling;
+            assert!(sampling.temperature.is_none_or(|value| (0.0..=2.0).contains(&value)));
+            assert!(sampling.logit_bias.iter().all(|(_, bias)| bias.is_finite()));
+            let _ = (request.tools(), request.is_constrained(), request.unknown().count());
+        }
+        Err(error) => assert!((400..500).contains(&error.status())),
+    }
+}
+
+/// A stream's messages mean the same however they are cut; heads are requests or refused.
+fn quic_stream(input: &[u8]) {
+    const LIMIT_BYTES: usize = 512;
+    let read = |buffer: &mut BytesMut, found: &mut Vec<StreamMessage>| {
+        while let Ok(Some(message)) = StreamMessage::take(buffer, LIMIT_BYTES) {
+            assert!(message.payload.len() <= LIMIT_BYTES);
+            found.push(message);
+        }
+    };
+    let (mut buffer, mut messages) = (BytesMut::new(), Vec::new());
+    for piece in pieces(input) {
+        buffer.extend_from_slice(piece);
+        read(&mut buffer, &mut messages);
+    }
+    let (mut whole, mut again) = (BytesMut::new(), Vec::new());
+    whole.extend(pieces(input).flatten());
+    read(&mut whole, &mut again);
+    assert_eq!(messages, again);
+    for message in messages {
+        let _ = RequestHead::parse(&message.payload);
+    }
+}
+
+/// What a model writes is split in the same way however it is cut, and none of it is lost.
+fn model_text(input: &[u8]) {
+    let Some((&choice, input)) = input.split_first() else { return };
+    let thinking = [Thinking::Never, Thinking::Optional, Thinking::Open][usize::from(choice) % 3];
+    let syntax = if choice & 0x80 == 0 { CallSyntax::Tagged } else { CallSyntax::Bare };
+    let names = vec!["weather".to_owned(), "time".to_owned()];
+    let calls = (choice & 0x40 == 0).then_some(CallConfig { syntax, names, id: 7 });
+    let config = SplitConfig { thinking, calls };
+    let parts: Vec<String> =
+        pieces(input).map(|piece| String::from_utf8_lossy(piece).into_owned()).collect();
+    let whole = parts.concat();
+    let split = |parts: &mut dyn Iterator<Item = &str>| written(config.clone(), parts);
+    let once = split(&mut std::iter::once(whole.as_str()));
+    assert_eq!(split(&mut parts.iter().map(String::as_str)), once);
+    if config.calls.is_none() && thinking == Thinking::Never {
+        assert_eq!(once[0], whole);
+    }
+}
+
+/// Text, reasoning and calls that `parts` are split into.
+fn written(config: SplitConfig, parts: &mut dyn Iterator<Item = &str>) -> [String; 3] {
+    let (mut splitter, mut held) = (TextSplitter::new(config), HeldDeltas::new(0));
+    let [mut text, mut reasoning, mut calls] = [String::new(), String::new(), String::new()];
+    let mut put = |delta: Delta| match delta {
+        Delta::Text { text: more, .. } => text.push_str(&more),
+        Delta::Reasoning { text: more, .. } => reasoning.push_str(&more),
+        Delta::ToolCall { id, name, arguments, .. } => {
+            [id, name, arguments].iter().for_each(|part| calls.push_str(part));
+        }
+        other => panic!("{other:?}"),
+    };
+    for part in parts {
+        splitter.push(part, &mut held);
+        held.take(1).into_iter().for_each(&mut put);
+    }
+    splitter.finish(&mut held);
+    held.take(0).into_iter().for_each(&mut put);
+    [text, reasoning, calls]
+}
+
+/// A path that an upstream server gets is below a listed one, however often it is decoded.
+fn upstream_path(input: &[u8]) {
+    let Ok(text) = core::str::from_utf8(input) else { return };
+    let Some((method, path)) = text.split_once(' ') else { return };
+    let (Ok(method), Ok(uri)) = (method.parse(), path.parse()) else { return };
+    let routes = UpstreamRoutes::with(&["GET /v1/files/*".parse().expect("a route")]);
+    let Ok(target) = routes.admit(&method, &uri) else { return };
+    let mut path = target.path.path().to_owned();
+    for _ in 0..3 {
+        assert!(path.split(['/', '\\', ';']).all(|part| part != ".."), "{path}");
+        let listed = ["/v1/", "/rerank", "/score", "/tokenize", "/detokenize"];
+        assert!(listed.iter().any(|place| path.starts_with(place)), "{path}");
+        path = percent_decode(&path);
+    }
+}
+
+fn percent_decode(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let byte = part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(b'%'));
+        bytes.extend_from_slice(&part.as_bytes()[if byte.is_some() { 2 } else { 0 }..]);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Any `Origin` and `Host` are compared without harm; a page is that of a named host at most.
+fn origin(input: &[u8]) {
+    let cut = input.iter().position(|&byte| byte == b'\n').unwrap_or(input.len());
+    let (origin, host) = (&input[..cut], input.get(cut + 1..).unwrap_or_default());
+    let own = match http::uri::Authority::try_from(host) {
+        Ok(host) => is_page_of_host(origin, &host),
+        Err(_) => is_page_of_this_machine(origin),
+    };
+    assert!(!own || origin.get(..4).is_some_and(|name| name.eq_ignore_ascii_case(b"http")));
+    let _ = is_page_of_ports(origin, &String::from_utf8_lossy(host), &[80, 443]);
+}
+
+#[test]
+fn corpora() {
+    target::run_corpora(TARGETS);
+}
