@@ -22,8 +22,10 @@ use loquent_infer::request::{Step, Tag, Work};
 use loquent_infer::runner::{Batch, RunError, Runner, Sampled};
 use loquent_infer::scheduler::{Limits, Scheduler};
 use loquent_infer::token::TokenId;
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
+use tokio::time::timeout;
 
 use crate::admission::PendingPrompts;
 use crate::clock::Clock;
@@ -84,7 +86,7 @@ pub struct EngineContext {
 /// Starts the engine thread.
 ///
 /// # Errors
-/// When the operating system refuses the thread.
+/// When the operating system refuses the thread or its timer.
 pub fn start(
     mut runner: Box<dyn Runner>,
     limits: Limits,
@@ -104,6 +106,7 @@ pub fn start(
         }));
     }
     let EngineContext { clock, metrics, pending, watch } = context;
+    let timer = timer()?;
     let mut engine = EngineLoop {
         runner,
         scheduler,
@@ -112,6 +115,7 @@ pub fn start(
         clock,
         metrics,
         pending,
+        timer,
         gather_limit: GATHER_LIMIT,
         watch,
     };
@@ -121,6 +125,11 @@ pub fn start(
         engine.watch.clone().run(|| engine.run());
     })?;
     Ok(EngineHandle { commands, steps, thread })
+}
+
+/// A runtime for nothing but timers.
+fn timer() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_time().build()
 }
 
 /// A batch in the runner's pipeline.
@@ -144,6 +153,8 @@ struct EngineLoop {
     clock: Clock,
     metrics: Arc<Metrics>,
     pending: PendingPrompts,
+    /// Bounds waits for commands.
+    timer: Runtime,
     /// [`GATHER_LIMIT`]; tests wait for events instead.
     gather_limit: Duration,
     watch: EngineWatch,
@@ -161,9 +172,9 @@ impl EngineLoop {
             self.handle_queued();
             self.gather();
             let now = self.clock.now();
-            let expired = self.scheduler.expire(now);
+            let given_up = self.scheduler.give_up(now);
             self.scheduler.plan(now, self.runner.as_mut(), &mut batch);
-            if batch.is_empty() && expired.is_empty() {
+            if batch.is_empty() && given_up.is_empty() {
                 // Nothing can be computed until a command or a mask arrives.
                 if !self.wait() {
                     return;
@@ -171,7 +182,7 @@ impl EngineLoop {
                 continue;
             }
             let mut step = self.step(&batch, &mut sampled);
-            step.events.extend(expired);
+            step.events.extend(given_up);
             if !self.hand_over(step) {
                 return;
             }
@@ -227,9 +238,9 @@ impl EngineLoop {
             self.watch.begin(0);
             self.handle_queued();
             let now = self.clock.now();
-            let expired = self.scheduler.expire(now);
-            if !expired.is_empty() {
-                let step = Step { started: now, finished: now, events: expired, ..Step::default() };
+            let events = self.scheduler.give_up(now);
+            if !events.is_empty() {
+                let step = Step { started: now, finished: now, events, ..Step::default() };
                 if !self.hand_over(step) {
                     return;
                 }
@@ -301,8 +312,8 @@ impl EngineLoop {
         }
     }
 
-    /// Waits for a command, or a moment where the runner cannot sample yet; false when all senders
-    /// are gone.
+    /// Waits for a command, a moment where the runner cannot sample yet, or until a completion has
+    /// waited too long for its turn; false when all senders are gone.
     fn wait(&mut self) -> bool {
         if self.scheduler.awaits_runner() {
             thread::sleep(GATHER_PAUSE);
@@ -310,8 +321,16 @@ impl EngineLoop {
         }
         self.metrics.on_idle(&self.scheduler.load());
         self.watch.idle();
-        let command = self.inbox.blocking_recv();
+        let command = match self.scheduler.next_expiry() {
+            None => Ok(self.inbox.blocking_recv()),
+            Some(expiry) => {
+                let left = expiry.saturating_sub(self.clock.now());
+                // The timer is made inside, where the runtime is entered.
+                self.timer.block_on(async { timeout(left, self.inbox.recv()).await })
+            }
+        };
         self.watch.begin(0);
+        let Ok(command) = command else { return true };
         let open = command.is_some();
         command.into_iter().for_each(|command| self.handle_command(command));
         open

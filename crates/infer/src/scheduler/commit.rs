@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::{KvAfterEnd, Scheduler};
+use super::sequence::KvAfterEnd;
+use super::{Scheduler, Suspect};
 use crate::request::{Finish, SequenceEvent, Step};
 use crate::runner::{Batch, RunError, Runner, Sampled, Slot, Span};
+use crate::token::RowError;
 
 impl Scheduler {
     /// Takes in what the runner sampled for `batch` and reports it for each completion.
@@ -22,22 +24,16 @@ impl Scheduler {
         // was in flight; they take no token of this step.
         let mut step = self.open_step(started, now, batch);
         let drafted: usize = batch.spans.iter().map(|span| span.draft).sum();
-        // A suspect that was computed alone without a failure is innocent.
-        if self.suspects.front() == batch.spans.first().map(|span| &span.slot) {
-            self.suspects.pop_front();
-        }
         for span in &batch.spans {
             self.complete(span.slot);
             self.kv.append(span.slot, &batch.tokens[span.tokens.clone()]);
             if span.draft > 0 {
                 self.cut_rejected(runner, span, sampled);
             }
+            self.charge(span);
         }
-        for one in sampled {
-            if self.sequence(one.slot).ending.is_none() {
-                step.events.push(self.take_sample(started, now, runner, one));
-            }
-        }
+        self.acquit();
+        self.take_samples(&mut step, runner, batch, sampled);
         self.end_marked(runner, batch);
         let (decode_rows, took) =
             (batch.spans.len() - prefill_spans(batch).count(), now.saturating_sub(started));
@@ -50,6 +46,55 @@ impl Scheduler {
             self.speculator.observe_step(batch.tokens.len(), took);
         }
         step
+    }
+
+    /// Counts what was computed for a span, less what was only computed again because the sequence
+    /// had been put back: its tenant has paid for that.
+    fn charge(&mut self, span: &Span) {
+        let (sequence, len) = (self.sequence(span.slot), self.kv.len(span.slot));
+        let fresh = len.saturating_sub(span.start.max(sequence.charged_from));
+        self.shares.charge(sequence.account, fresh);
+    }
+
+    /// A suspect that was computed alone without a failure, as far as the failed batch went, is
+    /// innocent.
+    fn acquit(&mut self) {
+        let innocent = |suspect: &Suspect| self.kv.len(suspect.slot) >= suspect.until;
+        if self.suspects.front().is_some_and(innocent) {
+            self.suspects.pop_front();
+        }
+    }
+
+    /// Takes the tokens sampled for each span. A sequence whose span should have sampled and did
+    /// not fails: nothing of it would ever be computed again.
+    fn take_samples(
+        &mut self,
+        step: &mut Step,
+        runner: &mut dyn Runner,
+        batch: &Batch,
+        sampled: &[Sampled],
+    ) {
+        let (started, now) = (step.started, step.finished);
+        let mut rest = sampled;
+        for span in batch.spans.iter().filter(|span| span.sample) {
+            let most = &rest[..rest.len().min(1 + span.draft)];
+            let count = most.iter().take_while(|one| one.slot == span.slot).count();
+            let (own, others) = rest.split_at(count);
+            rest = others;
+            if self.sequence(span.slot).ending.is_some() {
+                continue;
+            }
+            if own.is_empty() {
+                let error = RowError::OutOfStep.to_string();
+                step.events.push(self.fail(started, runner, span.slot, error));
+            }
+            for one in own {
+                // The first of them may have been the last.
+                if self.active[span.slot.index()].is_some() {
+                    step.events.push(self.take_sample(started, now, runner, one));
+                }
+            }
+        }
     }
 
     /// Cuts rejected draft tokens off the cache: of n sampled tokens all but the last were
@@ -88,9 +133,9 @@ impl Scheduler {
             RunError::Lost(_) => unreachable!("handled before"),
             // The account had promised room, so the back end needs more cells than are counted
             // here. Without the youngest sequence the others can be planned again.
-            RunError::CacheFull => match self.youngest_not_in_flight() {
-                Some(youngest) if !self.yield_cells(runner, youngest) => {
-                    step.events.push(self.fail(started, runner, youngest, error.to_string()));
+            RunError::CacheFull => match self.victim() {
+                Some(victim) if !self.yield_cells(runner, victim) => {
+                    step.events.push(self.fail(started, runner, victim, error.to_string()));
                 }
                 _ => {}
             },
@@ -100,16 +145,26 @@ impl Scheduler {
                 }
                 // Which one failed is not known. None loses a token: the spans are cut off again
                 // and computed one by one.
-                spans => {
-                    self.suspects.extend(spans.iter().map(|span| span.slot));
-                    for span in spans {
-                        runner.truncate(span.slot, span.start);
-                    }
-                }
+                spans => spans.iter().for_each(|span| self.suspect(runner, span)),
             },
         }
         self.end_marked(runner, batch);
         step
+    }
+
+    /// Cuts off a span of a failed batch, whose sequence is then computed alone.
+    fn suspect(&mut self, runner: &mut dyn Runner, span: &Span) {
+        let slot = span.slot;
+        let until = span.start + (span.tokens.len() - span.draft) as u32;
+        self.suspects.push_back(Suspect { slot, until });
+        // A model without partial history cannot forget the span alone.
+        let kept = if self.capacity.shares_prefix { span.start } else { 0 };
+        self.kv.truncate(slot, kept);
+        runner.truncate(slot, kept);
+        if kept == 0 {
+            // Freeing a slot may have freed its sampler.
+            runner.assign(slot, self.sequence(slot).sampler());
+        }
     }
 
     /// The engine lost everything: every running sequence fails, nothing is kept.
@@ -149,11 +204,6 @@ impl Scheduler {
         }
     }
 
-    /// The youngest sequence that is in no batch in flight, so that it can be preempted or failed.
-    pub(super) fn youngest_not_in_flight(&self) -> Option<Slot> {
-        self.order.iter().copied().rev().find(|&slot| self.sequence(slot).in_flight == 0)
-    }
-
     fn open_step(&self, started: Duration, now: Duration, batch: &Batch) -> Step {
         Step {
             started,
@@ -184,6 +234,7 @@ impl Scheduler {
             self.speculator.observe_unverified(&mut sequence.acceptance, draft == choice.token);
         }
         sequence.tokens.push(choice.token);
+        sequence.keeps_place = false;
         let full = sequence.generated().len() as u32 >= sequence.max_tokens
             || sequence.tokens.len() >= context;
         let first = sequence.generated().len() == 1;
@@ -210,6 +261,7 @@ impl Scheduler {
         message: String,
     ) -> SequenceEvent {
         let sequence = self.remove(slot);
+        self.shares.leave(sequence.account, sequence.paused);
         self.free_slot(runner, slot);
         SequenceEvent {
             tag: sequence.tag,

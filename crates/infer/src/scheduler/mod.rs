@@ -10,22 +10,33 @@
 //! decoding sequence first, then chunks of prompts within a token budget that all
 //! waiting prompts share, oldest first, so that neither decode nor a short prompt
 //! starves behind a long one. When the KV cache runs out, kept prefixes go first, then
-//! the youngest sequence is preempted and recomputed later.
+//! the youngest sequence of the lowest priority is preempted and recomputed later.
+//!
+//! Tenants get their weighted shares of the batch's places and of the prefill budget. A sequence
+//! whose place is given to another tenant, or whose reader is behind while others wait, leaves the
+//! batch and keeps its KV until the cells are needed.
 
+mod admit;
 mod commit;
 mod plan;
 mod room;
+mod sequence;
+mod shares;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::budget::{ItlTarget, PrefillBudget};
 use crate::kv::{KvAccounting, common_prefix};
-use crate::request::{Admitted, Finish, SequenceEvent, Tag, Work};
+use crate::request::{Finish, SequenceEvent, Tag, Work};
 use crate::runner::{Capacity, Runner, Slot};
-use crate::sampling::Sampling;
-use crate::speculation::{AcceptanceStats, Speculation, Speculator};
+use crate::speculation::{Speculation, Speculator};
 use crate::token::TokenId;
+
+use sequence::{KvAfterEnd, Sequence};
+use shares::Shares;
+use waiting::WaitingQueues;
 
 /// Bounds and policies that the operator sets.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,47 +53,6 @@ pub struct Limits {
     pub speculation: Speculation,
     /// Longest wait of a completion for its first computation; `None` for no limit.
     pub queue_timeout: Option<Duration>,
-}
-
-/// A completion, from its submission to its end: waiting, running or preempted.
-#[derive(Debug)]
-struct Sequence {
-    tag: Tag,
-    /// The prompt, then the completion so far.
-    tokens: Vec<TokenId>,
-    prompt_len: usize,
-    max_tokens: u32,
-    sampling: Sampling,
-    priority: i32,
-    /// When its next computation became possible.
-    ready_at: Duration,
-    admitted: Option<Admitted>,
-    /// Its reader is behind: it keeps its slot and its KV, and computes nothing.
-    paused: bool,
-    /// Its tokens in a batch that was planned and not yet committed; 0 if it is in none.
-    in_flight: u32,
-    /// How it ends when that batch is committed, if that was asked for.
-    ending: Option<KvAfterEnd>,
-    /// How its draft tokens fared.
-    acceptance: AcceptanceStats,
-    /// A draft token that it did not pay to compute.
-    unverified: Option<TokenId>,
-}
-
-/// How to treat the KV of a sequence that ends. If a sequence in flight is ended twice, the greater
-/// value counts: once its client has left, nobody needs the KV.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum KvAfterEnd {
-    /// It stays as a prefix for later prompts, if the prefix cache is on.
-    KeepPrefix,
-    /// Its cells are freed at once.
-    Free,
-}
-
-impl Sequence {
-    fn generated(&self) -> &[TokenId] {
-        &self.tokens[self.prompt_len..]
-    }
 }
 
 /// Figures for metrics, taken between steps.
@@ -102,8 +72,12 @@ pub struct Load {
     pub prefix_queries: u64,
     /// Prompt tokens found there so far.
     pub prefix_hits: u64,
+    /// Searches for a waiting prompt's prefix so far.
+    pub prefix_searches: u64,
     /// Sequences put back to be recomputed so far.
     pub preemptions: u64,
+    /// Sequences put back for a tenant below its share so far.
+    pub displacements: u64,
     /// Draft tokens computed so far.
     pub draft_tokens: u64,
     /// Those of them that were accepted.
@@ -121,22 +95,39 @@ pub struct Scheduler {
     kv: KvAccounting,
     budget: PrefillBudget,
     speculator: Speculator,
-    waiting: VecDeque<Sequence>,
+    shares: Shares,
+    waiting: WaitingQueues,
+    /// Sequences submitted so far.
+    arrivals: u64,
+    /// Ends of sequences that could never be computed, to be reported.
+    refused: Vec<SequenceEvent>,
     /// Running sequences by slot.
     active: Vec<Option<Sequence>>,
     /// Their slots in order of admission.
     order: Vec<Slot>,
-    /// Slots that hold only a prefix, least recently used first.
+    /// Slots that hold KV and no running sequence, least recently used first.
     idle: VecDeque<Slot>,
+    /// By slot: the arrival of the waiting sequence that an idle slot's KV belongs to.
+    parked: Vec<Option<u64>>,
     free: Vec<Slot>,
-    /// After the whole batch failed: its slots, to be computed one by one until the bad one is
+    /// Times that cells became free, or could be freed that could not before.
+    releases: u64,
+    /// After the whole batch failed: its sequences, to be computed one by one until the bad one is
     /// found.
-    suspects: VecDeque<Slot>,
+    suspects: VecDeque<Suspect>,
     /// Tokens in batches that were planned and not yet committed.
     in_flight: u32,
     /// The last plan left sequences out because the runner could not sample them yet.
     awaits_runner: bool,
     load: Load,
+}
+
+/// A sequence of a batch that failed.
+#[derive(Debug, Clone, Copy)]
+struct Suspect {
+    slot: Slot,
+    /// Computed up to here without a failure, it is innocent.
+    until: u32,
 }
 
 impl Scheduler {
@@ -159,10 +150,15 @@ impl Scheduler {
             kv: KvAccounting::new(capacity.slots, capacity.kv_cells),
             budget: PrefillBudget::new(limits.prefill_max_tokens, limits.itl_target),
             speculator: Speculator::new(limits.speculation),
-            waiting: VecDeque::new(),
+            shares: Shares::default(),
+            waiting: WaitingQueues::default(),
+            arrivals: 0,
+            refused: Vec::new(),
             active: (0..capacity.slots).map(|_| None).collect(),
             order: Vec::new(),
             idle: VecDeque::new(),
+            parked: vec![None; usize::from(capacity.slots)],
+            releases: 0,
             free: (0..capacity.slots).rev().map(Slot).collect(),
             suspects: VecDeque::new(),
             in_flight: 0,
@@ -171,47 +167,46 @@ impl Scheduler {
         }
     }
 
-    /// Queues `work` behind all work of the same or a lower priority number.
-    ///
-    /// # Panics
-    /// If the prompt is empty or fills the context: the caller has to check that before.
+    /// Queues `work` behind all work of its tenant of the same or a lower priority number. A
+    /// prompt that is empty or fills the context fails; [`Scheduler::give_up`] reports it.
     pub fn submit(&mut self, now: Duration, work: Work) {
-        assert!(
-            !work.prompt.is_empty() && work.prompt.len() < self.capacity.context_tokens as usize
-        );
-        // The queue is ordered by priority, so equals keep their order of arrival.
-        let at = self.waiting.partition_point(|other| other.priority <= work.priority);
-        let sequence = Sequence {
-            tag: work.tag,
-            prompt_len: work.prompt.len(),
-            tokens: work.prompt,
-            max_tokens: work.max_tokens.max(1),
-            sampling: work.sampling,
-            priority: work.priority,
-            ready_at: now,
-            admitted: None,
-            paused: false,
-            in_flight: 0,
-            ending: None,
-            acceptance: AcceptanceStats::default(),
-            unverified: None,
-        };
-        self.waiting.insert(at, sequence);
+        let context = self.capacity.context_tokens as usize;
+        if work.prompt.is_empty() || work.prompt.len() >= context {
+            let tokens = work.prompt.len();
+            let refusal = format!(
+                "a prompt of {tokens} tokens cannot be computed in a context of {context}: \
+                 send at least 1 and at most {}",
+                context - 1
+            );
+            self.refused.push(unserved(work.tag, Finish::Failed(refusal), Duration::ZERO));
+            return;
+        }
+        let account = self.shares.join(work.tenant);
+        self.waiting.insert(Sequence::new(work, account, self.arrivals, now));
+        self.arrivals += 1;
     }
 
     /// Drops a completion and frees its KV at once. Unknown tags are ignored.
     pub fn cancel(&mut self, runner: &mut dyn Runner, tag: Tag) {
-        self.waiting.retain(|sequence| sequence.tag != tag);
-        if let Some(slot) = self.slot_of(tag) {
-            self.end_or_mark(runner, slot, KvAfterEnd::Free);
-        }
+        self.end_tag(runner, tag, KvAfterEnd::Free);
     }
 
     /// Ends a completion early (a stop string was found in its text); its KV stays as a prefix.
     pub fn finish(&mut self, runner: &mut dyn Runner, tag: Tag) {
-        self.waiting.retain(|sequence| sequence.tag != tag);
+        self.end_tag(runner, tag, KvAfterEnd::KeepPrefix);
+    }
+
+    fn end_tag(&mut self, runner: &mut dyn Runner, tag: Tag, kv: KvAfterEnd) {
         if let Some(slot) = self.slot_of(tag) {
-            self.end_or_mark(runner, slot, KvAfterEnd::KeepPrefix);
+            return self.end_or_mark(runner, slot, kv);
+        }
+        let Some(sequence) = self.waiting.take_where(|sequence| sequence.tag == tag) else {
+            return;
+        };
+        self.shares.leave(sequence.account, sequence.paused);
+        if let Some(slot) = self.kept_slot(&sequence) {
+            self.take_idle(slot);
+            self.release(runner, slot, kv);
         }
     }
 
@@ -230,37 +225,48 @@ impl Scheduler {
         self.pipeline_depth = depth.max(1);
     }
 
-    /// Stops computing a completion, keeping its KV, or goes on with it. Unknown tags are ignored.
+    /// Stops computing a completion, or goes on with it. A paused one gives up its place in the
+    /// batch when others wait, and its KV when the cells are needed; what it lost is computed again
+    /// when it goes on. Unknown tags are ignored.
     pub fn pause(&mut self, tag: Tag, paused: bool) {
-        let running = self.active.iter_mut().flatten();
-        for sequence in running.chain(&mut self.waiting).filter(|sequence| sequence.tag == tag) {
-            sequence.paused = paused;
+        let changed = match self.slot_of(tag) {
+            Some(slot) => {
+                let sequence = self.active[slot.index()].as_mut().expect("order lists them");
+                let before = std::mem::replace(&mut sequence.paused, paused);
+                Some(sequence.account).filter(|_| before != paused)
+            }
+            None => self.waiting.pause(tag, paused),
+        };
+        match changed {
+            Some(account) if paused => self.shares.pause(account),
+            Some(account) => self.shares.resume(account),
+            None => {}
         }
     }
 
-    /// Gives up completions that have waited too long for their first computation.
-    pub fn expire(&mut self, now: Duration) -> Vec<SequenceEvent> {
+    /// Gives up completions that cannot be computed, or that have waited too long for their first
+    /// computation.
+    pub fn give_up(&mut self, now: Duration) -> Vec<SequenceEvent> {
+        let mut ended = std::mem::take(&mut self.refused);
         let Some(timeout) = self.limits.queue_timeout else {
-            return Vec::new();
+            return ended;
         };
-        let (mut kept, mut expired) = (VecDeque::new(), Vec::new());
-        for sequence in self.waiting.drain(..) {
+        let late = |sequence: &Sequence| {
+            sequence.not_begun() && now.saturating_sub(sequence.ready_at) >= timeout
+        };
+        while let Some(sequence) = self.waiting.take_where(late) {
+            self.shares.leave(sequence.account, sequence.paused);
             let waited = now.saturating_sub(sequence.ready_at);
-            // A preempted sequence has begun: its client already has a part of the answer.
-            if waited < timeout || sequence.admitted.is_some() {
-                kept.push_back(sequence);
-            } else {
-                expired.push(SequenceEvent {
-                    tag: sequence.tag,
-                    token: None,
-                    finish: Some(Finish::Expired),
-                    admitted: None,
-                    wait: waited,
-                });
-            }
+            ended.push(unserved(sequence.tag, Finish::Expired, waited));
         }
-        self.waiting = kept;
-        expired
+        ended
+    }
+
+    /// When [`Scheduler::give_up`] has something to report next, if nothing else happens.
+    pub fn next_expiry(&self) -> Option<Duration> {
+        let timeout = self.limits.queue_timeout?;
+        let waiting = self.waiting.iter().filter(|sequence| sequence.not_begun());
+        waiting.map(|sequence| sequence.ready_at + timeout).min()
     }
 
     /// Whether the last plan left sequences out because the runner could not sample them yet, so
@@ -271,12 +277,12 @@ impl Scheduler {
 
     /// Whether any completion is unfinished.
     pub fn has_work(&self) -> bool {
-        !self.order.is_empty() || !self.waiting.is_empty()
+        !self.order.is_empty() || self.waiting.len() > 0 || !self.refused.is_empty()
     }
 
     /// Whether all work for the next batch is still waiting for a slot.
     pub fn only_waiting(&self) -> bool {
-        !self.waiting.is_empty() && self.runnable().next().is_none()
+        self.waiting.ready() > 0 && self.runnable().next().is_none()
     }
 
     /// The scheduler's figures as of now.
@@ -287,7 +293,7 @@ impl Scheduler {
             accepted_tokens,
             running: self.order.len(),
             waiting: self.waiting.len(),
-            waiting_tokens: self.waiting.iter().map(|sequence| sequence.tokens.len()).sum(),
+            waiting_tokens: self.waiting.tokens(),
             kv_used_cells: self.kv.used_cells(),
             ..self.load
         }
@@ -323,38 +329,43 @@ impl Scheduler {
     /// Takes a sequence out of the batch for good.
     fn end(&mut self, runner: &mut dyn Runner, slot: Slot, kv: KvAfterEnd) {
         let sequence = self.remove(slot);
+        self.shares.leave(sequence.account, sequence.paused);
+        self.release(runner, slot, kv);
+    }
+
+    /// Frees or keeps what an ended sequence computed in `slot`.
+    fn release(&mut self, runner: &mut dyn Runner, slot: Slot, kv: KvAfterEnd) {
         if kv == KvAfterEnd::Free || !self.limits.prefix_cache {
             return self.free_slot(runner, slot);
         }
         // Kept prefixes that this sequence begins with are of no further use: it is longer and
         // would be found instead. Freeing them keeps a chat of many turns at one slot.
-        let computed = &sequence.tokens[..self.kv.len(slot) as usize];
-        let covered: Vec<Slot> = self
-            .idle
-            .iter()
-            .copied()
-            .filter(|&idle| common_prefix(self.kv.tokens(idle), computed) == self.kv.len(idle))
-            .collect();
+        let (computed, domain) = (self.kv.tokens(slot), self.kv.domain(slot));
+        let covered = |idle: &Slot| {
+            self.parked[idle.index()].is_none()
+                && self.kv.domain(*idle) == domain
+                && common_prefix(self.kv.tokens(*idle), computed) == self.kv.len(*idle)
+        };
+        let covered: Vec<Slot> = self.idle.iter().copied().filter(covered).collect();
         for idle in covered {
-            self.idle.retain(|&other| other != idle);
+            self.take_idle(idle);
             self.free_slot(runner, idle);
         }
-        self.idle.push_back(slot);
+        self.keep_idle(slot);
     }
 
     /// Takes the sequence out of the batch; its cells stay with the slot.
     fn remove(&mut self, slot: Slot) -> Sequence {
         self.order.retain(|&other| other != slot);
-        self.suspects.retain(|&other| other != slot);
+        self.suspects.retain(|other| other.slot != slot);
         let sequence = self.active[slot.index()].take().expect("only running sequences end");
         assert_eq!(sequence.in_flight, 0, "a sequence ends between batches");
+        self.shares.give_place(sequence.account);
         sequence
     }
+}
 
-    /// Frees a slot that no sequence uses, and its cells.
-    fn free_slot(&mut self, runner: &mut dyn Runner, slot: Slot) {
-        self.kv.truncate(slot, 0);
-        runner.truncate(slot, 0);
-        self.free.push(slot);
-    }
+/// The end of a completion that was never computed.
+fn unserved(tag: Tag, finish: Finish, wait: Duration) -> SequenceEvent {
+    SequenceEvent { tag, token: None, finish: Some(finish), admitted: None, wait }
 }

@@ -3,15 +3,10 @@
 use std::time::Duration;
 
 use super::Scheduler;
-use crate::kv::common_prefix;
+use super::shares::AccountId;
 use crate::prompt_lookup;
 use crate::runner::{Batch, Runner, Slot};
 use crate::token::TokenId;
-
-/// A prompt waits for another that is computing the same prefix only if that saves at least
-/// this many tokens: for fewer, waiting a step costs more than computing them again. Chosen by
-/// hand.
-const WORTH_WAITING_TOKENS: u32 = 8;
 
 impl Scheduler {
     /// Fills `batch` with the next step's work; it stays empty when nothing can be computed
@@ -21,12 +16,16 @@ impl Scheduler {
         self.awaits_runner = false;
         // After a whole batch failed, its sequences are computed one by one: one that fails alone
         // is at fault. Nothing else runs meanwhile, since the culprit could fail that too.
+        // A paused one is not computed for that. If it is at fault, it will show again.
+        while self.suspects.front().is_some_and(|suspect| self.sequence(suspect.slot).paused) {
+            self.suspects.pop_front();
+        }
         if !self.suspects.is_empty() {
             self.make_room_for_decode(runner);
         }
-        match self.suspects.front() {
-            Some(&slot) if self.sequence(slot).in_flight > 0 => {}
-            Some(&slot) => {
+        match self.suspects.front().map(|suspect| suspect.slot) {
+            Some(slot) if self.sequence(slot).in_flight > 0 => {}
+            Some(slot) => {
                 let most = self.limits.prefill_max_tokens.min(self.free_cells());
                 self.plan_chunk(batch, slot, most);
             }
@@ -39,10 +38,11 @@ impl Scheduler {
         self.in_flight += batch.tokens.len() as u32;
     }
 
-    /// Fills `batch` in the order that latency asks for: decode rows cannot wait, new sequences
-    /// come next because a fully cached prompt decodes at once, and prompts share the rest.
+    /// Fills `batch` with decode rows, which cannot wait, and with prompts for the rest. New
+    /// sequences are admitted before, because a fully cached prompt decodes at once.
     fn plan_step(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
         self.make_room_for_decode(runner);
+        self.admit(now, runner);
         let decoding = self.runnable().filter(|&slot| self.pending(slot) == 1);
         let decoding: Vec<Slot> = decoding.take(self.rows_per_batch()).collect();
         let decoding = self.ready(runner, decoding);
@@ -53,7 +53,6 @@ impl Scheduler {
                 batch.push_draft(draft);
             }
         }
-        self.admit(now, runner, batch);
         // Spans are decode rows here: drafts are never in one step with prompts.
         let room = self.capacity.batch_tokens - batch.tokens.len() as u32;
         self.plan_prefill(runner, batch, self.budget.tokens(batch.spans.len()).min(room));
@@ -75,8 +74,8 @@ impl Scheduler {
         let Some(rows) = runner.verify_rows().filter(|_| most > 0 && !decoding.is_empty()) else {
             return Vec::new();
         };
-        let prompts = self.order.iter().any(|&slot| self.pending(slot) > 1);
-        if prompts || !self.waiting.is_empty() {
+        let computing = |&&slot: &&Slot| self.pending(slot) > 1 && !self.sequence(slot).paused;
+        if self.order.iter().any(|slot| computing(&slot)) || self.waiting.ready() > 0 {
             return Vec::new();
         }
         let room = rows.min(self.capacity.batch_tokens).min(self.free_cells());
@@ -131,19 +130,14 @@ impl Scheduler {
         batch.push(slot, start, &sequence.tokens[start as usize..end as usize], sample);
     }
 
-    /// Spends `budget` on prompts in progress: half on the oldest, which keeps first come
-    /// first served, the other half in equal parts, which lets short prompts pass a long one.
+    /// Spends `budget` on prompts in progress. Each tenant gets its share; of that, half goes to
+    /// its oldest prompt, which keeps first come first served, the other half to its others in
+    /// equal parts, which lets short prompts pass a long one.
     fn plan_prefill(&mut self, runner: &mut dyn Runner, batch: &mut Batch, budget: u32) {
-        let can_run = |slot: &Slot| self.sequence(*slot).in_flight == 0;
-        let prompts: Vec<Slot> = self
-            .order
-            .iter()
-            .copied()
-            .filter(|slot| self.pending(*slot) > 1 && can_run(slot))
-            .collect();
+        let prompts: Vec<Slot> = self.runnable().filter(|&slot| self.pending(slot) > 1).collect();
         let free = self.free_cells().saturating_sub(batch.tokens.len() as u32);
-        let pending = prompts.iter().map(|&slot| self.pending(slot)).collect::<Vec<_>>();
-        for (slot, mut chunk) in prompts.into_iter().zip(share(budget.min(free), &pending)) {
+        let chunks = self.prefill_chunks(&prompts, budget.min(free));
+        for (slot, mut chunk) in prompts.into_iter().zip(chunks) {
             // The prompt's last token samples: it can wait for the mask while the others cannot.
             if chunk == self.pending(slot) && self.ready(runner, vec![slot]).is_empty() {
                 chunk -= 1;
@@ -154,43 +148,27 @@ impl Scheduler {
         }
     }
 
-    /// Moves waiting sequences into the batch while there is room for them.
-    fn admit(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
-        let mut next = 0;
-        // Prompts that wait for another's prefix are passed over, but at most a batch of them:
-        // each costs a search of all slots, in every step.
-        while next < self.waiting.len().min(self.limits.max_batch_size)
-            && self.order.len() < self.limits.max_batch_size
-        {
-            if self.worth_waiting(&self.waiting[next].tokens) {
-                next += 1;
-                continue;
-            }
-            // Without room for the first, none behind it is admitted: it would starve otherwise.
-            let Some((slot, prefix)) = self.find_place(runner, next) else {
-                break;
-            };
-            self.enter(now, runner, next, slot, prefix);
-            if self.pending(slot) == 1 && !self.sequence(slot).paused {
-                for slot in self.ready(runner, vec![slot]) {
-                    self.plan_chunk(batch, slot, 1);
-                }
+    /// The parts of `budget` for `prompts`, which are in order of admission.
+    fn prefill_chunks(&self, prompts: &[Slot], budget: u32) -> Vec<u32> {
+        let pending: Vec<u32> = prompts.iter().map(|&slot| self.pending(slot)).collect();
+        if !self.shares.contended() {
+            return share(budget, &pending);
+        }
+        let account = |at: usize| self.sequence(prompts[at]).account;
+        let mut wanted: Vec<(AccountId, u32)> = Vec::new();
+        for (at, &tokens) in pending.iter().enumerate() {
+            match wanted.iter_mut().find(|(tenant, _)| *tenant == account(at)) {
+                Some((_, sum)) => *sum += tokens,
+                None => wanted.push((account(at), tokens)),
             }
         }
-    }
-
-    /// Whether a running prompt is about to compute a prefix of `tokens` that is not computed yet.
-    fn worth_waiting(&self, tokens: &[TokenId]) -> bool {
-        if !self.limits.prefix_cache {
-            return false;
+        let mut chunks = vec![0; prompts.len()];
+        for (&(tenant, _), part) in wanted.iter().zip(self.shares.split(budget, &wanted)) {
+            let own: Vec<usize> = (0..prompts.len()).filter(|&at| account(at) == tenant).collect();
+            let parts = share(part, &own.iter().map(|&at| pending[at]).collect::<Vec<_>>());
+            own.into_iter().zip(parts).for_each(|(at, part)| chunks[at] = part);
         }
-        // The last token is always computed: its logits give the first token of the answer.
-        let useful = tokens.len() as u32 - 1;
-        let computed = self.kv.longest_prefix(tokens).map_or(0, |prefix| prefix.len).min(useful);
-        let coming = self.order.iter().filter(|&&slot| self.pending(slot) > 1);
-        let best =
-            coming.map(|&slot| common_prefix(&self.sequence(slot).tokens, tokens).min(useful));
-        best.max().unwrap_or(0) >= computed + WORTH_WAITING_TOKENS
+        chunks
     }
 }
 

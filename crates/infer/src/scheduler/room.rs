@@ -3,23 +3,32 @@
 use std::time::Duration;
 
 use super::Scheduler;
+use super::sequence::Sequence;
+use super::shares::AccountId;
 use crate::kv::Prefix;
 use crate::request::Admitted;
 use crate::runner::{Runner, Slot};
-use crate::sampling::Sampler;
 
 impl Scheduler {
-    /// A slot with cells for the waiting sequence `index`, and the prefix to start it from.
+    /// A slot with cells for the `index`th waiting sequence of `account`, and the prefix to start
+    /// it from.
     pub(super) fn find_place(
         &mut self,
         runner: &mut dyn Runner,
+        account: AccountId,
         index: usize,
     ) -> Option<(Slot, Option<Prefix>)> {
-        let tokens = &self.waiting[index].tokens;
+        let sequence = &self.waiting.of(account)[index];
+        let tokens = &sequence.tokens;
         // The last token is computed in any case: its logits are needed.
         let (len, useful) = (tokens.len() as u32, tokens.len() as u32 - 1);
-        let prefix = if self.limits.prefix_cache { self.kv.longest_prefix(tokens) } else { None };
-        let prefix = prefix.map(|found| Prefix { len: found.len.min(useful), ..found });
+        if let Some(slot) = self.kept_slot(sequence) {
+            let cells = len - self.kv.len(slot) + 1;
+            return self.make_room(runner, cells, Some(slot)).then_some((slot, None));
+        }
+        let search = self.limits.prefix_cache;
+        let prefix = search.then(|| self.kv.longest_prefix(tokens, sequence.cache_domain));
+        let prefix = prefix.flatten().map(|found| Prefix { len: found.len.min(useful), ..found });
         let prefix = prefix.filter(|found| found.len > 0);
         let cached = prefix.map_or(0, |found| found.len);
         let donor = prefix.map(|found| found.slot);
@@ -55,7 +64,7 @@ impl Scheduler {
     fn take_slot(&mut self, runner: &mut dyn Runner, donor: Option<Slot>) -> Option<Slot> {
         if self.free.is_empty() && !self.evict(runner, donor) {
             let donor = donor.filter(|slot| self.idle.contains(slot))?;
-            self.idle.retain(|&slot| slot != donor);
+            self.take_idle(donor);
             return Some(donor);
         }
         self.free.pop()
@@ -66,22 +75,72 @@ impl Scheduler {
         let Some(at) = self.idle.iter().position(|&slot| Some(slot) != keep) else {
             return false;
         };
-        let slot = self.idle.remove(at).expect("position is inside");
+        let slot = self.idle[at];
+        self.take_idle(slot);
         self.free_slot(runner, slot);
         true
     }
 
-    /// Moves the waiting sequence `index` into `slot`, which starts from `prefix`.
+    /// The idle slot that still holds what the waiting `sequence` had computed.
+    pub(super) fn kept_slot(&self, sequence: &Sequence) -> Option<Slot> {
+        sequence.parked.filter(|slot| self.parked[slot.index()] == Some(sequence.arrival))
+    }
+
+    /// Keeps the KV of a slot without a sequence until the cells are needed.
+    pub(super) fn keep_idle(&mut self, slot: Slot) {
+        self.idle.push_back(slot);
+        self.releases += 1;
+    }
+
+    /// Takes an idle slot, whatever its KV is kept for.
+    pub(super) fn take_idle(&mut self, slot: Slot) {
+        self.idle.retain(|&other| other != slot);
+        self.parked[slot.index()] = None;
+    }
+
+    /// Frees a slot that no sequence uses, and its cells.
+    pub(super) fn free_slot(&mut self, runner: &mut dyn Runner, slot: Slot) {
+        self.kv.truncate(slot, 0);
+        runner.truncate(slot, 0);
+        self.free.push(slot);
+        self.releases += 1;
+    }
+
+    /// Moves `sequence` into `slot`, where its own KV is kept or which starts from `prefix`.
     pub(super) fn enter(
         &mut self,
         now: Duration,
         runner: &mut dyn Runner,
-        index: usize,
+        mut sequence: Sequence,
         slot: Slot,
         prefix: Option<Prefix>,
     ) {
-        let mut sequence = self.waiting.remove(index).expect("the caller found it");
-        let cached_tokens = prefix.map_or(0, |found| found.len);
+        if self.kept_slot(&sequence) == Some(slot) {
+            self.take_idle(slot);
+        } else {
+            self.begin(runner, &sequence, slot, prefix);
+            // One that was computed before and lost its KV.
+            sequence.keeps_place = sequence.admitted.is_some();
+            let cached_tokens = prefix.map_or(0, |found| found.len);
+            self.load.prefix_queries += sequence.tokens.len() as u64;
+            self.load.prefix_hits += u64::from(cached_tokens);
+            // One that comes back keeps the time of its first admission.
+            sequence.admitted.get_or_insert(Admitted { at: now, cached_tokens });
+        }
+        (sequence.parked, sequence.waits_for) = (None, None);
+        self.shares.take_place(sequence.account);
+        self.active[slot.index()] = Some(sequence);
+        self.order.push(slot);
+    }
+
+    /// Prepares `slot` for `sequence`: its prefix, its domain, its sampler.
+    fn begin(
+        &mut self,
+        runner: &mut dyn Runner,
+        sequence: &Sequence,
+        slot: Slot,
+        prefix: Option<Prefix>,
+    ) {
         match prefix {
             // The only slot left is the donor's own: its prefix is cut to what is shared, instead
             // of being forked.
@@ -94,17 +153,10 @@ impl Scheduler {
                 runner.fork(donor, slot, len);
                 self.touch(donor);
             }
-            None => {}
+            None => self.kv.claim(slot, sequence.cache_domain),
         }
-        debug_assert_eq!(self.kv.len(slot), cached_tokens);
-        self.load.prefix_queries += sequence.tokens.len() as u64;
-        self.load.prefix_hits += u64::from(cached_tokens);
-        // A preempted sequence that comes back keeps the time of its first admission.
-        sequence.admitted.get_or_insert(Admitted { at: now, cached_tokens });
-        let (prompt, generated) = sequence.tokens.split_at(sequence.prompt_len);
-        runner.assign(slot, Sampler::new(sequence.sampling.clone(), prompt, generated));
-        self.active[slot.index()] = Some(sequence);
-        self.order.push(slot);
+        debug_assert_eq!(self.kv.len(slot), prefix.map_or(0, |found| found.len));
+        runner.assign(slot, sequence.sampler());
     }
 
     /// Marks an idle slot as just used.
@@ -118,20 +170,26 @@ impl Scheduler {
     /// Frees one cell for every decoding sequence, by eviction and then by preemption.
     pub(super) fn make_room_for_decode(&mut self, runner: &mut dyn Runner) {
         while self.free_cells() < self.next_cells() {
-            if !self.evict(runner, None) {
-                // When all are in flight, the next commit completes one of them.
-                let Some(youngest) = self.youngest_not_in_flight() else { return };
-                self.preempt(runner, youngest);
+            if self.evict(runner, None) {
+                continue;
             }
+            // When all are in flight, the next commit completes one of them.
+            let Some(victim) = self.victim() else { return };
+            self.preempt(runner, victim);
         }
+    }
+
+    /// The sequence to go first when cells run out; none while all are in flight.
+    pub(super) fn victim(&mut self) -> Option<Slot> {
+        self.shares.settle();
+        self.least_entitled(|_| true)
     }
 
     /// Cells that the next step needs to make progress: one per decoding sequence, and one if
     /// only prompts are in progress.
     fn next_cells(&self) -> u32 {
-        let free = self.order.iter().filter(|&&slot| self.sequence(slot).in_flight == 0);
         let (mut any, mut rows) = (false, 0);
-        for &slot in free {
+        for slot in self.runnable() {
             any = true;
             rows += u32::from(self.pending(slot) == 1);
         }
@@ -150,12 +208,12 @@ impl Scheduler {
         !alone
     }
 
-    /// Puts a running sequence back at the head of the queue, to be recomputed.
+    /// Puts a running sequence back to be recomputed.
     fn preempt(&mut self, runner: &mut dyn Runner, slot: Slot) {
         self.load.preemptions += 1;
-        let sequence = self.remove(slot);
+        let mut sequence = self.remove(slot);
+        sequence.charged_from = sequence.charged_from.max(self.kv.len(slot));
         self.free_slot(runner, slot);
-        let at = self.waiting.partition_point(|other| other.priority < sequence.priority);
-        self.waiting.insert(at, sequence);
+        self.waiting.insert(sequence);
     }
 }

@@ -1,9 +1,12 @@
 //! A burst starts in one step: the engine waits for prompts being tokenized, but only while it
-//! has nothing else to compute.
+//! has nothing else to compute. And an engine that waits still gives up what waits too long.
 
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
+use loquent_infer::request::Finish;
+use loquent_infer::runner::{Capacity, Pipeline, Slot};
+use loquent_infer::sampling::Sampler;
 use loquent_infer::speculation::Speculation;
 
 use super::*;
@@ -12,6 +15,17 @@ use crate::identity::Identity;
 
 /// Longer than any test runs: a test that waits for it hangs instead of passing late.
 const FOREVER: Duration = Duration::from_secs(3600);
+
+fn limits(queue_timeout: Option<Duration>) -> Limits {
+    Limits {
+        max_batch_size: 8,
+        prefill_max_tokens: 512,
+        itl_target: ItlTarget::Unbounded,
+        prefix_cache: false,
+        speculation: Speculation::Off,
+        queue_timeout,
+    }
+}
 
 struct Burst {
     engine: EngineLoop,
@@ -24,14 +38,7 @@ impl Burst {
     /// An engine, and the permits of `requests` whose prompts are being tokenized.
     fn of(requests: usize, gather_limit: Duration) -> Self {
         let runner = Box::new(SimRunner::new(SimOptions::default()));
-        let limits = Limits {
-            max_batch_size: 8,
-            prefill_max_tokens: 512,
-            itl_target: ItlTarget::Unbounded,
-            prefix_cache: false,
-            speculation: Speculation::Off,
-            queue_timeout: None,
-        };
+        let limits = limits(None);
         let bounds = Bounds {
             max_inflight_requests: 8,
             max_inflight_per_tenant: None,
@@ -43,6 +50,7 @@ impl Burst {
         let (outbox, steps) = mpsc::channel(STEPS_IN_FLIGHT);
         let scheduler = Scheduler::new(runner.capacity(), limits, Vec::new());
         let metrics = Arc::new(Metrics::new());
+        let timer = timer().unwrap();
         let engine = EngineLoop {
             runner,
             scheduler,
@@ -51,6 +59,7 @@ impl Burst {
             clock,
             metrics,
             pending,
+            timer,
             gather_limit,
             watch: EngineWatch::default(),
         };
@@ -139,4 +148,105 @@ fn a_running_sequence_never_waits_for_prompts() {
 fn an_engine_without_work_does_not_gather() {
     let mut burst = Burst::of(1, Duration::ZERO);
     assert!(burst.next_batch().is_empty());
+}
+
+/// A pipeline out of which no batch ever comes.
+struct Stuck(SimRunner);
+
+impl Runner for Stuck {
+    fn capacity(&self) -> Capacity {
+        self.0.capacity()
+    }
+
+    fn assign(&mut self, _slot: Slot, _sampler: Sampler) {}
+
+    fn run(&mut self, _batch: &Batch, _sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
+        unreachable!("the engine uses the pipeline")
+    }
+
+    fn fork(&mut self, _from: Slot, _to: Slot, _len: u32) {}
+
+    fn truncate(&mut self, _slot: Slot, _len: u32) {}
+
+    fn pipeline(&mut self) -> Option<&mut dyn Pipeline> {
+        Some(self)
+    }
+}
+
+impl Pipeline for Stuck {
+    fn depth(&self) -> usize {
+        1
+    }
+
+    fn submit(&mut self, _batch: &Batch) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn try_collect(&mut self, _sampled: &mut Vec<Sampled>) -> Option<Result<(), RunError>> {
+        None
+    }
+
+    fn on_arrival(&mut self, _wake: Box<dyn Fn() + Send + Sync>) {}
+}
+
+/// Starts an engine with a queue timeout and gives it `commands`; the first end that it reports.
+fn first_end(runner: Box<dyn Runner>, commands: Vec<EngineCommand>) -> (Tag, Option<Finish>) {
+    let context = EngineContext {
+        clock: Clock::start(),
+        metrics: Arc::new(Metrics::new()),
+        pending: PendingPrompts::default(),
+        watch: EngineWatch::default(),
+    };
+    let limits = limits(Some(Duration::from_millis(20)));
+    let mut engine = start(runner, limits, Vec::new(), context).unwrap();
+    commands.into_iter().for_each(|command| engine.commands.send(command).unwrap());
+    let end = timer().unwrap().block_on(async {
+        let first = async {
+            loop {
+                let step = engine.steps.recv().await.expect("the engine runs");
+                if let Some(end) = step.events.into_iter().find(|event| event.finish.is_some()) {
+                    return (end.tag, end.finish);
+                }
+            }
+        };
+        timeout(Duration::from_secs(60), first).await.expect("the engine says when one expires")
+    });
+    drop(engine.commands);
+    engine.thread.join().unwrap();
+    end
+}
+
+fn submit(tag: u64) -> EngineCommand {
+    let work = Work { tag: Tag(tag), prompt: vec![1, 2, 3], max_tokens: 5, ..Work::default() };
+    EngineCommand::Submit(Box::new(work))
+}
+
+#[test]
+fn the_queue_timeout_fires_while_nothing_can_be_computed() {
+    let mut burst = Burst::of(1, Duration::ZERO);
+    burst.engine.scheduler =
+        Scheduler::new(burst.engine.runner.capacity(), limits(Some(Duration::ZERO)), Vec::new());
+    burst.engine.handle_command(submit(0));
+    burst.engine.handle_command(EngineCommand::Pause(Tag(0)));
+    assert!(burst.next_batch().is_empty(), "its reader has stopped");
+    assert!(burst.engine.wait(), "it does not wait for a command");
+    assert_eq!(burst.engine.scheduler.give_up(Duration::ZERO).len(), 1);
+}
+
+#[test]
+fn the_queue_timeout_fires_while_the_pipeline_is_stuck() {
+    let runner = Box::new(Stuck(SimRunner::new(SimOptions::default())));
+    let mut commands: Vec<_> = (0..8).map(submit).collect();
+    commands.push(submit(8));
+    let (_, finish) = first_end(runner, commands);
+    assert_eq!(finish, Some(Finish::Expired));
+}
+
+#[test]
+fn a_prompt_that_cannot_be_computed_fails_and_the_engine_goes_on() {
+    let runner = Box::new(SimRunner::new(SimOptions::default()));
+    let empty = Work { tag: Tag(7), max_tokens: 5, ..Work::default() };
+    let (tag, finish) = first_end(runner, vec![EngineCommand::Submit(Box::new(empty))]);
+    assert_eq!(tag, Tag(7));
+    assert!(matches!(finish, Some(Finish::Failed(_))), "{finish:?}");
 }
