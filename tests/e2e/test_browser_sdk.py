@@ -61,7 +61,9 @@ def app():
 @pytest.fixture(scope="module")
 def browser(chromium):
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        # The name has this machine's address, as after DNS rebinding.
+        rebound = "--host-resolver-rules=MAP evil.example 127.0.0.1"
+        running = playwright.chromium.launch(executable_path=chromium, args=[*FLAGS, rebound])
         yield running
         running.close()
 
@@ -90,14 +92,10 @@ def test_the_sdk_reads_why_it_is_refused(app, browser, start):
     assert (long["status"], long["code"]) == (400, "context_length_exceeded"), long
 
 
-def test_a_page_that_has_rebound_its_name_reads_nothing(app, chromium, server):
-    # The browser takes the name for this machine's address, as after DNS rebinding.
+def test_a_page_that_has_rebound_its_name_reads_nothing(browser, server):
     port = httpx.URL(server.url).port
-    rebind = f"--host-resolver-rules=MAP evil.example 127.0.0.1:{port}"
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=[*FLAGS, rebind])
-        page = running.new_page()
-        response = page.goto(f"http://evil.example:{port}/v1/models")
-        assert response.status == 403
-        assert response.json()["error"]["code"] == "host_not_allowed"
-        running.close()
+    page = browser.new_page()
+    response = page.goto(f"http://evil.example:{port}/v1/models")
+    assert response.status == 403
+    assert response.json()["error"]["code"] == "host_not_allowed"
+    page.close()

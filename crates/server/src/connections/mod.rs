@@ -112,7 +112,7 @@ impl Connections {
         let mut warnings = RareLog::default();
         loop {
             match accept().await {
-                Ok((stream, peer)) => self.admit(stream, PeerAddress(peer.ip())),
+                Ok((stream, peer)) => self.admit(stream, PeerAddress(peer.ip())).await,
                 Err(error) if is_fatal(&error) => return error,
                 Err(error) => {
                     warnings.log(|unsaid| {
@@ -126,7 +126,7 @@ impl Connections {
 
     /// Serves a connection. None waits in the kernel's queue for a place: clients beyond the
     /// limit are told so, and a health check among them is answered.
-    fn admit(&self, stream: TcpStream, peer: PeerAddress) {
+    async fn admit(&self, stream: TcpStream, peer: PeerAddress) {
         // Every flush is one write and should leave at once.
         let _ = stream.set_nodelay(true);
         match self.place(peer) {
@@ -140,9 +140,10 @@ impl Connections {
             Err(no_place) => {
                 let task = self.task(peer, Some(no_place));
                 let limit = self.limits.reserve_timeout;
-                self.reserve.hold(tokio::spawn(async move {
+                let task = tokio::spawn(async move {
                     let _ = timeout(limit, task.run(stream)).await;
-                }));
+                });
+                self.reserve.hold(task).await;
             }
         }
     }
