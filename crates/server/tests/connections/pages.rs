@@ -66,7 +66,7 @@ async fn the_name_of_an_http2_request_counts() {
         ("https://evil.example".to_owned(), None, 403),
     ];
     for (authority, origin, expected) in statuses {
-        let stream = certificate.connect(&server, &[b"h2"]).await;
+        let stream = certificate.connect(&server, &[b"h2"]).await.unwrap();
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
         let builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
         let (mut client, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();

@@ -46,6 +46,9 @@ async fn a_connection_beyond_the_limit_does_not_last() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_address_cannot_take_all_places() {
+    if let Err(error) = std::net::TcpListener::bind("127.0.0.2:0") {
+        return eprintln!("skipped: this system has no second loopback address: {error}");
+    }
     let limits = TcpLimits { max_connections_per_address: 2, ..limits() };
     let server = Server::start(limits).await;
     let held = [server.connect_from("127.0.0.2").await, server.connect_from("127.0.0.2").await];

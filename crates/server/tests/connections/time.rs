@@ -51,8 +51,10 @@ async fn a_tls_handshake_that_does_not_end_is_closed() {
         connection.write_all(beginning).await.unwrap();
         closed(connection).await;
     }
-    // After the handshake, silence.
-    closed(certificate.connect(&server, &[b"h2"]).await).await;
+    // After the handshake, silence; where the machine is so slow that it takes too long, before.
+    if let Ok(stream) = certificate.connect(&server, &[b"h2"]).await {
+        closed(stream).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,11 +99,13 @@ async fn http2_bounds_the_requests_at_once() {
 /// Sends a request's head, and its body byte by byte, until the server answers.
 async fn trickle(server: &Server, bytes: usize, every: Duration) -> (u16, String) {
     let (reader, mut writer) = server.connect().await.into_split();
-    let head = request("POST", "/tokenize", &[], &" ".repeat(bytes));
-    let head = head[..head.len() - bytes].to_owned();
+    let body = format!("{:<bytes$}", r#"{"prompt": "x"}"#);
+    let request = request("POST", "/tokenize", &[], &body).into_bytes();
     tokio::spawn(async move {
-        writer.write_all(head.as_bytes()).await.unwrap();
-        for byte in format!("{:<bytes$}", r#"{"prompt": "x"}"#).into_bytes() {
+        // The first byte comes with the head, so that no pause between them counts.
+        let (beginning, rest) = request.split_at(request.len() - bytes + 1);
+        writer.write_all(beginning).await.unwrap();
+        for &byte in rest {
             if writer.write_all(&[byte]).await.is_err() {
                 return;
             }
@@ -114,7 +118,8 @@ async fn trickle(server: &Server, bytes: usize, every: Duration) -> (u16, String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_trickles_in_is_refused() {
-    let limits = TcpLimits { request_timeout: SOON, ..limits() };
+    // Longer than a busy machine takes for the head.
+    let limits = TcpLimits { request_timeout: 10 * SOON, ..limits() };
     let server = Server::start(limits).await;
     let (status, text) = trickle(&server, 100_000, Duration::from_millis(5)).await;
     assert_eq!(status, 408, "{text}");
@@ -124,9 +129,9 @@ async fn a_body_that_trickles_in_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_comes_at_the_least_rate_is_taken() {
     // Each byte gives its sender ten seconds.
-    let limits = TcpLimits { request_timeout: SOON, body_bytes_per_s: 1, ..limits() };
+    let limits = TcpLimits { request_timeout: 10 * SOON, body_bytes_per_s: 1, ..limits() };
     let server = Server::start(limits).await;
-    let (status, text) = trickle(&server, 60, SOON / 10).await;
+    let (status, text) = trickle(&server, 150, SOON / 10).await;
     assert_eq!(status, 200, "{text}");
 }
 
@@ -173,7 +178,8 @@ async fn a_response_that_nobody_reads_over_http2_gives_its_place_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resumable_answer_outlives_its_connection() {
     let server = Server::start_with(|config| {
-        config.tcp.write_timeout = SOON;
+        // The rest of the answer is read within it, on a busy machine too.
+        config.tcp.write_timeout = 20 * SOON;
         config.tcp.max_connections = 1;
         config.kept.log_bytes = 8 * 1024 * 1024;
         config.kept.unacked_bytes = 8 * 1024 * 1024;

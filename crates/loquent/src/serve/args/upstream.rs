@@ -73,11 +73,15 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::serve::args::SourceArgs;
 
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
         upstream: UpstreamArgs,
+        // Holds the flags that those above conflict with.
+        #[command(flatten)]
+        _source: SourceArgs,
     }
 
     #[test]
