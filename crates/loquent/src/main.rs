@@ -83,17 +83,17 @@ fn run(command: Subcommands) -> anyhow::Result<ExitCode> {
     }
     match command {
         Subcommands::Serve(args) => serve::run(*args)?,
-        Subcommands::Connect(args) => runtime()?.block_on(connect::run(*args))?,
+        Subcommands::Connect(args) => block_on(connect::run(*args))?,
         #[cfg(feature = "llama")]
         Subcommands::Split(args) => args.run()?,
         #[cfg(feature = "llama")]
         Subcommands::Stage(args) => args.run()?,
         #[cfg(feature = "rpc")]
         Subcommands::RpcServer(args) => args.run()?,
-        Subcommands::Chat(args) => runtime()?.block_on(chat::run(args))?,
-        Subcommands::Bench(args) => return runtime()?.block_on(args.run()),
+        Subcommands::Chat(args) => block_on(chat::run(args))?,
+        Subcommands::Bench(args) => return block_on(args.run()),
         #[cfg(target_os = "linux")]
-        Subcommands::Link(args) => return runtime()?.block_on(args.run()),
+        Subcommands::Link(args) => return block_on(args.run()),
         Subcommands::Tune(args) => tune::run(args)?,
         Subcommands::Sim(args) => args.run()?,
         Subcommands::Trace(args) => args.run()?,
@@ -101,8 +101,13 @@ fn run(command: Subcommands) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+/// Runs a command on a runtime of its own.
+fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(command);
+    // Threads that block, in a look-up of a name for example, must not keep the process.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// The error with its causes on one line. Many errors of libraries repeat their cause in their own

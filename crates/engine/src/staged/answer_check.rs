@@ -2,6 +2,8 @@
 
 use loquent_infer::runner::{Batch, Sampled};
 
+use super::wire::Done;
+
 /// Checks `sampled` for one row for each span that samples, and for the others none but a failure.
 /// A row too few would leave its sequence waiting for ever, one too many would put a token into
 /// the middle of a prompt. A token beyond `vocab` has no text and no embedding.
@@ -23,6 +25,18 @@ pub(super) fn check_rows(batch: &Batch, sampled: &[Sampled], vocab: u64) -> Resu
     Ok(())
 }
 
+/// Checks that an answer has at most one time for each of `stages`: the times of thousands of
+/// batches are kept.
+///
+/// # Errors
+/// What the stage did wrong.
+pub(super) fn check_timings(done: &Done, stages: usize) -> Result<(), String> {
+    match done.timings.len() <= stages {
+        true => Ok(()),
+        false => Err("the last stage reports times of more stages than there are".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use loquent_infer::runner::Slot;
@@ -30,6 +44,7 @@ mod tests {
     use loquent_infer::token::{RowError, TokenId};
 
     use super::*;
+    use crate::staged::wire::StageTiming;
 
     fn token(slot: u16, token: TokenId) -> Sampled {
         let choice = SampledToken { token, logprobs: None };
@@ -46,6 +61,18 @@ mod tests {
         batch.push(Slot(0), 3, &[7], true);
         batch.push(Slot(1), 0, &[8, 9], false);
         check_rows(&batch, sampled, 64)
+    }
+
+    #[test]
+    fn times_of_stages_that_do_not_exist_are_the_stages_fault() {
+        let done = |times| Done {
+            id: 1,
+            timings: vec![StageTiming::default(); times],
+            outcome: Ok(vec![]),
+        };
+        assert_eq!(check_timings(&done(2), 2), Ok(()));
+        assert_eq!(check_timings(&done(0), 2), Ok(()), "a batch that was aborted");
+        assert!(check_timings(&done(3), 2).is_err());
     }
 
     #[test]

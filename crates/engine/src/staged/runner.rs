@@ -12,7 +12,7 @@ use loquent_infer::sampling::{Constraint, Sampler};
 use loquent_infer::token::{RowError, TokenId};
 
 use super::StageSizes;
-use super::answer_check::check_rows;
+use super::answer_check::{check_rows, check_timings};
 use super::coordinator::{Cluster, ClusterSession};
 use super::pipeline_depth::{BatchObservation, DepthPolicy, PipelineDepth};
 use super::wire::{Done, Rows, StageMessage, StageTiming};
@@ -77,6 +77,7 @@ pub struct StagedRunner {
     cluster: Cluster,
     embed: Box<dyn Embed>,
     capacity: Capacity,
+    stages: usize,
     /// `None` from the loss of a session until the next batch is submitted.
     session: Option<Arc<ClusterSession>>,
     /// Oldest batch first, as they are collected.
@@ -109,6 +110,7 @@ impl StagedRunner {
             lens: vec![0; capacity.slots.into()],
             constraints: (0..capacity.slots).map(|_| None).collect(),
             policy: DepthPolicy::new(depth, sizes.len()),
+            stages: sizes.len(),
             cluster,
             embed,
             capacity,
@@ -244,6 +246,7 @@ impl StagedRunner {
 
     /// Adds an answer to its batch; the error is what the last stage did wrong.
     fn take_answer(&mut self, done: Done) -> Result<(), String> {
+        check_timings(&done, self.stages)?;
         let asked = self.in_flight.iter_mut().find(|batch| batch.ids.contains(&done.id));
         match asked.filter(|batch| batch.missing > 0) {
             Some(batch) => batch.add_answer(done),
