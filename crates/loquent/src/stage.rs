@@ -21,9 +21,10 @@ use crate::stage_args::{StageCompute, StageProcessorArgs, StageTrustArgs};
 const EXAMPLES: &str = "\
 Examples:
   loquent stage --model qwen-stage-2-of-2.gguf --listen 127.0.0.1:7070
-  LOQUENT_STAGE_KEY=secret loquent stage --model qwen-stage-2-of-2.gguf --listen 0.0.0.0:7070
   loquent stage --model qwen-stage-2-of-2.gguf --listen 0.0.0.0:7070 \\
-    --stage-tls-cert stage.pem --stage-tls-key stage.key --stage-tls-ca ca.pem";
+    --stage-tls-cert stage.pem --stage-tls-key stage.key --stage-tls-ca ca.pem
+  LOQUENT_STAGE_KEY=secret loquent stage --model qwen-stage-2-of-2.gguf \\
+    --listen 0.0.0.0:7070 --stage-plaintext         on a network that only you can reach";
 
 /// Arguments of `loquent stage`.
 #[derive(Debug, Args)]
@@ -32,7 +33,8 @@ pub struct StageArgs {
     /// Stage file, written by `loquent split`
     #[arg(long, env = "LOQUENT_MODEL", value_name = "FILE")]
     model: PathBuf,
-    /// Address to listen on. Addresses other than loopback need --stage-key or --stage-tls-cert
+    /// Address to listen on. Addresses other than loopback need --stage-tls-cert, or --stage-key
+    /// and --stage-plaintext
     #[arg(
         long,
         env = "LOQUENT_LISTEN",
@@ -62,10 +64,10 @@ impl StageArgs {
         let addresses = self.listen.to_socket_addrs();
         let addresses: Vec<_> =
             addresses.with_context(|| format!("--listen {}", self.listen))?.collect();
-        let is_open = addresses.iter().any(|address| !address.ip().is_loopback());
         ensure!(
-            !is_open || trust.keeps_out(),
-            "--listen {}: a stage for other machines needs --stage-key or --stage-tls-cert",
+            addresses.iter().all(|address| trust.suits(address.ip())),
+            "--listen {}: a stage for other machines needs --stage-tls-cert, or --stage-key and \
+             --stage-plaintext on a network that only you can reach",
             self.listen
         );
         let (threads, gpu_layers) = (self.threads, self.gpu_layers);

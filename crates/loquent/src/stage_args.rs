@@ -29,6 +29,10 @@ pub struct StageTrustArgs {
     /// use the stages, so it must sign for nothing else
     #[arg(long, env = "LOQUENT_STAGE_TLS_CA", value_name = "FILE", requires = "stage_tls_cert")]
     stage_tls_ca: Option<PathBuf>,
+    /// Let stages on other machines be used with --stage-key alone. Whoever is on the network
+    /// between them can then read prompts and change answers
+    #[arg(long, env = "LOQUENT_STAGE_PLAINTEXT", conflicts_with = "stage_tls_cert")]
+    stage_plaintext: bool,
 }
 
 impl StageTrustArgs {
@@ -43,7 +47,7 @@ impl StageTrustArgs {
             (Some(chain), Some(key), Some(authority)) => Some(Tls::load(chain, key, authority)?),
             _ => None,
         };
-        Ok(StageTrust { key, tls })
+        Ok(StageTrust { key, tls, allows_plaintext: self.stage_plaintext })
     }
 }
 

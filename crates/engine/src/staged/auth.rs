@@ -4,6 +4,8 @@
 //! its role and the connection's purpose. The answers are compared in constant time. This
 //! authenticates and does not encrypt: for that there is [`Tls`].
 
+use std::net::IpAddr;
+
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -68,17 +70,22 @@ pub struct StageTrust {
     pub key: Key,
     /// Certificates; `None` for connections without encryption.
     pub tls: Option<Tls>,
+    /// Whether connections without encryption may leave this machine. The key is checked only
+    /// when they begin: whoever is between the ends can read and change all that follows.
+    pub allows_plaintext: bool,
 }
 
 impl StageTrust {
     /// Authentication by `key`, without encryption.
     pub fn of_key(key: Key) -> Self {
-        Self { key, tls: None }
+        Self { key, ..Self::default() }
     }
 
-    /// Whether a process without key and certificate is kept out.
-    pub fn keeps_out(&self) -> bool {
-        self.tls.is_some() || !self.key.is_empty()
+    /// Whether connections with processes at `address` are safe: on this machine, encrypted, or
+    /// as the operator wants them.
+    pub fn suits(&self, address: IpAddr) -> bool {
+        let is_here = address.to_canonical().is_loopback();
+        is_here || self.tls.is_some() || self.allows_plaintext && !self.key.is_empty()
     }
 }
 
@@ -104,5 +111,17 @@ mod tests {
         assert!(!Key::default().verifies(&proof, &[b"dial", &nonce]));
         assert_ne!(nonce, challenge().unwrap());
         assert_eq!(format!("{key:?}"), "Key(…)");
+    }
+
+    #[test]
+    fn plaintext_leaves_the_machine_only_where_the_operator_wants_it() {
+        let [here, mapped, there] = ["127.0.0.2", "::ffff:127.0.0.1", "10.0.0.1"]
+            .map(|address| address.parse::<IpAddr>().unwrap());
+        let mut trust = StageTrust::of_key(Key::new("secret"));
+        assert!(trust.suits(here) && trust.suits(mapped) && !trust.suits(there));
+        trust.allows_plaintext = true;
+        assert!(trust.suits(there));
+        trust.key = Key::default();
+        assert!(trust.suits(here) && !trust.suits(there), "without a key everybody comes in");
     }
 }

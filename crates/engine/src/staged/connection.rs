@@ -311,6 +311,7 @@ pub(super) fn dial(
 ) -> Result<StageConnection, StageError> {
     let failed = |source| io_error(address, source);
     let socket = connect(address).map_err(failed)?;
+    check_plaintext(&socket, address, trust)?;
     let deadline = Deadline::start(&socket, HANDSHAKE_LIMIT).map_err(failed)?;
     let stream = match &trust.tls {
         None => Ok(StageStream::plain(socket)),
@@ -321,6 +322,17 @@ pub(super) fn dial(
         introduce(connection, trust, role, session)
     });
     dialled.map_err(|error| deadline.explain(error))
+}
+
+fn check_plaintext(socket: &TcpStream, peer: &str, trust: &StageTrust) -> Result<(), StageError> {
+    let address = socket.peer_addr().map_err(|source| io_error(peer, source))?;
+    if trust.suits(address.ip()) {
+        return Ok(());
+    }
+    let what = "it is on another machine, and prompts would go there unencrypted; set \
+                --stage-tls-cert, or --stage-key and --stage-plaintext on a network that only you \
+                can reach";
+    Err(StageError::Tls { peer: peer.to_owned(), what: what.to_owned() })
 }
 
 fn connect(address: &str) -> std::io::Result<TcpStream> {
@@ -361,6 +373,7 @@ pub(super) fn accept(
 ) -> Result<(StageConnection, DialerRole, u64), StageError> {
     let peer = socket.peer_addr().map_or("unknown".into(), |address| address.to_string());
     let failed = |source| io_error(&peer, source);
+    check_plaintext(&socket, &peer, trust)?;
     prepare(&socket).map_err(failed)?;
     let deadline = Deadline::start(&socket, HANDSHAKE_LIMIT).map_err(failed)?;
     let accepted = accept_stream(socket, &peer, trust).and_then(|stream| {

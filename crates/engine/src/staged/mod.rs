@@ -10,6 +10,7 @@ mod answer_check;
 mod auth;
 mod connection;
 mod coordinator;
+mod handshakes;
 pub mod pipeline_depth;
 mod runner;
 mod server;

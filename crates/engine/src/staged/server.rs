@@ -7,7 +7,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -17,11 +17,10 @@ use super::connection::{
     CloseHandle, FrameReader, HANDSHAKE_LIMIT, LinkEmulation, MessageSender, StageConnection,
     accept, dial,
 };
+use super::handshakes::{HandshakePlace, Handshakes, WarningLimit};
 use super::wire::{DialerRole, OpenSession, RowFormat, StageMessage, StageTotals};
 use super::{BUSY, Key, Layers, MAX_PIPELINE_DEPTH, Stage, StageError, StageTrust};
 
-/// Maximum handshakes at once; further connections wait in the listener.
-const MAX_HANDSHAKES: usize = 32;
 /// Maximum events in the queue: each group's batch and the messages that come with it.
 const QUEUED_EVENTS: usize = 4 * MAX_PIPELINE_DEPTH;
 /// How long a runner may be silent before it counts as gone; it pings twice a second.
@@ -120,7 +119,8 @@ fn accept_all(
     events: &SyncSender<StageEvent>,
     stopping: &AtomicBool,
 ) -> io::Result<()> {
-    let handshakes = Arc::new(AtomicUsize::new(0));
+    let handshakes = Arc::new(Handshakes::default());
+    let warnings = Arc::new(WarningLimit::default());
     loop {
         let accepted = listener.accept();
         if stopping.load(Ordering::Relaxed) {
@@ -129,27 +129,43 @@ fn accept_all(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
+                warn_of_stranger(&warnings, &error);
                 // Mostly a lack of file descriptors: a pause keeps this from spinning.
-                tracing::warn!(%error, "cannot accept a connection");
                 thread::sleep(Duration::from_millis(50));
                 continue;
             }
         };
-        // Only this thread adds to the count, so it cannot exceed the maximum.
-        while handshakes.load(Ordering::Relaxed) >= MAX_HANDSHAKES {
-            thread::sleep(Duration::from_millis(5));
+        // It fails if the other end has left already.
+        let Ok(place) = handshakes.enter(&stream) else { continue };
+        let (trust, events, warned) = (trust.clone(), events.clone(), warnings.clone());
+        let greeting = move || greet(stream, &trust, &events, place, &warned);
+        if let Err(error) = thread::Builder::new().name("handshake".into()).spawn(greeting) {
+            warn_of_stranger(&warnings, &error);
         }
-        handshakes.fetch_add(1, Ordering::Relaxed);
-        let (trust, events, handshakes) = (trust.clone(), events.clone(), handshakes.clone());
-        thread::spawn(move || {
-            match accept(stream, &trust) {
-                Ok((connection, role, session)) => {
-                    let _ = events.send(StageEvent::Arrived(Box::new(connection), role, session));
-                }
-                Err(error) => tracing::warn!(%error, "a connection was cut off"),
-            }
-            handshakes.fetch_sub(1, Ordering::Relaxed);
-        });
+    }
+}
+
+/// Has a stranger prove that it may come in.
+fn greet(
+    stream: TcpStream,
+    trust: &StageTrust,
+    events: &SyncSender<StageEvent>,
+    place: HandshakePlace,
+    warnings: &WarningLimit,
+) {
+    match accept(stream, trust) {
+        // Given back first: the queue may be full for as long as a batch takes.
+        Ok((connection, role, session)) if place.finish() => {
+            let _ = events.send(StageEvent::Arrived(Box::new(connection), role, session));
+        }
+        Ok(_) => {}
+        Err(error) => warn_of_stranger(warnings, &error),
+    }
+}
+
+fn warn_of_stranger(warnings: &WarningLimit, error: &dyn std::error::Error) {
+    if let Some(left_out) = warnings.allow(Instant::now()) {
+        tracing::warn!(%error, left_out, "a connection was cut off");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::iter;
 use std::net::TcpStream;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -100,6 +101,53 @@ fn a_byte_at_a_time_does_not_keep_others_out() {
         assert!(outcome.unwrap().is_ok());
         // Two rounds of handshakes are cut off after 5 s each.
         assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    });
+}
+
+/// Silent connections, each of which comes again as soon as it is cut off.
+fn come_again(address: &str, strangers: usize, stop: &AtomicBool) -> usize {
+    let come = || {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream
+    };
+    let mut all: Vec<TcpStream> = (0..strangers).map(|_| come()).collect();
+    let mut cut_off = 0;
+    while !stop.load(Ordering::Relaxed) {
+        for stream in &mut all {
+            let mut seen = [0; 64];
+            // The greeting comes first.
+            let closed = match stream.read(&mut seen) {
+                Ok(len) => len == 0,
+                Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+            };
+            if closed {
+                cut_off += 1;
+                *stream = come();
+            }
+        }
+        thread::yield_now();
+    }
+    cut_off
+}
+
+#[test]
+fn silent_strangers_that_come_again_keep_nobody_out() {
+    let site = Site::start(1);
+    let (address, stop) = (&site.stages[0].address, AtomicBool::new(false));
+    thread::scope(|scope| {
+        let strangers = scope.spawn(|| come_again(address, 100, &stop));
+        let served = panic::catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..3 {
+                let mut runner = site.runner();
+                assign(&mut runner, 0);
+                assert!(run_one(&mut runner, 0, 0, &[1]).unwrap().is_ok());
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        let cut_off = strangers.join().unwrap();
+        assert!(cut_off > 0, "no stranger had to give way");
+        served.unwrap();
     });
 }
 

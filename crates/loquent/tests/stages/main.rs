@@ -173,7 +173,12 @@ fn misuse_is_explained() {
     let text = run(&["stage", "--model", whole, "--listen", "127.0.0.1:0"]);
     assert!(text.contains("no stage file"), "{text}");
     let text = run(&["stage", "--model", part, "--listen", "0.0.0.0:0"]);
-    assert!(text.contains("--stage-key"), "{text}");
+    assert!(text.contains("--stage-tls-cert") && text.contains("--stage-plaintext"), "{text}");
+    let elsewhere = ["stage", "--model", part, "--listen", "0.0.0.0:0"];
+    for more in [["--stage-key", "secret"].as_slice(), &["--stage-plaintext"]] {
+        let text = run(&[&elsewhere, more].concat());
+        assert!(text.contains("--stage-plaintext"), "a key alone is not enough: {text}");
+    }
     let nowhere = ["--listen", "127.0.0.1:0", "--compute-lock", "/nowhere/turns"];
     let text = run(&[&["stage", "--model", part][..], &nowhere].concat());
     assert!(text.contains("--compute-lock /nowhere/turns"), "{text}");

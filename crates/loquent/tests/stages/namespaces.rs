@@ -84,7 +84,8 @@ impl Namespace {
     fn stage(&self, file: &Path) -> Process {
         let listen = format!("{}:0", self.address);
         let mut command = self.command(env!("CARGO_BIN_EXE_loquent"));
-        command.args(["stage", "--threads", "1", "--listen", &listen, "--model"]).arg(file);
+        command.args(["stage", "--threads", "1", "--stage-plaintext", "--listen", &listen]);
+        command.arg("--model").arg(file);
         Process::spawn(&mut command, " on ")
     }
 }
@@ -133,7 +134,9 @@ fn compare() {
     let delayed = namespaces.iter().all(Namespace::delay);
     let stages = [namespaces[0].stage(&files[1]), namespaces[1].stage(&files[2])];
     let list = stages.each_ref().map(|stage| stage.address.as_str()).join(",");
-    let server = Process::serve(&["--model", files[0].to_str().unwrap(), "--stages", &list]);
+    let entry = files[0].to_str().unwrap();
+    let own = ["--model", entry, "--stages", &list, "--stage-plaintext"];
+    let server = Process::serve(&own);
     assert_eq!(answer(&server.address), expected);
     let (_, metrics) = get(&server.address, "/metrics");
     let prefix = "loquent_stages_link_delay_seconds ";

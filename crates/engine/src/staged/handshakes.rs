@@ -1,0 +1,237 @@
+//! Handshakes under way: a few for each address, and never one that waits for another.
+//!
+//! Until its handshake is done, a connection is a stranger's. When there is no place left, the
+//! oldest handshake gives way: an honest one takes a few round trips, so those that are old are
+//! silent ones. Strangers that come again and again displace each other, and a flood of them is
+//! slowed down, so that whoever is honest has time for its handshake before it is the oldest.
+
+use std::io;
+use std::net::{IpAddr, Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Maximum handshakes at once.
+const MAX_HANDSHAKES: usize = 64;
+/// Maximum handshakes at once with one address.
+const MAX_PER_ADDRESS: usize = 16;
+/// Threads that may serve handshakes, those that were cut off and are about to end included.
+const MAX_THREADS: usize = 2 * MAX_HANDSHAKES;
+/// An oldest handshake that is younger than this is a sign of a flood.
+const FLOOD_AGE: Duration = Duration::from_millis(100);
+/// Pause after a handshake of a flood gave way: a newcomer has 16 ms at least.
+const FLOOD_PAUSE: Duration = Duration::from_millis(1);
+/// Least time between two warnings of strangers.
+const WARNING_GAP: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Handshake {
+    number: u64,
+    source: IpAddr,
+    since: Instant,
+    /// Closed if the handshake must give way.
+    socket: TcpStream,
+}
+
+#[derive(Debug, Default)]
+struct HandshakeList {
+    next: u64,
+    /// The oldest first.
+    under_way: Vec<Handshake>,
+    /// Places that were given and not yet given back.
+    threads: usize,
+}
+
+/// The handshakes of one listener.
+#[derive(Debug, Default)]
+pub(super) struct Handshakes {
+    list: Mutex<HandshakeList>,
+    left: Condvar,
+}
+
+/// The place of one handshake, given back when dropped.
+#[derive(Debug)]
+pub(super) struct HandshakePlace {
+    handshakes: Arc<Handshakes>,
+    number: u64,
+}
+
+impl Handshakes {
+    /// A place for a handshake on `socket`. The oldest of the same address, or of the address
+    /// that has most, is cut off if there is none.
+    ///
+    /// # Errors
+    /// An error of the system if the socket is closed already.
+    pub(super) fn enter(self: &Arc<Self>, socket: &TcpStream) -> io::Result<HandshakePlace> {
+        let source = network(socket.peer_addr()?.ip());
+        let socket = socket.try_clone()?;
+        let mut list = self.lock();
+        while list.threads >= MAX_THREADS {
+            // Half of them have been cut off, so some end at once.
+            list = self.left.wait(list).unwrap_or_else(PoisonError::into_inner);
+        }
+        let since = Instant::now();
+        let is_flood = list.make_room(source).is_some_and(|oldest| since - oldest < FLOOD_AGE);
+        let number = list.next;
+        list.next += 1;
+        list.threads += 1;
+        list.under_way.push(Handshake { number, source, since, socket });
+        drop(list);
+        if is_flood {
+            std::thread::sleep(FLOOD_PAUSE);
+        }
+        Ok(HandshakePlace { handshakes: self.clone(), number })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HandshakeList> {
+        // Each holder makes one change, which a panic cannot cut in half.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HandshakeList {
+    fn count(&self, source: IpAddr) -> usize {
+        self.under_way.iter().filter(|one| one.source == source).count()
+    }
+
+    /// Cuts off a handshake if there is no place left; returns when that one began.
+    fn make_room(&mut self, source: IpAddr) -> Option<Instant> {
+        let loser = if self.count(source) >= MAX_PER_ADDRESS {
+            Some(source)
+        } else if self.under_way.len() >= MAX_HANDSHAKES {
+            // The first of those that have equally many: the one with the oldest handshake.
+            let most = self.under_way.iter().rev().max_by_key(|one| self.count(one.source));
+            most.map(|one| one.source)
+        } else {
+            None
+        };
+        let oldest = self.under_way.iter().position(|one| Some(one.source) == loser)?;
+        let oldest = self.under_way.remove(oldest);
+        // It fails if the other end has closed the connection already.
+        let _ = oldest.socket.shutdown(Shutdown::Both);
+        Some(oldest.since)
+    }
+}
+
+impl HandshakePlace {
+    /// Ends the handshake successfully: from here on the connection cannot be cut off. Returns
+    /// false if it has given way already.
+    pub(super) fn finish(self) -> bool {
+        let mut list = self.handshakes.lock();
+        let before = list.under_way.len();
+        list.under_way.retain(|one| one.number != self.number);
+        list.under_way.len() < before
+    }
+}
+
+impl Drop for HandshakePlace {
+    fn drop(&mut self) {
+        let mut list = self.handshakes.lock();
+        list.under_way.retain(|one| one.number != self.number);
+        list.threads -= 1;
+        drop(list);
+        self.handshakes.left.notify_one();
+    }
+}
+
+/// The network that one user may have: an IPv4 address, or the /64 of an IPv6 address.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(six) => IpAddr::V6((u128::from(six) & (u128::MAX << 64)).into()),
+        four => four,
+    }
+}
+
+/// Allows one warning a second, and counts those between.
+#[derive(Debug, Default)]
+pub(super) struct WarningLimit(Mutex<(Option<Instant>, u64)>);
+
+impl WarningLimit {
+    /// The number of warnings that were left out since the last one; `None` to leave out this
+    /// one too.
+    pub(super) fn allow(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, left_out) = &mut *state;
+        if last.is_some_and(|last| now.saturating_duration_since(last) < WARNING_GAP) {
+            *left_out += 1;
+            return None;
+        }
+        *last = Some(now);
+        Some(std::mem::take(left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    struct Door {
+        listener: TcpListener,
+        handshakes: Arc<Handshakes>,
+    }
+
+    impl Door {
+        fn open() -> Self {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            Self { listener, handshakes: Arc::default() }
+        }
+
+        /// Both ends of a connection, and its place.
+        fn come(&self) -> (TcpStream, TcpStream, HandshakePlace) {
+            let dialled = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
+            let accepted = self.listener.accept().unwrap().0;
+            let place = self.handshakes.enter(&accepted).unwrap();
+            (dialled, accepted, place)
+        }
+    }
+
+    fn is_cut_off(dialled: &mut TcpStream) -> bool {
+        dialled.set_nonblocking(true).unwrap();
+        matches!(dialled.read(&mut [0]), Ok(0))
+    }
+
+    #[test]
+    fn the_oldest_handshake_of_an_address_gives_way() {
+        let door = Door::open();
+        let mut all: Vec<_> = (0..MAX_PER_ADDRESS).map(|_| door.come()).collect();
+        assert!(all.iter_mut().all(|(dialled, ..)| !is_cut_off(dialled)));
+        let (mut last, _accepted, place) = door.come();
+        assert!(is_cut_off(&mut all[0].0) && !is_cut_off(&mut all[1].0));
+        assert!(!is_cut_off(&mut last) && place.finish());
+        assert!(!all.remove(0).2.finish(), "it has given way");
+        // Those that have finished take no place.
+        let _next = door.come();
+        assert!(!is_cut_off(&mut all[0].0));
+    }
+
+    #[test]
+    fn places_come_back_however_a_handshake_ends() {
+        let door = Door::open();
+        for _ in 0..4 * MAX_THREADS {
+            let (_dialled, _accepted, place) = door.come();
+            drop(place);
+        }
+        let list = door.handshakes.lock();
+        assert_eq!((list.threads, list.under_way.len()), (0, 0));
+    }
+
+    #[test]
+    fn an_address_is_a_users_network() {
+        let same = |one: &str, other: &str| {
+            network(one.parse().unwrap()) == network(other.parse().unwrap())
+        };
+        assert!(same("2001:db8::1", "2001:db8::ffff:1"));
+        assert!(!same("2001:db8::1", "2001:db8:0:1::1"));
+        assert!(same("::ffff:10.0.0.1", "10.0.0.1") && !same("10.0.0.1", "10.0.0.2"));
+    }
+
+    #[test]
+    fn strangers_fill_no_log() {
+        let (limit, start) = (WarningLimit::default(), Instant::now());
+        assert_eq!(limit.allow(start), Some(0));
+        assert!((1..1000).all(|ms| limit.allow(start + Duration::from_millis(ms)).is_none()));
+        assert_eq!(limit.allow(start + WARNING_GAP), Some(999));
+    }
+}
