@@ -54,6 +54,7 @@ impl SimArgs {
         let mut plan = read_plan(&self.plan)?;
         plan.sessions = self.sessions.unwrap_or(plan.sessions);
         plan.seed = self.seed.unwrap_or(plan.seed);
+        plan.check(&self.plan)?;
         if let Some(session) = self.replay {
             print!("{}", replay(&plan, session));
             return Ok(());

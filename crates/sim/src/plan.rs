@@ -340,9 +340,18 @@ impl Plan {
             path: name.to_owned(),
             source: Box::new(source),
         })?;
-        match plan.fault() {
+        plan.check(name)?;
+        Ok(plan)
+    }
+
+    /// Checks a plan, which may have been changed since it was parsed; `name` is for messages.
+    ///
+    /// # Errors
+    /// If a part of it is out of range.
+    pub fn check(&self, name: &str) -> Result<(), PlanError> {
+        match self.fault() {
             Some(fault) => Err(PlanError::Senseless(format!("{name}: {fault}"))),
-            None => Ok(plan),
+            None => Ok(()),
         }
     }
 
@@ -369,7 +378,18 @@ impl Plan {
                     .iter()
                     .find_map(|entry| entry.send.fault().or_else(|| entry.reader.fault()))
             })
+            .or_else(|| self.file_fault())
             .or_else(|| self.unknown_name())
+    }
+
+    /// A figure's file that could lie outside the folder of the figures.
+    fn file_fault(&self) -> Option<String> {
+        let is_plain = |name: &str| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
+        };
+        let file = self.plot.iter().map(Plot::file).find(|file| !is_plain(file))?;
+        Some(format!("file = {file:?} is not a name of letters, digits, '.', '_' and '-'"))
     }
 
     /// A scheme or a case that is mentioned and does not exist.
@@ -418,6 +438,28 @@ mod tests {
         let plan = Plan::parse("small", SMALL).expect("a plan");
         assert_eq!(plan.scheme[0].label(), "TCP");
         assert_eq!(plan.generator(&plan.case[0]), &ten_per_second());
+    }
+
+    #[test]
+    fn figures_stay_in_their_folder() {
+        let with = |file: &str| {
+            let plot = format!("[[plot]]\nkind = \"bars\"\nfile = {file:?}\ntitle = \"t\"\n");
+            Plan::parse("p", &format!("{}\n{plot}", SMALL))
+        };
+        for bad in ["/etc/x", "../x", "a/../../x", "a/b", ".x", "", "C:\\x", "x\u{1b}[2J"] {
+            let error = with(bad).expect_err("a name that leads elsewhere").to_string();
+            assert!(error.contains("file = "), "{bad:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_changed_plan_is_checked_again() {
+        let mut plan = Plan::parse("p", SMALL).expect("a plan");
+        assert!(plan.check("p").is_ok());
+        for sessions in [0, MAX_SESSIONS + 1] {
+            plan.sessions = sessions;
+            assert!(plan.check("p").is_err(), "{sessions}");
+        }
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //! the server shows both a segment and its retransmission; one taken at the client shows a hole
 //! and what fills it later. Both are understood.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::path::Path;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
@@ -17,8 +18,9 @@ use crate::channel::Channel;
 use crate::metrics::STALL_MS;
 use crate::stats::percentile;
 
-/// Maximum number of packets read from one capture.
-const MAX_PACKETS: usize = 5_000_000;
+/// Maximum number of packets read from one capture, and of records made of them. A stream of a
+/// million tokens has as many; each takes some 300 bytes while the capture is analysed.
+const MAX_PACKETS: usize = 1_000_000;
 /// Maximum payload kept in memory to find events in, in bytes.
 const MAX_PAYLOAD: usize = 64 << 20;
 /// Largest block of a capture, in bytes.
@@ -381,30 +383,32 @@ fn side(placed: &[Placed]) -> Side {
     if repeats > holes { Side::Sender } else { Side::Receiver }
 }
 
-/// Byte ranges, disjoint and in order.
+/// Byte ranges, disjoint: the end of each by its start.
 #[derive(Debug, Default)]
-struct Ranges {
-    ranges: Vec<(u64, u64)>,
-}
+struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
     /// Adds a range; false if all of it was there.
     fn insert(&mut self, start: u64, end: u64) -> bool {
-        let from = self.ranges.partition_point(|range| range.1 < start);
-        let to = self.ranges.partition_point(|range| range.0 <= end);
-        let touched = &self.ranges[from..to];
-        if touched.iter().any(|range| range.0 <= start && end <= range.1) {
+        let before = self.0.range(..=start).next_back();
+        if before.is_some_and(|(_, &before_end)| end <= before_end) {
             return false;
         }
-        let low = touched.first().map_or(start, |range| range.0.min(start));
-        let high = touched.last().map_or(end, |range| range.1.max(end));
-        self.ranges.splice(from..to, [(low, high)]);
+        let (mut low, mut high) = (start, end);
+        // Those that it touches, the last one first. Each is removed once, however many there are.
+        while let Some((&from, &to)) = self.0.range(..=high).next_back()
+            && low <= to
+        {
+            (low, high) = (low.min(from), high.max(to));
+            self.0.remove(&from);
+        }
+        self.0.insert(low, high);
         true
     }
 
     /// End of what is contiguous from 0.
     fn contiguous(&self) -> u64 {
-        self.ranges.first().filter(|range| range.0 == 0).map_or(0, |range| range.1)
+        self.0.get(&0).copied().unwrap_or(0)
     }
 }
 
@@ -416,31 +420,42 @@ fn ms_since(start_us: u64, at_us: u64) -> f64 {
 /// again.
 fn at_sender(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
     let mut packets: Vec<PacketRecord> = Vec::new();
-    let mut retransmissions = 0;
+    // The packets that each retransmission repeats, by index, and when.
+    let mut repeats: Vec<(Range<usize>, f64)> = Vec::new();
     let mut head = 0;
     for segment in placed {
+        let at_ms = ms_since(start_us, segment.at_us);
         if segment.start >= head {
             packets.push(PacketRecord {
                 offset: segment.start,
                 bytes: segment.end - segment.start,
-                sent_ms: ms_since(start_us, segment.at_us),
-                in_order_ms: ms_since(start_us, segment.at_us),
+                sent_ms: at_ms,
+                in_order_ms: at_ms,
                 lost: false,
             });
             head = segment.end;
             continue;
         }
-        retransmissions += 1;
-        let again = packets
-            .iter_mut()
-            .filter(|p| p.offset < segment.end && segment.start < p.offset + p.bytes);
-        for packet in again {
-            packet.lost = true;
-            packet.in_order_ms = ms_since(start_us, segment.at_us);
+        let from = packets.partition_point(|packet| packet.offset + packet.bytes <= segment.start);
+        let to = packets.partition_point(|packet| packet.offset < segment.end);
+        repeats.push((from..to, at_ms));
+    }
+    mark_repeated(&mut packets, &repeats);
+    settle(&mut packets);
+    (packets, repeats.len())
+}
+
+/// Marks the packets that were sent again as lost, complete with their last transmission. Each is
+/// marked once, however many retransmissions claim to repeat it.
+fn mark_repeated(packets: &mut [PacketRecord], repeats: &[(Range<usize>, f64)]) {
+    let mut unmarked: BTreeSet<usize> = (0..packets.len()).collect();
+    for (repeated, at_ms) in repeats.iter().rev() {
+        while let Some(&index) = unmarked.range(repeated.clone()).next() {
+            unmarked.remove(&index);
+            packets[index].lost = true;
+            packets[index].in_order_ms = *at_ms;
         }
     }
-    settle(&mut packets);
-    (packets, retransmissions)
 }
 
 /// Packets that fill a hole were lost the first time. They are taken to have been sent evenly
@@ -485,6 +500,10 @@ fn split(packets: &mut Vec<PacketRecord>) {
         true => ((packet.bytes + usual / 2) / usual.max(1)).clamp(1, packet.bytes.max(1)),
         false => 1,
     };
+    // A segment's length is what its header claims, and need not have been captured.
+    if packets.iter().map(pieces).sum::<u64>() > MAX_PACKETS as u64 {
+        return;
+    }
     let cut = |packet: PacketRecord| {
         let count = pieces(&packet);
         (0..count).map(move |piece| {
