@@ -31,7 +31,7 @@ pub struct StageTrustArgs {
     stage_tls_ca: Option<PathBuf>,
     /// Let stages on other machines be used with --stage-key alone. Whoever is on the network
     /// between them can then read prompts and change answers
-    #[arg(long, env = "LOQUENT_STAGE_PLAINTEXT", conflicts_with = "stage_tls_cert")]
+    #[arg(long, env = "LOQUENT_STAGE_PLAINTEXT")]
     stage_plaintext: bool,
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Until its handshake is done, a connection is a stranger's. When there is no place left, the
 //! oldest handshake gives way: an honest one takes a few round trips, so those that are old are
-//! silent ones. Strangers that come again and again displace each other, and a flood of them is
-//! slowed down, so that whoever is honest has time for its handshake before it is the oldest.
+//! silent ones. Strangers that come again and again displace each other, but none before it had
+//! time for an honest handshake: until then newcomers wait in the system's queue, where an honest
+//! one gets its turn.
 
 use std::io;
 use std::net::{IpAddr, Shutdown, TcpStream};
@@ -16,10 +17,8 @@ const MAX_HANDSHAKES: usize = 64;
 const MAX_PER_ADDRESS: usize = 16;
 /// Threads that may serve handshakes, those that were cut off and are about to end included.
 const MAX_THREADS: usize = 2 * MAX_HANDSHAKES;
-/// An oldest handshake that is younger than this is a sign of a flood.
-const FLOOD_AGE: Duration = Duration::from_millis(100);
-/// Pause after a handshake of a flood gave way: a newcomer has 16 ms at least.
-const FLOOD_PAUSE: Duration = Duration::from_millis(1);
+/// Time that every handshake has before it must give way; far more than an honest one takes.
+const FAIR_TIME: Duration = Duration::from_millis(100);
 /// Least time between two warnings of strangers.
 const WARNING_GAP: Duration = Duration::from_secs(1);
 
@@ -65,21 +64,35 @@ impl Handshakes {
         let source = network(socket.peer_addr()?.ip());
         let socket = socket.try_clone()?;
         let mut list = self.lock();
-        while list.threads >= MAX_THREADS {
-            // Half of them have been cut off, so some end at once.
-            list = self.left.wait(list).unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let now = Instant::now();
+            let oldest = list.must_give_way(source);
+            let since = oldest.map(|index| now - list.under_way[index].since);
+            match (oldest, since) {
+                // Half of the threads are of those that were cut off, which end at once.
+                _ if list.threads >= MAX_THREADS => list = self.wait(list, FAIR_TIME),
+                (_, Some(since)) if since < FAIR_TIME => list = self.wait(list, FAIR_TIME - since),
+                (oldest, _) => {
+                    oldest.into_iter().for_each(|index| list.cut_off(index));
+                    break;
+                }
+            }
         }
-        let since = Instant::now();
-        let is_flood = list.make_room(source).is_some_and(|oldest| since - oldest < FLOOD_AGE);
-        let number = list.next;
+        let (number, since) = (list.next, Instant::now());
         list.next += 1;
         list.threads += 1;
         list.under_way.push(Handshake { number, source, since, socket });
-        drop(list);
-        if is_flood {
-            std::thread::sleep(FLOOD_PAUSE);
-        }
         Ok(HandshakePlace { handshakes: self.clone(), number })
+    }
+
+    /// Waits until a handshake ends, at most for `limit`.
+    fn wait<'a>(
+        &self,
+        list: MutexGuard<'a, HandshakeList>,
+        limit: Duration,
+    ) -> MutexGuard<'a, HandshakeList> {
+        let waited = self.left.wait_timeout(list, limit);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn lock(&self) -> MutexGuard<'_, HandshakeList> {
@@ -93,22 +106,22 @@ impl HandshakeList {
         self.under_way.iter().filter(|one| one.source == source).count()
     }
 
-    /// Cuts off a handshake if there is no place left; returns when that one began.
-    fn make_room(&mut self, source: IpAddr) -> Option<Instant> {
+    /// The handshake that must end before one with `source` begins.
+    fn must_give_way(&self, source: IpAddr) -> Option<usize> {
         let loser = if self.count(source) >= MAX_PER_ADDRESS {
-            Some(source)
+            source
         } else if self.under_way.len() >= MAX_HANDSHAKES {
             // The first of those that have equally many: the one with the oldest handshake.
-            let most = self.under_way.iter().rev().max_by_key(|one| self.count(one.source));
-            most.map(|one| one.source)
+            self.under_way.iter().rev().max_by_key(|one| self.count(one.source))?.source
         } else {
-            None
+            return None;
         };
-        let oldest = self.under_way.iter().position(|one| Some(one.source) == loser)?;
-        let oldest = self.under_way.remove(oldest);
+        self.under_way.iter().position(|one| one.source == loser)
+    }
+
+    fn cut_off(&mut self, index: usize) {
         // It fails if the other end has closed the connection already.
-        let _ = oldest.socket.shutdown(Shutdown::Both);
-        Some(oldest.since)
+        let _ = self.under_way.remove(index).socket.shutdown(Shutdown::Both);
     }
 }
 
@@ -120,6 +133,7 @@ impl HandshakePlace {
         let before = list.under_way.len();
         list.under_way.retain(|one| one.number != self.number);
         list.under_way.len() < before
+        // Dropping it tells who waits.
     }
 }
 
