@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use loquent_proto::printable::printable;
+
 use crate::link::Link;
 use crate::plan::{Case, Plan};
 use crate::report::{replay, run_plan};
@@ -56,7 +58,7 @@ impl SimArgs {
         plan.seed = self.seed.unwrap_or(plan.seed);
         plan.check(&self.plan)?;
         if let Some(session) = self.replay {
-            print!("{}", replay(&plan, session));
+            print!("{}", printable(&replay(&plan, session)));
             return Ok(());
         }
         let cells = plan.case.len() * plan.scheme.len();
@@ -68,7 +70,7 @@ impl SimArgs {
         if self.json {
             print!("{}", report.json());
         } else {
-            print!("{}", report.table());
+            print!("{}", printable(&report.table()));
         }
         eprintln!("{}", speed(report.study().simulated_s, took, self.threads));
         if let Some(path) = &self.csv {

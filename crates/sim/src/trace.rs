@@ -694,6 +694,8 @@ impl Trace {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn segment(at_ms: u64, sequence: u32, length: u32) -> TcpSegment {
@@ -748,6 +750,49 @@ mod tests {
         assert_eq!(trace.retransmissions, 1);
     }
 
+    /// As [`segment`], with a length that its header claims and nobody captured.
+    fn claim(at_ms: u64, sequence: u32, length: u32) -> TcpSegment {
+        TcpSegment { at_us: at_ms * 1_000, sequence, payload: Vec::new(), length }
+    }
+
+    #[test]
+    fn claims_of_a_capture_cost_little() {
+        let began = std::time::Instant::now();
+        // Each of the later ones repeats all packets before it.
+        let packets = (0..60_000).map(|n| claim(n.into(), n, 1));
+        let repeats = (0..60_000).map(|n| claim(60_000 + n, 0, 60_000));
+        let trace = analyse(flow(), packets.chain(repeats).collect());
+        assert_eq!((trace.side, trace.retransmissions), (Side::Sender, 60_000));
+        assert!(trace.packets.iter().all(|packet| packet.lost));
+        // Holes everywhere, the last first.
+        let mut ranges = Ranges::default();
+        assert!((0..300_000).rev().all(|n| ranges.insert(2 * n, 2 * n + 1)));
+        assert!(ranges.insert(0, 600_000) && ranges.0.len() == 1);
+        // Quadratic, either would take many minutes.
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_repeated_packet_is_complete_with_its_last_transmission() {
+        let sent = [claim(0, 0, 10), claim(1, 10, 10), claim(2, 20, 10)];
+        let again = [claim(5, 10, 20), claim(7, 0, 15), claim(8, 30, 10), claim(9, 25, 40)];
+        let trace = analyse(flow(), sent.into_iter().chain(again).collect());
+        let fates: Vec<_> = trace.packets.iter().map(|p| (p.lost, p.in_order_ms)).collect();
+        // The last repetition ends beyond what was sent, and says nothing of later bytes.
+        assert_eq!(fates, [(true, 7.0), (true, 7.0), (true, 9.0), (true, 9.0)]);
+    }
+
+    #[test]
+    fn records_are_bounded_whatever_headers_claim() {
+        // The usual packet has one byte; those that fill holes claim 60,000.
+        let far = |n: u32| n * 70_000;
+        let usual = (0..400).map(|n| claim(n.into(), far(n), 1));
+        let holes = (0..200).map(|n| claim(1_000 + u64::from(n), far(n) + 1, 60_000));
+        let trace = analyse(flow(), usual.chain(holes).collect());
+        assert_eq!(trace.side, Side::Receiver);
+        assert!(trace.packets.len() <= MAX_PACKETS, "{} records", trace.packets.len());
+    }
+
     #[test]
     fn events_are_tokens_when_they_can_be_read() {
         let text = b"HTTP/1.1 200 OK\r\n\r\ndata: {\"a\":1}\n\ndata: {\"a\":2}\n\ndata: [DONE]\n\n";
@@ -761,6 +806,6 @@ mod tests {
         assert!(ranges.insert(20, 30));
         assert!(!ranges.insert(22, 28));
         assert!(ranges.insert(8, 20));
-        assert_eq!(ranges.ranges, [(0, 30)]);
+        assert_eq!(ranges.0, BTreeMap::from([(0, 30)]));
     }
 }
