@@ -1,6 +1,7 @@
 """`loquent connect`: any SDK, unmodified, over a lossy path; nothing broken looks whole."""
 
 import concurrent.futures
+import http.server
 import os
 import pty
 import re
@@ -151,6 +152,65 @@ def test_everything_else_passes_unchanged(start, connect):
     assert httpx.get(f"{proxy.url}/health").status_code == 200
     text = sdk.completions.create(model="x", prompt="tokens=9", stream=True)
     assert "".join(chunk.choices[0].text for chunk in text if chunk.choices)
+
+
+def test_a_local_key_keeps_other_users_out(start, connect, tmp_path):
+    server = start(*PACED, "--api-key", "operators")
+    file = tmp_path / "local-key"
+    args = ("--api-key", "operators", "--local-key-file", str(file))
+    proxy = connect(server.url, *args)
+    proxy.decided()
+    local = file.read_text().strip()
+    assert file.stat().st_mode & 0o777 == 0o600 and len(local) > 30
+    for key in ("none", "operators", ""):
+        refused = httpx.get(f"{proxy.url}/v1/models", headers={"authorization": f"Bearer {key}"})
+        assert refused.status_code == 401
+    sdk = openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=local, max_retries=0)
+    assert sdk.models.list().data
+    assert collect(sdk, question(1, 12))[2] == 12
+    again = connect(server.url, *args)
+    assert file.read_text().strip() == local
+    assert httpx.get(f"{again.url}/v1/models", headers={"authorization": f"Bearer {local}"}).status_code == 200
+
+
+def test_other_machines_are_served_with_a_key_or_on_demand_only(start, connect):
+    server = start(*PACED)
+    command = [BINARY, "connect", "--url", server.url, "--listen", "0.0.0.0:0"]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert refused.returncode != 0 and "--local-key" in refused.stderr
+    proxy = connect(server.url, "--open", "--allowed-host", "box.lan", listen="0.0.0.0:0")
+    proxy.decided()
+    for host, status in (("box.lan", 200), ("192.168.0.7:1", 200), ("evil.example", 403)):
+        assert httpx.get(f"{proxy.url}/v1/models", headers={"host": host}).status_code == status, host
+
+
+class Curious(http.server.BaseHTTPRequestHandler):
+    """A server that keeps the headers it gets and sets a cookie."""
+
+    seen = []
+
+    def do_GET(self):
+        self.seen.append(self.headers)
+        self.send_response(200)
+        self.send_header("set-cookie", "theirs=1")
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_cookies_of_this_machine_stay_on_it(connect):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Curious) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        proxy = connect(f"http://127.0.0.1:{server.server_port}", "--no-quic")
+        private = {"cookie": "other-program=secret", "referer": "http://127.0.0.1:8888/?token=secret"}
+        answered = httpx.get(f"{proxy.url}/v1/models", headers={**private, "x-kept": "1"})
+        server.shutdown()
+    assert answered.status_code == 200 and "set-cookie" not in answered.headers
+    assert any(headers["x-kept"] == "1" for headers in Curious.seen)
+    assert not any("secret" in value for headers in Curious.seen for value in headers.values())
 
 
 def raw_events(url, path, body):

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import REPOSITORY
+from conftest import BINARY, REPOSITORY
 
 QUESTION = [{"role": "user", "content": "What is token streaming?"}]
 TOOL = {"type": "function", "function": {"name": "time", "parameters": {"type": "object", "properties": {}}}}
@@ -100,10 +100,29 @@ def test_an_upstream_that_dies_ends_the_stream_with_an_error(start):
         for seen, _ in enumerate(stream):
             if seen == 5:
                 behind.process.kill()
-    assert httpx.get(f"{front.url}/ready").status_code == 503
+    # It asks the upstream once a second at most.
+    deadline = time.monotonic() + 20
+    while httpx.get(f"{front.url}/ready").status_code != 503:
+        assert time.monotonic() < deadline, "an upstream that is gone counts as ready"
+        time.sleep(0.1)
     with pytest.raises(openai.InternalServerError) as error:
         sdk(front).chat.completions.create(model="x", messages=QUESTION)
     assert error.value.status_code == 502
+
+
+def test_the_operators_key_is_for_those_with_a_key(start):
+    behind = start("--simulate", "50", "--api-key", "operators")
+    command = [BINARY, "serve", "--port", "0", "--upstream", behind.url, "--upstream-api-key", "operators"]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert refused.returncode != 0 and "--open" in refused.stderr
+    keys = ("--upstream", behind.url, "--upstream-api-key", "operators", "--api-key", "own")
+    front = start(*keys)
+    ask = {"model": "x", "messages": [{"role": "user", "content": "tokens=5"}]}
+    for key, status in (("own", 200), ("operators", 401), ("none", 401)):
+        headers = {"authorization": f"Bearer {key}"}
+        for path, body in (("/v1/chat/completions", ask), ("/tokenize", {"prompt": "x"}), ("/no/such/route", {})):
+            answered = httpx.post(f"{front.url}{path}", json=body, headers=headers).status_code
+            assert answered == (404 if path.startswith("/no") and status == 200 else status), (key, path)
 
 
 def llama_server():

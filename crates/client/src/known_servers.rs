@@ -112,7 +112,10 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     fs::create_dir_all(folder)?;
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
     let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
+    // One may be left from a process that was killed here. Whatever has the name is removed and
+    // never written to: in a shared folder it could be somebody's link.
+    let _ = fs::remove_file(&draft);
+    options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let written = options.open(&draft).and_then(|mut file| file.write_all(bytes));

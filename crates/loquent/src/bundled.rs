@@ -22,9 +22,36 @@ pub fn materialize() -> anyhow::Result<PathBuf> {
     let cached = cache_dir().map(|dir| place(&dir.join("loquent"), &name));
     match cached {
         Some(Ok(path)) => Ok(path),
-        _ => place(&env::temp_dir().join("loquent"), &name)
+        _ => private_folder(&env::temp_dir())
+            .and_then(|folder| place(&folder, &name))
             .context("cannot write the bundled model to disk; name a model file with --model"),
     }
+}
+
+/// A folder below the shared folder `parent` that only this user can change. In any other,
+/// somebody could replace the model between its check and its use.
+#[cfg(unix)]
+fn private_folder(parent: &Path) -> io::Result<PathBuf> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    let user = nix::unistd::Uid::effective().as_raw();
+    let folder = parent.join(format!("loquent-{user}"));
+    match fs::DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Of the name itself: a link leads to wherever its maker wants.
+    let found = fs::symlink_metadata(&folder)?;
+    if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {
+        return Ok(folder);
+    }
+    let message = format!("{} belongs to somebody else, or others can use it", folder.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+}
+
+/// The temporary folder is the user's own.
+#[cfg(not(unix))]
+fn private_folder(parent: &Path) -> io::Result<PathBuf> {
+    Ok(parent.join("loquent"))
 }
 
 fn cache_dir() -> Option<PathBuf> {
@@ -41,6 +68,8 @@ fn place(dir: &Path, name: &str) -> io::Result<PathBuf> {
     fs::create_dir_all(dir)?;
     // Written under another name and renamed, so that no process ever maps half a file.
     let partial = dir.join(format!("{name}.{}.partial", process::id()));
+    // One may be left from a process that was killed here.
+    let _ = fs::remove_file(&partial);
     let written = fs::write(&partial, GGUF).and_then(|()| fs::rename(&partial, &path));
     if written.is_err() {
         let _ = fs::remove_file(&partial);
@@ -56,6 +85,25 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn only_a_folder_of_ones_own_is_used_in_a_shared_one() {
+        use std::os::unix::fs::PermissionsExt;
+        let shared = tempfile::tempdir().unwrap();
+        let folder = private_folder(shared.path()).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(private_folder(shared.path()).unwrap(), folder, "it is used again");
+        for mode in [0o755, 0o777, 0o770] {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+            assert!(private_folder(shared.path()).is_err(), "others get in: {mode:o}");
+        }
+        fs::remove_dir(&folder).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::set_permissions(elsewhere.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), &folder).unwrap();
+        assert!(private_folder(shared.path()).is_err(), "a link leads elsewhere");
+    }
 
     #[test]
     fn a_damaged_copy_is_replaced() {

@@ -16,6 +16,7 @@ use loquent::split::SplitArgs;
 #[cfg(feature = "llama")]
 use loquent::stage::StageArgs;
 use loquent::tune::{self, TuneArgs};
+use loquent_proto::printable::printable;
 use loquent_sim::cli::{SimArgs, TraceArgs};
 use tracing_subscriber::EnvFilter;
 
@@ -64,7 +65,8 @@ fn main() -> ExitCode {
     let serves = matches!(cli.command, Subcommands::Serve(_));
     let outcome = run(cli.command);
     if let Err(error) = &outcome {
-        eprintln!("loquent: {}", message(error));
+        // It may quote a server, or a file.
+        eprintln!("loquent: {}", printable(&message(error)));
     }
     if serves {
         shutdown::leave(i32::from(outcome.is_err()));

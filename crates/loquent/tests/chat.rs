@@ -64,12 +64,36 @@ fn a_piped_question_is_one_question() {
 }
 
 #[test]
+fn a_servers_errors_send_the_terminal_no_orders() {
+    let message = "no\u{1b}]52;c;aGk=\u{7} such\u{9b}2J mo\rdel".to_owned();
+    let in_stream = Reply::ErrorInStream { pieces: Vec::new(), message: message.clone() };
+    for reply in [in_stream, Reply::Refuse { status: 400, message }] {
+        let server = StandIn::start([reply]);
+        let output = loquent_chat(&server, &["q"]).output().unwrap();
+        let (_, stderr) = texts(&output);
+        assert!(!output.status.success() && stderr.contains("such2J model"), "{stderr:?}");
+        assert!(!stderr.trim_end().contains(char::is_control), "{stderr:?}");
+    }
+}
+
+#[test]
+fn a_key_comes_from_a_file_too() {
+    let server = StandIn::start([Reply::full(&["ok"])]);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "sk-file\n").unwrap();
+    let key = ["--api-key-file", file.path().to_str().unwrap()];
+    let output = loquent_chat(&server, &[&key[..], &["q"]].concat()).output().unwrap();
+    assert_eq!(texts(&output), ("ok\n".to_owned(), String::new()), "loopback is nobody's network");
+    assert_eq!(server.questions()[0].1.as_deref(), Some("Bearer sk-file"));
+}
+
+#[test]
 fn an_answer_without_a_finish_is_an_error() {
     let endings = [
         Reply::Cut { pieces: vec!["half".into()], clean: true },
         Reply::Cut { pieces: vec!["half".into()], clean: false },
         Reply::DoneWithoutFinish { pieces: vec!["half".into()] },
-        Reply::ErrorInStream { pieces: vec!["half".into()] },
+        Reply::ErrorInStream { pieces: vec!["half".into()], message: "it stopped".into() },
     ];
     for reply in endings {
         let case = format!("{reply:?}");

@@ -104,6 +104,19 @@ fn a_cached_model_is_not_asked_for_again() {
 }
 
 #[test]
+fn files_outside_lfs_are_verified_by_their_git_id() {
+    let setup = Setup::new();
+    setup.server.leave_lfs();
+    setup.server.inject(Fault::FlipLastByte);
+    let error = setup.fails(REPO);
+    assert!(matches!(error, HubError::WrongHash { .. }), "{error}");
+    assert_eq!(setup.blobs(), Vec::<String>::new(), "a damaged file stays nowhere");
+    setup.server.inject(Fault::CutAfter(300_000));
+    assert_content(&setup.fetch(REPO).0.unwrap());
+    assert_eq!(setup.blobs()[0].len(), 40);
+}
+
+#[test]
 fn a_cut_line_is_continued_where_it_broke() {
     let setup = Setup::new();
     setup.server.inject(Fault::CutAfter(300_000));

@@ -18,6 +18,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use loquent_proto::printable::printable;
 use tower_service::Service;
 
 use crate::dial::{BoxFuture, Dial, HostDial};
@@ -291,7 +292,8 @@ fn refusal_message(body: &[u8]) -> String {
         error.get("message").unwrap_or(error).as_str()
     });
     let text = message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned);
-    text.chars().take(MAX_MESSAGE_CHARS).collect()
+    // Programs print it as a part of their own words.
+    printable(&text).chars().take(MAX_MESSAGE_CHARS).collect()
 }
 
 /// A response's body. Read to its end, it gives its connection back to the pool; dropped

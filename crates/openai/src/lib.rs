@@ -4,6 +4,7 @@
 //! [`http::HttpClient`] sends requests to one server; [`chunk::ChunkEvent`] reads the events of
 //! a streamed completion. Event streams are cut into events by [`loquent_proto::sse`].
 
+pub mod api_key;
 pub mod chunk;
 pub mod headers;
 pub mod http;

@@ -29,6 +29,7 @@ pub mod obfuscation;
 pub mod pacing;
 pub mod path;
 pub mod playout;
+pub mod printable;
 pub mod receiver;
 pub mod sender;
 pub mod sse;

@@ -6,11 +6,13 @@ mod disturbances;
 mod prompts;
 mod workload;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
 use loquent_openai::BaseUrl;
+use loquent_openai::api_key::{api_key, warn_of_cleartext};
 use loquent_openai::http::HttpClient;
 
 pub use self::workload::WorkloadArgs;
@@ -80,6 +82,9 @@ pub struct ServerArgs {
     /// API key, sent as a bearer token
     #[arg(long, env = "LOQUENT_API_KEY", hide_env_values = true, value_name = "KEY")]
     api_key: Option<String>,
+    /// File with the API key, which other users cannot see as they can arguments
+    #[arg(long, env = "LOQUENT_API_KEY_FILE", value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
 }
 
 impl ServerArgs {
@@ -92,21 +97,26 @@ impl ServerArgs {
             self.server_pid.is_empty() || self.server_pid.len() == urls.len(),
             "--server-pid must be given once per --url, in the same order",
         )?;
+        let key = api_key(self.api_key.as_deref(), self.api_key_file.as_deref());
+        let key = key.map_err(|error| BenchError::Options(error.to_string()))?;
         let pids = self.server_pid.iter().copied().map(Some).chain(std::iter::repeat(None));
-        urls.iter().zip(pids).map(|(url, pid)| self.target(url, pid)).collect()
+        urls.iter().zip(pids).map(|(url, pid)| target(url, key.as_deref(), pid)).collect()
     }
+}
 
-    fn target(&self, given: &str, pid: Option<u32>) -> Result<TargetPlan, BenchError> {
-        // A bare URL may hold a '=' of its own, in its query; a name is followed by "=http".
-        let (name, url) = match given.split_once("=http") {
-            Some((name, rest)) => (name.to_owned(), format!("http{rest}")),
-            None => (given.to_owned(), given.to_owned()),
-        };
-        let base = BaseUrl::parse(&url).map_err(|error| BenchError::Options(error.to_string()))?;
-        let client = HttpClient::new(base, self.api_key.as_deref())
-            .map_err(|error| BenchError::Options(error.to_string()))?;
-        Ok(TargetPlan { target: Arc::new(HttpTarget::new(name, client)), pid })
+fn target(given: &str, key: Option<&str>, pid: Option<u32>) -> Result<TargetPlan, BenchError> {
+    // A bare URL may hold a '=' of its own, in its query; a name is followed by "=http".
+    let (name, url) = match given.split_once("=http") {
+        Some((name, rest)) => (name.to_owned(), format!("http{rest}")),
+        None => (given.to_owned(), given.to_owned()),
+    };
+    let base = BaseUrl::parse(&url).map_err(|error| BenchError::Options(error.to_string()))?;
+    if let Some(warning) = warn_of_cleartext(&base, key.is_some()) {
+        eprintln!("{warning}");
     }
+    let client =
+        HttpClient::new(base, key).map_err(|error| BenchError::Options(error.to_string()))?;
+    Ok(TargetPlan { target: Arc::new(HttpTarget::new(name, client)), pid })
 }
 
 fn check(holds: bool, otherwise: &str) -> Result<(), BenchError> {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use loquent_proto::printable::printable;
 use serde_json::{Value, json};
 
 use crate::BenchError;
@@ -158,7 +159,8 @@ fn load_average() -> Option<f64> {
 /// If a file cannot be written.
 pub fn write(report: &LoadReport, outputs: &ReportPaths) -> Result<(), BenchError> {
     if !outputs.quiet {
-        print!("{}", table::render(report));
+        // It quotes servers: their models, their errors.
+        print!("{}", printable(&table::render(report)));
     }
     let save = |path: &Path, text: String| {
         std::fs::write(path, text).map_err(|error| BenchError::Output {

@@ -16,6 +16,7 @@ use std::io::{ErrorKind, IsTerminal, Read, Write};
 
 use anyhow::{Context, bail};
 use loquent_client::{Client, Config, openai};
+use loquent_openai::api_key::{api_key, warn_of_cleartext};
 use loquent_openai::http::HttpClient;
 
 pub use answer::{AnswerEnd, AskError, TimedAnswer};
@@ -54,6 +55,9 @@ pub struct ChatArgs {
     /// API key, sent as a bearer token
     #[arg(long, value_name = "KEY", env = "LOQUENT_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
+    /// File with the API key, which other users cannot see as they can arguments
+    #[arg(long, value_name = "FILE", env = "LOQUENT_API_KEY_FILE")]
+    pub api_key_file: Option<std::path::PathBuf>,
     /// Use HTTP only
     #[arg(long, env = "LOQUENT_NO_QUIC")]
     pub no_quic: bool,
@@ -78,12 +82,17 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let once = prompt_of(&args, std::io::stdin().lock())?;
     // An environment variable set to nothing counts as not set.
     let url = if args.url.is_empty() { LOCAL_SERVER.to_owned() } else { args.url };
+    let key = api_key(args.api_key.as_deref(), args.api_key_file.as_deref())?;
+    let has_key = key.is_some();
     let client = Client::new(Config {
-        api_key: args.api_key.clone(),
+        api_key: key,
         quic: !args.no_quic,
         memory: crate::connect::default_state_dir(),
         ..Config::new(url.clone())
     })?;
+    if let Some(warning) = warn_of_cleartext(client.http().base(), has_key) {
+        eprintln!("{warning}");
+    }
     let model = match &args.model {
         Some(model) => model.clone(),
         None => first_model(client.http()).await?,

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use loquent_proto::printable::printable;
+
 use super::wrap::WordWrap;
 
 /// How to write to where the output goes.
@@ -73,7 +75,7 @@ impl<W: Write> Screen<W> {
     /// # Errors
     /// Those of writing.
     pub fn answer(&mut self, text: &str) -> io::Result<()> {
-        let text = if self.style.terminal { harmless(text) } else { Cow::Borrowed(text) };
+        let text = if self.style.terminal { printable(text) } else { Cow::Borrowed(text) };
         // Of the text, not of what is written: erasing and wrapping add line ends of their own.
         if let Some(last) = text.chars().next_back() {
             self.line_open = last != '\n';
@@ -112,7 +114,7 @@ impl<W: Write> Screen<W> {
     }
 
     fn painted(&mut self, colour: &str, text: &str) -> io::Result<()> {
-        let text = harmless(text);
+        let text = printable(text);
         let text = wrapped(&mut WordWrap::default(), self.style.columns, text);
         if self.style.colour {
             writeln!(self.out, "{colour}{text}\x1b[0m")?;
@@ -129,17 +131,6 @@ fn wrapped<'a>(wrap: &mut WordWrap, columns: Columns, text: Cow<'a, str>) -> Cow
     let mut out = String::new();
     wrap.push(&text, columns, &mut out);
     Cow::Owned(out)
-}
-
-/// The text without control characters, with which a model or a server could rewrite the screen,
-/// set the clipboard or answer queries in the user's name.
-fn harmless(text: &str) -> Cow<'_, str> {
-    let harmful = |c: char| c.is_control() && c != '\n' && c != '\t';
-    if text.contains(harmful) {
-        Cow::Owned(text.chars().filter(|c| !harmful(*c)).collect())
-    } else {
-        Cow::Borrowed(text)
-    }
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! A listener with a limit on the connections that are open at once; further ones wait in the
 //! system's queue.
 
+use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
 
 /// Pause after a failed accept: the process may be out of file descriptors, and retrying at once
 /// would only burn CPU.
@@ -21,48 +21,64 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct LimitedListener {
     listener: TcpListener,
     permits: Arc<Semaphore>,
+    stall_limit: Duration,
 }
 
-/// A connection that counts against the limit until it is dropped.
+/// A connection that counts against the limit until it is dropped, and breaks if its client reads
+/// nothing for too long.
 pub struct LimitedStream {
     stream: TcpStream,
+    stall_limit: Duration,
+    /// Runs while a write waits for the client.
+    stalled: Option<Pin<Box<Sleep>>>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl LimitedListener {
-    /// Accepts from `listener`, at most `limit` connections at once (at least one).
-    pub fn new(listener: TcpListener, limit: usize) -> Self {
-        Self { listener, permits: Arc::new(Semaphore::new(limit.max(1))) }
+    /// Accepts from `listener`, at most `limit` connections at once (at least one). A client that
+    /// reads nothing for `stall_limit` while bytes wait for it loses its connection.
+    pub fn new(listener: TcpListener, limit: usize, stall_limit: Duration) -> Self {
+        Self { listener, permits: Arc::new(Semaphore::new(limit.max(1))), stall_limit }
     }
-}
 
-impl Listener for LimitedListener {
-    type Io = LimitedStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (LimitedStream, SocketAddr) {
+    /// Waits for a connection, and for its place.
+    pub async fn accept(&self) -> LimitedStream {
         // The permit comes before the connection, so that a client beyond the limit stays in the
         // system's queue instead of holding an accepted socket.
         let permit = self.permits.clone().acquire_owned().await;
         let _permit = permit.expect("the semaphore is never closed");
         loop {
             match self.listener.accept().await {
-                Ok((stream, address)) => {
+                Ok((stream, _)) => {
                     // Each token is a small write; none may wait for the acknowledgement of
                     // another.
                     let _ = stream.set_nodelay(true);
-                    return (LimitedStream { stream, _permit }, address);
+                    let stall_limit = self.stall_limit;
+                    return LimitedStream { stream, stall_limit, stalled: None, _permit };
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(PAUSE).await;
+                    sleep(PAUSE).await;
                 }
             }
         }
     }
+}
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+impl LimitedStream {
+    /// Passes on the outcome of a write, or ends one that has waited for too long.
+    fn bound<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let limit = self.stall_limit;
+        ready!(self.stalled.get_or_insert_with(|| Box::pin(sleep(limit))).as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
     }
 }
 
@@ -82,7 +98,8 @@ impl AsyncWrite for LimitedStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.bound(context, written)
     }
 
     fn poll_write_vectored(
@@ -90,7 +107,8 @@ impl AsyncWrite for LimitedStream {
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
+        self.bound(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -108,13 +126,15 @@ impl AsyncWrite for LimitedStream {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     #[tokio::test]
     async fn a_connection_beyond_the_limit_waits() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut listener = LimitedListener::new(listener, 2);
+        let listener = LimitedListener::new(listener, 2, Duration::from_secs(60));
         let _clients = [
             TcpStream::connect(address).await.unwrap(),
             TcpStream::connect(address).await.unwrap(),
@@ -126,5 +146,17 @@ mod tests {
         drop(first);
         listener.accept().await;
         drop(second);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_nothing_loses_its_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let listener = LimitedListener::new(listener, 1, Duration::from_millis(100));
+        let _client = TcpStream::connect(address).await.unwrap();
+        let mut stream = listener.accept().await;
+        let writing = async { while stream.write_all(&[0; 65536]).await.is_ok() {} };
+        let ended = tokio::time::timeout(Duration::from_secs(30), writing).await;
+        ended.expect("the write ends");
     }
 }

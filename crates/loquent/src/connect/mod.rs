@@ -1,12 +1,15 @@
 //! `loquent connect`: an OpenAI endpoint on the user's own machine, so that any SDK gets
 //! its answers over the delivery protocol by changing nothing but its base URL.
 
+mod access;
 mod limited_listener;
+mod local_server;
 mod proxy;
 mod refusal;
 mod relay;
 pub(crate) mod resume_store;
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,15 +18,17 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use axum::Router;
 use loquent_client::{Client, Config, Transport};
+use loquent_openai::api_key::{api_key, warn_of_cleartext};
 use tokio::net::TcpListener;
 
+use access::{Access, LocalKey};
 use limited_listener::LimitedListener;
 use proxy::Proxy;
 use resume_store::ResumeStore;
 
 const EXAMPLES: &str = "Examples:
   loquent connect --url https://loquent.example
-  loquent connect --url http://10.0.0.5:8080 --api-key sk-… --listen 127.0.0.1:11435
+  loquent connect --url https://loquent.example --api-key-file key.txt --local-key-file local.txt
 
 Then give any OpenAI client the base URL http://127.0.0.1:11435/v1, for example
   OPENAI_BASE_URL=http://127.0.0.1:11435/v1 OPENAI_API_KEY=none python your_program.py
@@ -36,6 +41,10 @@ where ID is the response header x-loquent-stream-id and N the last id: that was 
 
 /// How long the end of the program waits until the server knows which answers are not wanted.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a local client may leave bytes unread before it loses its connection. Chosen by hand:
+/// far longer than a program is held by a debugger's breakpoint that somebody looks at.
+const STALL_LIMIT: Duration = Duration::from_secs(300);
 
 /// What `loquent connect` takes; every flag also by environment, as `LOQUENT_` and its name.
 #[derive(Debug, clap::Args)]
@@ -50,6 +59,23 @@ pub struct ConnectArgs {
     /// API key for the server; it replaces the keys that local clients send
     #[arg(long, value_name = "KEY", env = "LOQUENT_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
+    /// File with the API key for the server, which other users cannot see as they can arguments
+    #[arg(long, value_name = "FILE", env = "LOQUENT_API_KEY_FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Key that local clients must send as a bearer token, so that other users of this machine
+    /// cannot use the proxy
+    #[arg(long, value_name = "KEY", env = "LOQUENT_LOCAL_KEY", hide_env_values = true)]
+    local_key: Option<String>,
+    /// File with the local key; a random one is written to it if it does not exist
+    #[arg(long, value_name = "FILE", env = "LOQUENT_LOCAL_KEY_FILE")]
+    local_key_file: Option<PathBuf>,
+    /// Let --listen name an address that other machines reach, without a local key
+    #[arg(long, env = "LOQUENT_OPEN")]
+    open: bool,
+    /// Name by which clients may call this machine beside localhost and its addresses; repeat the
+    /// flag for several
+    #[arg(long, value_name = "NAME", env = "LOQUENT_ALLOWED_HOST", value_delimiter = ',')]
+    allowed_host: Vec<String>,
     /// Use HTTP only; answers can still be resumed
     #[arg(long, env = "LOQUENT_NO_QUIC")]
     no_quic: bool,
@@ -89,8 +115,11 @@ pub fn default_state_dir() -> Option<PathBuf> {
 /// reached is not an error: it may start later.
 pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let state_dir = args.state_dir.clone().or_else(default_state_dir);
+    let key = api_key(args.api_key.as_deref(), args.api_key_file.as_deref())?;
+    let own_key = key.is_some();
+    let access = args.access()?;
     let client = Client::new(Config {
-        api_key: args.api_key.clone(),
+        api_key: key,
         quic: !args.no_quic,
         head_start: Duration::from_millis(args.head_start_ms),
         resume_limit: Duration::from_secs(args.resume_limit_s),
@@ -105,17 +134,28 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let proxy = Arc::new(Proxy {
         client,
         store,
-        own_key: args.api_key.is_some(),
+        own_key,
         max_request_bytes: args.max_request_bytes,
-        loopback: args.listen.ip().is_loopback(),
+        access,
     });
     announce(&proxy, listener.local_addr()?);
-    serve(
-        LimitedListener::new(listener, args.max_connections),
-        proxy,
-        Duration::from_secs(args.drain_timeout_s),
-    )
-    .await
+    let listener = LimitedListener::new(listener, args.max_connections, STALL_LIMIT);
+    serve(listener, proxy, Duration::from_secs(args.drain_timeout_s)).await?;
+    Ok(())
+}
+
+impl ConnectArgs {
+    /// # Errors
+    /// When the local key cannot be read or written, or is missing where it is needed.
+    fn access(&self) -> anyhow::Result<Access> {
+        let file = self.local_key_file.as_deref();
+        let local_key = LocalKey::read(self.local_key.as_deref(), file)?;
+        if let (Some((_, true)), Some(file)) = (&local_key, file) {
+            eprintln!("Wrote a new local key to {}; clients send it as API key.", file.display());
+        }
+        let local_key = local_key.map(|(key, _)| key);
+        Access::new(self.listen.ip(), self.allowed_host.clone(), local_key, self.open)
+    }
 }
 
 /// One file for each server.
@@ -128,6 +168,17 @@ fn announce(proxy: &Arc<Proxy>, bound: SocketAddr) {
     let server = proxy.client.url().to_owned();
     eprintln!("Loquent connects to {server} and serves its API on http://{bound}");
     eprintln!("Base URL for any OpenAI client: http://{bound}/v1");
+    let base = proxy.client.http().base();
+    // Without a key of its own it passes on those of its clients.
+    let has_key = proxy.own_key || proxy.access.local_key.is_none();
+    if let Some(warning) = warn_of_cleartext(base, has_key) {
+        eprintln!("{warning}");
+    }
+    if proxy.own_key && proxy.access.local_key.is_none() {
+        eprintln!(
+            "All users of this machine can use its key; --local-key-file FILE prevents that."
+        );
+    }
     for (id, offset) in proxy.store.answers() {
         eprintln!("Under way when it stopped: http://{bound}/v1/streams/{id} (up to {offset})");
     }
@@ -140,31 +191,16 @@ fn announce(proxy: &Arc<Proxy>, bound: SocketAddr) {
     });
 }
 
-async fn serve(
-    listener: LimitedListener,
-    proxy: Arc<Proxy>,
-    drain: Duration,
-) -> anyhow::Result<()> {
+async fn serve(listener: LimitedListener, proxy: Arc<Proxy>, drain: Duration) -> io::Result<()> {
     let writer = tokio::spawn(Arc::clone(&proxy.store).write_changes());
     let app = Router::new().fallback(proxy::handle).with_state(Arc::clone(&proxy));
-    let (stop, stopping) = tokio::sync::watch::channel(());
-    let mut stopped = stopping.clone();
-    let server = axum::serve(listener, app).with_graceful_shutdown(async move {
-        let _ = stopped.changed().await;
-    });
-    let mut serving = tokio::spawn(server.into_future());
     let signalled = crate::shutdown::defer()?;
-    tokio::select! {
-        ended = &mut serving => ended??,
-        asked = crate::shutdown::requested(&signalled) => {
-            asked?;
-            let _ = stop.send(());
-            let _ = tokio::time::timeout(drain, &mut serving).await;
-        }
-    }
+    let mut heard = Ok(());
+    let stop = async { heard = crate::shutdown::requested(&signalled).await };
+    local_server::serve(listener, app, local_server::HEAD_LIMIT, stop, drain).await;
     // What is left is neither finished nor unwanted: the next run can go on with it.
     writer.abort();
     proxy.store.write();
     proxy.client.close(CLOSE_LIMIT).await;
-    Ok(())
+    heard
 }

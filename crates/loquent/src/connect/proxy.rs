@@ -1,15 +1,14 @@
 //! The proxy's answers to local requests: completions that stream go over the delivery
 //! protocol, everything else through the tunnel or over plain HTTP.
 
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request as LocalRequest, State};
 use axum::response::Response;
 use futures_util::stream;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use http::{HeaderValue, Method, StatusCode, Uri, header};
 use loquent_client::{
     Answer, AnswerHandle, Asked, Client, ClientError, ID_HEADER, IGNORED_HEADER, Reply, Request,
     TOKEN_HEADER,
@@ -17,9 +16,13 @@ use loquent_client::{
 use loquent_openai::headers::end_to_end;
 use serde::Deserialize;
 
+use super::access::Access;
 use super::refusal::refuse;
 use super::relay::AnswerRelay;
 use super::resume_store::ResumeStore;
+
+/// How long a request's body may take to arrive.
+const BODY_LIMIT: Duration = Duration::from_secs(60);
 
 /// What all local requests share.
 pub struct Proxy {
@@ -31,13 +34,13 @@ pub struct Proxy {
     pub own_key: bool,
     /// Largest request body, in bytes.
     pub max_request_bytes: usize,
-    /// Whether only this machine is served. Then `Host` must be one of its names.
-    pub loopback: bool,
+    /// Who may send local requests.
+    pub access: Access,
 }
 
 /// Answers one local request.
 pub async fn handle(State(proxy): State<Arc<Proxy>>, request: LocalRequest) -> Response {
-    if let Some(refusal) = proxy.refuse_foreign(request.headers()) {
+    if let Some(refusal) = proxy.access.refuse(request.headers()) {
         return refusal;
     }
     let request = match proxy.read(request).await {
@@ -69,17 +72,26 @@ impl Proxy {
     async fn read(&self, request: LocalRequest) -> Result<Request, Response> {
         let (head, body) = request.into_parts();
         let limit = self.max_request_bytes;
-        let body = to_bytes(body, limit).await.map_err(|_| {
+        let body = tokio::time::timeout(BODY_LIMIT, to_bytes(body, limit)).await.map_err(|_| {
+            let message = "The request's body takes too long to arrive.";
+            refuse(StatusCode::REQUEST_TIMEOUT, message, "request_timeout")
+        })?;
+        let body = body.map_err(|_| {
             let message = format!("The request's body has more than {limit} bytes.");
             refuse(StatusCode::PAYLOAD_TOO_LARGE, &message, "request_too_large")
         })?;
         let bearer = head.headers.get(header::AUTHORIZATION);
         let bearer = bearer.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        let key = bearer.filter(|_| !self.own_key).map(str::to_owned);
+        // A local key is none of the server's business.
+        let is_for_server = !self.own_key && self.access.local_key.is_none();
+        let key = bearer.filter(|_| is_for_server).map(str::to_owned);
         let mut headers = end_to_end(&head.headers);
         // The proxy has checked the origin and sends its own key. The server would compare
-        // either with its own name and keys, and refuse.
-        for name in [header::AUTHORIZATION, header::ORIGIN, header::EXPECT] {
+        // either with its own name and keys, and refuse. Cookies of this host are those of other
+        // programs on other ports.
+        for name in
+            [header::AUTHORIZATION, header::ORIGIN, header::EXPECT, header::COOKIE, header::REFERER]
+        {
             headers.remove(name);
         }
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
@@ -172,37 +184,13 @@ impl Proxy {
             }
         }
     }
-
-    /// Refuses web pages, which could spend the user's key: cross-origin requests by their
-    /// `Origin`, and DNS rebinding by its `Host`, which is then the attacker's name.
-    fn refuse_foreign(&self, headers: &HeaderMap) -> Option<Response> {
-        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-        let origin = text(header::ORIGIN).filter(|origin| {
-            let host = origin.split_once("://").map_or("?", |(_, host)| host);
-            !is_local(host)
-        });
-        let host = text(header::HOST).filter(|host| self.loopback && !is_local(host));
-        let foreign = origin.or(host)?;
-        let message = format!(
-            "Requests from {foreign} are not allowed: this proxy serves this machine only."
-        );
-        Some(refuse(StatusCode::FORBIDDEN, &message, "origin_not_allowed"))
-    }
-}
-
-/// Whether `host`, with or without a port, is a name of this machine alone.
-fn is_local(host: &str) -> bool {
-    let loopback = |name: &str| name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    let with_port = host.rsplit_once(':');
-    let with_port = with_port.filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
-    let name = with_port.map_or(host, |(name, _)| name);
-    loopback(host) || name == "localhost" || loopback(name.trim_matches(['[', ']']))
 }
 
 /// The server's response unchanged. A body that breaks off breaks the local connection.
 fn pass_on(mut reply: Reply) -> Response {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_GATEWAY);
-    let headers = std::mem::take(&mut reply.headers);
+    let mut headers = std::mem::take(&mut reply.headers);
+    headers.remove(header::SET_COOKIE);
     let body = stream::unfold(Some(reply), |reply| async {
         let mut reply = reply?;
         match reply.piece().await {
@@ -220,19 +208,4 @@ fn pass_on(mut reply: Reply) -> Response {
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_this_machines_names_are_local() {
-        for host in ["localhost", "localhost:1", "127.0.0.1:11435", "127.9.9.9", "[::1]:1", "::1"] {
-            assert!(is_local(host), "{host}");
-        }
-        for host in ["", "?", "evil.example", "localhost.evil.example:1", "10.0.0.1", "null"] {
-            assert!(!is_local(host), "{host}");
-        }
-    }
 }

@@ -4,6 +4,8 @@ use std::io::IsTerminal;
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
+use loquent_proto::printable::printable;
+
 use super::event::FetchEvent;
 
 /// A progress display on standard error, to be passed to [`super::Hub::fetch`].
@@ -11,16 +13,18 @@ pub fn progress_bar() -> impl FnMut(FetchEvent) {
     let terminal = std::io::stderr().is_terminal();
     let mut bar = ProgressBar::hidden();
     let say = move |bar: &ProgressBar, text: String| {
+        let text = printable(&text);
         if terminal { bar.println(text) } else { eprintln!("{text}") }
     };
     move |event| match event {
         FetchEvent::Unreachable => eprintln!("Cannot reach the hub; using the copy in the cache."),
         FetchEvent::Waiting { file } => {
-            eprintln!("Another process is downloading {file}; waiting for it.")
+            eprintln!("Another process is downloading {}; waiting for it.", printable(&file))
         }
         FetchEvent::Started { file, have_bytes, total_bytes, part } => {
             let place =
                 if part.1 > 1 { format!(" ({} of {})", part.0, part.1) } else { String::new() };
+            let file = printable(&file);
             let title = format!("{}{place}", file.rsplit('/').next().unwrap_or(&file));
             if terminal {
                 bar = ProgressBar::new(total_bytes).with_style(style()).with_message(title);
@@ -36,7 +40,7 @@ pub fn progress_bar() -> impl FnMut(FetchEvent) {
         FetchEvent::Retrying { why } => say(&bar, format!("{why}; requesting the rest again")),
         FetchEvent::Verified { file } => {
             bar.finish_and_clear();
-            eprintln!("Downloaded {file} and verified it.");
+            eprintln!("Downloaded {} and verified it.", printable(&file));
         }
     }
 }

@@ -1,16 +1,16 @@
 //! Downloads one file: continues a partial download, retries a broken connection, checks size and
-//! SHA-256.
+//! hash.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use ureq::http::{Method, Response};
 
 use super::cache::{self, RepoCache};
 use super::config::Hub;
+use super::content_hash::{ContentHash, HashKind};
 use super::error::HubError;
 use super::event::{EventHandler, FetchEvent};
 use super::listing::BlobInfo;
@@ -66,7 +66,8 @@ impl Job<'_> {
         content: &BlobInfo,
         on_event: EventHandler<'_>,
     ) -> Result<(), HubError> {
-        let mut partial = Partial::open(cache.incomplete(&content.id), content.size_bytes)?;
+        let mut partial =
+            Partial::open(cache.incomplete(&content.id), content.size_bytes, content.kind)?;
         on_event(FetchEvent::Started {
             file: path.to_owned(),
             have_bytes: partial.len_bytes,
@@ -209,18 +210,20 @@ fn content_range(answer: &Response<ureq::Body>) -> Option<(u64, Option<u64>)> {
 struct Partial {
     path: PathBuf,
     file: File,
-    hash: Sha256,
+    kind: HashKind,
+    hash: ContentHash,
     len_bytes: u64,
     total_bytes: u64,
 }
 
 impl Partial {
     /// Opens or creates the unfinished blob and hashes its bytes.
-    fn open(path: PathBuf, total_bytes: u64) -> Result<Partial, HubError> {
+    fn open(path: PathBuf, total_bytes: u64, kind: HashKind) -> Result<Partial, HubError> {
         let file = cache::create_parents(&path)
             .and_then(|()| OpenOptions::new().read(true).append(true).create(true).open(&path))
             .map_err(HubError::io(&path))?;
-        let mut partial = Partial { path, file, hash: Sha256::new(), len_bytes: 0, total_bytes };
+        let hash = ContentHash::start(kind, total_bytes);
+        let mut partial = Partial { path, file, kind, hash, len_bytes: 0, total_bytes };
         partial.hash_present().map_err(HubError::io(&partial.path))?;
         if partial.len_bytes > total_bytes {
             partial.restart()?;
@@ -259,7 +262,7 @@ impl Partial {
         if self.len_bytes > 0 {
             self.file.set_len(0).map_err(HubError::io(&self.path))?;
         }
-        self.hash = Sha256::new();
+        self.hash = ContentHash::start(self.kind, self.total_bytes);
         self.len_bytes = 0;
         Ok(())
     }
@@ -280,10 +283,10 @@ impl Partial {
         assert_eq!(self.len_bytes, self.total_bytes, "only a complete file is finished");
         // Before the rename: after a power failure the blob's name must not lead to missing bytes.
         self.file.sync_all().map_err(HubError::io(&self.path))?;
-        let actual: String =
-            self.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        if let Some(expected) = content.sha256.clone().filter(|expected| *expected != actual) {
+        let actual = self.hash.finish();
+        if actual != content.id {
             fs::remove_file(&self.path).map_err(HubError::io(&self.path))?;
+            let expected = content.id.clone();
             return Err(HubError::WrongHash { file: path.to_owned(), expected, actual });
         }
         fs::rename(&self.path, blob).map_err(HubError::io(blob))
@@ -298,8 +301,9 @@ mod tests {
     fn a_full_disk_is_reported_as_one() {
         let path = PathBuf::from("/dev/full");
         let file = OpenOptions::new().append(true).open(&path).unwrap();
-        let mut partial =
-            Partial { path, file, hash: Sha256::new(), len_bytes: 40, total_bytes: 100 };
+        let kind = HashKind::Sha256;
+        let hash = ContentHash::start(kind, 100);
+        let mut partial = Partial { path, file, kind, hash, len_bytes: 40, total_bytes: 100 };
         let error = partial.append(b"0123456789").unwrap_err();
         assert!(matches!(error, HubError::NoSpace { missing_bytes: 60, .. }), "{error}");
         assert_eq!(partial.len_bytes, 40, "what was not written does not count");

@@ -134,9 +134,9 @@ pub enum HubError {
         /// Size that the storage served.
         actual_bytes: u64,
     },
-    /// The content served has another SHA-256 than the hub announced; what was stored is deleted.
+    /// The content served has another hash than the hub announced; what was stored is deleted.
     #[error(
-        "{file} is damaged: its SHA-256 is {actual} and should be {expected}; the download was deleted, run the command again"
+        "{file} is damaged: its hash is {actual} and should be {expected}; the download was deleted, run the command again"
     )]
     WrongHash {
         /// Path in the repository.

@@ -31,7 +31,7 @@ pub enum FetchEvent {
         /// Why the attempt failed.
         why: String,
     },
-    /// The file is complete, and its hash is right if the hub announced one.
+    /// The file is complete, and its hash is right.
     Verified {
         /// Path in the repository.
         file: String,

@@ -74,10 +74,7 @@ impl Hub {
             if describing && header("x-linked-etag").is_some() {
                 return Ok(answer);
             }
-            // `//host/path` has no scheme, but names another host.
-            let relative = to.starts_with('/') && !to.starts_with("//");
-            let base = origin(&url).filter(|_| relative).unwrap_or_default();
-            url = format!("{base}{to}");
+            url = follow(&url, to)?;
         }
         Err(ureq::Error::TooManyRedirects)
     }
@@ -112,6 +109,23 @@ impl Hub {
     }
 }
 
+/// The URL that a redirect from `url` to `location` leads to.
+///
+/// # Errors
+/// If it leads from HTTPS to HTTP: whoever is on the network could then name the files and their
+/// hashes.
+fn follow(url: &str, location: &str) -> Result<String, ureq::Error> {
+    // `//host/path` has no scheme, but names another host.
+    let relative = location.starts_with('/') && !location.starts_with("//");
+    let base = origin(url).filter(|_| relative).unwrap_or_default();
+    let to = format!("{base}{location}");
+    let is_https = |url: &str| url.get(..8).is_some_and(|it| it.eq_ignore_ascii_case("https://"));
+    if is_https(url) && !is_https(&to) {
+        return Err(ureq::Error::RequireHttpsOnly(without_query(&to)));
+    }
+    Ok(to)
+}
+
 /// `scheme://host:port` of a URL, none if it is not one.
 fn origin(url: &str) -> Option<String> {
     let uri: Uri = url.parse().ok()?;
@@ -121,4 +135,26 @@ fn origin(url: &str) -> Option<String> {
 /// The URL for a message: a signed query is a secret.
 fn without_query(url: &str) -> String {
     url.split('?').next().unwrap_or(url).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_never_lead_from_https_to_http() {
+        for (from, to, expected) in [
+            ("https://hub.example/a", "https://cdn.example/b?s=1", "https://cdn.example/b?s=1"),
+            ("https://hub.example/a", "/b", "https://hub.example/b"),
+            ("http://mirror.lan:81/a", "/b", "http://mirror.lan:81/b"),
+            ("http://mirror.lan/a", "http://cdn.lan/b", "http://cdn.lan/b"),
+            ("http://mirror.lan/a", "https://cdn.example/b", "https://cdn.example/b"),
+        ] {
+            assert_eq!(follow(from, to).unwrap(), expected);
+        }
+        for to in ["http://hub.example/a", "HTTP://cdn.example/b", "//cdn.example/b", "ftp://x/b"] {
+            let error = follow("https://hub.example/a", to).unwrap_err();
+            assert!(matches!(error, ureq::Error::RequireHttpsOnly(_)), "{to}: {error}");
+        }
+    }
 }

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use ureq::http::Method;
 
 use super::config::Hub;
+use super::content_hash::HashKind;
 use super::error::HubError;
 use super::http::IN_SEGMENT;
 use super::spec::{HubSpec, is_safe_path};
@@ -28,11 +29,10 @@ pub(crate) struct Listed {
 
 /// What identifies a file's content.
 pub(super) struct BlobInfo {
-    /// The blob's name in the cache: the SHA-256, or the git id of a file outside LFS.
+    /// The hash of the content in lower-case hex, and the blob's name in the cache.
     pub id: String,
     pub size_bytes: u64,
-    /// Lower-case hex; none for the (small) files that the repository keeps outside LFS.
-    pub sha256: Option<String>,
+    pub kind: HashKind,
 }
 
 #[derive(Deserialize)]
@@ -89,7 +89,8 @@ impl Hub {
         let id = file.sha256.clone().or_else(|| file.git_id.clone());
         match (id, file.size_bytes) {
             (Some(id), Some(size_bytes)) => {
-                Ok(BlobInfo { id, size_bytes, sha256: file.sha256.clone() })
+                let kind = if file.sha256.is_some() { HashKind::Sha256 } else { HashKind::GitBlob };
+                Ok(BlobInfo { id, size_bytes, kind })
             }
             _ => self.probe(agent, spec, &self.file_url(spec, &listing.commit, &file.path)),
         }
@@ -114,10 +115,10 @@ impl Hub {
             .and_then(|size| size.parse().ok());
         match (etag, size) {
             (Some(id), Some(size_bytes)) if is_hex(&id, 64) => {
-                Ok(BlobInfo { sha256: Some(id.clone()), id, size_bytes })
+                Ok(BlobInfo { id, size_bytes, kind: HashKind::Sha256 })
             }
             (Some(id), Some(size_bytes)) if is_hex(&id, 40) => {
-                Ok(BlobInfo { id, size_bytes, sha256: None })
+                Ok(BlobInfo { id, size_bytes, kind: HashKind::GitBlob })
             }
             _ => Err(HubError::BadAnswer {
                 url: url.to_owned(),

@@ -13,6 +13,7 @@ mod bar;
 mod cache;
 mod choose;
 mod config;
+mod content_hash;
 mod download;
 mod error;
 mod event;
@@ -45,7 +46,7 @@ impl Hub {
     /// its GGUF file (of the first part, if the model is split over several files).
     ///
     /// An unfinished download is continued, and a finished file is checked against its size and
-    /// SHA-256. Blocks until the model is complete.
+    /// hash. Blocks until the model is complete.
     ///
     /// # Errors
     /// Every variant of [`HubError`]. The bytes downloaded so far are kept for the next attempt,

@@ -156,7 +156,8 @@ mod llama {
         engine: &EngineArgs,
         name: Option<String>,
     ) -> anyhow::Result<LoadedEngine> {
-        let path = source.file.model.clone().context("--stages needs --model NAME-entry.gguf")?;
+        source.file.model.as_ref().context("--stages needs --model NAME-entry.gguf")?;
+        let path = source.file.fetch()?;
         // llama.cpp only tokenizes here; the embeddings are read from the file row by row.
         let options = LoadOptions { vocab_only: true, ..LoadOptions::default() };
         let entry = LlamaModel::load(&path, &options, |_| true)?;

@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
+use loquent_proto::printable::printable;
 use loquent_server::{LoadedBackend, ServerConfig};
 use tokio::net::TcpListener;
 
@@ -62,6 +63,8 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
                 .map(LoadedBackend::Engine),
         };
         let announce = move |name: &str, description: &str| {
+            // A model's name and description are those in its file.
+            let (name, description) = (printable(name), printable(description));
             eprintln!("Loquent serves {name} ({description}) on {scheme}://{bound}");
         };
         let asked = async {

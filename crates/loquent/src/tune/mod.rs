@@ -68,6 +68,7 @@ mod with_engine {
     use indicatif::{ProgressBar, ProgressStyle};
     use loquent_engine::KvType;
     use loquent_engine::llama::physical_cores;
+    use loquent_proto::printable::printable;
 
     use super::lab::{LlamaLab, effort};
     use super::profile::{Profile, TunedSettings, folder, machine};
@@ -106,7 +107,7 @@ mod with_engine {
             loaded: None,
         };
         let model = lab.model(true)?.info().description.replace("?B ", "");
-        println!("{model} on {}", machine());
+        println!("{} on {}", printable(&model), machine());
         let choices = choices();
         let found = search(&mut lab, start(&choices), &choices)
             .context("no setting could be measured in the time given; raise --max-time-s")?;

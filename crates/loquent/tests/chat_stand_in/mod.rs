@@ -19,7 +19,7 @@ pub enum Reply {
     /// The pieces and `[DONE]`.
     DoneWithoutFinish { pieces: Vec<String> },
     /// The pieces and an error event.
-    ErrorInStream { pieces: Vec<String> },
+    ErrorInStream { pieces: Vec<String>, message: String },
     /// The pieces and then nothing, until the client goes away.
     Hang { pieces: Vec<String> },
     /// A status and OpenAI's error body.
@@ -150,8 +150,8 @@ fn answer(stream: &mut TcpStream, reply: &Reply) -> std::io::Result<bool> {
         }
         Reply::Cut { pieces, clean } => (pieces, String::new(), *clean),
         Reply::DoneWithoutFinish { pieces } => (pieces, "data: [DONE]\n\n".to_owned(), true),
-        Reply::ErrorInStream { pieces } => {
-            let error = json!({ "error": { "message": "the engine stopped" } });
+        Reply::ErrorInStream { pieces, message } => {
+            let error = json!({ "error": { "message": message } });
             (pieces, format!("data: {error}\n\n"), false)
         }
         Reply::Hang { pieces } => (pieces, String::new(), false),

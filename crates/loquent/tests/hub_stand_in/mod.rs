@@ -47,6 +47,7 @@ struct State {
     faults: VecDeque<Fault>,
     token: Option<String>,
     omit_hashes: bool,
+    outside_lfs: bool,
     requests: Vec<Request>,
     storage: SocketAddr,
 }
@@ -71,6 +72,7 @@ impl StandIn {
             faults: VecDeque::new(),
             token: None,
             omit_hashes: false,
+            outside_lfs: false,
             requests: Vec::new(),
             storage: storage.local_addr().unwrap(),
         }));
@@ -111,6 +113,11 @@ impl StandIn {
     /// From now on the listing holds names only, as some mirrors' do.
     pub fn omit_hashes(&self) {
         self.state.lock().unwrap().omit_hashes = true;
+    }
+
+    /// From now on the repository keeps its files outside LFS, named by git's ids.
+    pub fn leave_lfs(&self) {
+        self.state.lock().unwrap().outside_lfs = true;
     }
 
     /// How many requests had this in their target.
@@ -196,6 +203,10 @@ fn listing_of(state: &State) -> String {
         if state.omit_hashes {
             return serde_json::json!({ "rfilename": name });
         }
+        if state.outside_lfs {
+            let (size, id) = (bytes.len(), git_blob_id(bytes));
+            return serde_json::json!({ "rfilename": name, "size": size, "blobId": id });
+        }
         serde_json::json!({
             "rfilename": name,
             "size": bytes.len(),
@@ -253,6 +264,11 @@ fn respond(stream: &mut TcpStream, status: u16, headers: &str, body: &[u8]) -> s
     );
     stream.write_all(head.as_bytes())?;
     stream.write_all(body)
+}
+
+fn git_blob_id(bytes: &[u8]) -> String {
+    let object = [format!("blob {}\0", bytes.len()).as_bytes(), bytes].concat();
+    sha1::Sha1::digest(object).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn hex_sha256(bytes: &[u8]) -> String {
