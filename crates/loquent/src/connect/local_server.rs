@@ -97,8 +97,8 @@ mod tests {
         let (address, stop) = start().await;
         let mut idle = TcpStream::connect(address).await.unwrap();
         stop.send(()).unwrap();
-        let ended =
-            tokio::time::timeout(Duration::from_secs(30), idle.read_to_end(&mut Vec::new()));
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(30), idle.read_to_end(&mut rest));
         let _ = ended.await.expect("the connection ends");
     }
 }
