@@ -89,10 +89,11 @@ impl HttpArgs {
 
     /// Bounds on TCP connections. `stall_limit` is the time after which a slow reader's answer
     /// ends, for which its connection has to be there.
-    pub(super) fn tcp(&self, stall_limit: Duration) -> TcpLimits {
+    pub(super) fn tcp(&self, keys: &KeyArgs, stall_limit: Duration) -> TcpLimits {
         TcpLimits {
             max_connections: self.max_connections,
             max_connections_per_address: self.max_connections_per_address(),
+            trusted_proxies: keys.trusted_proxies(),
             request_timeout: Duration::from_secs(self.request_timeout_s),
             idle_timeout: Duration::from_secs(self.idle_timeout_s),
             write_timeout: Duration::from_secs(self.write_timeout_s).max(stall_limit),

@@ -136,7 +136,7 @@ impl ServeArgs {
             kept: self.quic.kept_answers(streams, self.admission.bounds().max_inflight_requests),
             quic: self.quic.resolve(&self.host, &self.http),
             https: self.quic.certificate(),
-            tcp: self.http.tcp(streams.stall_limit),
+            tcp: self.http.tcp(&self.keys, streams.stall_limit),
             drain_limit: self.http.drain_limit(),
         })
     }
