@@ -642,7 +642,7 @@ impl Service {
             let prompt = &prompts[index / n];
             permit.enqueue(prompt.len()).map_err(refused)?;
             // Completions of one prompt share it, and it is charged once.
-            if index % n == 0 {
+            if index.is_multiple_of(n) {
                 permit.charge_prompt(prompt.len() as u64);
             }
             let work = Work {
