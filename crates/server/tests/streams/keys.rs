@@ -125,6 +125,29 @@ async fn priority_is_for_keys_that_may_set_it() {
     assert_eq!(reply.header("x-loquent-ignored-parameters"), Some("priority"));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prefixes_are_reused_within_a_key_only() {
+    let cached = async |server: &Server, key, more| {
+        let reply = ask(server, key, more).await;
+        assert_eq!(reply.status, StatusCode::OK);
+        reply.body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0)
+    };
+    let keys = "sk-one\nsk-two\n";
+    let own = server(keys);
+    assert_eq!(cached(&own, "sk-one", json!({})).await, 0);
+    assert_eq!(cached(&own, "sk-two", json!({})).await, 0, "another's prompt can be guessed");
+    assert_ne!(cached(&own, "sk-one", json!({})).await, 0);
+    assert_eq!(cached(&own, "sk-one", json!({"cache_salt": "a"})).await, 0);
+    assert_ne!(cached(&own, "sk-one", json!({"cache_salt": "a"})).await, 0);
+    let shared = |config: &mut loquent_server::ServiceConfig| {
+        config.serving.share_prefix_cache = true;
+    };
+    let shared = Server::with_http(http_config(keys), shared);
+    assert_eq!(cached(&shared, "sk-one", json!({})).await, 0);
+    assert_ne!(cached(&shared, "sk-two", json!({})).await, 0);
+    assert_eq!(cached(&shared, "sk-two", json!({"cache_salt": "a"})).await, 0);
+}
+
 /// A stream that came through a proxy at 10.0.0.1 for `client`.
 async fn forwarded(server: &Server, client: &str) -> (StatusCode, Events) {
     let body = chat(100_000, true, json!({})).to_string();
