@@ -78,8 +78,6 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        _source: SourceArgs,
-        #[command(flatten)]
         upstream: UpstreamArgs,
         // Holds the flags that those above conflict with.
         #[command(flatten)]
