@@ -2,6 +2,7 @@
 #![cfg(feature = "llama")]
 
 #[path = "stages/process.rs"]
+#[expect(dead_code, reason = "the tests of stages use the rest")]
 mod process;
 
 use process::{Process, ask, bundled, get};
