@@ -84,6 +84,7 @@ fn tokens(choices: &[Vec<SampledToken>]) -> Vec<Vec<TokenId>> {
 #[test]
 fn drafts_change_no_text() {
     for model in [Some(crate::random()), crate::bundled()].into_iter().flatten() {
+        let mut drafted_tokens = 0;
         for works in [1, 3].map(|n| -> Vec<Work> {
             let samplings = samplings().into_iter().take(n).enumerate();
             samplings.map(|(i, sampling)| work(&model, i as u64, sampling)).collect()
@@ -95,11 +96,11 @@ fn drafts_change_no_text() {
                 let (drafted, load) = run(how);
                 assert_eq!(tokens(&drafted), tokens(&plain), "{how:?}");
                 assert!(load.accepted_tokens <= load.draft_tokens);
-                if how == Speculation::Fixed(9) {
-                    assert!(load.draft_tokens > 0, "the prompt repeats itself");
-                }
+                drafted_tokens += load.draft_tokens;
             }
         }
+        // Whether a single answer repeats what came before depends on the processor's rounding.
+        assert!(drafted_tokens > 0, "the prompts repeat themselves");
     }
 }
 

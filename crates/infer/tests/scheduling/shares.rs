@@ -208,8 +208,9 @@ proptest! {
         prompt_tokens in 1..20u32,
         depth in 1..3usize,
     ) {
+        // As many answers as there are places: whoever has fewer cannot use a larger share.
         let client = |(tenant, &weight): (usize, &u32)| {
-            (Client { tenant: tenant as u64, weight, prompt_tokens, max_tokens: 300 }, 3)
+            (Client { tenant: tenant as u64, weight, prompt_tokens, max_tokens: 300 }, 6)
         };
         let mut crowd = Crowd::new(places, weights.iter().enumerate().map(client).collect());
         crowd.bench = crowd.bench.with_depth(depth);

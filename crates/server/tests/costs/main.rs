@@ -22,7 +22,7 @@ use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_server::{
     AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, Metrics, ObfuscationDefault,
-    ResumableLimits, Service, router, start_engine,
+    ResumableLimits, Service, TrustedProxies, router, start_engine,
 };
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -51,8 +51,11 @@ struct Server {
 impl Server {
     fn start(keys: &[&str]) -> Self {
         let forever = Duration::from_secs(600);
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
         let http = HttpConfig {
-            api_keys: ApiKeys::new(keys.iter().map(|key| (*key).to_owned())),
+            api_keys: ApiKeys::load(&keys, None).unwrap(),
+            trusted_proxies: TrustedProxies::default(),
+            metrics_by_key: false,
             cors_origins: Vec::new(),
             max_request_bytes: BODY_BYTES,
             allowed_hosts: AllowedHosts::default(),
