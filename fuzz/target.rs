@@ -44,6 +44,7 @@ pub fn pieces(input: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// # Panics
 /// If a target has no corpus, breaks a promise, or takes more memory or time than it may.
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "it measures, in crates that never read a clock")]
 pub fn run_corpora(targets: &[Target]) {
     /// No measure of speed, which the fuzzer has (1 s): only what never ends is found here.
     const LONGEST: std::time::Duration = std::time::Duration::from_secs(60);

@@ -228,8 +228,7 @@ def test_the_sdk_waits_for_retry_after_when_its_key_has_used_up_its_minute(start
     assert refused.response.headers["x-ratelimit-limit-requests"] == "30"
     assert refused.response.headers["retry-after"] in ("1", "2")
     # With retries it waits for as long as it was told, and gets its answer at the first of them.
-    with sdk.with_options(max_retries=1) as patient:
-        assert patient.chat.completions.create(**ask).choices
+    assert sdk.with_options(max_retries=1).chat.completions.create(**ask).choices
 
     # A new file counts at once; a broken one does not.
     keys.write_text('[[key]]\nname = "team"\nkey = "sk-team"\n')

@@ -67,7 +67,7 @@ mod tests {
     }
 
     fn keys(flags: &[&str]) -> anyhow::Result<ApiKeys> {
-        Ok(Line::try_parse_from([&["loquent"], flags].concat())?.keys.api_keys()?)
+        Line::try_parse_from([&["loquent"], flags].concat())?.keys.api_keys()
     }
 
     #[test]
