@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-rust test-web test-e2e web lint advisories fuzz miri sbom fmt bench setup clean
+.PHONY: help run test test-rust test-web test-e2e web lint advisories fuzz sbom fmt bench setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,9 +51,6 @@ advisories: ## Check the dependencies for known faults (fetches the RustSec data
 
 fuzz: ## Fuzz every parser of foreign bytes, each for SECONDS=60 (TARGET=… for one)
 	tools/with-cpu-env tools/fuzz $(SECONDS) $(TARGET)
-
-miri: ## Run the tests of proto and infer in Miri (a nightly compiler)
-	tools/miri
 
 sbom: ## Write what the binary is built from to target/loquent.cdx.json (CycloneDX)
 	tools/sbom
