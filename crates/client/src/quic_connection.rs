@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use loquent_proto::wire::FieldReader;
+use loquent_proto::frame::Frame;
 use quinn::{
     AckFrequencyConfig, Connection, Endpoint, EndpointConfig, RecvStream, SendStream,
     TransportConfig, VarInt,
@@ -63,7 +63,7 @@ struct Inner {
     connection: Connection,
     endpoint: Endpoint,
     routes: Routes,
-    next_stream: AtomicU64,
+    next_channel: AtomicU64,
     rebound: Mutex<Option<Instant>>,
 }
 
@@ -73,7 +73,7 @@ impl Drop for Inner {
     }
 }
 
-/// Which task takes the datagrams of which stream.
+/// Which task takes the datagrams of which channel.
 #[derive(Clone, Default)]
 struct Routes(Arc<Mutex<HashMap<u64, mpsc::Sender<Bytes>>>>);
 
@@ -83,26 +83,21 @@ impl Routes {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Passes a datagram to its stream's task; drops it if no task reads the
-    /// stream or the task's queue is full.
+    /// Passes a datagram to its channel's task; drops it if no task reads the
+    /// channel or the task's queue is full.
     fn pass(&self, datagram: Bytes) {
-        if let Some(stream) = stream_of(&datagram)
-            && let Some(route) = self.lock().get(&stream)
+        if let Some(channel) = Frame::peek_channel(&datagram)
+            && let Some(route) = self.lock().get(&channel)
         {
             let _ = route.try_send(datagram);
         }
     }
 }
 
-/// The stream that a DATA or GONE frame belongs to (D-2.3).
-fn stream_of(datagram: &[u8]) -> Option<u64> {
-    FieldReader::new(datagram.get(1..)?).int().ok()
-}
-
-/// One answer's stream number on a connection, and its datagrams.
+/// One answer's channel on a connection, and its datagrams.
 pub(crate) struct Route {
-    /// The stream number that the answer's frames carry (D-2.3).
-    pub(crate) stream: u64,
+    /// The channel that the answer's frames carry (D-2.3).
+    pub(crate) channel: u64,
     /// The answer's datagrams; the channel closes with the connection.
     pub(crate) datagrams: mpsc::Receiver<Bytes>,
     routes: Routes,
@@ -110,7 +105,7 @@ pub(crate) struct Route {
 
 impl Drop for Route {
     fn drop(&mut self) {
-        self.routes.lock().remove(&self.stream);
+        self.routes.lock().remove(&self.channel);
     }
 }
 
@@ -151,7 +146,7 @@ impl QuicConnection {
             connection,
             endpoint,
             routes: Routes::default(),
-            next_stream: AtomicU64::new(0),
+            next_channel: AtomicU64::new(0),
             rebound: Mutex::new(None),
         }));
         tokio::spawn(dispatch(
@@ -202,12 +197,12 @@ impl QuicConnection {
         self.0.connection.stats().udp_rx.datagrams
     }
 
-    /// A stream number for a new answer, and a queue for its datagrams.
+    /// A channel for a new answer, and a queue for its datagrams.
     pub(crate) fn route(&self) -> Route {
-        let stream = self.0.next_stream.fetch_add(1, Ordering::Relaxed);
+        let channel = self.0.next_channel.fetch_add(1, Ordering::Relaxed);
         let (sender, datagrams) = mpsc::channel(MAX_WAITING);
-        self.0.routes.lock().insert(stream, sender);
-        Route { stream, datagrams, routes: self.0.routes.clone() }
+        self.0.routes.lock().insert(channel, sender);
+        Route { channel, datagrams, routes: self.0.routes.clone() }
     }
 
     /// Sends a datagram if it fits and the server accepts datagrams; returns whether it was sent.
@@ -375,7 +370,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn datagrams_find_their_stream_and_no_other() {
+    fn datagrams_find_their_channel_and_no_other() {
         let routes = Routes::default();
         let (sender, mut datagrams) = mpsc::channel(1);
         routes.lock().insert(7, sender);
@@ -389,7 +384,7 @@ mod tests {
     proptest! {
         #[test]
         fn hostile_datagrams_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..20)) {
-            let _ = stream_of(&bytes);
+            Routes::default().pass(Bytes::from(bytes));
         }
     }
 }

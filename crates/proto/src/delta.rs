@@ -1,4 +1,4 @@
-//! What a stream says, piece by piece, and how a piece is written as a record of the log.
+//! What an answer says, piece by piece, and how a piece is written as a record of the log.
 //!
 //! A record is a length and a body; a body begins with a tag, its kind in the low four
 //! bits and the choice in the high four (`spec/delivery.md`, section 3). The usual record,
@@ -89,7 +89,7 @@ pub enum Delta {
         /// Tokens of `completion` that were reasoning.
         reasoning: u64,
     },
-    /// The stream has failed; nothing follows, and the answer is not complete.
+    /// The answer has failed; nothing follows, and it is not complete.
     Error {
         /// For programs.
         code: String,
@@ -103,7 +103,7 @@ pub enum Delta {
         /// JSON object.
         json: String,
     },
-    /// The stream is complete; nothing follows.
+    /// The answer is complete; nothing follows.
     Done,
 }
 
@@ -120,6 +120,9 @@ mod kind {
     pub const ERROR: u8 = 9;
     pub const DONE: u8 = 10;
     pub const OTHER: u8 = 11;
+    /// The kind is an `int` that follows, at least [`LEAST_LONG`] (D-3.1).
+    pub const LONG: u8 = 15;
+    pub const LEAST_LONG: u64 = 16;
 }
 
 impl Delta {
@@ -293,6 +296,7 @@ impl Delta {
             kind::ERROR => Self::Error { code: r.text()?, message: r.rest_text()? },
             kind::DONE => Self::Done,
             kind::OTHER => Self::Other { choice, json: r.rest_text()? },
+            kind::LONG => return decode_long_kind(&mut r).map(|()| None),
             _ => return Ok(None),
         };
         r.end()?;
@@ -321,6 +325,11 @@ fn put_text(out: &mut Vec<u8>, [one, many]: [u8; 2], choice: u32, tokens: u32, t
     put_tag(out, many, choice);
     put_int(out, u64::from(tokens));
     out.extend_from_slice(text.as_bytes());
+}
+
+/// Reads a kind beyond the tag's; none is assigned yet.
+fn decode_long_kind(r: &mut FieldReader<'_>) -> Result<(), Error> {
+    if r.int()? < kind::LEAST_LONG { Err(Error::Malformed) } else { Ok(()) }
 }
 
 fn decode_open(r: &mut FieldReader<'_>) -> Result<Delta, Error> {

@@ -25,8 +25,8 @@ pub enum Error {
     /// A checked frame whose checksum does not match, or an unchecked one where checks
     /// are required (link).
     BadChecksum,
-    /// A frame of another stream (peer or caller).
-    WrongStream,
+    /// A frame of another channel (peer or caller).
+    WrongChannel,
     /// The range does not fit the receiver's bounds; it may be sent again later (peer).
     NoRoom,
 }
@@ -43,7 +43,7 @@ impl fmt::Display for Error {
             Self::Malformed => "a field has a value that the format does not allow",
             Self::UnknownVersion => "unknown version of the wire format",
             Self::BadChecksum => "checksum is wrong or missing",
-            Self::WrongStream => "frame belongs to another stream",
+            Self::WrongChannel => "frame belongs to another channel",
             Self::NoRoom => "range does not fit the receiver's bounds",
         })
     }

@@ -1,8 +1,8 @@
-//! When the log also leaves over the reliable stream: rule S-4.4 of `spec/session.md`.
+//! When the log also leaves over the QUIC stream: rule S-4.4 of `spec/session.md`.
 //!
 //! Some networks carry a connection but drop its datagrams, or the client's acknowledgements in
 //! them. [`ReliableFallback`] notices that acknowledgements of datagrams are missing although the
-//! layer below still receives its own, and then hands out the log as frames for the stream, until
+//! layer below still receives its own, and then hands out the log as frames for the QUIC stream, until
 //! a datagram is acknowledged.
 
 use alloc::vec::Vec;
@@ -33,14 +33,14 @@ enum FallbackState {
     Idle,
     /// Acknowledgements are missing; the layer below had received `acks` of its own at `since`.
     Suspected { since: Micros, acks: u64 },
-    /// The log leaves over the stream too: since when, and from which offset on.
+    /// The log leaves over the QUIC stream too: since when, and from which offset on.
     Active { since: Micros, next: u64 },
 }
 
-/// Decides whether the log also leaves over the reliable stream, and which bytes of it.
+/// Decides whether the log also leaves over the QUIC stream, and which bytes of it.
 ///
 /// Call [`Self::handle_timeout`] after every call of the sender and when [`Self::poll_timeout`] has
-/// come, then [`Self::poll_transmit`] while the stream has room. A new path needs a new fallback.
+/// come, then [`Self::poll_transmit`] while that stream has room. A new path needs a new fallback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReliableFallback {
     state: FallbackState,
@@ -114,7 +114,7 @@ impl FallbackState {
 }
 
 impl ReliableFallback {
-    /// Whether the log leaves over the stream too.
+    /// Whether the log leaves over the QUIC stream too.
     pub const fn is_active(&self) -> bool {
         matches!(self.state, FallbackState::Active { .. })
     }
@@ -143,8 +143,8 @@ impl ReliableFallback {
         }
     }
 
-    /// Appends the next frame for the stream to `out`, with at most `max_bytes` of the log;
-    /// returns their range, or `None` if the stream has nothing to carry. Every byte is handed out
+    /// Appends the next frame for the QUIC stream to `out`, with at most `max_bytes` of the log;
+    /// returns their range, or `None` if that stream has nothing to carry. Every byte is handed out
     /// once, and none that is already acknowledged.
     pub fn poll_transmit(
         &mut self,

@@ -1,5 +1,5 @@
 //! Frames: what a datagram or a control message carries, and how it is written
-//! (`spec/delivery.md`, sections 2, 4 and 5).
+//! (`spec/delivery.md`, sections 2, 4, 5 and 6).
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -17,7 +17,9 @@ pub const ACK_WINDOW: u32 = 53;
 /// Maximum number of ranges in an acknowledgement (D-5.6).
 pub const MAX_ACK_RANGES: usize = 8;
 
+const KIND: u8 = 0x07;
 const CHECKED: u8 = 0x08;
+const CHECKSUM_BYTES: usize = 4;
 const HIDDEN: u8 = 0x01;
 const PROBE: u8 = 0x02;
 
@@ -27,6 +29,9 @@ mod kind {
     pub const RESUME: u8 = 2;
     pub const STOP: u8 = 3;
     pub const GONE: u8 = 4;
+    pub const PADDED: u8 = 5;
+    /// The kind is an `int` that follows (D-2.2).
+    pub const LONG: u8 = 7;
 }
 
 /// A frame, which borrows its bytes from the datagram.
@@ -36,26 +41,26 @@ pub enum Frame<'a> {
     Data(Data<'a>),
     /// What has arrived and what the reader has been shown, receiver to sender.
     Ack(Ack),
-    /// Continue a stream from an offset, receiver to sender.
+    /// Continue an answer from an offset, receiver to sender.
     Resume(Resume),
-    /// The reader wants no more of the stream, receiver to sender.
+    /// The reader wants no more of the answer, receiver to sender.
     Stop {
-        /// The stream, numbered within its connection.
-        stream: u64,
+        /// The answer's number within its connection.
+        channel: u64,
     },
-    /// The sender does not have the stream, or no longer has it, sender to receiver.
+    /// The sender does not have the answer, or no longer has it, sender to receiver.
     Gone {
-        /// The stream, numbered within its connection.
-        stream: u64,
+        /// The answer's number within its connection.
+        channel: u64,
     },
 }
 
 /// Bytes of a log (D-4).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Data<'a> {
-    /// The stream, numbered within its connection.
-    pub stream: u64,
-    /// Number of the DATA frame within the stream, from 0; each number is used once.
+    /// The answer's number within its connection.
+    pub channel: u64,
+    /// Number of the DATA frame within the answer, from 0; each number is used once.
     pub packet: u64,
     /// Log offset of the first byte.
     pub offset: u64,
@@ -66,9 +71,9 @@ pub struct Data<'a> {
 /// What has arrived, and what the reader has been shown (D-5).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ack {
-    /// The stream, numbered within its connection.
-    pub stream: u64,
-    /// Number of the ACK frame within the stream, from 0: the newest has the reader's state.
+    /// The answer's number within its connection.
+    pub channel: u64,
+    /// Number of the ACK frame within the path, from 0: the newest has the reader's state.
     pub number: u64,
     /// Log offset below which everything has arrived.
     pub cumulative: u64,
@@ -90,11 +95,11 @@ pub struct Ack {
     pub ranges: Vec<Range<u64>>,
 }
 
-/// A request to continue a stream elsewhere (D-6).
+/// A request to continue an answer elsewhere (D-6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resume {
-    /// The number of the stream in the connection that carries this frame.
-    pub stream: u64,
+    /// The answer's number within the connection that carries this frame.
+    pub channel: u64,
     /// Id of the answer, 128 random bits.
     pub id: [u8; 16],
     /// Proof that the reader may have it, 128 random bits.
@@ -107,27 +112,36 @@ impl<'a> Frame<'a> {
     /// Appends the frame, with a checksum if `checked` (D-2.4).
     pub fn encode(&self, checked: bool, out: &mut Vec<u8>) {
         let start = out.len();
-        let kind = match self {
-            Self::Data(_) => kind::DATA,
-            Self::Ack(_) => kind::ACK,
-            Self::Resume(_) => kind::RESUME,
-            Self::Stop { .. } => kind::STOP,
-            Self::Gone { .. } => kind::GONE,
-        };
-        out.push(VERSION << 4 | if checked { CHECKED } else { 0 } | kind);
+        out.push(first_byte(self.kind(), checked));
         match self {
             Self::Data(data) => data.encode(out),
             Self::Ack(ack) => ack.encode(out),
             Self::Resume(resume) => resume.encode(out),
-            Self::Stop { stream } | Self::Gone { stream } => put_int(out, *stream),
+            Self::Stop { channel } | Self::Gone { channel } => put_int(out, *channel),
         }
         if checked {
-            let sum = crc32c(&out[start..]);
-            out.extend_from_slice(&sum.to_be_bytes());
+            put_checksum(start, out);
         }
     }
 
-    /// Reads a datagram, which is one frame (D-2.3).
+    /// Appends the frame within a PADDED one (D-2.6) that has `len` bytes in all, checksum
+    /// included; more if the frame does not fit.
+    pub fn encode_padded(&self, checked: bool, len: usize, out: &mut Vec<u8>) {
+        let start = out.len();
+        self.encode(false, out);
+        let mut head = Vec::with_capacity(9);
+        head.push(first_byte(kind::PADDED, checked));
+        put_int(&mut head, (out.len() - start) as u64);
+        out.splice(start..start, head);
+        let checksum = if checked { CHECKSUM_BYTES } else { 0 };
+        out.resize(out.len().max((start + len).saturating_sub(checksum)), 0);
+        if checked {
+            put_checksum(start, out);
+        }
+    }
+
+    /// Reads a datagram, which is one frame (D-2.3). Of a PADDED one this is the frame within
+    /// (D-2.6).
     ///
     /// `require_check` refuses frames without checksum: for links that do not protect
     /// what they carry (QUIC does).
@@ -136,54 +150,111 @@ impl<'a> Frame<'a> {
     /// [`Error::UnknownVersion`], [`Error::BadChecksum`], [`Error::Truncated`] or
     /// [`Error::Malformed`].
     pub fn decode(datagram: &'a [u8], require_check: bool) -> Result<Self, Error> {
-        let first = *datagram.first().ok_or(Error::Truncated)?;
-        if first >> 4 != VERSION {
-            return Err(Error::UnknownVersion);
-        }
-        let body = match first & CHECKED {
+        let first = known_first(datagram)?;
+        let frame = match first & CHECKED {
             0 if require_check => return Err(Error::BadChecksum),
             0 => datagram,
             _ => verified(datagram)?,
         };
-        let mut r = FieldReader::new(&body[1..]);
-        let frame = match first & 7 {
+        Self::decode_checked(if first & KIND == kind::PADDED { unpadded(frame)? } else { frame })
+    }
+
+    /// Reads a frame that is not PADDED; its checksum has been cut off.
+    fn decode_checked(frame: &'a [u8]) -> Result<Self, Error> {
+        let first = known_first(frame)?;
+        let mut r = FieldReader::new(&frame[1..]);
+        let frame = match first & KIND {
             kind::DATA => Self::Data(Data::decode(&mut r)?),
             kind::ACK => Self::Ack(Ack::decode(&mut r)?),
             kind::RESUME => Self::Resume(Resume::decode(&mut r)?),
-            kind::STOP => Self::Stop { stream: r.int()? },
-            kind::GONE => Self::Gone { stream: r.int()? },
+            kind::STOP => Self::Stop { channel: r.int()? },
+            kind::GONE => Self::Gone { channel: r.int()? },
+            // Of the kinds behind kind 7, none is assigned yet.
             _ => return Err(Error::Malformed),
         };
         r.end()?;
         Ok(frame)
     }
 
-    /// The stream of the frame at the front of `datagram`, without decoding the rest; `None` if
-    /// there is no frame of this version.
-    pub fn peek_stream(datagram: &[u8]) -> Option<u64> {
-        let first = *datagram.first()?;
-        let flags = usize::from(first & 7 == kind::ACK); // they stand before it (D-2.3)
-        let fields = datagram.get(1 + flags..).filter(|_| first >> 4 == VERSION)?;
+    /// The channel of the frame at the front of `datagram`, without decoding the rest; `None` if
+    /// there is no frame of this version and of a kind that has an answer's channel.
+    pub fn peek_channel(datagram: &[u8]) -> Option<u64> {
+        let first = known_first(datagram).ok()?;
+        let frame = if first & KIND == kind::PADDED { unpadded(datagram).ok()? } else { datagram };
+        let first = known_first(frame).ok()? & KIND;
+        let flags = usize::from(first == kind::ACK); // they stand before it (D-2.3)
+        let fields = frame.get(1 + flags..).filter(|_| first <= kind::GONE)?;
         FieldReader::new(fields).int().ok()
     }
 
-    /// The stream that the frame belongs to, within its connection.
-    pub const fn stream(&self) -> u64 {
+    const fn kind(&self) -> u8 {
         match self {
-            Self::Data(data) => data.stream,
-            Self::Ack(ack) => ack.stream,
-            Self::Resume(resume) => resume.stream,
-            Self::Stop { stream } | Self::Gone { stream } => *stream,
+            Self::Data(_) => kind::DATA,
+            Self::Ack(_) => kind::ACK,
+            Self::Resume(_) => kind::RESUME,
+            Self::Stop { .. } => kind::STOP,
+            Self::Gone { .. } => kind::GONE,
+        }
+    }
+
+    /// The channel that the frame belongs to: its answer's number within the connection.
+    pub const fn channel(&self) -> u64 {
+        match self {
+            Self::Data(data) => data.channel,
+            Self::Ack(ack) => ack.channel,
+            Self::Resume(resume) => resume.channel,
+            Self::Stop { channel } | Self::Gone { channel } => *channel,
         }
     }
 }
 
+/// Appends a frame of a `kind` that is not assigned, with `fields` after its channel (D-2.2).
+pub(crate) fn put_unassigned(kind: u64, channel: u64, fields: &[u8], out: &mut Vec<u8>) {
+    out.push(first_byte(kind::LONG, false));
+    put_int(out, kind);
+    put_int(out, channel);
+    out.extend_from_slice(fields);
+}
+
+/// Whether `frame` is an ACK as it is written: neither PADDED nor empty.
+pub(crate) fn is_ack(frame: &[u8]) -> bool {
+    known_first(frame).is_ok_and(|first| first & KIND == kind::ACK)
+}
+
+const fn first_byte(kind: u8, checked: bool) -> u8 {
+    VERSION << 4 | if checked { CHECKED } else { 0 } | kind
+}
+
+/// The first byte of a frame, if it is of this version (D-2.1).
+fn known_first(frame: &[u8]) -> Result<u8, Error> {
+    let first = *frame.first().ok_or(Error::Truncated)?;
+    if first >> 4 == VERSION { Ok(first) } else { Err(Error::UnknownVersion) }
+}
+
+fn put_checksum(start: usize, out: &mut Vec<u8>) {
+    let sum = crc32c(&out[start..]);
+    out.extend_from_slice(&sum.to_be_bytes());
+}
+
 fn verified(datagram: &[u8]) -> Result<&[u8], Error> {
-    let (body, sum) = datagram.split_last_chunk::<4>().ok_or(Error::Truncated)?;
+    let (body, sum) = datagram.split_last_chunk::<CHECKSUM_BYTES>().ok_or(Error::Truncated)?;
     if body.is_empty() {
         return Err(Error::Truncated);
     }
     if crc32c(body) == u32::from_be_bytes(*sum) { Ok(body) } else { Err(Error::BadChecksum) }
+}
+
+/// The frame within a PADDED one whose own checksum has been cut off (D-2.6).
+fn unpadded(padded: &[u8]) -> Result<&[u8], Error> {
+    let frame = FieldReader::new(&padded[1..]).bytes().map_err(|_| Error::Malformed)?;
+    // Nothing within may begin this again, and the checksum covers it already.
+    match frame.first() {
+        None => Err(Error::Malformed),
+        Some(first) if first & CHECKED != 0 || first & KIND == kind::PADDED => {
+            Err(Error::Malformed)
+        }
+        Some(_) => Ok(frame),
+    }
 }
 
 impl<'a> Data<'a> {
@@ -191,19 +262,19 @@ impl<'a> Data<'a> {
     pub const OVERHEAD_BYTES: usize = 1 + 3 * 8 + 4;
 
     fn encode(&self, out: &mut Vec<u8>) {
-        for field in [self.stream, self.packet, self.offset] {
+        for field in [self.channel, self.packet, self.offset] {
             put_int(out, field);
         }
         out.extend_from_slice(self.bytes);
     }
 
     fn decode(r: &mut FieldReader<'a>) -> Result<Self, Error> {
-        let (stream, packet, offset) = (r.int()?, r.int()?, r.int()?);
+        let (channel, packet, offset) = (r.int()?, r.int()?, r.int()?);
         let bytes = r.take(r.rest().len())?;
         if offset + bytes.len() as u64 > crate::wire::MAX_INT {
             return Err(Error::Malformed);
         }
-        Ok(Self { stream, packet, offset, bytes })
+        Ok(Self { channel, packet, offset, bytes })
     }
 }
 
@@ -224,7 +295,7 @@ impl Ack {
     fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(self.ranges.len() <= MAX_ACK_RANGES);
         out.push(if self.hidden { HIDDEN } else { 0 } | if self.probe { PROBE } else { 0 });
-        for field in [self.stream, self.number, self.cumulative, self.largest.map_or(0, |n| n + 1)]
+        for field in [self.channel, self.number, self.cumulative, self.largest.map_or(0, |n| n + 1)]
         {
             put_int(out, field);
         }
@@ -241,18 +312,15 @@ impl Ack {
     }
 
     fn decode(r: &mut FieldReader<'_>) -> Result<Self, Error> {
-        let flags = r.byte()?;
-        if flags & !(HIDDEN | PROBE) != 0 {
-            return Err(Error::Malformed);
-        }
-        let (stream, number, cumulative, largest) = (r.int()?, r.int()?, r.int()?, r.int()?);
+        let flags = r.byte()?; // others than the two are ignored (D-5.7)
+        let (channel, number, cumulative, largest) = (r.int()?, r.int()?, r.int()?, r.int()?);
         let (missing, hold, unshown, pace) = (r.int()?, r.int()?, r.int()?, r.int()?);
         if unshown > cumulative {
             return Err(Error::Malformed);
         }
         let ranges = decode_ranges(cumulative, r)?;
         Ok(Self {
-            stream,
+            channel,
             number,
             cumulative,
             largest: largest.checked_sub(1),
@@ -285,16 +353,16 @@ fn decode_ranges(cumulative: u64, r: &mut FieldReader<'_>) -> Result<Vec<Range<u
 
 impl Resume {
     fn encode(&self, out: &mut Vec<u8>) {
-        put_int(out, self.stream);
+        put_int(out, self.channel);
         out.extend_from_slice(&self.id);
         out.extend_from_slice(&self.token);
         put_int(out, self.offset);
     }
 
     fn decode(r: &mut FieldReader<'_>) -> Result<Self, Error> {
-        let stream = r.int()?;
+        let channel = r.int()?;
         let (id, token) = (array(r)?, array(r)?);
-        Ok(Self { stream, id, token, offset: r.int()? })
+        Ok(Self { channel, id, token, offset: r.int()? })
     }
 }
 

@@ -92,7 +92,7 @@ fn events<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (bool, Vec<[Vec<u8>; 3]>
 
 /// Any datagram is read or refused; what is read is written the same again.
 fn frame(datagram: &[u8]) {
-    let _ = (Frame::peek_stream(datagram), Frame::decode(datagram, true));
+    let _ = (Frame::peek_channel(datagram), Frame::decode(datagram, true));
     let Ok(frame) = Frame::decode(datagram, false) else { return };
     let mut again = Vec::new();
     frame.encode(datagram[0] & 8 != 0, &mut again);

@@ -20,6 +20,7 @@ pub mod fallback;
 pub mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod grease;
 pub mod headers;
 pub mod hex;
 pub mod json;

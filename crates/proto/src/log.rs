@@ -1,4 +1,4 @@
-//! A stream's log on the side that generates it: records, appended; byte offsets that
+//! An answer's log on the side that generates it: records, appended; byte offsets that
 //! are the resume cursor, the SSE event id and the acknowledgement all at once.
 
 use alloc::collections::VecDeque;
@@ -9,13 +9,13 @@ use core::ops::Range;
 use crate::Error;
 use crate::delta::{Delta, MAX_RECORD_BYTES};
 
-/// Room beyond a log's bound for the records that end it, bytes: a stream whose reader
+/// Room beyond a log's bound for the records that end it, bytes: an answer whose reader
 /// is too slow can still say that it failed.
 pub const END_RESERVE_BYTES: usize = 2 * 1024;
 
 /// An append-only, bounded log.
 ///
-/// Offsets count from 0 at the stream's first byte and never restart. Acknowledged
+/// Offsets count from 0 at the answer's first byte and never restart. Acknowledged
 /// bytes are kept as long as there is room, so that a reader that lost its state can
 /// resume from the beginning; they are dropped when the bound is reached.
 #[derive(Debug, Clone)]

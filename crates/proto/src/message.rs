@@ -1,4 +1,4 @@
-//! Messages on a reliable stream (`spec/session.md`, section 2): a type, a length, a payload.
+//! Messages on a QUIC stream (`spec/session.md`, section 2): a type, a length, a payload.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use crate::wire::{FieldReader, put_int};
 /// Longest message in bytes, except for messages of a request, which the server bounds (S-2.1).
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// Codes with which a stream is reset.
+/// Codes with which a QUIC stream is reset.
 pub mod code {
     /// The peer broke the protocol (S-2.1).
     pub const PROTOCOL: u32 = 1;

@@ -7,7 +7,7 @@
 
 use crate::Micros;
 
-/// The minimum gap between a stream's packets, and what it follows.
+/// The minimum gap between an answer's packets, and what it follows.
 #[derive(Debug, Clone)]
 pub struct SendPacer {
     gap: Micros,
@@ -60,7 +60,7 @@ impl SendPacer {
     }
 
     /// Whether the path itself has become longer: the queue did not shrink although packets have
-    /// left at the longest gap for [`Self::PATIENCE`], so that this stream cannot have built it.
+    /// left at the longest gap for [`Self::PATIENCE`], so that this answer cannot have built it.
     pub fn is_mistaken(&mut self, now: Micros, rtt: Micros, queue: Micros) -> bool {
         let Some((since, before)) = self.slow_since else {
             return false;

@@ -1,6 +1,6 @@
 //! What a sender knows about its path: round-trip time, standing queue, runs of losses.
 //!
-//! Everything comes from acknowledgements (D-5). When the stream moves to another path, a new
+//! Everything comes from acknowledgements (D-5). When the answer moves to another path, a new
 //! estimate replaces the old one.
 
 use alloc::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The receiving side of one stream: reassembly, acknowledgement, pacing.
+//! The receiving side of one answer: reassembly, acknowledgement, pacing.
 //!
 //! # Driving it
 //! ```
@@ -102,7 +102,7 @@ pub enum ReceiverEvent {
     Silent,
 }
 
-/// Where a stream stands for its receiver.
+/// Where an answer stands for its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReceiverPhase {
     Open,
@@ -122,11 +122,11 @@ const MAX_EVENTS: usize = 512;
 /// Unanswered probes, each after twice the silence of the one before.
 const MAX_PROBES: u32 = 5;
 
-/// Receives one stream. See the module's documentation.
+/// Receives one answer. See the module's documentation.
 #[derive(Debug, Clone)]
 pub struct Receiver {
     config: ReceiverConfig,
-    stream: u64,
+    channel: u64,
     phase: ReceiverPhase,
     assembler: Assembler,
     playout: PlayoutClock,
@@ -184,11 +184,11 @@ fn shifted(bits: u64, by: u64) -> u64 {
 }
 
 impl Receiver {
-    /// Creates a receiver of the stream numbered `stream`, which begins at log `offset`: 0, or
+    /// Creates a receiver of the answer on `channel`, which begins at log `offset`: 0, or
     /// where an earlier receiver stopped.
-    pub const fn new(now: Micros, stream: u64, offset: u64, config: ReceiverConfig) -> Self {
+    pub const fn new(now: Micros, channel: u64, offset: u64, config: ReceiverConfig) -> Self {
         Self {
-            stream,
+            channel,
             phase: ReceiverPhase::Open,
             assembler: Assembler::new(offset, config.limits),
             playout: PlayoutClock::new(config.playout),
@@ -210,10 +210,10 @@ impl Receiver {
         }
     }
 
-    /// Continues the same answer on another path, as `stream` of another connection. What has
+    /// Continues the same answer on another path, as `channel` of another connection. What has
     /// arrived is kept: ask the sender to resume from [`Self::cumulative`].
-    pub fn migrate(&mut self, now: Micros, stream: u64) {
-        self.stream = stream;
+    pub fn migrate(&mut self, now: Micros, channel: u64) {
+        self.channel = channel;
         self.arrived = ArrivedPackets::default();
         (self.next_ack, self.last_ack) = (0, None);
         (self.last_heard, self.probes, self.silent_said) = (now, 0, false);
@@ -231,7 +231,7 @@ impl Receiver {
         self.shown
     }
 
-    /// Whether the stream is over and nothing more will be sent or shown.
+    /// Whether the answer is over and nothing more will be sent or shown.
     pub fn is_closed(&self) -> bool {
         self.phase == ReceiverPhase::Closed && self.events.is_empty()
     }
@@ -268,8 +268,8 @@ impl Receiver {
     /// What is wrong with the datagram, which then has no effect.
     pub fn handle_datagram(&mut self, now: Micros, datagram: &[u8]) -> Result<(), Error> {
         let frame = Frame::decode(datagram, self.config.checked)?;
-        if frame.stream() != self.stream {
-            return Err(Error::WrongStream);
+        if frame.channel() != self.channel {
+            return Err(Error::WrongChannel);
         }
         match frame {
             Frame::Data(data) => self.handle_data(now, &data),
@@ -420,7 +420,7 @@ impl Receiver {
     pub fn poll_transmit(&mut self, now: Micros, out: &mut Vec<u8>) -> Option<usize> {
         let start = out.len();
         if core::mem::take(&mut self.stopping) {
-            Frame::Stop { stream: self.stream }.encode(self.config.checked, out);
+            Frame::Stop { channel: self.channel }.encode(self.config.checked, out);
             return Some(out.len() - start);
         }
         if self.phase == ReceiverPhase::Closed {
@@ -440,7 +440,7 @@ impl Receiver {
     fn ack(&self, now: Micros, probe: bool) -> Ack {
         let cumulative = self.assembler.cumulative();
         Ack {
-            stream: self.stream,
+            channel: self.channel,
             number: self.next_ack,
             cumulative,
             largest: self.arrived.largest,

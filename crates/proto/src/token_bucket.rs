@@ -1,4 +1,4 @@
-//! A token bucket in bytes: what a stream may spend on packets without new text (D-7.3).
+//! A token bucket in bytes: what an answer may spend on packets without new text (D-7.3).
 
 use crate::Micros;
 

@@ -1,4 +1,4 @@
-//! Rule S-4.4 in virtual time: when the log also leaves over the reliable stream, and when not.
+//! Rule S-4.4 in virtual time: when the log also leaves over the QUIC stream, and when not.
 
 mod pair;
 
@@ -27,7 +27,7 @@ impl LowerLayer for Connection {
     }
 }
 
-/// A session with a stream beside its datagrams.
+/// A session with a QUIC stream beside its datagrams.
 struct Session {
     pair: Pair,
     fallback: ReliableFallback,
@@ -61,7 +61,7 @@ impl Session {
         }
         let mut frame = Vec::new();
         while let Some(range) = self.fallback.poll_transmit(&mut self.pair.sender, 40, &mut frame) {
-            self.pair.receiver.handle_datagram(now, &frame).expect("a frame of this stream");
+            self.pair.receiver.handle_datagram(now, &frame).expect("a frame of this answer");
             self.streamed.push(range);
             frame.clear();
         }

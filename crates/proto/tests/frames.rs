@@ -10,7 +10,7 @@ fn any_ack() -> impl Strategy<Value = Ack> {
     let ranges = prop::collection::vec((1u64..1000, 1u64..1000), 0..=8);
     let fields = (INT, INT, 0u64..1 << 40, prop::option::of(0u64..1 << 40), INT, 0u64..1 << 40);
     (fields, any::<u64>(), INT, any::<[bool; 2]>(), ranges).prop_map(
-        |((stream, number, cumulative, largest, missing, hold), unshown, pace, flags, ranges)| {
+        |((channel, number, cumulative, largest, missing, hold), unshown, pace, flags, ranges)| {
             let mut from = cumulative;
             let ranges = ranges.into_iter().map(|(gap, len)| {
                 let start = from + gap;
@@ -18,7 +18,7 @@ fn any_ack() -> impl Strategy<Value = Ack> {
                 start..from
             });
             Ack {
-                stream,
+                channel,
                 number,
                 cumulative,
                 largest,
@@ -44,7 +44,7 @@ fn round_trip(frame: &Frame<'_>, checked: bool) -> Result<(), TestCaseError> {
 
 #[test]
 fn a_usual_data_frame_costs_six_bytes() {
-    let frame = Frame::Data(Data { stream: 1, packet: 300, offset: 2000, bytes: b"abc" });
+    let frame = Frame::Data(Data { channel: 1, packet: 300, offset: 2000, bytes: b"abc" });
     let mut bytes = Vec::new();
     frame.encode(false, &mut bytes);
     assert_eq!(bytes, b"\x10\x01\x41\x2c\x47\xd0abc");
@@ -62,10 +62,10 @@ fn other_versions_and_kinds_are_refused() {
 proptest! {
     #[test]
     fn data_round_trips(
-        stream in INT, packet in INT, offset in 0u64..1 << 52,
+        channel in INT, packet in INT, offset in 0u64..1 << 52,
         bytes in prop::collection::vec(any::<u8>(), 0..200), checked in any::<bool>(),
     ) {
-        round_trip(&Frame::Data(Data { stream, packet, offset, bytes: &bytes }), checked)?;
+        round_trip(&Frame::Data(Data { channel, packet, offset, bytes: &bytes }), checked)?;
     }
 
     #[test]
@@ -75,12 +75,12 @@ proptest! {
 
     #[test]
     fn control_frames_round_trip(
-        stream in INT, offset in INT, id in any::<[u8; 16]>(), token in any::<[u8; 16]>(),
+        channel in INT, offset in INT, id in any::<[u8; 16]>(), token in any::<[u8; 16]>(),
         checked in any::<bool>(),
     ) {
-        round_trip(&Frame::Resume(Resume { stream, id, token, offset }), checked)?;
-        round_trip(&Frame::Stop { stream }, checked)?;
-        round_trip(&Frame::Gone { stream }, checked)?;
+        round_trip(&Frame::Resume(Resume { channel, id, token, offset }), checked)?;
+        round_trip(&Frame::Stop { channel }, checked)?;
+        round_trip(&Frame::Gone { channel }, checked)?;
     }
 
     #[test]

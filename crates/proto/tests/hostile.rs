@@ -22,7 +22,7 @@ fn any_ack() -> impl Strategy<Value = Ack> {
                 start..from
             });
             Ack {
-                stream: 1,
+                channel: 1,
                 number,
                 cumulative,
                 largest: largest.filter(|n| *n < (1 << 53) - 1),
@@ -108,7 +108,7 @@ proptest! {
         let (mut now, mut ends) = (Micros(0), 0);
         for (wait_ms, packet, offset, bytes) in steps {
             now += Micros::from_ms(wait_ms);
-            let data = Data { stream: 1, packet, offset, bytes: &bytes };
+            let data = Data { channel: 1, packet, offset, bytes: &bytes };
             let _ = receiver.handle_datagram(now, &encoded(&Frame::Data(data)));
             let _ = receiver.handle_datagram(now, &bytes);
             receiver.handle_timeout(now);

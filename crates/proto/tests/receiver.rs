@@ -23,7 +23,7 @@ fn log(tokens: usize) -> Vec<u8> {
 
 fn deliver(receiver: &mut Receiver, now: Micros, packet: u64, offset: u64, bytes: &[u8]) {
     let mut datagram = Vec::new();
-    Frame::Data(Data { stream: 7, packet, offset, bytes }).encode(false, &mut datagram);
+    Frame::Data(Data { channel: 7, packet, offset, bytes }).encode(false, &mut datagram);
     receiver.handle_datagram(now, &datagram).expect("a frame");
 }
 
@@ -67,7 +67,7 @@ fn nothing_is_missed_once_everything_has_arrived() {
     deliver(&mut receiver, ms(0), 0, 0, &log(30));
     let (mut now, mut events, mut out) = (ms(0), Vec::new(), Vec::new());
     let mut gone = Vec::new();
-    Frame::Gone { stream: 7 }.encode(false, &mut gone);
+    Frame::Gone { channel: 7 }.encode(false, &mut gone);
     while let Some(at) = receiver.poll_timeout().filter(|at| *at < ms(60_000)) {
         now = now.max(at);
         receiver.handle_timeout(now);

@@ -25,9 +25,9 @@ const ABOUT: &str = "Seeded sessions of a receiver. `log` is the number of text 
     microseconds and the limit in tokens per second (0: none), `limits` are bytes and ranges, \
     `take` is how many events are polled in a step (0, and in every 20th step: all). Receivers \
     with `client` use the times of S-4.10. A step is `microseconds since the step before, action, arguments, digest`: t only \
-    time passes; d stream packet offset length, a DATA frame; x hex, any datagram; g stream, GONE; \
-    h 0 or 1, the page is hidden; p buffer rate, another playout; m stream, the receiver migrates; \
-    r stream, a new receiver goes on from what was shown; s, the reader stops. After each action \
+    time passes; d channel packet offset length, a DATA frame; x hex, any datagram; g channel, GONE; \
+    h 0 or 1, the page is hidden; p buffer rate, another playout; m channel, the receiver migrates; \
+    r channel, a new receiver goes on from what was shown; s, the reader stops. After each action \
     come handle_timeout, poll_event and poll_transmit; the digest is the CRC-32C of what they gave.";
 
 /// What the channel and the driver of a session do.
@@ -154,7 +154,7 @@ struct Flying {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Action {
     Time,
-    Data { stream: u64, packet: u64, offset: u64, len: u64 },
+    Data { channel: u64, packet: u64, offset: u64, len: u64 },
     Datagram(Vec<u8>),
     Gone(u64),
     Hidden(bool),
@@ -168,15 +168,15 @@ impl Action {
     fn text(&self) -> String {
         match self {
             Self::Time => "t".into(),
-            Self::Data { stream, packet, offset, len } => {
-                format!("d {stream} {packet} {offset} {len}")
+            Self::Data { channel, packet, offset, len } => {
+                format!("d {channel} {packet} {offset} {len}")
             }
             Self::Datagram(bytes) => format!("x {}", hex::encode(bytes)),
-            Self::Gone(stream) => format!("g {stream}"),
+            Self::Gone(channel) => format!("g {channel}"),
             Self::Hidden(hidden) => format!("h {}", u8::from(*hidden)),
             Self::Playout { buffer, rate } => format!("p {buffer} {rate}"),
-            Self::Migrate(stream) => format!("m {stream}"),
-            Self::Reload(stream) => format!("r {stream}"),
+            Self::Migrate(channel) => format!("m {channel}"),
+            Self::Reload(channel) => format!("r {channel}"),
             Self::Stop => "s".into(),
         }
     }
@@ -188,7 +188,7 @@ struct Session {
     log: Vec<u8>,
     receiver: Receiver,
     now_us: u64,
-    stream: u64,
+    channel: u64,
     packet: u64,
     acked: u64,
     next_send_us: u64,
@@ -206,7 +206,7 @@ impl Session {
             log: log(plan.texts, plan.ending),
             receiver: Receiver::new(Micros(0), 1, 0, plan.config()),
             now_us: 0,
-            stream: 1,
+            channel: 1,
             packet: 0,
             acked: 0,
             next_send_us: 0,
@@ -269,7 +269,7 @@ impl Session {
         let skipped = if self.rng.unit() < 0.4 { self.rng.below(back + 1) } else { 0 };
         let offset = self.acked + skipped;
         let len = self.plan.room.min(head - offset);
-        let action = Action::Data { stream: self.stream, packet: self.packet, offset, len };
+        let action = Action::Data { channel: self.channel, packet: self.packet, offset, len };
         self.packet += 1;
         let copies = 1 + u64::from(self.rng.unit() < self.plan.duplicate);
         for _ in 0..copies {
@@ -301,15 +301,15 @@ impl Session {
                 Action::Datagram(bytes)
             }
             _ if self.rng.unit() < 0.3 => Action::Stop,
-            _ => Action::Gone(self.stream),
+            _ => Action::Gone(self.channel),
         }
     }
 
     fn new_path(&mut self, migrates: bool) -> Action {
-        self.stream += 1;
+        self.channel += 1;
         self.hidden &= migrates;
         self.acked = if migrates { self.receiver.cumulative() } else { self.receiver.shown() };
-        if migrates { Action::Migrate(self.stream) } else { Action::Reload(self.stream) }
+        if migrates { Action::Migrate(self.channel) } else { Action::Reload(self.channel) }
     }
 
     fn step(&mut self, at: u64, action: &Action) {
@@ -330,17 +330,17 @@ impl Session {
             Action::Playout { buffer, rate } => {
                 self.receiver.set_playout(now, playout(*buffer, *rate));
             }
-            Action::Migrate(stream) => self.receiver.migrate(now, *stream),
-            Action::Reload(stream) => {
+            Action::Migrate(channel) => self.receiver.migrate(now, *channel),
+            Action::Reload(channel) => {
                 let shown = self.receiver.shown();
-                self.receiver = Receiver::new(now, *stream, shown, self.plan.config());
+                self.receiver = Receiver::new(now, *channel, shown, self.plan.config());
             }
             Action::Stop => self.receiver.stop(),
             Action::Datagram(bytes) => datagram.clone_from(bytes),
-            Action::Gone(stream) => Frame::Gone { stream: *stream }.encode(false, &mut datagram),
-            Action::Data { stream, packet, offset, len } => {
+            Action::Gone(channel) => Frame::Gone { channel: *channel }.encode(false, &mut datagram),
+            Action::Data { channel, packet, offset, len } => {
                 let bytes = &self.log[*offset as usize..(offset + len) as usize];
-                let data = Data { stream: *stream, packet: *packet, offset: *offset, bytes };
+                let data = Data { channel: *channel, packet: *packet, offset: *offset, bytes };
                 Frame::Data(data).encode(false, &mut datagram);
             }
         }

@@ -334,7 +334,7 @@ fn a_failed_answer_is_not_complete() {
     assert_eq!(pair.sender.state(), SenderState::Finished, "the failure itself was delivered");
 }
 
-/// The datagrams are lost, all of them; a reliable stream brings the log.
+/// The datagrams are lost, all of them; a QUIC stream brings the log.
 #[test]
 fn a_reliable_stream_delivers_and_leaves_the_path_s_estimates_alone() {
     let dead = LinkConfig { loss: 1.0, ..LinkConfig::clean(20) };

@@ -64,22 +64,22 @@ fn delta_json(delta: &Delta) -> Value {
 
 fn frame_json(frame: &Frame<'_>) -> Value {
     match frame {
-        Frame::Data(Data { stream, packet, offset, bytes }) => json!({
-            "kind": "data", "stream": stream, "packet": packet, "offset": offset,
+        Frame::Data(Data { channel, packet, offset, bytes }) => json!({
+            "kind": "data", "channel": channel, "packet": packet, "offset": offset,
             "bytes": hex(bytes),
         }),
         Frame::Ack(ack) => json!({
-            "kind": "ack", "stream": ack.stream, "number": ack.number, "cumulative": ack.cumulative,
+            "kind": "ack", "channel": ack.channel, "number": ack.number, "cumulative": ack.cumulative,
             "largest": ack.largest, "missing": ack.missing, "hold_us": ack.hold.0,
             "unshown": ack.unshown, "pace": ack.pace, "hidden": ack.hidden, "probe": ack.probe,
             "ranges": ack.ranges.iter().map(|r| [r.start, r.end]).collect::<Vec<_>>(),
         }),
-        Frame::Resume(Resume { stream, id, token, offset }) => json!({
-            "kind": "resume", "stream": stream, "id": hex(id), "token": hex(token),
+        Frame::Resume(Resume { channel, id, token, offset }) => json!({
+            "kind": "resume", "channel": channel, "id": hex(id), "token": hex(token),
             "offset": offset,
         }),
-        Frame::Stop { stream } => json!({ "kind": "stop", "stream": stream }),
-        Frame::Gone { stream } => json!({ "kind": "gone", "stream": stream }),
+        Frame::Stop { channel } => json!({ "kind": "stop", "channel": channel }),
+        Frame::Gone { channel } => json!({ "kind": "gone", "channel": channel }),
     }
 }
 
@@ -183,10 +183,11 @@ fn written_record(delta: &Delta) -> Value {
     json!({ "hex": hex(&out), "len": out.len(), "delta": delta_json(delta), "written": true })
 }
 
-fn frames() -> Vec<(Frame<'static>, bool)> {
-    let ack = Ack { stream: 1, number: 0, ..Ack::default() };
+/// Frames as a writer writes them: with a checksum or not, and padded to how many bytes.
+fn written_frames() -> Vec<(Frame<'static>, bool, Option<usize>)> {
+    let ack = Ack { channel: 1, number: 0, ..Ack::default() };
     let full = Ack {
-        stream: 70_000,
+        channel: 70_000,
         number: 300,
         cumulative: 5_000,
         largest: Some(412),
@@ -198,49 +199,140 @@ fn frames() -> Vec<(Frame<'static>, bool)> {
         probe: true,
         ranges: vec![5_010..5_100, 5_200..5_201],
     };
-    let resume = Resume { stream: 2, id: [0xab; 16], token: *b"0123456789abcdef", offset: 777 };
+    let resume = Resume { channel: 2, id: [0xab; 16], token: *b"0123456789abcdef", offset: 777 };
+    let hello = Data { channel: 1, packet: 0, offset: 0, bytes: b"\x85hello" };
+    let eight = (0..8).map(|i| 6_000 + 20 * i..6_010 + 20 * i).collect();
+    let most = (1 << 53) - 1;
+    let largest = Ack {
+        channel: most,
+        number: most,
+        cumulative: most,
+        largest: Some(most - 1),
+        missing: most,
+        hold: Micros(0),
+        unshown: most,
+        pace: most,
+        hidden: false,
+        probe: true,
+        ranges: Vec::new(),
+    };
     vec![
-        (Frame::Data(Data { stream: 1, packet: 0, offset: 0, bytes: b"\x85hello" }), false),
-        (Frame::Data(Data { stream: 1, packet: 300, offset: 20_000, bytes: b"" }), false),
-        (Frame::Data(Data { stream: 1, packet: 1, offset: 6, bytes: b"\x85 you." }), true),
-        (Frame::Ack(ack.clone()), false),
-        (Frame::Ack(Ack { cumulative: 6, largest: Some(0), ..ack }), false),
-        (Frame::Ack(full.clone()), false),
-        (Frame::Ack(full), true),
-        (Frame::Resume(resume), false),
-        (Frame::Stop { stream: 9 }, false),
-        (Frame::Gone { stream: 64 }, true),
+        (Frame::Data(hello.clone()), false, None),
+        (Frame::Data(Data { channel: 1, packet: 300, offset: 20_000, bytes: b"" }), false, None),
+        (Frame::Data(Data { channel: 1, packet: 1, offset: 6, bytes: b"\x85 you." }), true, None),
+        (Frame::Data(Data { channel: 1, packet: 9, offset: most - 1, bytes: b"x" }), false, None),
+        (Frame::Ack(ack.clone()), false, None),
+        (Frame::Ack(Ack { cumulative: 6, largest: Some(0), ..ack }), false, None),
+        (Frame::Ack(full.clone()), false, None),
+        (Frame::Ack(full.clone()), true, None),
+        (Frame::Ack(Ack { ranges: eight, ..full.clone() }), false, None),
+        (Frame::Ack(largest), false, None),
+        (Frame::Resume(resume), false, None),
+        (Frame::Stop { channel: 9 }, false, None),
+        (Frame::Gone { channel: 64 }, true, None),
+        (Frame::Data(hello.clone()), false, Some(64)),
+        (Frame::Data(hello.clone()), true, Some(64)),
+        (Frame::Data(hello), false, Some(12)), // just fits
+        (
+            Frame::Data(Data { channel: 1, packet: 2, offset: 12, bytes: &[b'x'; 90] }),
+            false,
+            Some(128),
+        ),
+        (Frame::Ack(full), true, Some(96)),
+        (Frame::Gone { channel: 64 }, false, Some(8)),
     ]
+}
+
+/// Frames that a reader takes though no writer of this version writes them so.
+const UNUSUAL_FRAMES: [(&[u8], bool); 6] = [
+    (b"\x11\xfc\x01\0\x05\0\0\0\0\0", false), // every flag that means nothing
+    (b"\x11\x83\x01\0\x05\0\0\0\0\0", false), // those that do, and the grease bit
+    (b"\x10\x40\x01\x80\0\0\x02\x41\0a", false), // longer integers than needed
+    (b"\x15\x02\x13\x09\xde\xad\xbe\xef", false), // padding that is not 0
+    (b"\x15\x40\x02\x13\x09\0", false),       // a longer length than needed
+    (b"\x15\x02\x13\x09", false),             // no padding at all
+];
+
+/// What a reader refuses, and whether it requires checksums.
+const WRONG_FRAMES: [(&[u8], bool); 34] = [
+    (b"", false),
+    (b"\x20\x01\0\0", false),                              // another version
+    (b"\x00\x01\0\0", false),
+    (b"\x16\x01", false),                                   // kind 6 is unassigned
+    (b"\x17\x1b\x01", false),                               // kind 27 behind kind 7: grease
+    (b"\x17\x40\x5a\x01\x02\x03", false),                  // kind 90
+    (b"\x17\x05\x01", false),                               // a kind behind kind 7 is at least 8
+    (b"\x17", false),                                        // a missing kind
+    (b"\x10\x01", false),
+    (b"\x13\x01\x01", false),                               // a byte too many
+    (b"\x13", false),
+    (b"\x13\x01", true),                                    // no checksum where they are required
+    (b"\x1b\x01\0\0\0\0", false),                          // a wrong checksum
+    (b"\x1b\x01\0\0", false),                              // half a checksum
+    (b"\x10\xc0\x20\0\0\0\0\0\0\0\0", false),             // a channel of 2^53
+    (b"\x10\x01\0\xc0\x1f\xff\xff\xff\xff\xff\xffx", false), // the end at 2^53
+    (b"\x11\0\x01\0\x05\0\0\0\x06\0", false),             // more unshown than arrived
+    (b"\x11\0\x01\0\x05\0\0\0\0\0\x01", false),           // half a range
+    (b"\x11\0\x01\0\x05\0\0\0\0\0\0\x01", false),         // a range without distance
+    (b"\x11\0\x01\0\x05\0\0\0\0\0\x01\0", false),         // a range without length
+    (b"\x11\0\x01\0\x05\0\0\0\0\0\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01", false), // nine
+    (b"\x11\0\x01\0\xc0\x1f\xff\xff\xff\xff\xff\xfe\0\0\0\0\x01\x01", false), // a range to 2^53
+    (b"\x11\0\x01\0\0\0\xc0\x20\0\0\0\0\0\0\0\0\0", false), // 54 bits of missing packets
+    (b"\x12\x01\xab\xab", false),                          // half an id
+    (b"\x15", false),                                        // PADDED without a length
+    (b"\x15\0", false),                                     // nothing within
+    (b"\x15\x03\x13\x09", false),                          // less within than the length says
+    (b"\x15\x02\x13", false),
+    (b"\x15\xc0\x1f\xff\xff\xff\xff\xff\xff\x13\x09", false),
+    (b"\x15\x04\x15\x02\x13\x09", false),                  // PADDED within PADDED
+    (b"\x15\x06\x1b\x09\0\0\0\0", false),                 // a checksum within
+    (b"\x15\x02\x17\x1b\0", false),                        // an unassigned kind within
+    (b"\x15\x02\x23\x09\0", false),                        // another version within
+    (b"\x15\x02\x13\x09\0", true),                         // padded, but no checksum
+];
+
+fn read_frame(bytes: &[u8], require_check: bool) -> Value {
+    match Frame::decode(bytes, require_check) {
+        Ok(frame) => {
+            json!({ "hex": hex(bytes), "checked": require_check, "frame": frame_json(&frame) })
+        }
+        Err(error) => {
+            json!({ "hex": hex(bytes), "checked": require_check, "error": error_name(error) })
+        }
+    }
 }
 
 #[test]
 fn frame_vectors() {
     let mut cases = Vec::new();
-    for (frame, checked) in frames() {
+    for (frame, checked, padded_to) in written_frames() {
         let mut out = Vec::new();
-        frame.encode(checked, &mut out);
+        match padded_to {
+            Some(len) => frame.encode_padded(checked, len, &mut out),
+            None => frame.encode(checked, &mut out),
+        }
         assert_eq!(Frame::decode(&out, checked).as_ref(), Ok(&frame));
-        cases.push(json!({ "hex": hex(&out), "checked": checked, "frame": frame_json(&frame) }));
+        let mut case = read_frame(&out, checked);
+        case["written"] = json!(true);
+        if let Some(len) = padded_to {
+            assert_eq!(out.len(), len, "{frame:?}");
+            case["padded_to"] = json!(len);
+        }
+        cases.push(case);
     }
-    let wrong: [&[u8]; 9] = [
-        b"",
-        b"\x20\x01\0\0",
-        b"\x15\x01",
-        b"\x10\x01",
-        b"\x13\x01\x01",
-        b"\x1b\x01\0\0\0\0",
-        b"\x11\x04\x01\0\0\0\0\0\0\0",
-        b"\x11\0\x01\0\x05\0\0\0\x06\0",
-        b"\x11\0\x01\0\x05\0\0\0\0\0\0\x01",
-    ];
-    cases.extend(wrong.map(|bytes| {
-        let error = Frame::decode(bytes, false).expect_err("a wrong frame");
-        json!({ "hex": hex(bytes), "error": error_name(error) })
-    }));
+    for (bytes, checked) in UNUSUAL_FRAMES {
+        assert!(Frame::decode(bytes, checked).is_ok(), "{bytes:02x?}");
+        cases.push(read_frame(bytes, checked));
+    }
+    for (bytes, checked) in WRONG_FRAMES {
+        assert!(Frame::decode(bytes, checked).is_err(), "{bytes:02x?}");
+        cases.push(read_frame(bytes, checked));
+    }
     check(
         "frames.json",
-        "Frames (sections 2, 4, 5, 6): `hex` is written and read as `frame`, \
-        or fails.",
+        "Frames (sections 2, 4, 5, 6): a reader that requires checksums if `checked` reads `hex` \
+        as `frame`, or fails. With `written` it is also what a writer writes, with a checksum if \
+        `checked`, within a PADDED frame of `padded_to` bytes if that is given.",
         cases,
     );
 }
@@ -268,7 +360,7 @@ impl Script {
         self.packet += skip;
         let bytes = &self.log[range.start..range.end.min(self.log.len())];
         let offset = range.start as u64;
-        let frame = Frame::Data(Data { stream: 1, packet: self.packet, offset, bytes });
+        let frame = Frame::Data(Data { channel: 1, packet: self.packet, offset, bytes });
         let mut datagram = Vec::new();
         frame.encode(false, &mut datagram);
         self.packet += 1;
@@ -314,7 +406,7 @@ impl Script {
         let shown = json!({
             "buffer_us": playout.buffer.0, "max_tokens_per_s": playout.max_tokens_per_s,
         });
-        json!({ "name": name, "stream": 1, "from": 0, "playout": shown, "steps": self.steps })
+        json!({ "name": name, "channel": 1, "from": 0, "playout": shown, "steps": self.steps })
     }
 }
 
@@ -349,7 +441,7 @@ fn lossy_session() -> Value {
     script.wait(209);
     script.wait(210);
     script.hidden(240, true);
-    script.datagram(245, b"\x10\x02\x07\x00"); // another stream
+    script.datagram(245, b"\x10\x02\x07\x00"); // another channel
     script.datagram(246, b"\x30\x01\x07\x00"); // another version
     script.data(250, 14..200, 0); // the rest
     script.data(260, 0..200, 0);
@@ -380,7 +472,7 @@ fn broken_sessions() -> [Value; 3] {
     failed.data(0, 0..100, 0);
     [
         unreadable.case("a log that cannot be read", Playout::IMMEDIATE),
-        gone.case("a stream that the sender does not have", Playout::IMMEDIATE),
+        gone.case("a channel that the sender does not have", Playout::IMMEDIATE),
         failed.case("an answer that failed", Playout::IMMEDIATE),
     ]
 }

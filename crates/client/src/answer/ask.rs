@@ -25,7 +25,7 @@ pub(crate) async fn ask_over_quic(
     let route = quic.route();
     let mut stream = quic.open().await?;
     let mut out = Vec::new();
-    request.head(connections.key(), Some(route.stream)).put(&mut out);
+    request.head(connections.key(), Some(route.channel)).put(&mut out);
     put_body(&request.body, true, &mut out);
     let first = async {
         stream.write(&out).await?;
@@ -40,7 +40,7 @@ pub(crate) async fn ask_over_quic(
         }
         Some(Message { kind: MessageKind::Answer, payload }) => {
             let head = AnswerHead::parse(&payload).inspect_err(|_| stream.refuse())?;
-            if (head.stream, head.offset) != (route.stream, 0) {
+            if (head.stream, head.offset) != (route.channel, 0) {
                 stream.refuse();
                 return Err(ClientError::Malformed("an answer to another request".into()));
             }

@@ -68,7 +68,7 @@ impl QuicPath {
     ) -> Result<QuicPath, ClientError> {
         let route = quic.route();
         let mut stream = quic.open().await?;
-        let resume = Resume { stream: route.stream, id: handle.id, token: handle.token, offset };
+        let resume = Resume { channel: route.channel, id: handle.id, token: handle.token, offset };
         let (mut frame, mut out) = (Vec::new(), Vec::new());
         Frame::Resume(resume).encode(false, &mut frame);
         put_message(MessageKind::Frame, &frame, &mut out);
@@ -76,7 +76,7 @@ impl QuicPath {
         match stream.incoming.next().await? {
             Some(Message { kind: MessageKind::Answer, payload }) => {
                 let head = AnswerHead::parse(&payload).inspect_err(|_| stream.refuse())?;
-                if (head.stream, head.offset) != (route.stream, offset) {
+                if (head.stream, head.offset) != (route.channel, offset) {
                     stream.refuse();
                     return Err(ClientError::Malformed("another resume's answer".into()));
                 }
@@ -236,13 +236,13 @@ impl QuicPath {
 
     /// The receiver that has what arrived on earlier connections, or a new one.
     fn receiver_for(&self, state: &mut AnswerState) -> Receiver {
-        let (now, stream) = (state.connections.now(), self.route.stream);
+        let (now, channel) = (state.connections.now(), self.route.channel);
         match state.receiver.take() {
             Some(mut receiver) => {
-                receiver.migrate(now, stream);
+                receiver.migrate(now, channel);
                 receiver
             }
-            None => Receiver::new(now, stream, 0, state.connections.config().receiver.clone()),
+            None => Receiver::new(now, channel, 0, state.connections.config().receiver.clone()),
         }
     }
 

@@ -249,7 +249,7 @@ async fn serve_connection(connection: Connection, shared: Arc<Shared>) {
             datagram = connection.read_datagram() => {
                 let Ok(datagram) = datagram else { return };
                 if let Ok(frame) = Frame::decode(&datagram, false)
-                    && let Some(route) = routes.lock().unwrap().get(&frame.stream())
+                    && let Some(route) = routes.lock().unwrap().get(&frame.channel())
                 {
                     let _ = route.send(datagram.clone());
                 }
@@ -392,13 +392,13 @@ impl Stream {
             let now = self.shared.now();
             let mut state = kept.state.lock().unwrap();
             let known = self.shared.fault != Fault::Forgets;
-            known && state.sender.resume(now, resume.stream, resume.offset).is_ok()
+            known && state.sender.resume(now, resume.channel, resume.offset).is_ok()
         });
         match resumed {
-            Some(kept) => self.answer(hex(resume.id), kept, resume.stream, resume.offset).await,
+            Some(kept) => self.answer(hex(resume.id), kept, resume.channel, resume.offset).await,
             None => {
                 let mut gone = Vec::new();
-                Frame::Gone { stream: resume.stream }.encode(false, &mut gone);
+                Frame::Gone { channel: resume.channel }.encode(false, &mut gone);
                 let _ = self.send.write_all(&message(4, &gone)).await;
                 let _ = self.send.finish();
                 let _ = self.send.stopped().await;

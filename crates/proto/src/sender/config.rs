@@ -60,7 +60,7 @@ pub struct SenderConfig {
     /// What counts as a burst. Default 60 ms or 4 packets.
     pub burst: Burst,
     /// Bytes per second for packets without new text. Default 3200: with acknowledgements and
-    /// headers a stream of ten tokens per second stays below 4 kB/s (`plans/pareto.toml`).
+    /// headers an answer of ten tokens per second stays below 4 kB/s (`plans/pareto.toml`).
     pub bucket_bytes_per_s: u64,
     /// Bytes of such packets that may leave at once. Default 3000.
     pub bucket_depth_bytes: u64,
@@ -74,7 +74,7 @@ pub struct SenderConfig {
     pub background_gap: [Micros; 2],
     /// Gap between packets to a hidden page. Default 1 s.
     pub hidden_gap: Micros,
-    /// Suspend the stream when nothing that was sent is acknowledged for this time (D-7.2).
+    /// Suspend the answer when nothing that was sent is acknowledged for this time (D-7.2).
     /// Default 10 s.
     pub suspend_after: Micros,
 }

@@ -1,4 +1,4 @@
-//! The sending side of one stream: its log, and which bytes of it leave when.
+//! The sending side of one answer: its log, and which bytes of it leave when.
 //!
 //! Each packet carries everything that is not acknowledged, oldest first, so that any packet that
 //! arrives can be shown at once (Eloquent, §3). Beyond the paper, packets also leave when an
@@ -50,7 +50,7 @@ mod config;
 mod progress;
 mod schedule;
 
-/// Where a stream's delivery stands.
+/// Where an answer's delivery stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SenderState {
     /// Packets leave as scheduled.
@@ -67,13 +67,13 @@ pub enum SenderState {
 /// What a [`Sender`] reports to its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SenderEvent {
-    /// See [`SenderState::Suspended`]. Keep the stream for a grace period.
+    /// See [`SenderState::Suspended`]. Keep the answer for a grace period.
     Suspended,
-    /// An acknowledgement or a resume has made the stream [`SenderState::Active`] again.
+    /// An acknowledgement or a resume has made the delivery [`SenderState::Active`] again.
     Resumed,
-    /// The reader has everything: the stream can be dropped.
+    /// The reader has everything: the answer can be dropped.
     Finished,
-    /// The reader has stopped the stream: generation can be cancelled.
+    /// The reader has stopped the answer: generation can be cancelled.
     Stopped,
 }
 
@@ -88,11 +88,11 @@ pub struct Transmit {
     pub new_text: bool,
 }
 
-/// Sends one stream to one reader. See the module's documentation.
+/// Sends one answer to one reader. See the module's documentation.
 #[derive(Debug, Clone)]
 pub struct Sender {
     config: SenderConfig,
-    stream: u64,
+    channel: u64,
     log: Log,
     state: SenderState,
     path: PathEstimate,
@@ -107,10 +107,10 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Creates a sender with an empty log, for the stream numbered `stream` in its connection.
-    pub fn new(now: Micros, stream: u64, config: SenderConfig) -> Self {
+    /// Creates a sender with an empty log, for `channel` of its connection.
+    pub fn new(now: Micros, channel: u64, config: SenderConfig) -> Self {
         Self {
-            stream,
+            channel,
             log: Log::new(config.max_log_bytes),
             state: SenderState::Active,
             path: PathEstimate::new(0, config.initial_rtt),
@@ -241,18 +241,18 @@ impl Sender {
         }
     }
 
-    /// Continues from `offset` to a reader at a new path, as `stream` of its connection (D-6).
+    /// Continues from `offset` to a reader at a new path, as `channel` of its connection (D-6).
     /// The reader may ask for less than it acknowledged, if the log still has it.
     ///
     /// # Errors
     /// [`Error::OffsetUnavailable`] if the log does not have `offset`;
-    /// [`Error::LogEnded`] if the reader stopped the stream.
-    pub fn resume(&mut self, now: Micros, stream: u64, offset: u64) -> Result<(), Error> {
+    /// [`Error::LogEnded`] if the reader stopped the answer.
+    pub fn resume(&mut self, now: Micros, channel: u64, offset: u64) -> Result<(), Error> {
         if self.state == SenderState::Stopped {
             return Err(Error::LogEnded);
         }
         self.log.rewind(offset)?;
-        self.stream = stream;
+        self.channel = channel;
         self.path = PathEstimate::new(self.next_packet, self.config.initial_rtt);
         self.pacer = SendPacer::new(now, self.config.queue_tolerance);
         self.progress.restart(offset);
@@ -277,8 +277,8 @@ impl Sender {
     /// What is wrong with the datagram, which then has no effect.
     pub fn handle_datagram(&mut self, now: Micros, datagram: &[u8]) -> Result<(), Error> {
         let frame = Frame::decode(datagram, self.config.checked)?;
-        if frame.stream() != self.stream {
-            return Err(Error::WrongStream);
+        if frame.channel() != self.channel {
+            return Err(Error::WrongChannel);
         }
         match frame {
             Frame::Ack(ack) => self.handle_ack(now, &ack),
@@ -286,7 +286,7 @@ impl Sender {
                 self.end(SenderState::Stopped, SenderEvent::Stopped);
                 Ok(())
             }
-            // Resume needs the stream's token, which its owner checks, not the sender.
+            // Resume needs the answer's token, which its owner checks, not the sender.
             Frame::Resume(_) | Frame::Data(_) | Frame::Gone { .. } => Err(Error::Malformed),
         }
     }
@@ -371,7 +371,7 @@ impl Sender {
         }
     }
 
-    /// Time has passed: suspends a stream whose reader has not answered for long.
+    /// Time has passed: suspends an answer whose reader has not answered for long.
     pub fn handle_timeout(&mut self, now: Micros) {
         if self.suspend_at().is_some_and(|at| now >= at) {
             self.suspend();
@@ -431,7 +431,7 @@ impl Sender {
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
         let offset = range.start;
         self.log.read(range, &mut bytes).expect("unacknowledged bytes stay in the log");
-        let data = Data { stream: self.stream, packet: self.next_packet, offset, bytes: &bytes };
+        let data = Data { channel: self.channel, packet: self.next_packet, offset, bytes: &bytes };
         Frame::Data(data).encode(self.config.checked, out);
     }
 

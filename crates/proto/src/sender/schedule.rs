@@ -225,7 +225,7 @@ impl Schedule<'_> {
         if is_close { expected + after } else { at }
     }
 
-    /// Whether packets of this stream wait in a queue on the path.
+    /// Whether packets of this answer wait in a queue on the path.
     pub fn is_queueing(&self) -> bool {
         self.pacer.is_standing(self.path.rtt.queue())
     }
@@ -251,7 +251,7 @@ impl Schedule<'_> {
                 let [least, most] = self.config.background_gap;
                 Some(needed_at.clamp(last + least, last + most))
             }
-            // The end leaves at once, so that the stream and its connection can be given up.
+            // The end leaves at once, so that the answer and its connection can be given up.
             ReaderUrgency::Hidden if self.is_ended && self.progress.sent_head < self.head => {
                 Some(last)
             }

@@ -81,7 +81,7 @@ impl Exchange {
         match opening.unwrap_or(Err(StreamError::Protocol("no complete request in time")))? {
             FirstMessage::Request(head, body) => match head.stream {
                 None => self.tunnel(head, body).await,
-                Some(stream) => self.ask(head, stream, body).await,
+                Some(channel) => self.ask(head, channel, body).await,
             },
             FirstMessage::Refused(error) => {
                 self.session.app().metrics.on_refusal(error.status());
@@ -184,17 +184,17 @@ impl Exchange {
     async fn ask(
         &mut self,
         head: RequestHead,
-        stream: u64,
+        channel: u64,
         body: ReceivedBody,
     ) -> Result<(), StreamError> {
         let id = PathId::next();
         let routed = self
             .session
-            .route(stream, id)
-            .ok_or(StreamError::Protocol("a stream number that is in use"))?;
+            .route(channel, id)
+            .ok_or(StreamError::Protocol("a channel that is in use"))?;
         let (sender, frames) = mpsc::channel(MAX_ASIDE);
         let link = self.session.datagram_path();
-        let path = ReaderPath::Datagrams { stream, link, frames: sender };
+        let path = ReaderPath::Datagrams { channel, link, frames: sender };
         let app = self.session.app().clone();
         let kept = async {
             let endpoint = head.endpoint()?;
@@ -211,7 +211,7 @@ impl Exchange {
         };
         match kept.await {
             Ok(JoinedAnswer { handle, commands, ignored }) => {
-                let answer = answer_head(&handle, stream, 0, &ignored);
+                let answer = answer_head(&handle, channel, 0, &ignored);
                 self.carry(&answer, routed, commands, id, frames).await
             }
             Err(error) => {
@@ -223,25 +223,25 @@ impl Exchange {
 
     /// Continues an answer for a reader whose connection was lost (S-4.7).
     async fn resume(&mut self, resume: Resume) -> Result<(), StreamError> {
-        let Resume { stream, id, token, offset } = resume;
+        let Resume { channel, id, token, offset } = resume;
         let name = AnswerHandle { id, token };
         let path_id = PathId::next();
         let routed = self
             .session
-            .route(stream, path_id)
-            .ok_or(StreamError::Protocol("a stream number that is in use"))?;
+            .route(channel, path_id)
+            .ok_or(StreamError::Protocol("a channel that is in use"))?;
         let (sender, frames) = mpsc::channel(MAX_ASIDE);
         let link = self.session.datagram_path();
-        let path = ReaderPath::Datagrams { stream, link, frames: sender };
+        let path = ReaderPath::Datagrams { channel, link, frames: sender };
         let attached = self.session.app().resumable.attach(&name, offset, path_id, path).await;
         let Some((_, orders)) = attached else {
             let mut gone = Vec::new();
-            Frame::Gone { stream }.encode(false, &mut gone);
+            Frame::Gone { channel }.encode(false, &mut gone);
             self.write(MessageKind::Frame, &gone).await?;
             return self.send.finish().map_err(|_| StreamError::Lost);
         };
         self.session.trust();
-        let answer = answer_head(&name, stream, offset, "");
+        let answer = answer_head(&name, channel, offset, "");
         self.carry(&answer, routed, orders, path_id, frames).await
     }
 
@@ -307,9 +307,9 @@ impl Exchange {
 }
 
 /// The JSON of an ANSWER message (S-4.2).
-fn answer_head(name: &AnswerHandle, stream: u64, offset: u64, unknown: &str) -> Value {
+fn answer_head(name: &AnswerHandle, channel: u64, offset: u64, unknown: &str) -> Value {
     let (id, token) = (name.id_hex(), name.token_hex());
-    let mut head = json!({"id": id, "token": token, "stream": stream, "offset": offset});
+    let mut head = json!({"id": id, "token": token, "stream": channel, "offset": offset});
     if !unknown.is_empty() {
         head["headers"] = json!({IGNORED_HEADER: unknown});
     }

@@ -18,7 +18,7 @@ use crate::resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
 /// Unread request bytes of a connection whose client was let in.
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 
-/// The answer for each stream number, to which its datagrams go.
+/// The answer for each channel, to which its datagrams go.
 type Routes = HashMap<u64, (PathId, Option<CommandSender>)>;
 
 /// A session of either kind: [`web_transport_quinn::Session`] is a plain QUIC connection too.
@@ -93,20 +93,20 @@ impl QuicSession {
     /// Datagrams without an answer, and those for which an answer's queue has no room, are
     /// dropped: the protocol treats them as lost.
     fn handle_datagram(&self, datagram: Bytes) {
-        let Some(stream) = Frame::peek_stream(&datagram) else { return };
-        if let Some((id, Some(orders))) = self.routes().get(&stream) {
+        let Some(channel) = Frame::peek_channel(&datagram) else { return };
+        if let Some((id, Some(orders))) = self.routes().get(&channel) {
             let _ = orders.try_send(AnswerCommand::Frame(*id, datagram));
         }
     }
 
-    /// Reserves the number `stream` for an answer; `None` if it is in use.
-    pub fn route(self: &Arc<Self>, stream: u64, id: PathId) -> Option<Routed> {
+    /// Reserves `channel` for an answer; `None` if it is in use.
+    pub fn route(self: &Arc<Self>, channel: u64, id: PathId) -> Option<Routed> {
         let mut routes = self.routes();
-        if routes.contains_key(&stream) {
+        if routes.contains_key(&channel) {
             return None;
         }
-        routes.insert(stream, (id, None));
-        Some(Routed { session: self.clone(), stream })
+        routes.insert(channel, (id, None));
+        Some(Routed { session: self.clone(), channel })
     }
 
     /// The state shared by all connections.
@@ -139,16 +139,16 @@ impl QuicSession {
     }
 }
 
-/// A reserved stream number, which is free again when this is dropped.
+/// A reserved channel, which is free again when this is dropped.
 pub struct Routed {
     session: Arc<QuicSession>,
-    stream: u64,
+    channel: u64,
 }
 
 impl Routed {
-    /// Sets the answer to which the number's datagrams go.
+    /// Sets the answer to which the channel's datagrams go.
     pub fn set(&self, orders: CommandSender) {
-        if let Some((_, route)) = self.session.routes().get_mut(&self.stream) {
+        if let Some((_, route)) = self.session.routes().get_mut(&self.channel) {
             *route = Some(orders);
         }
     }
@@ -156,7 +156,7 @@ impl Routed {
 
 impl Drop for Routed {
     fn drop(&mut self) {
-        self.session.routes().remove(&self.stream);
+        self.session.routes().remove(&self.channel);
     }
 }
 

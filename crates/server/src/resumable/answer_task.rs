@@ -213,14 +213,14 @@ impl AnswerTask {
         offset: u64,
     ) -> Option<ChunkWriter> {
         // Everything that can refuse comes first: a refused reader must not end the older one.
-        let (chunks, stream) = match &path {
+        let (chunks, channel) = match &path {
             ReaderPath::Events(_) => (self.pump.chunks_at(&self.sender, offset)?, 0),
-            ReaderPath::Datagrams { stream, link, .. } => {
+            ReaderPath::Datagrams { channel, link, .. } => {
                 self.sender.set_initial_rtt(link.rtt().into());
-                (ChunkWriter::new(), *stream)
+                (ChunkWriter::new(), *channel)
             }
         };
-        self.sender.resume(now, stream, offset).ok()?;
+        self.sender.resume(now, channel, offset).ok()?;
         let kind = match path {
             ReaderPath::Events(path) => {
                 // Its bytes leave with the connection; the sender only keeps the log.

@@ -1,4 +1,4 @@
-//! An answer's path over datagrams, with a reliable stream for when they do not get through.
+//! An answer's path over datagrams, with a QUIC stream for when they do not get through.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 /// Largest datagram that leaves. QUIC's own limit is often higher, but browsers accept no more
 /// than this in one WebTransport datagram on a path of 1,200 bytes.
 const DATAGRAM_BYTES: usize = 1150;
-/// Log bytes in one frame of the reliable stream.
+/// Log bytes in one frame of the QUIC stream.
 const FRAME_BYTES: u64 = 16 * 1024;
 /// Times of appends remembered for the acknowledgements' latency. Beyond it the metric misses
 /// some; 256 tokens are seconds of an answer, so only a reader that is away gets there.

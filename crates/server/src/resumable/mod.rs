@@ -84,13 +84,13 @@ pub trait DatagramLink: LowerLayer + Send {
 
 /// How an answer reaches its reader. Dropping it tells the other end that the path is over.
 pub enum ReaderPath {
-    /// Datagrams, and a reliable stream for when they do not get through.
+    /// Datagrams, and a QUIC stream for when they do not get through.
     Datagrams {
         /// The answer's number within the connection.
-        stream: u64,
+        channel: u64,
         /// The connection.
         link: Box<dyn DatagramLink>,
-        /// Frames for the reliable stream.
+        /// Frames for the QUIC stream.
         frames: mpsc::Sender<StreamFrame>,
     },
     /// Pieces of the log in order, for server-sent events.
@@ -105,7 +105,7 @@ pub struct EventsPath {
     pub taken: watch::Receiver<u64>,
 }
 
-/// What leaves on the reliable stream.
+/// What leaves on the QUIC stream.
 #[derive(Debug)]
 pub enum StreamFrame {
     /// A frame of the protocol.

@@ -494,7 +494,7 @@ impl Reader {
 
     async fn say_resume(&mut self, name: &AnswerHandle, offset: u64) {
         let mut frame = Vec::new();
-        let resume = Resume { stream: self.number, id: name.id, token: name.token, offset };
+        let resume = Resume { channel: self.number, id: name.id, token: name.token, offset };
         Frame::Resume(resume).encode(false, &mut frame);
         self.stream.say(MessageKind::Frame, &frame).await;
     }
@@ -593,7 +593,7 @@ impl Reader {
         self.frames[way] += 1;
         match self.receiver.handle_datagram(now, frame) {
             // A late datagram of an earlier answer on the same connection.
-            Err(loquent_proto::Error::WrongStream) if way == 0 => {}
+            Err(loquent_proto::Error::WrongChannel) if way == 0 => {}
             other => other.unwrap(),
         }
     }

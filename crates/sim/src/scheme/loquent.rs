@@ -1,7 +1,7 @@
 //! Loquent's own scheme: the `Sender` and `Receiver` of `proto`, which server and clients ship.
 //!
 //! Only their driver is simulated here. A client that receives nothing for a while, or whose path
-//! has changed, resumes the answer as a new stream (spec, D-6).
+//! has changed, resumes the answer on a new channel (spec, D-6).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -86,7 +86,7 @@ impl Tuning {
 /// Log offset after each token. Both ends share it for the measurement alone.
 type TokenEnds = Rc<RefCell<Vec<u64>>>;
 
-/// Both ends of a stream whose handshake has measured `rtt_us`. `checked` frames carry checksums,
+/// Both ends of an answer whose handshake has measured `rtt_us`. `checked` frames carry checksums,
 /// for links that corrupt.
 pub fn ends(
     tuning: &Tuning,
@@ -100,7 +100,7 @@ pub fn ends(
     let token_ends = TokenEnds::default();
     let sender = LoquentSender {
         inner: Sender::new(Micros(0), 0, config),
-        streams: 0,
+        channels: 0,
         checked,
         opened: false,
         token_ends: Rc::clone(&token_ends),
@@ -113,7 +113,7 @@ pub fn ends(
         token_ends,
         shown: Vec::new(),
         finished: false,
-        stream: 0,
+        channel: 0,
         resume_at: None,
     };
     (sender, receiver)
@@ -123,7 +123,7 @@ pub fn ends(
 #[derive(Debug)]
 pub struct LoquentSender {
     inner: Sender,
-    streams: u64,
+    channels: u64,
     checked: bool,
     opened: bool,
     token_ends: TokenEnds,
@@ -160,10 +160,10 @@ impl SenderEnd for LoquentSender {
 
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]) {
         match Frame::decode(packet, self.checked) {
-            Ok(Frame::Resume(resume)) if resume.stream > self.streams => {
+            Ok(Frame::Resume(resume)) if resume.channel > self.channels => {
                 // The server has checked id and token by now; a stale offset is refused.
-                if self.inner.resume(Micros(now_us), resume.stream, resume.offset).is_ok() {
-                    self.streams = resume.stream;
+                if self.inner.resume(Micros(now_us), resume.channel, resume.offset).is_ok() {
+                    self.channels = resume.channel;
                 }
             }
             // A packet that the link corrupted is an error without effect (spec, D-5).
@@ -226,7 +226,7 @@ pub struct LoquentReceiver {
     token_ends: TokenEnds,
     shown: Vec<u8>,
     finished: bool,
-    stream: u64,
+    channel: u64,
     resume_at: Option<u64>,
 }
 
@@ -247,8 +247,8 @@ impl LoquentReceiver {
     }
 
     fn reconnect(&mut self, now_us: u64) {
-        self.stream += 1;
-        self.inner.migrate(Micros(now_us), self.stream);
+        self.channel += 1;
+        self.inner.migrate(Micros(now_us), self.channel);
         self.resume_at = Some(now_us);
     }
 }
@@ -282,7 +282,7 @@ impl ReceiverEnd for LoquentReceiver {
         if self.resume_at.is_some_and(|at| at <= now_us) {
             self.resume_at = Some(now_us + RESUME_RETRY_US);
             let resume = Resume {
-                stream: self.stream,
+                channel: self.channel,
                 id: [1; 16],
                 token: [2; 16],
                 offset: self.inner.cumulative(),

@@ -1,0 +1,117 @@
+//! What either end may send so that the other keeps skipping what it does not know: rule S-2.7 of
+//! `spec/session.md`.
+//!
+//! Nobody gives these values a meaning. `draw` is a random number of the caller's, which picks one
+//! of them.
+
+use alloc::vec::Vec;
+
+use crate::frame::{is_ack, put_unassigned};
+use crate::wire::{put_bytes, put_int};
+
+/// The member that any JSON object may have.
+pub const JSON_MEMBER: &str = "grease";
+
+/// The bit of an ACK frame's flags that means nothing (D-5.7).
+pub const ACK_FLAG: u8 = 0x80;
+
+const FIRST: u64 = 27;
+const STEP: u64 = 31;
+
+/// Kinds of frames and records that are ever picked: enough that no receiver knows them by heart.
+const KINDS: u64 = 1 << 16;
+
+/// A message type above 64: receivers skip the message (S-2.1).
+pub const fn message_type(draw: u64) -> u8 {
+    // 31 n + 27 for n from 2 to 7: what a byte holds.
+    (FIRST + STEP * (2 + draw % 6)) as u8
+}
+
+/// A kind of frames behind kind 7 (D-2.2), or of records behind kind 15 (D-3.1).
+pub const fn kind(draw: u64) -> u64 {
+    FIRST + STEP * (draw % KINDS)
+}
+
+/// Appends a frame of `channel` that receivers ignore (D-2.2, D-2.5), with up to 15 bytes of
+/// fields.
+pub fn put_frame(draw: u64, channel: u64, out: &mut Vec<u8>) {
+    let fields = draw.to_be_bytes().repeat(2);
+    let len = (draw >> 60) as usize;
+    put_unassigned(kind(draw), channel, &fields[..len], out);
+}
+
+/// Appends a record that receivers skip (D-3.5), with up to 15 bytes of fields. A log that has one
+/// differs from what was generated, so a server does not write any; tests do.
+pub fn put_record(draw: u64, out: &mut Vec<u8>) {
+    const TAG: u8 = 0x0f; // choice 0, kind 15
+    let mut body = Vec::from([TAG]);
+    put_int(&mut body, kind(draw));
+    body.extend_from_slice(&draw.to_be_bytes().repeat(2)[..(draw >> 60) as usize]);
+    put_bytes(out, &body);
+}
+
+/// Sets [`ACK_FLAG`] in `frame` if it is an ACK frame without checksum, as it leaves over QUIC.
+pub fn mark_ack(frame: &mut [u8]) {
+    const CHECKED: u8 = 0x08;
+    if is_ack(frame)
+        && let [first, flags, ..] = frame
+        && *first & CHECKED == 0
+    {
+        *flags |= ACK_FLAG;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Ack, Frame};
+    use crate::{Delta, Error};
+
+    const DRAWS: [u64; 5] = [0, 1, 7, 0x7fff_ffff_ffff_ffff, u64::MAX];
+
+    #[test]
+    fn every_value_is_one_of_the_reserved_and_of_a_kind_to_skip() {
+        for draw in DRAWS {
+            assert!(message_type(draw) >= 64 && message_type(draw) % 31 == 27);
+            assert!(kind(draw) >= 16 && kind(draw) % 31 == 27);
+        }
+        assert_eq!([message_type(0), message_type(5), message_type(6)], [89, 244, 89]);
+    }
+
+    #[test]
+    fn a_grease_frame_is_refused_and_its_channel_is_not_looked_up() {
+        for draw in DRAWS {
+            let mut frame = Vec::new();
+            put_frame(draw, 3, &mut frame);
+            assert_eq!(Frame::decode(&frame, false), Err(Error::Malformed), "{frame:02x?}");
+            assert_eq!(Frame::peek_channel(&frame), None);
+        }
+    }
+
+    #[test]
+    fn a_grease_record_is_skipped() {
+        for draw in DRAWS {
+            let mut record = Vec::new();
+            put_record(draw, &mut record);
+            assert_eq!(Delta::decode(&record), Ok(Some((record.len(), None))), "{record:02x?}");
+        }
+    }
+
+    #[test]
+    fn a_marked_ack_means_the_same_and_nothing_else_is_marked() {
+        let ack = Frame::Ack(Ack { channel: 300, cumulative: 9, hidden: true, ..Ack::default() });
+        let mut frame = Vec::new();
+        ack.encode(false, &mut frame);
+        mark_ack(&mut frame);
+        assert_eq!(frame[1], 0x81);
+        assert_eq!(Frame::decode(&frame, false), Ok(ack.clone()));
+        for (other, checked) in [(ack, true), (Frame::Stop { channel: 1 }, false)] {
+            let mut frame = Vec::new();
+            other.encode(checked, &mut frame);
+            let before = frame.clone();
+            mark_ack(&mut frame);
+            assert_eq!(frame, before);
+        }
+        mark_ack(&mut []);
+    }
+}
