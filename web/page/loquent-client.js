@@ -163,6 +163,8 @@ function usageDelta(usage) {
 }
 const REMEMBERED_MS = 10 * 60_000;
 const DISCOVERY_MS = 5_000;
+const PATH = ".well-known/loquent";
+const VERSION = 1;
 function serverOf(endpoint) {
     const at = endpoint.pathname.lastIndexOf("/v1/");
     const path = at < 0 ? endpoint.pathname.replace(/[^/]*$/, "") : endpoint.pathname.slice(0, at + 1);
@@ -170,12 +172,19 @@ function serverOf(endpoint) {
 }
 async function discover(server) {
     const signal = AbortSignal.timeout(DISCOVERY_MS);
-    const response = await fetch(new URL("v1/delivery", server), { cache: "no-store", signal });
+    const response = await fetch(new URL(PATH, server), { cache: "no-store", signal });
     return response.ok ? targetOf(server, await response.json().catch(() => null)) : null;
 }
-function targetOf(server, delivery) {
-    const { version, port, certificate_sha256: hash, path } = (delivery ?? {});
-    const usable = version === 1 && Number.isInteger(port) && Number(port) > 0 && Number(port) < 65536;
+function targetOf(server, document) {
+    const first = (document ?? {});
+    const others = Array.isArray(first["versions"]) ? first["versions"] : [];
+    const offers = [first, ...others.map((other) => (other ?? {}))];
+    const offer = offers.find(({ version }) => version === VERSION);
+    return offer ? targetOfOffer(server, offer) : null;
+}
+function targetOfOffer(server, offer) {
+    const { port, certificate_sha256: hash, path } = offer;
+    const usable = Number.isInteger(port) && Number(port) > 0 && Number(port) < 65536;
     if (!usable || typeof path !== "string" || !path.startsWith("/"))
         return null;
     if (hash !== null && !(typeof hash === "string" && /^[0-9a-f]{64}$/.test(hash)))
@@ -253,260 +262,6 @@ function errorObject(body) {
 }
 function abortReason(signal) {
     return signal.reason ?? new DOMException("The answer was stopped.", "AbortError");
-}
-const IGNORED_HEADER = "x-loquent-ignored-parameters";
-const REPEAT_HEADER = "idempotency-key";
-class PathLost extends Error {
-    name = "PathLost";
-}
-class Link {
-    #port;
-    #connecting = new Map();
-    #connected = new Set();
-    #answers = new Map();
-    #nextAnswer = 0;
-    #dead = null;
-    constructor(port) {
-        this.#port = port;
-        port.onmessage = ({ data }) => this.#handleNews(data);
-    }
-    isConnected(server) {
-        return this.#connected.has(server.href);
-    }
-    connect(server, target) {
-        if (this.#dead !== null)
-            return Promise.reject(new PathLost(this.#dead));
-        const before = this.#connecting.get(server.href);
-        if (before)
-            return before.promise;
-        const waiting = newWaiting();
-        this.#connecting.set(server.href, waiting);
-        this.order({ type: "connect", server: server.href, target });
-        return waiting.promise;
-    }
-    async ask({ server, pace, signal }, head, body) {
-        const answer = this.#add(null, signal);
-        this.order({ type: "ask", answer: answer.number, server: server.href, head, body, pace });
-        await answer.begun;
-        return answer;
-    }
-    async resume({ server, pace, signal }, handle, offset, before) {
-        const answer = this.#add(before?.number ?? null, signal);
-        answer.handle = handle;
-        const { id, token } = handle;
-        this.order({ type: "resume", answer: answer.number, server: server.href, id, token, offset, pace });
-        await answer.begun;
-        return answer;
-    }
-    setHidden(hidden) {
-        this.order({ type: "hidden", hidden });
-    }
-    handleDeath(why) {
-        this.#dead = why;
-        for (const server of [...this.#connecting.keys()])
-            this.#handleDisconnected(server, why);
-        for (const answer of this.#answers.values())
-            answer.handleEnd(new PathLost(why));
-    }
-    order(order) {
-        if (this.#dead === null)
-            this.#port.postMessage(order);
-    }
-    #add(number, signal) {
-        const answer = new LinkAnswer(this, number ?? this.#nextAnswer++, signal);
-        this.#answers.set(answer.number, answer);
-        return answer;
-    }
-    #handleNews(news) {
-        if (news.type === "connected") {
-            this.#connected.add(news.server);
-            this.#connecting.get(news.server)?.resolve();
-        }
-        else if (news.type === "disconnected") {
-            this.#handleDisconnected(news.server, news.why);
-        }
-        else {
-            const answer = this.#answers.get(news.answer);
-            answer?.handleNews(news);
-            if (answer?.ended)
-                this.#answers.delete(news.answer);
-        }
-    }
-    #handleDisconnected(server, why) {
-        this.#connected.delete(server);
-        this.#connecting.get(server)?.reject(new PathLost(why));
-        this.#connecting.delete(server);
-    }
-}
-function newWaiting() {
-    let [resolve, reject] = [() => { }, () => { }];
-    const promise = new Promise((yes, no) => ([resolve, reject] = [yes, no]));
-    promise.catch(() => { });
-    return { promise, resolve, reject };
-}
-class LinkAnswer {
-    link;
-    number;
-    signal;
-    transport = "webtransport";
-    handle = null;
-    ignoredParameters = null;
-    #queue = [];
-    #end = null;
-    #wake = () => { };
-    #begun = newWaiting();
-    constructor(link, number, signal) {
-        this.link = link;
-        this.number = number;
-        this.signal = signal;
-        signal.addEventListener("abort", () => this.handleEnd(abortReason(signal)), { once: true });
-        if (signal.aborted)
-            this.handleEnd(abortReason(signal));
-    }
-    get begun() {
-        return this.#begun.promise;
-    }
-    get ended() {
-        return this.#end !== null;
-    }
-    cancel() {
-        this.link.order({ type: "stop", answer: this.number });
-    }
-    forget() {
-        this.link.order({ type: "forget", answer: this.number });
-    }
-    handleNews(news) {
-        switch (news.type) {
-            case "answered":
-                this.handle = { id: news.head.id, token: news.head.token };
-                this.ignoredParameters = news.head.headers[IGNORED_HEADER] ?? null;
-                return this.#begun.resolve();
-            case "deltas":
-                this.#queue.push(...news.deltas);
-                this.#begun.resolve();
-                return this.#wake();
-            case "refused":
-                return this.handleEnd(refusal(news.head.status, news.head.headers["retry-after"] ?? null, news.body));
-            case "complete":
-                return this.handleEnd(null);
-            case "failed":
-                return this.handleEnd(failure(news.fault));
-            case "lost":
-                return this.handleEnd(new PathLost(news.why));
-        }
-    }
-    handleEnd(error) {
-        this.#end ??= { error };
-        if (error === null)
-            this.#begun.resolve();
-        else
-            this.#begun.reject(error);
-        this.#wake();
-    }
-    async *[Symbol.asyncIterator]() {
-        for (;;) {
-            const batch = this.#queue;
-            this.#queue = [];
-            for (const [offset, delta] of batch) {
-                if (this.signal.aborted)
-                    throw abortReason(this.signal);
-                yield { offset, delta };
-            }
-            if (batch.length > 0) {
-                this.link.order({ type: "read", answer: this.number, count: batch.length });
-            }
-            else if (this.#end) {
-                if (this.#end.error !== null)
-                    throw this.#end.error;
-                return;
-            }
-            else {
-                await new Promise((resolve) => (this.#wake = resolve));
-            }
-        }
-    }
-}
-function failure(fault) {
-    if (fault === null)
-        return new LoquentError("gone", "The rest of this answer is not kept any more.");
-    return new LoquentError("unreadable", `What the server sent cannot be read (${fault}).`);
-}
-let shared = null;
-function sharedLink() {
-    if (shared === null) {
-        const worker = new Worker(new URL("./loquent-worker.js", import.meta.url), { type: "module", name: "loquent" });
-        const link = new Link(worker);
-        worker.onerror = (event) => link.handleDeath(event.message || "the worker cannot be loaded");
-        watchVisibility(link);
-        shared = link;
-    }
-    return shared;
-}
-function setSharedLink(link) {
-    shared = link;
-}
-function watchVisibility(link) {
-    if (typeof document === "undefined")
-        return;
-    const tell = () => link.setHidden(document.visibilityState === "hidden");
-    document.addEventListener("visibilitychange", tell);
-    tell();
-}
-const SAVE_EVERY_MS = 250;
-const answerKey = (name) => `loquent:answer:${name}`;
-class ProgressStore {
-    name;
-    progress;
-    #timer = null;
-    #flush = () => this.save();
-    constructor(name, progress) {
-        this.name = name;
-        this.progress = progress;
-        globalThis.addEventListener?.("pagehide", this.#flush);
-    }
-    handleProgress() {
-        this.#timer ??= setTimeout(this.#flush, SAVE_EVERY_MS);
-    }
-    save() {
-        if (this.#timer !== null)
-            clearTimeout(this.#timer);
-        this.#timer = null;
-        const progress = this.progress();
-        try {
-            if (progress)
-                sessionStorage.setItem(answerKey(this.name), JSON.stringify(progress));
-        }
-        catch {
-        }
-    }
-    clear() {
-        globalThis.removeEventListener?.("pagehide", this.#flush);
-        if (this.#timer !== null)
-            clearTimeout(this.#timer);
-        this.#timer = null;
-        forget(this.name);
-    }
-}
-function recall(name) {
-    try {
-        const kept = JSON.parse(sessionStorage.getItem(answerKey(name)) ?? "null");
-        return isProgress(kept) ? kept : null;
-    }
-    catch {
-        return null;
-    }
-}
-function forget(name) {
-    try {
-        sessionStorage.removeItem(answerKey(name));
-    }
-    catch {
-    }
-}
-function isProgress(value) {
-    const { url, handle, offset, text, meta, reasoning } = (value ?? {});
-    const strings = [url, text, meta, reasoning, handle?.id, handle?.token];
-    return strings.every((part) => typeof part === "string") && Number.isSafeInteger(offset);
 }
 const MAX_INT = Number.MAX_SAFE_INTEGER;
 class WireError extends Error {
@@ -658,6 +413,376 @@ function crc32c(bytes) {
         crc = CRC_TABLE[(crc ^ byte) & 0xff] ^ (crc >>> 8);
     return ~crc >>> 0;
 }
+const MessageType = { Request: 0, Body: 1, Response: 2, Answer: 3, Frame: 4 };
+const MAX_MESSAGE_BYTES = 1 << 20;
+const FIRST_SKIPPED_TYPE = 64;
+const Code = {
+    None: 0,
+    Malformed: 1,
+    BrokenOff: 2,
+    Cancelled: 3,
+    Superseded: 4,
+    Stopped: 5,
+    ShuttingDown: 6,
+};
+function codeOf(code) {
+    return Object.values(Code).find((known) => known === code) ?? Code.BrokenOff;
+}
+function encodeMessage(type, payload) {
+    return new Writer().byte(type).counted(payload).bytes;
+}
+function encodeJson(type, value) {
+    return encodeMessage(type, encodeUtf8(JSON.stringify(value)));
+}
+class MessageReader {
+    limit_bytes;
+    #pending = new Uint8Array(0);
+    constructor(limit_bytes = MAX_MESSAGE_BYTES) {
+        this.limit_bytes = limit_bytes;
+    }
+    *push(bytes) {
+        const all = new Uint8Array(this.#pending.length + bytes.length);
+        all.set(this.#pending);
+        all.set(bytes, this.#pending.length);
+        this.#pending = all;
+        for (let next = this.#decode(); next !== null; next = this.#decode()) {
+            this.#pending = this.#pending.subarray(next.length);
+            if (next.message.type < FIRST_SKIPPED_TYPE)
+                yield next.message;
+        }
+    }
+    get partial() {
+        return this.#pending.length > 0;
+    }
+    #decode() {
+        const reader = new Reader(this.#pending);
+        try {
+            const type = reader.byte();
+            if (type > MessageType.Frame && type < FIRST_SKIPPED_TYPE)
+                throw new WireError("Malformed");
+            const length = reader.int();
+            if (length > this.limit_bytes)
+                throw new WireError("Malformed");
+            const payload = reader.take(length);
+            return { length: reader.position, message: { type, payload } };
+        }
+        catch (error) {
+            if (error instanceof WireError && error.fault === "Truncated")
+                return null;
+            throw error;
+        }
+    }
+}
+function decodeAnswerHead(payload) {
+    const { id, token, channel, offset, headers } = decodeObject(payload);
+    const named = isHex128(id) && isHex128(token);
+    if (!named || !isOffset(channel) || !isOffset(offset))
+        throw new WireError("Malformed");
+    return { id: id.toLowerCase(), token: token.toLowerCase(), channel, offset, headers: decodeHeaders(headers) };
+}
+function decodeResponseHead(payload) {
+    const { status, headers } = decodeObject(payload);
+    if (!isOffset(status) || status < 100 || status > 999)
+        throw new WireError("Malformed");
+    return { status, headers: decodeHeaders(headers) };
+}
+function decodeHeaders(headers) {
+    if (typeof (headers ?? {}) !== "object" || Array.isArray(headers))
+        throw new WireError("Malformed");
+    const pairs = Object.entries(headers ?? {});
+    if (pairs.some(([, value]) => typeof value !== "string"))
+        throw new WireError("Malformed");
+    return Object.fromEntries(pairs.map(([name, value]) => [name.toLowerCase(), value]));
+}
+function decodeObject(payload) {
+    try {
+        const value = JSON.parse(decodeUtf8(payload));
+        if (typeof value === "object" && value !== null)
+            return value;
+    }
+    catch (error) {
+        if (error instanceof WireError)
+            throw error;
+    }
+    throw new WireError("Malformed");
+}
+function isOffset(value) {
+    return typeof value === "number" && Number.isSafeInteger(value) && value >= 0;
+}
+function isHex128(value) {
+    return typeof value === "string" && /^[0-9a-f]{32}$/i.test(value);
+}
+function fromHex(hex) {
+    return Uint8Array.from(hex.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+}
+const IGNORED_HEADER = "x-loquent-ignored-parameters";
+const REPEAT_HEADER = "idempotency-key";
+class PathLost extends Error {
+    isTransportUseless;
+    name = "PathLost";
+    constructor(message, options = {}, isTransportUseless = false) {
+        super(message, options);
+        this.isTransportUseless = isTransportUseless;
+    }
+}
+class Link {
+    #port;
+    #connecting = new Map();
+    #connected = new Set();
+    #answers = new Map();
+    #nextAnswer = 0;
+    #dead = null;
+    constructor(port) {
+        this.#port = port;
+        port.onmessage = ({ data }) => this.#handleNews(data);
+    }
+    isConnected(server) {
+        return this.#connected.has(server.href);
+    }
+    connect(server, target) {
+        if (this.#dead !== null)
+            return Promise.reject(new PathLost(this.#dead));
+        const before = this.#connecting.get(server.href);
+        if (before)
+            return before.promise;
+        const waiting = newWaiting();
+        this.#connecting.set(server.href, waiting);
+        this.order({ type: "connect", server: server.href, target });
+        return waiting.promise;
+    }
+    async ask({ server, pace, signal }, head, body) {
+        const answer = this.#add(null, signal);
+        this.order({ type: "ask", answer: answer.number, server: server.href, head, body, pace });
+        await answer.begun;
+        return answer;
+    }
+    async resume({ server, pace, signal }, handle, offset, before) {
+        const answer = this.#add(before?.number ?? null, signal);
+        answer.handle = handle;
+        const { id, token } = handle;
+        this.order({ type: "resume", answer: answer.number, server: server.href, id, token, offset, pace });
+        await answer.begun;
+        return answer;
+    }
+    setHidden(hidden) {
+        this.order({ type: "hidden", hidden });
+    }
+    handleDeath(why) {
+        this.#dead = why;
+        for (const server of [...this.#connecting.keys()])
+            this.#handleDisconnected(server, why);
+        for (const answer of this.#answers.values())
+            answer.handleEnd(new PathLost(why));
+    }
+    order(order) {
+        if (this.#dead === null)
+            this.#port.postMessage(order);
+    }
+    #add(number, signal) {
+        const answer = new LinkAnswer(this, number ?? this.#nextAnswer++, signal);
+        this.#answers.set(answer.number, answer);
+        return answer;
+    }
+    #handleNews(news) {
+        if (news.type === "connected") {
+            this.#connected.add(news.server);
+            this.#connecting.get(news.server)?.resolve();
+        }
+        else if (news.type === "disconnected") {
+            this.#handleDisconnected(news.server, news.why);
+        }
+        else {
+            const answer = this.#answers.get(news.answer);
+            answer?.handleNews(news);
+            if (answer?.ended)
+                this.#answers.delete(news.answer);
+        }
+    }
+    #handleDisconnected(server, why) {
+        this.#connected.delete(server);
+        this.#connecting.get(server)?.reject(new PathLost(why));
+        this.#connecting.delete(server);
+    }
+}
+function newWaiting() {
+    let [resolve, reject] = [() => { }, () => { }];
+    const promise = new Promise((yes, no) => ([resolve, reject] = [yes, no]));
+    promise.catch(() => { });
+    return { promise, resolve, reject };
+}
+class LinkAnswer {
+    link;
+    number;
+    signal;
+    transport = "webtransport";
+    handle = null;
+    ignoredParameters = null;
+    #queue = [];
+    #end = null;
+    #wake = () => { };
+    #begun = newWaiting();
+    constructor(link, number, signal) {
+        this.link = link;
+        this.number = number;
+        this.signal = signal;
+        signal.addEventListener("abort", () => this.handleEnd(abortReason(signal)), { once: true });
+        if (signal.aborted)
+            this.handleEnd(abortReason(signal));
+    }
+    get begun() {
+        return this.#begun.promise;
+    }
+    get ended() {
+        return this.#end !== null;
+    }
+    cancel() {
+        this.link.order({ type: "stop", answer: this.number });
+    }
+    forget() {
+        this.link.order({ type: "forget", answer: this.number });
+    }
+    handleNews(news) {
+        switch (news.type) {
+            case "answered":
+                this.handle = { id: news.head.id, token: news.head.token };
+                this.ignoredParameters = news.head.headers[IGNORED_HEADER] ?? null;
+                return this.#begun.resolve();
+            case "deltas":
+                this.#queue.push(...news.deltas);
+                this.#begun.resolve();
+                return this.#wake();
+            case "refused":
+                return this.handleEnd(refusal(news.head.status, news.head.headers["retry-after"] ?? null, news.body));
+            case "complete":
+                return this.handleEnd(null);
+            case "failed":
+                return this.handleEnd(failure(news.fault));
+            case "ended":
+                return this.handleEnd(ending(news.code));
+            case "lost":
+                return this.handleEnd(new PathLost(news.loss.why, {}, news.loss.malformed));
+        }
+    }
+    handleEnd(error) {
+        this.#end ??= { error };
+        if (error === null)
+            this.#begun.resolve();
+        else
+            this.#begun.reject(error);
+        this.#wake();
+    }
+    async *[Symbol.asyncIterator]() {
+        for (;;) {
+            const batch = this.#queue;
+            this.#queue = [];
+            for (const [offset, delta] of batch) {
+                if (this.signal.aborted)
+                    throw abortReason(this.signal);
+                yield { offset, delta };
+            }
+            if (batch.length > 0) {
+                this.link.order({ type: "read", answer: this.number, count: batch.length });
+            }
+            else if (this.#end) {
+                if (this.#end.error !== null)
+                    throw this.#end.error;
+                return;
+            }
+            else {
+                await new Promise((resolve) => (this.#wake = resolve));
+            }
+        }
+    }
+}
+function failure(fault) {
+    if (fault === null)
+        return new LoquentError("gone", "The rest of this answer is not kept any more.");
+    return new LoquentError("unreadable", `What the server sent cannot be read (${fault}).`);
+}
+function ending(code) {
+    if (code === Code.Superseded)
+        return new LoquentError("superseded", "This answer continues in another window.");
+    if (code === Code.ShuttingDown)
+        return new LoquentError("gone", "The server is shutting down. Ask again.");
+    return new LoquentError("gone", "The answer was stopped.");
+}
+let shared = null;
+function sharedLink() {
+    if (shared === null) {
+        const worker = new Worker(new URL("./loquent-worker.js", import.meta.url), { type: "module", name: "loquent" });
+        const link = new Link(worker);
+        worker.onerror = (event) => link.handleDeath(event.message || "the worker cannot be loaded");
+        watchVisibility(link);
+        shared = link;
+    }
+    return shared;
+}
+function setSharedLink(link) {
+    shared = link;
+}
+function watchVisibility(link) {
+    if (typeof document === "undefined")
+        return;
+    const tell = () => link.setHidden(document.visibilityState === "hidden");
+    document.addEventListener("visibilitychange", tell);
+    tell();
+}
+const SAVE_EVERY_MS = 250;
+const answerKey = (name) => `loquent:answer:${name}`;
+class ProgressStore {
+    name;
+    progress;
+    #timer = null;
+    #flush = () => this.save();
+    constructor(name, progress) {
+        this.name = name;
+        this.progress = progress;
+        globalThis.addEventListener?.("pagehide", this.#flush);
+    }
+    handleProgress() {
+        this.#timer ??= setTimeout(this.#flush, SAVE_EVERY_MS);
+    }
+    save() {
+        if (this.#timer !== null)
+            clearTimeout(this.#timer);
+        this.#timer = null;
+        const progress = this.progress();
+        try {
+            if (progress)
+                sessionStorage.setItem(answerKey(this.name), JSON.stringify(progress));
+        }
+        catch {
+        }
+    }
+    clear() {
+        globalThis.removeEventListener?.("pagehide", this.#flush);
+        if (this.#timer !== null)
+            clearTimeout(this.#timer);
+        this.#timer = null;
+        forget(this.name);
+    }
+}
+function recall(name) {
+    try {
+        const kept = JSON.parse(sessionStorage.getItem(answerKey(name)) ?? "null");
+        return isProgress(kept) ? kept : null;
+    }
+    catch {
+        return null;
+    }
+}
+function forget(name) {
+    try {
+        sessionStorage.removeItem(answerKey(name));
+    }
+    catch {
+    }
+}
+function isProgress(value) {
+    const { url, handle, offset, text, meta, reasoning } = (value ?? {});
+    const strings = [url, text, meta, reasoning, handle?.id, handle?.token];
+    return strings.every((part) => typeof part === "string") && Number.isSafeInteger(offset);
+}
 const LOG_VERSION = 1;
 const MAX_RECORD_BYTES = (1 << 14) - 1;
 const SHORT_TEXT = 0x80;
@@ -675,7 +800,9 @@ var Kind;
     Kind[Kind["Error"] = 9] = "Error";
     Kind[Kind["Done"] = 10] = "Done";
     Kind[Kind["Other"] = 11] = "Other";
+    Kind[Kind["Long"] = 15] = "Long";
 })(Kind || (Kind = {}));
+const LEAST_LONG_KIND = 16;
 function isLast(delta) {
     return delta.kind === "done" || delta.kind === "error";
 }
@@ -741,6 +868,10 @@ function decodeFields(kind, choice, reader) {
             return { kind: "done" };
         case Kind.Other:
             return { kind: "other", choice, json: reader.restText() };
+        case Kind.Long:
+            if (reader.int() < LEAST_LONG_KIND)
+                throw new WireError("Malformed");
+            return null;
         default:
             return null;
     }
@@ -1016,6 +1147,7 @@ class Answer {
     #stopped = new AbortController();
     #memory;
     #source = null;
+    #isLinkUseless = false;
     #progressAt = Date.now();
     #barrenPaths = 0;
     constructor(url, options, origin) {
@@ -1043,20 +1175,25 @@ class Answer {
     }
     async *[Symbol.asyncIterator]() {
         const unfollow = this.#followSignal();
-        let whole = false;
+        let isOurs = true;
         try {
             this.#state(this.origin.is === "new" ? "connecting" : "resuming");
             const first = this.origin.is === "new" ? this.#ask(this.origin) : this.#goOn(null);
             let path = this.#enter(await first);
             while (path) {
                 const lost = yield* this.#follow(path);
-                whole = lost === null;
+                isOurs = lost !== null;
                 path = lost && this.#enter(await this.#goOn(lost));
             }
         }
+        catch (error) {
+            if (error instanceof LoquentError && error.kind === "superseded")
+                isOurs = false;
+            throw error;
+        }
         finally {
             unfollow();
-            if (!whole)
+            if (isOurs)
                 this.#cancelAtServer();
             this.#memory?.clear();
             this.#state("ended");
@@ -1163,6 +1300,8 @@ class Answer {
         this.handle ??= this.#source?.handle ?? null;
         if (this.handle === null)
             throw broken(lost);
+        if (lost)
+            this.#heed(lost);
         const before = this.#source instanceof LinkAnswer ? this.#source : null;
         this.#source = null;
         this.#state("resuming");
@@ -1191,14 +1330,20 @@ class Answer {
             return await resumeBySse(this.#server, handle, offset, this.#stopped.signal);
         }
         catch (error) {
-            if (error instanceof PathLost)
-                return null;
-            throw error;
+            if (!(error instanceof PathLost))
+                throw error;
+            this.#heed(error);
+            return null;
         }
+    }
+    #heed(lost) {
+        this.#isLinkUseless ||= lost.isTransportUseless;
+        if (this.#isLinkUseless && this.options.transport === "webtransport")
+            throw broken(lost);
     }
     async #link() {
         const { transport = "auto" } = this.options;
-        if (transport === "sse")
+        if (transport === "sse" || this.#isLinkUseless)
             return null;
         const link = await headStart(this.#server, transport);
         this.#stopped.signal.throwIfAborted();
@@ -1281,11 +1426,22 @@ function after(ms) {
     return new Promise((resolve) => setTimeout(() => resolve(null), ms));
 }
 async function connect(link, server) {
-    const target = await discover(server);
-    if (target === null) {
-        without.set(server.href, Date.now() + WITHOUT_MS);
-        throw new PathLost("The server has no WebTransport.");
+    const target = await targetAt(server);
+    try {
+        await link.connect(server, target);
     }
-    await link.connect(server, target);
+    catch (error) {
+        const again = await targetAt(server);
+        if (again.certificate_sha256 === target.certificate_sha256)
+            throw error;
+        await link.connect(server, again);
+    }
+}
+async function targetAt(server) {
+    const target = await discover(server);
+    if (target !== null)
+        return target;
+    without.set(server.href, Date.now() + WITHOUT_MS);
+    throw new PathLost("The server has no WebTransport.");
 }
 export { Answer, LoquentError, forgetChat, prepare, resumeChat, streamChat };

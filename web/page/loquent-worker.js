@@ -149,143 +149,109 @@ function crc32c(bytes) {
         crc = CRC_TABLE[(crc ^ byte) & 0xff] ^ (crc >>> 8);
     return ~crc >>> 0;
 }
-const INCOMING_DATAGRAMS = 1024;
-const OUTGOING_DATAGRAMS = 64;
-class Connection {
-    rtt_us;
-    #transport;
-    #datagrams;
-    #receivers = new Map();
-    #nextStream = 0;
-    closed;
-    constructor(transport, rtt_us) {
-        this.rtt_us = rtt_us;
-        this.#transport = transport;
-        const datagrams = transport.datagrams;
-        widen(datagrams);
-        this.#datagrams = (datagrams.createWritable?.() ?? datagrams.writable).getWriter();
-        this.#datagrams.closed.catch(() => { });
-        this.closed = transport.closed.then((info) => info?.reason || "closed", (error) => String(error));
-        void this.#readDatagrams(datagrams.readable);
-    }
-    static async open(target, Transport, clock_us) {
-        const begun = clock_us();
-        const attempts = target.urls.map((url) => new Transport(url, optionsFor(target)));
-        for (const attempt of attempts)
-            attempt.closed.catch(() => { });
-        const ready = attempts.map((attempt) => attempt.ready.then(() => attempt));
-        const winner = await Promise.any(ready);
-        for (const attempt of attempts)
-            if (attempt !== winner)
-                attempt.close();
-        return new Connection(winner, Math.floor((clock_us() - begun) / 2));
-    }
-    addStream(receive) {
-        this.#nextStream += 1;
-        this.#receivers.set(this.#nextStream, receive);
-        return this.#nextStream;
-    }
-    dropStream(stream) {
-        this.#receivers.delete(stream);
-    }
-    async openStream() {
-        const { readable, writable } = await this.#transport.createBidirectionalStream();
-        const writer = writable.getWriter();
-        writer.closed.catch(() => { });
-        return { readable: readable, writer };
-    }
-    send(datagram) {
-        if ((this.#datagrams.desiredSize ?? 0) <= -OUTGOING_DATAGRAMS)
-            return;
-        this.#datagrams.write(datagram).catch(() => { });
-    }
-    close() {
-        this.#receivers.clear();
-        try {
-            this.#transport.close();
-        }
-        catch {
-        }
-    }
-    async #readDatagrams(readable) {
-        const reader = readable.getReader();
-        try {
-            for (let next = await reader.read(); !next.done; next = await reader.read()) {
-                const stream = streamOf(next.value);
-                if (stream !== null)
-                    this.#receivers.get(stream)?.(next.value);
-            }
-        }
-        catch {
-        }
-    }
-}
-function optionsFor(target) {
-    const hash = target.certificate_sha256;
-    if (hash === null)
-        return { congestionControl: "low-latency" };
-    const value = Uint8Array.from(hash.match(/../g) ?? [], (pair) => parseInt(pair, 16));
-    return { congestionControl: "low-latency", serverCertificateHashes: [{ algorithm: "sha-256", value }] };
-}
-function widen(datagrams) {
-    if ("incomingHighWaterMark" in datagrams)
-        datagrams.incomingHighWaterMark = INCOMING_DATAGRAMS;
-    if ("incomingMaxBufferedDatagrams" in datagrams)
-        datagrams.incomingMaxBufferedDatagrams = INCOMING_DATAGRAMS;
-    if ("outgoingHighWaterMark" in datagrams)
-        datagrams.outgoingHighWaterMark = OUTGOING_DATAGRAMS;
-    if ("outgoingMaxBufferedDatagrams" in datagrams)
-        datagrams.outgoingMaxBufferedDatagrams = OUTGOING_DATAGRAMS;
-}
-function streamOf(datagram) {
-    try {
-        const reader = new Reader(datagram);
-        reader.byte();
-        return reader.int();
-    }
-    catch {
-        return null;
-    }
-}
 const VERSION = 1;
 const ACK_WINDOW = 53;
 const MAX_ACK_RANGES = 8;
 const HOLD_UNIT_US = 125;
 const KINDS = ["data", "ack", "resume", "stop", "gone"];
+const KIND = 0x07;
+const PADDED = 5;
 const CHECKED = 0x08;
+const CHECKSUM_BYTES = 4;
 const HIDDEN = 0x01;
 const PROBE = 0x02;
+const GREASE = 0x80;
 function encodeFrame(frame, checked = false) {
     const out = new Writer();
     out.byte((VERSION << 4) | (checked ? CHECKED : 0) | KINDS.indexOf(frame.kind));
     switch (frame.kind) {
         case "data":
-            out.int(frame.stream).int(frame.packet).int(frame.offset).raw(frame.bytes);
+            out.int(frame.channel).int(frame.packet).int(frame.offset).raw(frame.bytes);
             break;
         case "ack":
             encodeAck(out, frame);
             break;
         case "resume":
-            out.int(frame.stream).raw(frame.id).raw(frame.token).int(frame.offset);
+            out.int(frame.channel).raw(frame.id).raw(frame.token).int(frame.offset);
             break;
         default:
-            out.int(frame.stream);
+            out.int(frame.channel);
     }
     if (checked)
         out.uint32(crc32c(out.bytes));
     return out.bytes;
 }
+function encodePaddedFrame(frame, length, checked = false) {
+    const inner = encodeFrame(frame);
+    const out = new Writer().byte((VERSION << 4) | (checked ? CHECKED : 0) | PADDED).counted(inner);
+    const padding = length - out.bytes.length - (checked ? CHECKSUM_BYTES : 0);
+    if (padding > 0)
+        out.raw(new Uint8Array(padding));
+    if (checked)
+        out.uint32(crc32c(out.bytes));
+    return out.bytes;
+}
 function decodeFrame(datagram, requireCheck = false) {
-    const first = new Reader(datagram).byte();
-    if (first >> 4 !== VERSION)
-        throw new WireError("UnknownVersion");
+    const first = knownFirst(datagram);
     if (!(first & CHECKED) && requireCheck)
         throw new WireError("BadChecksum");
-    const reader = new Reader(first & CHECKED ? verified(datagram) : datagram);
+    const body = first & CHECKED ? verified(datagram) : datagram;
+    return decodeUnpadded((first & KIND) === PADDED ? unpadded(body) : body);
+}
+function decodeUnpadded(bytes) {
+    const first = knownFirst(bytes);
+    const reader = new Reader(bytes);
     reader.byte();
-    const frame = decodeBody(first & 7, reader);
+    const frame = decodeBody(first & KIND, reader);
     reader.end();
     return frame;
+}
+function peekChannel(datagram) {
+    try {
+        const frame = (knownFirst(datagram) & KIND) === PADDED ? unpadded(datagram) : datagram;
+        const kind = KINDS[knownFirst(frame) & KIND];
+        if (kind === undefined)
+            return null;
+        const reader = new Reader(frame);
+        reader.take(kind === "ack" ? 2 : 1);
+        return reader.int();
+    }
+    catch (error) {
+        if (error instanceof WireError)
+            return null;
+        throw error;
+    }
+}
+function kindOf(frame) {
+    const kind = KINDS[knownFirst(frame) & KIND];
+    if (kind === undefined)
+        throw new WireError("Malformed");
+    return kind;
+}
+function greaseAck(frame) {
+    if (kindOf(frame) === "ack" && !(knownFirst(frame) & CHECKED))
+        frame[1] = frame[1] | GREASE;
+}
+function knownFirst(frame) {
+    const first = new Reader(frame).byte();
+    if (first >> 4 !== VERSION)
+        throw new WireError("UnknownVersion");
+    return first;
+}
+function unpadded(padded) {
+    const frame = innerBytes(padded);
+    const first = frame[0];
+    if (first === undefined || first & CHECKED || (first & KIND) === PADDED)
+        throw new WireError("Malformed");
+    return frame;
+}
+function innerBytes(padded) {
+    try {
+        return new Reader(padded.subarray(1)).counted();
+    }
+    catch {
+        throw new WireError("Malformed");
+    }
 }
 function decodeBody(code, reader) {
     const kind = KINDS[code];
@@ -295,37 +261,37 @@ function decodeBody(code, reader) {
         case "ack":
             return decodeAck(reader);
         case "resume": {
-            const stream = reader.int();
+            const channel = reader.int();
             const [id, token] = [reader.take(16), reader.take(16)];
-            return { kind, stream, id, token, offset: reader.int() };
+            return { kind, channel, id, token, offset: reader.int() };
         }
         case "stop":
         case "gone":
-            return { kind, stream: reader.int() };
+            return { kind, channel: reader.int() };
         default:
             throw new WireError("Malformed");
     }
 }
 function verified(datagram) {
-    const length = datagram.length - 4;
+    const length = datagram.length - CHECKSUM_BYTES;
     if (length < 1)
         throw new WireError("Truncated");
-    const sum = new DataView(datagram.buffer, datagram.byteOffset + length, 4).getUint32(0);
+    const sum = new DataView(datagram.buffer, datagram.byteOffset + length, CHECKSUM_BYTES).getUint32(0);
     const body = datagram.subarray(0, length);
     if (crc32c(body) !== sum)
         throw new WireError("BadChecksum");
     return body;
 }
 function decodeData(reader) {
-    const [stream, packet, offset] = [reader.int(), reader.int(), reader.int()];
+    const [channel, packet, offset] = [reader.int(), reader.int(), reader.int()];
     const bytes = reader.take(reader.left);
     if (offset + bytes.length > MAX_INT)
         throw new WireError("Malformed");
-    return { kind: "data", stream, packet, offset, bytes };
+    return { kind: "data", channel, packet, offset, bytes };
 }
 function encodeAck(out, ack) {
     out.byte((ack.hidden ? HIDDEN : 0) | (ack.probe ? PROBE : 0));
-    out.int(ack.stream).int(ack.number).int(ack.cumulative);
+    out.int(ack.channel).int(ack.number).int(ack.cumulative);
     out.int(ack.largest === null ? 0 : ack.largest + 1).int(ack.missing);
     out.int(Math.floor(ack.hold_us / HOLD_UNIT_US)).int(ack.unshown).int(ack.pace);
     let from = ack.cumulative;
@@ -336,15 +302,13 @@ function encodeAck(out, ack) {
 }
 function decodeAck(reader) {
     const flags = reader.byte();
-    if (flags & ~(HIDDEN | PROBE))
-        throw new WireError("Malformed");
-    const [stream, number, cumulative, largest] = [reader.int(), reader.int(), reader.int(), reader.int()];
+    const [channel, number, cumulative, largest] = [reader.int(), reader.int(), reader.int(), reader.int()];
     const [missing, hold, unshown, pace] = [reader.int(), reader.int(), reader.int(), reader.int()];
     if (unshown > cumulative)
         throw new WireError("Malformed");
     return {
         kind: "ack",
-        stream,
+        channel,
         number,
         cumulative,
         largest: largest === 0 ? null : largest - 1,
@@ -370,6 +334,226 @@ function decodeRanges(cumulative, reader) {
         from = end;
     }
     return ranges;
+}
+const MessageType = { Request: 0, Body: 1, Response: 2, Answer: 3, Frame: 4 };
+const MAX_MESSAGE_BYTES = 1 << 20;
+const FIRST_SKIPPED_TYPE = 64;
+const Code = {
+    None: 0,
+    Malformed: 1,
+    BrokenOff: 2,
+    Cancelled: 3,
+    Superseded: 4,
+    Stopped: 5,
+    ShuttingDown: 6,
+};
+function codeOf(code) {
+    return Object.values(Code).find((known) => known === code) ?? Code.BrokenOff;
+}
+function encodeMessage(type, payload) {
+    return new Writer().byte(type).counted(payload).bytes;
+}
+function encodeJson(type, value) {
+    return encodeMessage(type, encodeUtf8(JSON.stringify(value)));
+}
+class MessageReader {
+    limit_bytes;
+    #pending = new Uint8Array(0);
+    constructor(limit_bytes = MAX_MESSAGE_BYTES) {
+        this.limit_bytes = limit_bytes;
+    }
+    *push(bytes) {
+        const all = new Uint8Array(this.#pending.length + bytes.length);
+        all.set(this.#pending);
+        all.set(bytes, this.#pending.length);
+        this.#pending = all;
+        for (let next = this.#decode(); next !== null; next = this.#decode()) {
+            this.#pending = this.#pending.subarray(next.length);
+            if (next.message.type < FIRST_SKIPPED_TYPE)
+                yield next.message;
+        }
+    }
+    get partial() {
+        return this.#pending.length > 0;
+    }
+    #decode() {
+        const reader = new Reader(this.#pending);
+        try {
+            const type = reader.byte();
+            if (type > MessageType.Frame && type < FIRST_SKIPPED_TYPE)
+                throw new WireError("Malformed");
+            const length = reader.int();
+            if (length > this.limit_bytes)
+                throw new WireError("Malformed");
+            const payload = reader.take(length);
+            return { length: reader.position, message: { type, payload } };
+        }
+        catch (error) {
+            if (error instanceof WireError && error.fault === "Truncated")
+                return null;
+            throw error;
+        }
+    }
+}
+function decodeAnswerHead(payload) {
+    const { id, token, channel, offset, headers } = decodeObject(payload);
+    const named = isHex128(id) && isHex128(token);
+    if (!named || !isOffset(channel) || !isOffset(offset))
+        throw new WireError("Malformed");
+    return { id: id.toLowerCase(), token: token.toLowerCase(), channel, offset, headers: decodeHeaders(headers) };
+}
+function decodeResponseHead(payload) {
+    const { status, headers } = decodeObject(payload);
+    if (!isOffset(status) || status < 100 || status > 999)
+        throw new WireError("Malformed");
+    return { status, headers: decodeHeaders(headers) };
+}
+function decodeHeaders(headers) {
+    if (typeof (headers ?? {}) !== "object" || Array.isArray(headers))
+        throw new WireError("Malformed");
+    const pairs = Object.entries(headers ?? {});
+    if (pairs.some(([, value]) => typeof value !== "string"))
+        throw new WireError("Malformed");
+    return Object.fromEntries(pairs.map(([name, value]) => [name.toLowerCase(), value]));
+}
+function decodeObject(payload) {
+    try {
+        const value = JSON.parse(decodeUtf8(payload));
+        if (typeof value === "object" && value !== null)
+            return value;
+    }
+    catch (error) {
+        if (error instanceof WireError)
+            throw error;
+    }
+    throw new WireError("Malformed");
+}
+function isOffset(value) {
+    return typeof value === "number" && Number.isSafeInteger(value) && value >= 0;
+}
+function isHex128(value) {
+    return typeof value === "string" && /^[0-9a-f]{32}$/i.test(value);
+}
+function fromHex(hex) {
+    return Uint8Array.from(hex.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+}
+const INCOMING_DATAGRAMS = 1024;
+const OUTGOING_DATAGRAMS = 64;
+class Connection {
+    rtt_us;
+    #transport;
+    #datagrams;
+    #receivers = new Map();
+    #lastChannel = 0;
+    closed;
+    constructor(transport, rtt_us) {
+        this.rtt_us = rtt_us;
+        this.#transport = transport;
+        const datagrams = transport.datagrams;
+        widen(datagrams);
+        this.#datagrams = (datagrams.createWritable?.() ?? datagrams.writable).getWriter();
+        this.#datagrams.closed.catch(() => { });
+        this.closed = transport.closed.then((info) => ({ code: codeOf(info?.closeCode), why: info?.reason || "closed" }), (error) => ({ code: Code.BrokenOff, why: String(error) }));
+        void this.#readDatagrams(datagrams.readable);
+    }
+    static async open(target, Transport, clock_us) {
+        const begun = clock_us();
+        const attempts = target.urls.map((url) => new Transport(url, optionsFor(target)));
+        for (const attempt of attempts)
+            attempt.closed.catch(() => { });
+        const ready = attempts.map((attempt) => attempt.ready.then(() => attempt));
+        const winner = await Promise.any(ready);
+        for (const attempt of attempts)
+            if (attempt !== winner)
+                attempt.close();
+        return new Connection(winner, Math.floor((clock_us() - begun) / 2));
+    }
+    addChannel(receive) {
+        this.#lastChannel += 1;
+        this.#receivers.set(this.#lastChannel, receive);
+        return this.#lastChannel;
+    }
+    dropChannel(channel) {
+        this.#receivers.delete(channel);
+    }
+    async openStream() {
+        const { readable, writable } = await this.#transport.createBidirectionalStream();
+        const writer = writable.getWriter();
+        writer.closed.catch(() => { });
+        return { readable: readable, writer };
+    }
+    async codeOf(error) {
+        const { streamErrorCode } = (error ?? {});
+        if (typeof streamErrorCode === "number")
+            return codeOf(streamErrorCode);
+        const soon = new Promise((resolve) => setTimeout(() => resolve(null), 0));
+        return (await Promise.race([this.closed, soon]))?.code ?? Code.BrokenOff;
+    }
+    send(datagram) {
+        if ((this.#datagrams.desiredSize ?? 0) <= -OUTGOING_DATAGRAMS)
+            return;
+        this.#datagrams.write(datagram).catch(() => { });
+    }
+    close() {
+        this.#receivers.clear();
+        try {
+            this.#transport.close();
+        }
+        catch {
+        }
+    }
+    async #readDatagrams(readable) {
+        const reader = readable.getReader();
+        try {
+            for (let next = await reader.read(); !next.done; next = await reader.read()) {
+                const channel = peekChannel(next.value);
+                if (channel !== null)
+                    this.#receivers.get(channel)?.(next.value);
+            }
+        }
+        catch {
+        }
+    }
+}
+function optionsFor(target) {
+    const hash = target.certificate_sha256;
+    if (hash === null)
+        return { congestionControl: "low-latency" };
+    const value = Uint8Array.from(hash.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+    return { congestionControl: "low-latency", serverCertificateHashes: [{ algorithm: "sha-256", value }] };
+}
+function widen(datagrams) {
+    if ("incomingHighWaterMark" in datagrams)
+        datagrams.incomingHighWaterMark = INCOMING_DATAGRAMS;
+    if ("incomingMaxBufferedDatagrams" in datagrams)
+        datagrams.incomingMaxBufferedDatagrams = INCOMING_DATAGRAMS;
+    if ("outgoingHighWaterMark" in datagrams)
+        datagrams.outgoingHighWaterMark = OUTGOING_DATAGRAMS;
+    if ("outgoingMaxBufferedDatagrams" in datagrams)
+        datagrams.outgoingMaxBufferedDatagrams = OUTGOING_DATAGRAMS;
+}
+function reasonOf(code) {
+    const { WebTransportError: Reason } = globalThis;
+    try {
+        return Reason && new Reason(`code ${code}`, { streamErrorCode: code });
+    }
+    catch {
+        return undefined;
+    }
+}
+const SHARE = 1 / 4;
+const [FIRST, STEP, LEAST, COUNT] = [27, 31, 2, 6];
+const MAX_PAYLOAD_BYTES = 15;
+function isGreased(draw) {
+    return draw < SHARE;
+}
+function greaseMessage(draw) {
+    const type = FIRST + STEP * (LEAST + Math.floor(draw * COUNT));
+    const payload = new Uint8Array(Math.floor(draw * (MAX_PAYLOAD_BYTES + 1))).fill(type);
+    return encodeMessage(type, payload);
+}
+function greaseMember(draw) {
+    return { grease: Math.floor(draw * 2 ** 16) };
 }
 const PLAY_AT_ONCE = { buffer_us: 0, max_tokens_per_s: null };
 function smoothPlayout(rtt_us) {
@@ -451,7 +635,9 @@ var Kind;
     Kind[Kind["Error"] = 9] = "Error";
     Kind[Kind["Done"] = 10] = "Done";
     Kind[Kind["Other"] = 11] = "Other";
+    Kind[Kind["Long"] = 15] = "Long";
 })(Kind || (Kind = {}));
+const LEAST_LONG_KIND = 16;
 function isLast(delta) {
     return delta.kind === "done" || delta.kind === "error";
 }
@@ -517,6 +703,10 @@ function decodeFields(kind, choice, reader) {
             return { kind: "done" };
         case Kind.Other:
             return { kind: "other", choice, json: reader.restText() };
+        case Kind.Long:
+            if (reader.int() < LEAST_LONG_KIND)
+                throw new WireError("Malformed");
+            return null;
         default:
             return null;
     }
@@ -774,7 +964,7 @@ function earliest(...times) {
 }
 class Receiver {
     #config;
-    #stream;
+    #channel;
     #state = { is: "open" };
     #assembler;
     #playout;
@@ -792,17 +982,17 @@ class Receiver {
     #probes = 0;
     #silentSaid = false;
     #stopping = false;
-    constructor(now, stream, offset, config = {}) {
+    constructor(now, channel, offset, config = {}) {
         this.#config = { ...DEFAULT_CONFIG, ...config };
-        this.#stream = stream;
+        this.#channel = channel;
         this.#assembler = new Assembler(offset, this.#config.limits);
         this.#playout = new PlayoutClock(this.#config.playout);
         this.#now = now;
         this.#shown = offset;
         this.#lastHeard = now;
     }
-    migrate(now, stream) {
-        this.#stream = stream;
+    migrate(now, channel) {
+        this.#channel = channel;
         this.#arrived = new Arrived();
         this.#nextAck = 0;
         this.#lastAck = null;
@@ -825,6 +1015,12 @@ class Receiver {
     }
     get closed() {
         return this.#state.is === "closed" && this.#events.length === 0;
+    }
+    get unansweredProbes() {
+        return this.#probes;
+    }
+    acknowledge(now) {
+        this.#ackAt = now;
     }
     setHidden(now, hidden) {
         this.#catchUp(now);
@@ -859,8 +1055,8 @@ class Receiver {
     }
     #handleFrame(now, datagram) {
         const frame = decodeFrame(datagram, this.#config.checked);
-        if (frame.stream !== this.#stream)
-            throw new WireError("WrongStream");
+        if (frame.channel !== this.#channel)
+            throw new WireError("WrongChannel");
         if (frame.kind === "data")
             this.#handleData(now, frame);
         else if (frame.kind !== "gone")
@@ -985,7 +1181,7 @@ class Receiver {
     pollTransmit(now) {
         if (this.#stopping) {
             this.#stopping = false;
-            return encodeFrame({ kind: "stop", stream: this.#stream }, this.#config.checked);
+            return encodeFrame({ kind: "stop", channel: this.#channel }, this.#config.checked);
         }
         if (this.#state.is === "closed")
             return null;
@@ -1004,7 +1200,7 @@ class Receiver {
         const cumulative = this.#assembler.cumulative;
         const ack = {
             kind: "ack",
-            stream: this.#stream,
+            channel: this.#channel,
             number: this.#nextAck,
             cumulative,
             largest: this.#arrived.largest,
@@ -1038,91 +1234,8 @@ class Receiver {
         return waiting ? this.#lastHeard + this.#config.silentAfter_us : null;
     }
 }
-const MessageType = { Request: 0, Body: 1, Response: 2, Answer: 3, Frame: 4 };
-const MAX_MESSAGE_BYTES = 1 << 20;
-function encodeMessage(type, payload) {
-    return new Writer().byte(type).counted(payload).bytes;
-}
-function encodeJson(type, value) {
-    return encodeMessage(type, encodeUtf8(JSON.stringify(value)));
-}
-class MessageReader {
-    #pending = new Uint8Array(0);
-    push(bytes) {
-        const all = new Uint8Array(this.#pending.length + bytes.length);
-        all.set(this.#pending);
-        all.set(bytes, this.#pending.length);
-        const messages = [];
-        let at = 0;
-        for (;;) {
-            const next = decodeMessage(all.subarray(at));
-            if (next === null)
-                break;
-            messages.push(next.message);
-            at += next.length;
-        }
-        this.#pending = all.slice(at);
-        return messages;
-    }
-    get partial() {
-        return this.#pending.length > 0;
-    }
-}
-function decodeMessage(bytes) {
-    const reader = new Reader(bytes);
-    try {
-        const type = reader.byte();
-        const length = reader.int();
-        if (type > MessageType.Frame || length > MAX_MESSAGE_BYTES)
-            throw new WireError("Malformed");
-        const payload = reader.take(length);
-        return { length: reader.position, message: { type, payload } };
-    }
-    catch (error) {
-        if (error instanceof WireError && error.fault === "Truncated")
-            return null;
-        throw error;
-    }
-}
-function decodeAnswerHead(payload) {
-    const { id, token, stream, offset, headers } = decodeObject(payload);
-    const named = isHex128(id) && isHex128(token);
-    if (!named || !isOffset(stream) || !isOffset(offset))
-        throw new WireError("Malformed");
-    return { id, token, stream, offset, headers: decodeHeaders(headers) };
-}
-function decodeResponseHead(payload) {
-    const { status, headers } = decodeObject(payload);
-    if (!isOffset(status))
-        throw new WireError("Malformed");
-    return { status, headers: decodeHeaders(headers) };
-}
-function decodeHeaders(headers) {
-    const pairs = typeof headers === "object" && headers !== null ? Object.entries(headers) : [];
-    return Object.fromEntries(pairs.map(([name, value]) => [name.toLowerCase(), String(value)]));
-}
-function decodeObject(payload) {
-    try {
-        const value = JSON.parse(decodeUtf8(payload));
-        if (typeof value === "object" && value !== null)
-            return value;
-    }
-    catch (error) {
-        if (error instanceof WireError)
-            throw error;
-    }
-    throw new WireError("Malformed");
-}
-function isOffset(value) {
-    return typeof value === "number" && Number.isSafeInteger(value) && value >= 0;
-}
-function isHex128(value) {
-    return typeof value === "string" && /^[0-9a-f]{32}$/i.test(value);
-}
-function fromHex(hex) {
-    return Uint8Array.from(hex.match(/../g) ?? [], (pair) => parseInt(pair, 16));
-}
 const MAX_UNREAD = 512;
+const PROBES_BY_STREAM = 2;
 const MAX_REFUSAL_BYTES = 64 * 1024;
 const ANSWER_WITHIN_MS = 10_000;
 const GIVE_UP_AFTER_MS = 1_000;
@@ -1131,30 +1244,33 @@ class DatagramAnswer {
     clock;
     pace;
     hidden;
+    random;
     #state = { is: "asking" };
     #path = null;
     #receiver = null;
     #offset = 0;
     #unread = 0;
     #timer = null;
-    constructor(listener, clock, pace, hidden) {
+    constructor(listener, clock, pace, hidden, random = Math.random) {
         this.listener = listener;
         this.clock = clock;
         this.pace = pace;
         this.hidden = hidden;
+        this.random = random;
     }
     ask(connection, head, body) {
-        const path = this.#enter(connection);
-        const request = encodeJson(MessageType.Request, { ...head, stream: path.number });
+        const path = this.#enter(connection, true);
+        const grease = path.greased ? greaseMember(this.random()) : {};
+        const request = encodeJson(MessageType.Request, { ...head, channel: path.channel, ...grease });
         const end = encodeMessage(MessageType.Body, new Uint8Array(0));
         void this.#run(path, [request, encodeMessage(MessageType.Body, encodeUtf8(body)), end]);
     }
     resume(connection, id, token, offset) {
-        const path = this.#enter(connection);
-        const stream = path.number;
-        this.#receiver?.migrate(this.#now(), stream);
+        const path = this.#enter(connection, false);
+        const { channel } = path;
+        this.#receiver?.migrate(this.#now(), channel);
         this.#offset = this.#receiver?.cumulative ?? offset;
-        const frame = { kind: "resume", stream, id: fromHex(id), token: fromHex(token), offset: this.#offset };
+        const frame = { kind: "resume", channel, id: fromHex(id), token: fromHex(token), offset: this.#offset };
         void this.#run(path, [encodeMessage(MessageType.Frame, encodeFrame(frame))]);
     }
     setHidden(hidden) {
@@ -1168,11 +1284,8 @@ class DatagramAnswer {
     }
     stop() {
         const path = this.#path;
-        if (path) {
-            const stop = encodeFrame({ kind: "stop", stream: path.number });
-            path.connection.send(stop);
-            path.stream?.writer.write(encodeMessage(MessageType.Frame, stop)).catch(() => { });
-        }
+        if (path)
+            this.#sendStop(path, encodeFrame({ kind: "stop", channel: path.channel }));
         this.#finish();
     }
     forget() {
@@ -1191,31 +1304,54 @@ class DatagramAnswer {
     #now() {
         return Math.floor(this.clock() * 1_000);
     }
-    #enter(connection) {
+    #enter(connection, asks) {
         this.#leave();
         this.#state = { is: "asking" };
-        const number = connection.addStream((datagram) => this.#handleFrame(path, datagram, false));
-        const path = { connection, number, stream: null, byStream: false, isSilent: false, ended: false };
+        const path = {
+            connection,
+            channel: connection.addChannel((datagram) => this.#handleFrame(path, datagram, false)),
+            asks,
+            greased: isGreased(this.random()),
+            stream: null,
+            byStream: false,
+            waiting: null,
+            isSilent: false,
+            ended: false,
+        };
         this.#path = path;
         this.#timer = setTimeout(() => this.#lose(path, "the server does not begin"), ANSWER_WITHIN_MS);
         return path;
     }
-    #leave(reset = true) {
+    #leave(reset = true, reason) {
         if (this.#timer !== null)
             clearTimeout(this.#timer);
         this.#timer = null;
-        this.#path?.connection.dropStream(this.#path.number);
+        this.#path?.connection.dropChannel(this.#path.channel);
         if (reset)
-            this.#path?.stream?.writer.abort().catch(() => { });
+            this.#path?.stream?.writer.abort(reason).catch(() => { });
         this.#path = null;
     }
-    #lose(path, why) {
+    #lose(path, why, malformed = false) {
         if (path !== this.#path || this.#state.is === "over")
             return;
-        this.#leave();
+        this.#leave(true, malformed ? reasonOf(Code.Malformed) : undefined);
         if (this.#state.is === "told")
             return this.#finish();
-        this.listener.lost(this.#receiver?.shown ?? this.#offset, why);
+        this.listener.lost(this.#receiver?.shown ?? this.#offset, { why, malformed });
+    }
+    #handleReset(path, code, why) {
+        if (path !== this.#path || this.#state.is === "over")
+            return;
+        const isOver = code === Code.Superseded || code === Code.Stopped || code === Code.Cancelled;
+        const isLeft = code === Code.ShuttingDown && !(path.asks && this.#state.is === "asking");
+        if (this.#state.is === "told" || !(isOver || isLeft))
+            return this.#lose(path, why, code === Code.Malformed);
+        if (this.#receiver?.ended) {
+            this.#begin(this.#receiver);
+            return this.#handleEnd(path);
+        }
+        this.listener.ended(code);
+        this.#finish();
     }
     async #run(path, messages) {
         try {
@@ -1224,21 +1360,31 @@ class DatagramAnswer {
                 return void path.stream.writer.abort().catch(() => { });
             for (const message of messages)
                 path.stream.writer.write(message).catch(() => { });
+            if (path.greased)
+                path.stream.writer.write(greaseMessage(this.random())).catch(() => { });
             await this.#read(path, path.stream.readable);
             this.#handleEnd(path);
         }
         catch (error) {
-            this.#lose(path, String(error));
+            const ours = error instanceof WireError;
+            this.#handleReset(path, ours ? Code.Malformed : await path.connection.codeOf(error), String(error));
         }
     }
     async #read(path, readable) {
         const reader = readable.getReader();
         const messages = new MessageReader();
-        for (let next = await reader.read(); !next.done; next = await reader.read()) {
-            for (const message of messages.push(next.value))
-                this.#handleMessage(path, message);
-            if (path !== this.#path)
-                return void reader.cancel().catch(() => { });
+        try {
+            for (let next = await reader.read(); !next.done; next = await reader.read()) {
+                for (const message of messages.push(next.value))
+                    this.#handleMessage(path, message);
+                if (path !== this.#path)
+                    return void reader.cancel().catch(() => { });
+            }
+        }
+        catch (error) {
+            if (error instanceof WireError)
+                reader.cancel(reasonOf(Code.Malformed)).catch(() => { });
+            throw error;
         }
         if (messages.partial)
             throw new WireError("Truncated");
@@ -1251,8 +1397,9 @@ class DatagramAnswer {
             this.#handleFrame(path, payload, true);
         }
         else if (type === MessageType.Answer && state.is === "asking") {
-            this.#begin(path);
-            this.listener.answered(decodeAnswerHead(payload));
+            const head = decodeAnswerHead(payload);
+            this.#begin(this.#receiver ?? this.#newReceiver(path));
+            this.listener.answered(head);
             this.#drive();
         }
         else if (type === MessageType.Response && state.is === "asking") {
@@ -1263,34 +1410,39 @@ class DatagramAnswer {
             if (bytes <= MAX_REFUSAL_BYTES)
                 state.body.push(payload);
         }
-        else if (type !== MessageType.Answer || state.is !== "streaming") {
-            throw new WireError("Malformed");
-        }
-        else {
+        else if (type === MessageType.Answer && (state.is === "streaming" || state.is === "told")) {
             this.listener.answered(decodeAnswerHead(payload));
         }
+        else {
+            throw new WireError("Malformed");
+        }
     }
-    #begin(path) {
-        if (this.#state.is === "asking")
-            this.#state = { is: "streaming" };
-        this.#receiver ??= new Receiver(this.#now(), path.number, this.#offset, {
+    #newReceiver(path) {
+        const receiver = new Receiver(this.#now(), path.channel, this.#offset, {
             ...WITH_ANOTHER_PATH,
             ...(this.pace !== "off" && {
                 playout: this.pace === "smooth" ? smoothPlayout(path.connection.rtt_us) : this.pace,
             }),
         });
-        this.#receiver.setHidden(this.#now(), this.hidden);
-        return this.#receiver;
+        receiver.setHidden(this.#now(), this.hidden);
+        return receiver;
+    }
+    #begin(receiver) {
+        this.#receiver = receiver;
+        if (this.#state.is === "asking")
+            this.#state = { is: "streaming" };
     }
     #handleFrame(path, frame, byStream) {
         if (path !== this.#path || this.#state.is === "refused" || this.#state.is === "over")
             return;
-        const [receiver, now] = [this.#begin(path), this.#now()];
-        const fault = receiver.handleDatagram(now, frame);
-        if (fault === null) {
-            path.byStream = byStream;
-            path.isSilent = false;
-        }
+        const [receiver, now] = [this.#receiver ?? this.#newReceiver(path), this.#now()];
+        if (receiver.handleDatagram(now, frame) !== null)
+            return;
+        this.#begin(receiver);
+        if (byStream && !path.byStream)
+            receiver.acknowledge(now);
+        path.byStream = byStream;
+        path.isSilent = false;
         this.#drive();
     }
     #handleEnd(path) {
@@ -1369,12 +1521,23 @@ class DatagramAnswer {
     }
     #transmit(path, receiver, now) {
         for (let frame = receiver.pollTransmit(now); frame; frame = receiver.pollTransmit(now)) {
-            path.connection.send(frame);
-            const writer = path.byStream ? path.stream?.writer : null;
-            if (writer && (writer.desiredSize ?? 0) > 0) {
-                writer.write(encodeMessage(MessageType.Frame, frame)).catch(() => { });
+            if (kindOf(frame) === "stop") {
+                this.#sendStop(path, frame);
+                continue;
             }
+            if (path.greased)
+                greaseAck(frame);
+            path.connection.send(frame);
+            const isHeard = !path.byStream && receiver.unansweredProbes < PROBES_BY_STREAM;
+            if (!isHeard && path.stream)
+                writeAck(path, path.stream.writer, frame);
         }
+    }
+    #sendStop(path, stop) {
+        if (path.stream)
+            path.stream.writer.write(encodeMessage(MessageType.Frame, stop)).catch(() => { });
+        else
+            path.connection.send(stop);
     }
     #schedule(receiver, now) {
         if (this.#timer !== null)
@@ -1383,22 +1546,39 @@ class DatagramAnswer {
         this.#timer = at === null ? null : setTimeout(() => this.#drive(), Math.max(0, Math.ceil((at - now) / 1_000)));
     }
 }
-function serve(port, Transport, clock = () => performance.now()) {
-    const service = new Service((news) => port.postMessage(news), Transport, clock);
+function writeAck(path, writer, ack) {
+    const isWaiting = path.waiting !== null;
+    path.waiting = ack;
+    if (isWaiting)
+        return;
+    const write = () => {
+        if (path.waiting)
+            writer.write(encodeMessage(MessageType.Frame, path.waiting)).catch(() => { });
+        path.waiting = null;
+    };
+    if ((writer.desiredSize ?? 0) > 0)
+        write();
+    else
+        writer.ready.then(write, () => { });
+}
+function serve(port, Transport, clock = () => performance.now(), random = Math.random) {
+    const service = new Service((news) => port.postMessage(news), Transport, clock, random);
     port.onmessage = ({ data }) => service.handleOrder(data);
 }
 class Service {
     tell;
     Transport;
     clock;
+    random;
     #connections = new Map();
     #open = new Map();
     #answers = new Map();
     #hidden = false;
-    constructor(tell, Transport, clock) {
+    constructor(tell, Transport, clock, random) {
         this.tell = tell;
         this.Transport = Transport;
         this.clock = clock;
+        this.random = random;
     }
     handleOrder(order) {
         switch (order.type) {
@@ -1435,7 +1615,7 @@ class Service {
                 return connection.close();
             if (!this.#open.has(server)) {
                 this.#open.set(server, connection);
-                void connection.closed.then((why) => this.#handleClosed(server, connection, why));
+                void connection.closed.then(({ why }) => this.#handleClosed(server, connection, why));
             }
             this.tell({ type: "connected", server });
         }
@@ -1461,11 +1641,12 @@ class Service {
         const connection = this.#open.get(order.server);
         if (!connection) {
             const offset = order.offset ?? 0;
-            return this.tell({ type: "lost", answer: order.answer, offset, why: "not connected" });
+            const loss = { why: "not connected", malformed: false };
+            return this.tell({ type: "lost", answer: order.answer, offset, loss });
         }
         let answer = this.#answers.get(order.answer);
         if (!answer) {
-            answer = new DatagramAnswer(this.#listener(order.answer), this.clock, order.pace, this.#hidden);
+            answer = new DatagramAnswer(this.#listener(order.answer), this.clock, order.pace, this.#hidden, this.random);
             this.#answers.set(order.answer, answer);
         }
         act(answer, connection);
@@ -1477,7 +1658,8 @@ class Service {
             deltas: (deltas) => this.tell({ type: "deltas", answer, deltas }),
             complete: () => this.tell({ type: "complete", answer }),
             failed: (fault) => this.tell({ type: "failed", answer, fault }),
-            lost: (offset, why) => this.tell({ type: "lost", answer, offset, why }),
+            ended: (code) => this.tell({ type: "ended", answer, code }),
+            lost: (offset, loss) => this.tell({ type: "lost", answer, offset, loss }),
             over: () => void this.#answers.delete(answer),
         };
     }

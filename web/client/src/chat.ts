@@ -4,6 +4,7 @@
 import { type Chunk, ChunkWriter, type Json } from "./chunk.js";
 import type { PlayoutChoice } from "./quic.js";
 import { discover, lastWinner, rememberWinner, serverOf, webTransportWorks } from "./discovery.js";
+import type { Target } from "./connection.js";
 import { LoquentError } from "./errors.js";
 import { type Link, LinkAnswer, type LinkRequest, sharedLink } from "./worker_link.js";
 import { ProgressStore, type Progress, forget, recall } from "./progress_store.js";
@@ -120,6 +121,8 @@ export class Answer implements AsyncIterable<Delta> {
   readonly #stopped = new AbortController();
   readonly #memory: ProgressStore | null;
   #source: Source | null = null;
+  /** WebTransport brings this answer no further, though it may be connected. */
+  #isLinkUseless = false;
   /** When something last came, and how many paths have brought nothing since. */
   #progressAt = Date.now();
   #barrenPaths = 0;
@@ -161,19 +164,23 @@ export class Answer implements AsyncIterable<Delta> {
    */
   async *[Symbol.asyncIterator](): AsyncGenerator<Delta> {
     const unfollow = this.#followSignal();
-    let whole = false;
+    let isOurs = true;
     try {
       this.#state(this.origin.is === "new" ? "connecting" : "resuming");
       const first = this.origin.is === "new" ? this.#ask(this.origin) : this.#goOn(null);
       let path: Source | null = this.#enter(await first);
       while (path) {
         const lost: PathLost | null = yield* this.#follow(path);
-        whole = lost === null;
+        isOurs = lost !== null;
         path = lost && this.#enter(await this.#goOn(lost));
       }
+    } catch (error) {
+      if (error instanceof LoquentError && error.kind === "superseded") isOurs = false;
+      throw error;
     } finally {
       unfollow();
-      if (!whole) this.#cancelAtServer();
+      // A whole answer needs no word; one that goes on elsewhere is another reader's to end.
+      if (isOurs) this.#cancelAtServer();
       this.#memory?.clear();
       this.#state("ended");
     }
@@ -277,6 +284,7 @@ export class Answer implements AsyncIterable<Delta> {
   async #goOn(lost: PathLost | null): Promise<Source> {
     this.handle ??= this.#source?.handle ?? null;
     if (this.handle === null) throw broken(lost);
+    if (lost) this.#heed(lost);
     const before = this.#source instanceof LinkAnswer ? this.#source : null;
     this.#source = null;
     this.#state("resuming");
@@ -302,15 +310,23 @@ export class Answer implements AsyncIterable<Delta> {
       if (link) return await link.resume(this.#linkRequest(), handle, offset, before);
       return await resumeBySse(this.#server, handle, offset, this.#stopped.signal);
     } catch (error) {
-      if (error instanceof PathLost) return null;
-      throw error;
+      if (!(error instanceof PathLost)) throw error;
+      this.#heed(error);
+      return null;
     }
+  }
+
+  /** What a lost path says about the next. */
+  #heed(lost: PathLost): void {
+    this.#isLinkUseless ||= lost.isTransportUseless;
+    // Where nothing else is wanted, the same would be tried until the server forgets the answer.
+    if (this.#isLinkUseless && this.options.transport === "webtransport") throw broken(lost);
   }
 
   /** The link to the server, if WebTransport is wanted, possible and in time. */
   async #link(): Promise<Link | null> {
     const { transport = "auto" } = this.options;
-    if (transport === "sse") return null;
+    if (transport === "sse" || this.#isLinkUseless) return null;
     const link = await headStart(this.#server, transport);
     this.#stopped.signal.throwIfAborted();
     if (link === null && transport === "webtransport") throw new PathLost("WebTransport does not get through.");
@@ -408,10 +424,20 @@ function after(ms: number): Promise<null> {
 }
 
 async function connect(link: Link, server: URL): Promise<void> {
-  const target = await discover(server);
-  if (target === null) {
-    without.set(server.href, Date.now() + WITHOUT_MS);
-    throw new PathLost("The server has no WebTransport.");
+  const target = await targetAt(server);
+  try {
+    await link.connect(server, target);
+  } catch (error) {
+    // The certificate may have been renewed between the two requests (S-1.3).
+    const again = await targetAt(server);
+    if (again.certificate_sha256 === target.certificate_sha256) throw error;
+    await link.connect(server, again);
   }
-  await link.connect(server, target);
+}
+
+async function targetAt(server: URL): Promise<Target> {
+  const target = await discover(server);
+  if (target !== null) return target;
+  without.set(server.href, Date.now() + WITHOUT_MS);
+  throw new PathLost("The server has no WebTransport.");
 }

@@ -1,6 +1,7 @@
-// One WebTransport session with a server: its datagrams by stream, its streams.
+// One WebTransport session with a server: its datagrams by channel, its streams.
 
-import { Reader } from "./wire.js";
+import { peekChannel } from "./frame.js";
+import { Code, codeOf } from "./message.js";
 
 /** Where a server's WebTransport is (S-1.3). */
 export interface Target {
@@ -25,6 +26,13 @@ export interface Stream {
   readonly writer: WritableStreamDefaultWriter<Uint8Array>;
 }
 
+/** How a session ended. */
+export interface Closing {
+  /** As the server gave it; {@link Code.BrokenOff} if it gave none. */
+  readonly code: Code;
+  readonly why: string;
+}
+
 /** Names of the same setting, older and newer, that lib.dom does not know all of. */
 interface DatagramSettings {
   incomingHighWaterMark?: number;
@@ -39,9 +47,9 @@ export class Connection {
   readonly #transport: WebTransport;
   readonly #datagrams: WritableStreamDefaultWriter<Uint8Array>;
   readonly #receivers = new Map<number, (datagram: Uint8Array) => void>();
-  #nextStream = 0;
-  /** Resolves to why, once the session is over; never rejects. */
-  readonly closed: Promise<string>;
+  #lastChannel = 0;
+  /** Resolves once the session is over; never rejects. */
+  readonly closed: Promise<Closing>;
 
   private constructor(
     transport: WebTransport,
@@ -55,8 +63,8 @@ export class Connection {
     this.#datagrams = (datagrams.createWritable?.() ?? datagrams.writable).getWriter();
     this.#datagrams.closed.catch(() => {}); // told by `closed`
     this.closed = transport.closed.then(
-      (info) => info?.reason || "closed",
-      (error: unknown) => String(error),
+      (info) => ({ code: codeOf(info?.closeCode), why: info?.reason || "closed" }),
+      (error: unknown) => ({ code: Code.BrokenOff, why: String(error) }),
     );
     void this.#readDatagrams(datagrams.readable as ReadableStream<Uint8Array>);
   }
@@ -74,16 +82,16 @@ export class Connection {
     return new Connection(winner, Math.floor((clock_us() - begun) / 2));
   }
 
-  /** Makes `receive` get the datagrams of a stream number that nobody used; returns it. */
-  addStream(receive: (datagram: Uint8Array) => void): number {
-    this.#nextStream += 1;
-    this.#receivers.set(this.#nextStream, receive);
-    return this.#nextStream;
+  /** Makes `receive` get the datagrams of a channel that this connection has not used; returns it. */
+  addChannel(receive: (datagram: Uint8Array) => void): number {
+    this.#lastChannel += 1;
+    this.#receivers.set(this.#lastChannel, receive);
+    return this.#lastChannel;
   }
 
-  /** No more datagrams of `stream`, please. */
-  dropStream(stream: number): void {
-    this.#receivers.delete(stream);
+  /** No more datagrams of `channel`, please. */
+  dropChannel(channel: number): void {
+    this.#receivers.delete(channel);
   }
 
   /** A new bidirectional stream. */
@@ -92,6 +100,15 @@ export class Connection {
     const writer = (writable as WritableStream<Uint8Array>).getWriter();
     writer.closed.catch(() => {}); // the reading side reports it
     return { readable: readable as ReadableStream<Uint8Array>, writer };
+  }
+
+  /** With which code a stream ended whose reading threw `error` (S-2.6). */
+  async codeOf(error: unknown): Promise<Code> {
+    const { streamErrorCode } = (error ?? {}) as { streamErrorCode?: unknown };
+    if (typeof streamErrorCode === "number") return codeOf(streamErrorCode);
+    // A session that ends fails its streams before it says why.
+    const soon = new Promise<null>((resolve) => setTimeout(() => resolve(null), 0));
+    return (await Promise.race([this.closed, soon]))?.code ?? Code.BrokenOff;
   }
 
   /**
@@ -117,8 +134,8 @@ export class Connection {
     const reader = readable.getReader();
     try {
       for (let next = await reader.read(); !next.done; next = await reader.read()) {
-        const stream = streamOf(next.value);
-        if (stream !== null) this.#receivers.get(stream)?.(next.value);
+        const channel = peekChannel(next.value);
+        if (channel !== null) this.#receivers.get(channel)?.(next.value);
       }
     } catch {
       // The session is over; `closed` has the reason.
@@ -140,13 +157,14 @@ function widen(datagrams: DatagramSettings): void {
   if ("outgoingMaxBufferedDatagrams" in datagrams) datagrams.outgoingMaxBufferedDatagrams = OUTGOING_DATAGRAMS;
 }
 
-/** The stream of a frame that a sender sends, whose second field it is (D-2.3). */
-function streamOf(datagram: Uint8Array): number | null {
+type ReasonConstructor = new (message: string, init: { streamErrorCode: number }) => unknown;
+
+/** The reason with which a stream is aborted or cancelled so that the server reads `code` (S-2.6). */
+export function reasonOf(code: Code): unknown {
+  const { WebTransportError: Reason } = globalThis as { WebTransportError?: ReasonConstructor };
   try {
-    const reader = new Reader(datagram);
-    reader.byte();
-    return reader.int();
+    return Reason && new Reason(`code ${code}`, { streamErrorCode: code });
   } catch {
-    return null;
+    return undefined; // browsers of an older draft make it otherwise
   }
 }

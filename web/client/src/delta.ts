@@ -66,7 +66,11 @@ const enum Kind {
   Error,
   Done,
   Other,
+  /** The kind is an integer that follows, at least {@link LEAST_LONG_KIND} (D-3.1). */
+  Long = 15,
 }
+
+const LEAST_LONG_KIND = 16;
 
 /** Whether nothing may follow `delta` (D-3.6). */
 export function isLast(delta: Delta): boolean {
@@ -148,6 +152,10 @@ function decodeFields(kind: Kind, choice: number, reader: Reader): Delta | null 
       return { kind: "done" };
     case Kind.Other:
       return { kind: "other", choice, json: reader.restText() };
+    case Kind.Long:
+      // None of these is assigned yet; one that cannot be read makes the log unreadable.
+      if (reader.int() < LEAST_LONG_KIND) throw new WireError("Malformed");
+      return null;
     default:
       return null;
   }

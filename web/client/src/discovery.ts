@@ -9,6 +9,12 @@ const REMEMBERED_MS = 10 * 60_000;
 /** How long the request for the server's WebTransport address may take, ms. */
 const DISCOVERY_MS = 5_000;
 
+/** Where a server says where its WebTransport is (S-1.3). */
+const PATH = ".well-known/loquent";
+
+/** The version of the protocol that this client speaks (S-1.6). */
+const VERSION = 1;
+
 /** The URL that `v1/...` of the same server is relative to: of an endpoint's URL. */
 export function serverOf(endpoint: URL): URL {
   const at = endpoint.pathname.lastIndexOf("/v1/");
@@ -22,14 +28,23 @@ export function serverOf(endpoint: URL): URL {
  */
 export async function discover(server: URL): Promise<Target | null> {
   const signal = AbortSignal.timeout(DISCOVERY_MS);
-  const response = await fetch(new URL("v1/delivery", server), { cache: "no-store", signal });
+  const response = await fetch(new URL(PATH, server), { cache: "no-store", signal });
   return response.ok ? targetOf(server, await response.json().catch(() => null)) : null;
 }
 
-/** Reads the answer of `GET /v1/delivery`; `null` for one that this version cannot use. */
-export function targetOf(server: URL, delivery: unknown): Target | null {
-  const { version, port, certificate_sha256: hash, path } = (delivery ?? {}) as Record<string, unknown>;
-  const usable = version === 1 && Number.isInteger(port) && Number(port) > 0 && Number(port) < 65536;
+/** Reads what a server answered; `null` if it offers nothing that this version can use. */
+export function targetOf(server: URL, document: unknown): Target | null {
+  const first = (document ?? {}) as Record<string, unknown>;
+  // Further versions are listed; the members at the top are the first one's.
+  const others: unknown[] = Array.isArray(first["versions"]) ? first["versions"] : [];
+  const offers = [first, ...others.map((other) => (other ?? {}) as Record<string, unknown>)];
+  const offer = offers.find(({ version }) => version === VERSION);
+  return offer ? targetOfOffer(server, offer) : null;
+}
+
+function targetOfOffer(server: URL, offer: Record<string, unknown>): Target | null {
+  const { port, certificate_sha256: hash, path } = offer;
+  const usable = Number.isInteger(port) && Number(port) > 0 && Number(port) < 65536;
   if (!usable || typeof path !== "string" || !path.startsWith("/")) return null;
   if (hash !== null && !(typeof hash === "string" && /^[0-9a-f]{64}$/.test(hash))) return null;
   const urls = hostsOf(server.hostname, hash !== null).map((host) => `https://${host}:${Number(port)}${path}`);

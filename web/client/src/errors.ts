@@ -4,10 +4,11 @@
  * - `refused`: the server said no before it began; see `status`, `code`, `retryAfter_s`.
  * - `failed`: the server began and reports that it cannot finish.
  * - `gone`: the rest is not kept any more, or never was under this name.
+ * - `superseded`: the answer goes on in another window, which resumed it.
  * - `unreadable`: what came is not the protocol.
  * - `broken`: the connection is lost and the answer could not be resumed.
  */
-export type ErrorKind = "refused" | "failed" | "gone" | "unreadable" | "broken";
+export type ErrorKind = "refused" | "failed" | "gone" | "superseded" | "unreadable" | "broken";
 
 /** Further facts about a {@link LoquentError}. */
 export interface ErrorFacts {

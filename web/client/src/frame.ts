@@ -17,9 +17,9 @@ export const HOLD_UNIT_US = 125;
 /** Bytes of a log, sender to receiver (D-4). */
 export interface DataFrame {
   readonly kind: "data";
-  /** The stream, numbered within its connection. */
-  readonly stream: number;
-  /** Counts the stream's DATA frames, each number used once. */
+  /** The answer's number within its connection. */
+  readonly channel: number;
+  /** Counts the answer's DATA frames, each number used once. */
   readonly packet: number;
   /** Log offset of the first byte. */
   readonly offset: number;
@@ -30,8 +30,8 @@ export interface DataFrame {
 /** What has arrived and what the reader has, receiver to sender (D-5). */
 export interface AckFrame {
   readonly kind: "ack";
-  readonly stream: number;
-  /** Counts the stream's ACK frames: the newest knows the reader's state. */
+  readonly channel: number;
+  /** Counts the path's ACK frames: the newest knows the reader's state. */
   readonly number: number;
   /** Log offset below which everything has arrived. */
   readonly cumulative: number;
@@ -56,8 +56,8 @@ export interface AckFrame {
 /** A request to go on elsewhere, receiver to sender (D-6.1). */
 export interface ResumeFrame {
   readonly kind: "resume";
-  /** The number that the stream gets in this connection. */
-  readonly stream: number;
+  /** The number that the answer gets in this connection. */
+  readonly channel: number;
   /** The answer's name, 16 bytes. */
   readonly id: Uint8Array;
   /** Proof that the reader may have it, 16 bytes. */
@@ -69,16 +69,21 @@ export interface ResumeFrame {
 /** STOP: the reader wants no more (D-6.6). GONE: the sender does not have it (D-6.5). */
 export interface SignalFrame {
   readonly kind: "stop" | "gone";
-  readonly stream: number;
+  readonly channel: number;
 }
 
 /** One frame; `bytes` are the datagram's own. */
 export type Frame = DataFrame | AckFrame | ResumeFrame | SignalFrame;
 
 const KINDS = ["data", "ack", "resume", "stop", "gone"] as const;
+const KIND = 0x07;
+const PADDED = 5;
 const CHECKED = 0x08;
+const CHECKSUM_BYTES = 4;
 const HIDDEN = 0x01;
 const PROBE = 0x02;
+/** A flag without a meaning, which keeps the rule alive that receivers ignore such flags (S-2.7). */
+const GREASE = 0x80;
 
 /** `frame` as bytes, with a checksum if `checked` (D-2.4). */
 export function encodeFrame(frame: Frame, checked = false): Uint8Array {
@@ -86,36 +91,106 @@ export function encodeFrame(frame: Frame, checked = false): Uint8Array {
   out.byte((VERSION << 4) | (checked ? CHECKED : 0) | KINDS.indexOf(frame.kind));
   switch (frame.kind) {
     case "data":
-      out.int(frame.stream).int(frame.packet).int(frame.offset).raw(frame.bytes);
+      out.int(frame.channel).int(frame.packet).int(frame.offset).raw(frame.bytes);
       break;
     case "ack":
       encodeAck(out, frame);
       break;
     case "resume":
-      out.int(frame.stream).raw(frame.id).raw(frame.token).int(frame.offset);
+      out.int(frame.channel).raw(frame.id).raw(frame.token).int(frame.offset);
       break;
     default:
-      out.int(frame.stream);
+      out.int(frame.channel);
   }
   if (checked) out.uint32(crc32c(out.bytes));
   return out.bytes;
 }
 
+/** `frame` within a PADDED one of `length` bytes in all, or of more if it does not fit (D-2.6). */
+export function encodePaddedFrame(frame: Frame, length: number, checked = false): Uint8Array {
+  const inner = encodeFrame(frame);
+  const out = new Writer().byte((VERSION << 4) | (checked ? CHECKED : 0) | PADDED).counted(inner);
+  const padding = length - out.bytes.length - (checked ? CHECKSUM_BYTES : 0);
+  if (padding > 0) out.raw(new Uint8Array(padding));
+  if (checked) out.uint32(crc32c(out.bytes));
+  return out.bytes;
+}
+
 /**
- * Reads a datagram, which is one frame (D-2.3). `requireCheck` refuses frames without a
- * checksum, for links that do not protect what they carry (WebTransport does).
+ * Reads a datagram, which is one frame (D-2.3); of a PADDED one, the frame within (D-2.6).
+ * `requireCheck` refuses frames without a checksum, for links that do not protect what they carry
+ * (WebTransport does).
  *
  * @throws {WireError} for anything else than a frame of this version.
  */
 export function decodeFrame(datagram: Uint8Array, requireCheck = false): Frame {
-  const first = new Reader(datagram).byte();
-  if (first >> 4 !== VERSION) throw new WireError("UnknownVersion");
+  const first = knownFirst(datagram);
   if (!(first & CHECKED) && requireCheck) throw new WireError("BadChecksum");
-  const reader = new Reader(first & CHECKED ? verified(datagram) : datagram);
+  const body = first & CHECKED ? verified(datagram) : datagram;
+  return decodeUnpadded((first & KIND) === PADDED ? unpadded(body) : body);
+}
+
+function decodeUnpadded(bytes: Uint8Array): Frame {
+  const first = knownFirst(bytes);
+  const reader = new Reader(bytes);
   reader.byte();
-  const frame = decodeBody(first & 7, reader);
+  const frame = decodeBody(first & KIND, reader);
   reader.end();
   return frame;
+}
+
+/**
+ * The channel of a datagram's frame, without decoding the rest (D-2.3); `null` if there is no frame
+ * of this version and of a kind that belongs to an answer.
+ */
+export function peekChannel(datagram: Uint8Array): number | null {
+  try {
+    const frame = (knownFirst(datagram) & KIND) === PADDED ? unpadded(datagram) : datagram;
+    const kind = KINDS[knownFirst(frame) & KIND];
+    if (kind === undefined) return null;
+    const reader = new Reader(frame);
+    reader.take(kind === "ack" ? 2 : 1); // an ACK's flags stand before it
+    return reader.int();
+  } catch (error) {
+    if (error instanceof WireError) return null;
+    throw error;
+  }
+}
+
+/** The kind of `frame`, which was written here and is not PADDED. */
+export function kindOf(frame: Uint8Array): Frame["kind"] {
+  const kind = KINDS[knownFirst(frame) & KIND];
+  if (kind === undefined) throw new WireError("Malformed");
+  return kind;
+}
+
+/** Marks `frame`, if it is an ACK without a checksum, with a flag that receivers ignore (S-2.7). */
+export function greaseAck(frame: Uint8Array): void {
+  if (kindOf(frame) === "ack" && !(knownFirst(frame) & CHECKED)) frame[1] = (frame[1] as number) | GREASE;
+}
+
+/** The first byte of a frame, which says that it is of this version (D-2.1). */
+function knownFirst(frame: Uint8Array): number {
+  const first = new Reader(frame).byte();
+  if (first >> 4 !== VERSION) throw new WireError("UnknownVersion");
+  return first;
+}
+
+/** The frame within a PADDED one, whose own checksum has been cut off (D-2.6). */
+function unpadded(padded: Uint8Array): Uint8Array {
+  const frame = innerBytes(padded);
+  const first = frame[0];
+  // Nothing within may begin this again, and the checksum covers it already.
+  if (first === undefined || first & CHECKED || (first & KIND) === PADDED) throw new WireError("Malformed");
+  return frame;
+}
+
+function innerBytes(padded: Uint8Array): Uint8Array {
+  try {
+    return new Reader(padded.subarray(1)).counted();
+  } catch {
+    throw new WireError("Malformed"); // no later byte can complete it
+  }
 }
 
 function decodeBody(code: number, reader: Reader): Frame {
@@ -126,38 +201,39 @@ function decodeBody(code: number, reader: Reader): Frame {
     case "ack":
       return decodeAck(reader);
     case "resume": {
-      const stream = reader.int();
+      const channel = reader.int();
       const [id, token] = [reader.take(16), reader.take(16)];
-      return { kind, stream, id, token, offset: reader.int() };
+      return { kind, channel, id, token, offset: reader.int() };
     }
     case "stop":
     case "gone":
-      return { kind, stream: reader.int() };
+      return { kind, channel: reader.int() };
     default:
+      // Of the kinds behind kind 7 none is assigned yet (D-2.2).
       throw new WireError("Malformed");
   }
 }
 
 /** The frame without its checksum, which is right. */
 function verified(datagram: Uint8Array): Uint8Array {
-  const length = datagram.length - 4;
+  const length = datagram.length - CHECKSUM_BYTES;
   if (length < 1) throw new WireError("Truncated");
-  const sum = new DataView(datagram.buffer, datagram.byteOffset + length, 4).getUint32(0);
+  const sum = new DataView(datagram.buffer, datagram.byteOffset + length, CHECKSUM_BYTES).getUint32(0);
   const body = datagram.subarray(0, length);
   if (crc32c(body) !== sum) throw new WireError("BadChecksum");
   return body;
 }
 
 function decodeData(reader: Reader): DataFrame {
-  const [stream, packet, offset] = [reader.int(), reader.int(), reader.int()];
+  const [channel, packet, offset] = [reader.int(), reader.int(), reader.int()];
   const bytes = reader.take(reader.left);
   if (offset + bytes.length > MAX_INT) throw new WireError("Malformed");
-  return { kind: "data", stream, packet, offset, bytes };
+  return { kind: "data", channel, packet, offset, bytes };
 }
 
 function encodeAck(out: Writer, ack: AckFrame): void {
   out.byte((ack.hidden ? HIDDEN : 0) | (ack.probe ? PROBE : 0));
-  out.int(ack.stream).int(ack.number).int(ack.cumulative);
+  out.int(ack.channel).int(ack.number).int(ack.cumulative);
   out.int(ack.largest === null ? 0 : ack.largest + 1).int(ack.missing);
   out.int(Math.floor(ack.hold_us / HOLD_UNIT_US)).int(ack.unshown).int(ack.pace);
   let from = ack.cumulative;
@@ -168,14 +244,13 @@ function encodeAck(out: Writer, ack: AckFrame): void {
 }
 
 function decodeAck(reader: Reader): AckFrame {
-  const flags = reader.byte();
-  if (flags & ~(HIDDEN | PROBE)) throw new WireError("Malformed");
-  const [stream, number, cumulative, largest] = [reader.int(), reader.int(), reader.int(), reader.int()];
+  const flags = reader.byte(); // others than the two are ignored (D-5.7)
+  const [channel, number, cumulative, largest] = [reader.int(), reader.int(), reader.int(), reader.int()];
   const [missing, hold, unshown, pace] = [reader.int(), reader.int(), reader.int(), reader.int()];
   if (unshown > cumulative) throw new WireError("Malformed");
   return {
     kind: "ack",
-    stream,
+    channel,
     number,
     cumulative,
     largest: largest === 0 ? null : largest - 1,

@@ -1,4 +1,5 @@
-// Messages on a stream of a connection (spec/session.md, section 2).
+// Messages on a QUIC stream of a connection, and the codes with which such a stream ends
+// (spec/session.md, section 2).
 
 import { Reader, WireError, Writer, decodeUtf8, encodeUtf8 } from "./wire.js";
 
@@ -7,6 +8,26 @@ export const MessageType = { Request: 0, Body: 1, Response: 2, Answer: 3, Frame:
 
 /** Longest message that a client accepts, bytes (S-2.1). */
 export const MAX_MESSAGE_BYTES = 1 << 20;
+
+/** Unknown types from here on are skipped, so that the protocol can grow; lower ones are errors (S-2.1). */
+const FIRST_SKIPPED_TYPE = 64;
+
+/** Why a QUIC stream was reset or stopped, or a connection closed (S-2.6). */
+export const Code = {
+  None: 0,
+  Malformed: 1,
+  BrokenOff: 2,
+  Cancelled: 3,
+  Superseded: 4,
+  Stopped: 5,
+  ShuttingDown: 6,
+} as const;
+export type Code = (typeof Code)[keyof typeof Code];
+
+/** What `code` means: an unknown one, or none, that the transport gave up. */
+export function codeOf(code: unknown): Code {
+  return Object.values(Code).find((known) => known === code) ?? Code.BrokenOff;
+}
 
 /** One message, as it came. */
 export interface Message {
@@ -20,7 +41,7 @@ export interface RequestHead {
   readonly method: string;
   readonly path: string;
   readonly headers?: Record<string, string>;
-  readonly stream?: number;
+  readonly channel?: number;
 }
 
 /** A RESPONSE's head: the request was refused, or was not for a log. */
@@ -35,7 +56,7 @@ export interface AnswerHead {
   readonly id: string;
   /** 32 hex digits. */
   readonly token: string;
-  readonly stream: number;
+  readonly channel: number;
   /** Where the log goes on. */
   readonly offset: number;
   /** What an HTTP response would say in its headers; names in lower case. */
@@ -56,65 +77,68 @@ export function encodeJson(type: number, value: unknown): Uint8Array {
 export class MessageReader {
   #pending: Uint8Array = new Uint8Array(0);
 
+  /** Reads messages of up to `limit_bytes`, also of those that it skips. */
+  constructor(private readonly limit_bytes = MAX_MESSAGE_BYTES) {}
+
   /**
-   * Takes in the next bytes; returns the messages that are complete.
+   * Takes in the next bytes; yields the messages that are complete, without those that are to be
+   * skipped.
    *
-   * @throws {WireError} for a message of an unknown type or beyond {@link MAX_MESSAGE_BYTES}.
+   * @throws {WireError} at a message of an unknown type below 64 or beyond the limit.
    */
-  push(bytes: Uint8Array): Message[] {
+  *push(bytes: Uint8Array): Generator<Message, void> {
     const all = new Uint8Array(this.#pending.length + bytes.length);
     all.set(this.#pending);
     all.set(bytes, this.#pending.length);
-    const messages: Message[] = [];
-    let at = 0;
-    for (;;) {
-      const next = decodeMessage(all.subarray(at));
-      if (next === null) break;
-      messages.push(next.message);
-      at += next.length;
+    this.#pending = all;
+    for (let next = this.#decode(); next !== null; next = this.#decode()) {
+      this.#pending = this.#pending.subarray(next.length);
+      if (next.message.type < FIRST_SKIPPED_TYPE) yield next.message;
     }
-    this.#pending = all.slice(at);
-    return messages;
   }
 
   /** Whether bytes of an incomplete message are left. */
   get partial(): boolean {
     return this.#pending.length > 0;
   }
-}
 
-function decodeMessage(bytes: Uint8Array): { length: number; message: Message } | null {
-  const reader = new Reader(bytes);
-  try {
-    const type = reader.byte();
-    const length = reader.int();
-    if (type > MessageType.Frame || length > MAX_MESSAGE_BYTES) throw new WireError("Malformed");
-    const payload = reader.take(length);
-    return { length: reader.position, message: { type, payload } };
-  } catch (error) {
-    if (error instanceof WireError && error.fault === "Truncated") return null;
-    throw error;
+  #decode(): { length: number; message: Message } | null {
+    const reader = new Reader(this.#pending);
+    try {
+      const type = reader.byte();
+      if (type > MessageType.Frame && type < FIRST_SKIPPED_TYPE) throw new WireError("Malformed");
+      const length = reader.int();
+      if (length > this.limit_bytes) throw new WireError("Malformed");
+      const payload = reader.take(length);
+      return { length: reader.position, message: { type, payload } };
+    } catch (error) {
+      if (error instanceof WireError && error.fault === "Truncated") return null;
+      throw error;
+    }
   }
 }
 
 /** An ANSWER's payload (S-4.2); throws {@link WireError} if it is not one. */
 export function decodeAnswerHead(payload: Uint8Array): AnswerHead {
-  const { id, token, stream, offset, headers } = decodeObject(payload);
+  const { id, token, channel, offset, headers } = decodeObject(payload);
   const named = isHex128(id) && isHex128(token);
-  if (!named || !isOffset(stream) || !isOffset(offset)) throw new WireError("Malformed");
-  return { id, token, stream, offset, headers: decodeHeaders(headers) };
+  if (!named || !isOffset(channel) || !isOffset(offset)) throw new WireError("Malformed");
+  return { id: id.toLowerCase(), token: token.toLowerCase(), channel, offset, headers: decodeHeaders(headers) };
 }
 
 /** A RESPONSE's payload; throws {@link WireError} if it is not one. */
 export function decodeResponseHead(payload: Uint8Array): ResponseHead {
   const { status, headers } = decodeObject(payload);
-  if (!isOffset(status)) throw new WireError("Malformed");
+  if (!isOffset(status) || status < 100 || status > 999) throw new WireError("Malformed");
   return { status, headers: decodeHeaders(headers) };
 }
 
+/** Strings by names in lower case; nothing is as good as an empty object. */
 function decodeHeaders(headers: unknown): Record<string, string> {
-  const pairs = typeof headers === "object" && headers !== null ? Object.entries(headers) : [];
-  return Object.fromEntries(pairs.map(([name, value]) => [name.toLowerCase(), String(value)]));
+  if (typeof (headers ?? {}) !== "object" || Array.isArray(headers)) throw new WireError("Malformed");
+  const pairs = Object.entries(headers ?? {});
+  if (pairs.some(([, value]) => typeof value !== "string")) throw new WireError("Malformed");
+  return Object.fromEntries(pairs.map(([name, value]) => [name.toLowerCase(), value]));
 }
 
 function decodeObject(payload: Uint8Array): Record<string, unknown> {

@@ -1,13 +1,15 @@
 // One answer over a connection: asks or resumes on a stream, drives the receiver with what
 // comes by datagram or on the stream, sends its acknowledgements (spec/session.md, 4).
 
-import type { Connection, Stream } from "./connection.js";
-import { encodeFrame } from "./frame.js";
+import { type Connection, type Stream, reasonOf } from "./connection.js";
+import { encodeFrame, greaseAck, kindOf } from "./frame.js";
+import { greaseMember, greaseMessage, isGreased } from "./grease.js";
 import { type Playout, smoothPlayout } from "./playout.js";
 import { Receiver, type ReceiverEvent, WITH_ANOTHER_PATH } from "./receiver.js";
 import type { Delta } from "./delta.js";
 import {
   type AnswerHead,
+  Code,
   type Message,
   MessageReader,
   MessageType,
@@ -36,10 +38,19 @@ export interface AnswerListener {
   complete(): void;
   /** The answer ends here and is incomplete. */
   failed(fault: WireFault | null): void;
+  /** The server has ended the answer here, and says by `code` that no other path may go on (S-2.6). */
+  ended(code: Code): void;
   /** The path is dead; `offset` is where another one goes on. */
-  lost(offset: number, why: string): void;
+  lost(offset: number, loss: Loss): void;
   /** Nothing more will be told or sent; comes once, last. */
   over(): void;
+}
+
+/** Why a path is dead. */
+export interface Loss {
+  readonly why: string;
+  /** The two ends do not understand each other: the same request would fail again (S-2.6). */
+  readonly malformed: boolean;
 }
 
 /** How what has arrived is shown: at once, smoothed for the path, or as told. */
@@ -47,6 +58,9 @@ export type PlayoutChoice = "off" | "smooth" | Playout;
 
 /** Deltas told and not reported as read, after which the answer waits for its reader. */
 const MAX_UNREAD = 512;
+
+/** From this unanswered probe on, probes travel on the stream as well (D-9.5). */
+const PROBES_BY_STREAM = 2;
 
 /** Longest refusal that is read, bytes. */
 const MAX_REFUSAL_BYTES = 64 * 1024;
@@ -68,10 +82,16 @@ type State =
 /** Where an answer currently comes from. */
 interface Path {
   readonly connection: Connection;
-  readonly number: number;
+  readonly channel: number;
+  /** Asks for an answer, of which nothing exists yet; else it resumes one. */
+  readonly asks: boolean;
+  /** Carries what the server must skip (S-2.7). */
+  readonly greased: boolean;
   stream: Stream | null;
-  /** The last DATA came on the stream: datagrams may not get through. */
+  /** The last DATA came on the stream: datagrams may not get through, one way or the other. */
   byStream: boolean;
+  /** The newest frame for which the stream had no room yet. */
+  waiting: Uint8Array | null;
   /** No frame arrives although probes were sent. */
   isSilent: boolean;
   /** The server has ended the stream. */
@@ -93,23 +113,26 @@ export class DatagramAnswer {
     readonly clock: () => number,
     readonly pace: PlayoutChoice,
     private hidden: boolean,
+    /** Numbers in [0, 1), which decide about grease. */
+    readonly random: () => number = Math.random,
   ) {}
 
   /** Asks for an answer (S-4.1). */
   ask(connection: Connection, head: RequestHead, body: string): void {
-    const path = this.#enter(connection);
-    const request = encodeJson(MessageType.Request, { ...head, stream: path.number });
+    const path = this.#enter(connection, true);
+    const grease = path.greased ? greaseMember(this.random()) : {};
+    const request = encodeJson(MessageType.Request, { ...head, channel: path.channel, ...grease });
     const end = encodeMessage(MessageType.Body, new Uint8Array(0));
     void this.#run(path, [request, encodeMessage(MessageType.Body, encodeUtf8(body)), end]);
   }
 
   /** Goes on with an answer (S-4.7): what has arrived here already stays (D-6.4). */
   resume(connection: Connection, id: string, token: string, offset: number): void {
-    const path = this.#enter(connection);
-    const stream = path.number;
-    this.#receiver?.migrate(this.#now(), stream);
+    const path = this.#enter(connection, false);
+    const { channel } = path;
+    this.#receiver?.migrate(this.#now(), channel);
     this.#offset = this.#receiver?.cumulative ?? offset;
-    const frame = { kind: "resume", stream, id: fromHex(id), token: fromHex(token), offset: this.#offset } as const;
+    const frame = { kind: "resume", channel, id: fromHex(id), token: fromHex(token), offset: this.#offset } as const;
     void this.#run(path, [encodeMessage(MessageType.Frame, encodeFrame(frame))]);
   }
 
@@ -129,11 +152,7 @@ export class DatagramAnswer {
   /** The reader wants no more (S-4.5). */
   stop(): void {
     const path = this.#path;
-    if (path) {
-      const stop = encodeFrame({ kind: "stop", stream: path.number });
-      path.connection.send(stop);
-      path.stream?.writer.write(encodeMessage(MessageType.Frame, stop)).catch(() => {});
-    }
+    if (path) this.#sendStop(path, encodeFrame({ kind: "stop", channel: path.channel }));
     this.#finish();
   }
 
@@ -157,30 +176,53 @@ export class DatagramAnswer {
     return Math.floor(this.clock() * 1_000);
   }
 
-  #enter(connection: Connection): Path {
+  #enter(connection: Connection, asks: boolean): Path {
     this.#leave();
     this.#state = { is: "asking" };
-    const number = connection.addStream((datagram) => this.#handleFrame(path, datagram, false));
-    const path: Path = { connection, number, stream: null, byStream: false, isSilent: false, ended: false };
+    const path: Path = {
+      connection,
+      channel: connection.addChannel((datagram) => this.#handleFrame(path, datagram, false)),
+      asks,
+      greased: isGreased(this.random()),
+      stream: null,
+      byStream: false,
+      waiting: null,
+      isSilent: false,
+      ended: false,
+    };
     this.#path = path;
     this.#timer = setTimeout(() => this.#lose(path, "the server does not begin"), ANSWER_WITHIN_MS);
     return path;
   }
 
-  /** Leaves the path; a reset without code 3 is no cancellation (S-4.5). */
-  #leave(reset = true): void {
+  /** Leaves the path; unless `reason` says so, its reset is no cancellation (S-4.5). */
+  #leave(reset = true, reason?: unknown): void {
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#timer = null;
-    this.#path?.connection.dropStream(this.#path.number);
-    if (reset) this.#path?.stream?.writer.abort().catch(() => {});
+    this.#path?.connection.dropChannel(this.#path.channel);
+    if (reset) this.#path?.stream?.writer.abort(reason).catch(() => {});
     this.#path = null;
   }
 
-  #lose(path: Path, why: string): void {
+  #lose(path: Path, why: string, malformed = false): void {
     if (path !== this.#path || this.#state.is === "over") return;
-    this.#leave();
+    this.#leave(true, malformed ? reasonOf(Code.Malformed) : undefined);
     if (this.#state.is === "told") return this.#finish();
-    this.listener.lost(this.#receiver?.shown ?? this.#offset, why);
+    this.listener.lost(this.#receiver?.shown ?? this.#offset, { why, malformed });
+  }
+
+  /** The stream broke off, by whichever end: what the code says becomes of the answer (S-2.6). */
+  #handleReset(path: Path, code: Code, why: string): void {
+    if (path !== this.#path || this.#state.is === "over") return;
+    const isOver = code === Code.Superseded || code === Code.Stopped || code === Code.Cancelled;
+    const isLeft = code === Code.ShuttingDown && !(path.asks && this.#state.is === "asking");
+    if (this.#state.is === "told" || !(isOver || isLeft)) return this.#lose(path, why, code === Code.Malformed);
+    if (this.#receiver?.ended) {
+      this.#begin(this.#receiver); // everything is here: what is left is to show it
+      return this.#handleEnd(path);
+    }
+    this.listener.ended(code);
+    this.#finish();
   }
 
   /** Writes the first messages and reads the stream to its end. */
@@ -189,19 +231,26 @@ export class DatagramAnswer {
       path.stream = await path.connection.openStream();
       if (path !== this.#path) return void path.stream.writer.abort().catch(() => {});
       for (const message of messages) path.stream.writer.write(message).catch(() => {});
+      if (path.greased) path.stream.writer.write(greaseMessage(this.random())).catch(() => {});
       await this.#read(path, path.stream.readable);
       this.#handleEnd(path);
     } catch (error) {
-      this.#lose(path, String(error));
+      const ours = error instanceof WireError; // the server's violation, not its word
+      this.#handleReset(path, ours ? Code.Malformed : await path.connection.codeOf(error), String(error));
     }
   }
 
   async #read(path: Path, readable: ReadableStream<Uint8Array>): Promise<void> {
     const reader = readable.getReader();
     const messages = new MessageReader();
-    for (let next = await reader.read(); !next.done; next = await reader.read()) {
-      for (const message of messages.push(next.value)) this.#handleMessage(path, message);
-      if (path !== this.#path) return void reader.cancel().catch(() => {});
+    try {
+      for (let next = await reader.read(); !next.done; next = await reader.read()) {
+        for (const message of messages.push(next.value)) this.#handleMessage(path, message);
+        if (path !== this.#path) return void reader.cancel().catch(() => {});
+      }
+    } catch (error) {
+      if (error instanceof WireError) reader.cancel(reasonOf(Code.Malformed)).catch(() => {});
+      throw error;
     }
     if (messages.partial) throw new WireError("Truncated");
   }
@@ -212,43 +261,49 @@ export class DatagramAnswer {
     if (type === MessageType.Frame && state.is !== "refused") {
       this.#handleFrame(path, payload, true);
     } else if (type === MessageType.Answer && state.is === "asking") {
-      this.#begin(path);
-      this.listener.answered(decodeAnswerHead(payload));
+      const head = decodeAnswerHead(payload);
+      this.#begin(this.#receiver ?? this.#newReceiver(path));
+      this.listener.answered(head);
       this.#drive();
     } else if (type === MessageType.Response && state.is === "asking") {
       this.#state = { is: "refused", head: decodeResponseHead(payload), body: [] };
     } else if (type === MessageType.Body && state.is === "refused") {
       const bytes = state.body.reduce((sum, piece) => sum + piece.length, payload.length);
       if (bytes <= MAX_REFUSAL_BYTES) state.body.push(payload);
-    } else if (type !== MessageType.Answer || state.is !== "streaming") {
-      // An ANSWER that data has overtaken names the answer all the same.
-      throw new WireError("Malformed");
-    } else {
+    } else if (type === MessageType.Answer && (state.is === "streaming" || state.is === "told")) {
+      // Data has overtaken it; it names the answer all the same.
       this.listener.answered(decodeAnswerHead(payload));
+    } else {
+      throw new WireError("Malformed");
     }
   }
 
-  /** The first word of the answer, whether ANSWER or, overtaking it, DATA. */
-  #begin(path: Path): Receiver {
-    if (this.#state.is === "asking") this.#state = { is: "streaming" };
-    this.#receiver ??= new Receiver(this.#now(), path.number, this.#offset, {
+  #newReceiver(path: Path): Receiver {
+    const receiver = new Receiver(this.#now(), path.channel, this.#offset, {
       ...WITH_ANOTHER_PATH,
       ...(this.pace !== "off" && {
         playout: this.pace === "smooth" ? smoothPlayout(path.connection.rtt_us) : this.pace,
       }),
     });
-    this.#receiver.setHidden(this.#now(), this.hidden);
-    return this.#receiver;
+    receiver.setHidden(this.#now(), this.hidden);
+    return receiver;
+  }
+
+  /** The first word of the answer, whether ANSWER or, overtaking it, DATA. */
+  #begin(receiver: Receiver): void {
+    this.#receiver = receiver;
+    if (this.#state.is === "asking") this.#state = { is: "streaming" };
   }
 
   #handleFrame(path: Path, frame: Uint8Array, byStream: boolean): void {
     if (path !== this.#path || this.#state.is === "refused" || this.#state.is === "over") return;
-    const [receiver, now] = [this.#begin(path), this.#now()];
-    const fault = receiver.handleDatagram(now, frame);
-    if (fault === null) {
-      path.byStream = byStream;
-      path.isSilent = false;
-    }
+    const [receiver, now] = [this.#receiver ?? this.#newReceiver(path), this.#now()];
+    if (receiver.handleDatagram(now, frame) !== null) return; // as if it had not come (D-2.5)
+    this.#begin(receiver);
+    // The server has seen no acknowledgement of its datagrams: it needs one by this way now (S-4.4).
+    if (byStream && !path.byStream) receiver.acknowledge(now);
+    path.byStream = byStream;
+    path.isSilent = false;
     this.#drive();
   }
 
@@ -323,13 +378,22 @@ export class DatagramAnswer {
 
   #transmit(path: Path, receiver: Receiver, now: number): void {
     for (let frame = receiver.pollTransmit(now); frame; frame = receiver.pollTransmit(now)) {
-      path.connection.send(frame);
-      const writer = path.byStream ? path.stream?.writer : null;
-      // Where data comes on the stream, datagrams may be lost both ways (S-4.4).
-      if (writer && (writer.desiredSize ?? 0) > 0) {
-        writer.write(encodeMessage(MessageType.Frame, frame)).catch(() => {});
+      if (kindOf(frame) === "stop") {
+        this.#sendStop(path, frame);
+        continue;
       }
+      if (path.greased) greaseAck(frame);
+      path.connection.send(frame);
+      // Where data comes on the stream, or none at all, datagrams may be lost (S-4.4, D-9.5).
+      const isHeard = !path.byStream && receiver.unansweredProbes < PROBES_BY_STREAM;
+      if (!isHeard && path.stream) writeAck(path, path.stream.writer, frame);
     }
+  }
+
+  /** By the stream, which loses nothing (D-6.6), if there is one. */
+  #sendStop(path: Path, stop: Uint8Array): void {
+    if (path.stream) path.stream.writer.write(encodeMessage(MessageType.Frame, stop)).catch(() => {});
+    else path.connection.send(stop);
   }
 
   #schedule(receiver: Receiver, now: number): void {
@@ -337,4 +401,17 @@ export class DatagramAnswer {
     const at = receiver.pollTimeout();
     this.#timer = at === null ? null : setTimeout(() => this.#drive(), Math.max(0, Math.ceil((at - now) / 1_000)));
   }
+}
+
+/** Writes an ACK; while the stream has no room only the newest waits, which says all the others said. */
+function writeAck(path: Path, writer: WritableStreamDefaultWriter<Uint8Array>, ack: Uint8Array): void {
+  const isWaiting = path.waiting !== null;
+  path.waiting = ack;
+  if (isWaiting) return;
+  const write = (): void => {
+    if (path.waiting) writer.write(encodeMessage(MessageType.Frame, path.waiting)).catch(() => {});
+    path.waiting = null;
+  };
+  if ((writer.desiredSize ?? 0) > 0) write();
+  else writer.ready.then(write, () => {}); // a stream that is gone takes nothing
 }

@@ -1,5 +1,6 @@
-// The receiving side of one stream: reassembly, acknowledgement, playout. The same state machine
-// as `proto::Receiver`: both replay `spec/vectors/receiver.json` and `sessions.json`.
+// The receiving side of one answer (spec/delivery.md, section 9): reassembly, acknowledgement,
+// playout. The same state machine as `proto::Receiver`: both replay `spec/vectors/receiver.json`
+// and `sessions.json`.
 // Time (in whole microseconds of any clock) and bytes are arguments; what is due is polled.
 
 import { Assembler, type AssemblerLimits, DEFAULT_LIMITS } from "./assembler.js";
@@ -22,7 +23,7 @@ export interface ReceiverConfig {
   readonly probeAfter_us: number;
   /** Report `silent` after this time without a frame. */
   readonly silentAfter_us: number;
-  /** How long to go on acknowledging after the end (D-5.8). */
+  /** How long to go on acknowledging after the end (D-9.1). */
   readonly linger_us: number;
 }
 
@@ -112,13 +113,13 @@ function earliest(...times: (number | null)[]): number | null {
 }
 
 /**
- * Receives one stream. After every call with `now`, and when {@link pollTimeout} has come,
+ * Receives one answer. After every call with `now`, and when {@link pollTimeout} has come,
  * call {@link handleTimeout}, then poll events and transmits until `null`. What was polled
  * as an event counts as shown.
  */
 export class Receiver {
   readonly #config: ReceiverConfig;
-  #stream: number;
+  #channel: number;
   #state: State = { is: "open" };
   readonly #assembler: Assembler;
   readonly #playout: PlayoutClock;
@@ -139,10 +140,10 @@ export class Receiver {
   #silentSaid = false;
   #stopping = false;
 
-  /** Receives `stream` from log `offset` on: 0, or where an earlier receiver stood. */
-  constructor(now: number, stream: number, offset: number, config: Partial<ReceiverConfig> = {}) {
+  /** Receives the answer on `channel` from log `offset` on: 0, or where an earlier receiver stood. */
+  constructor(now: number, channel: number, offset: number, config: Partial<ReceiverConfig> = {}) {
     this.#config = { ...DEFAULT_CONFIG, ...config };
-    this.#stream = stream;
+    this.#channel = channel;
     this.#assembler = new Assembler(offset, this.#config.limits);
     this.#playout = new PlayoutClock(this.#config.playout);
     this.#now = now;
@@ -151,11 +152,11 @@ export class Receiver {
   }
 
   /**
-   * Goes on with the same answer on another path, as `stream` of another connection: what
+   * Goes on with the same answer on another path, as `channel` of another connection: what
    * has arrived stays. Ask the sender to resume from {@link cumulative} (D-6.4).
    */
-  migrate(now: number, stream: number): void {
-    this.#stream = stream;
+  migrate(now: number, channel: number): void {
+    this.#channel = channel;
     this.#arrived = new Arrived();
     this.#nextAck = 0;
     this.#lastAck = null;
@@ -185,9 +186,22 @@ export class Receiver {
     return this.#state.is === "open" && this.#shown === this.cumulative;
   }
 
-  /** Whether the stream is over and nothing more will be sent or shown. */
+  /** Whether the answer is over and nothing more will be sent or shown. */
   get closed(): boolean {
     return this.#state.is === "closed" && this.#events.length === 0;
+  }
+
+  /**
+   * Probes that nothing has followed. From the second on they travel by the reliable stream too,
+   * where there is one (D-9.5).
+   */
+  get unansweredProbes(): number {
+    return this.#probes;
+  }
+
+  /** Acknowledges at once: acknowledgements travel another way from now on (S-4.4). */
+  acknowledge(now: number): void {
+    this.#ackAt = now;
   }
 
   /** Nobody looks at the answer any more, or somebody does again. */
@@ -227,7 +241,7 @@ export class Receiver {
 
   #handleFrame(now: number, datagram: Uint8Array): void {
     const frame = decodeFrame(datagram, this.#config.checked);
-    if (frame.stream !== this.#stream) throw new WireError("WrongStream");
+    if (frame.channel !== this.#channel) throw new WireError("WrongChannel");
     if (frame.kind === "data") this.#handleData(now, frame);
     else if (frame.kind !== "gone") throw new WireError("Malformed");
     else if (this.#needsSender()) this.#fail(null);
@@ -358,7 +372,7 @@ export class Receiver {
   pollTransmit(now: number): Uint8Array | null {
     if (this.#stopping) {
       this.#stopping = false;
-      return encodeFrame({ kind: "stop", stream: this.#stream }, this.#config.checked);
+      return encodeFrame({ kind: "stop", channel: this.#channel }, this.#config.checked);
     }
     if (this.#state.is === "closed") return null;
     const probeAt = this.#probeAt();
@@ -376,7 +390,7 @@ export class Receiver {
     const cumulative = this.#assembler.cumulative;
     const ack = {
       kind: "ack",
-      stream: this.#stream,
+      channel: this.#channel,
       number: this.#nextAck,
       cumulative,
       largest: this.#arrived.largest,

@@ -2,8 +2,8 @@
 // Nothing here touches the page.
 
 import { Connection, type Target, type WebTransportConstructor } from "./connection.js";
-import { DatagramAnswer, type PlayoutChoice, type Shown } from "./quic.js";
-import type { AnswerHead, RequestHead, ResponseHead } from "./message.js";
+import { DatagramAnswer, type Loss, type PlayoutChoice, type Shown } from "./quic.js";
+import type { AnswerHead, Code, RequestHead, ResponseHead } from "./message.js";
 import type { WireFault } from "./wire.js";
 
 /** From the page to the service. `server` names a server, `answer` an answer, as the page likes. */
@@ -26,7 +26,8 @@ export type News =
   | { type: "deltas"; answer: number; deltas: Shown[] }
   | { type: "complete"; answer: number }
   | { type: "failed"; answer: number; fault: WireFault | null }
-  | { type: "lost"; answer: number; offset: number; why: string };
+  | { type: "ended"; answer: number; code: Code }
+  | { type: "lost"; answer: number; offset: number; loss: Loss };
 
 /** The half of a `MessagePort` or worker scope that the service needs. */
 export interface Port<In, Out> {
@@ -39,8 +40,9 @@ export function serve(
   port: Port<Order, News>,
   Transport: WebTransportConstructor | undefined,
   clock: () => number = () => performance.now(),
+  random: () => number = Math.random,
 ): void {
-  const service = new Service((news) => port.postMessage(news), Transport, clock);
+  const service = new Service((news) => port.postMessage(news), Transport, clock, random);
   port.onmessage = ({ data }) => service.handleOrder(data);
 }
 
@@ -54,6 +56,7 @@ class Service {
     readonly tell: (news: News) => void,
     readonly Transport: WebTransportConstructor | undefined,
     readonly clock: () => number,
+    readonly random: () => number,
   ) {}
 
   handleOrder(order: Order): void {
@@ -91,7 +94,7 @@ class Service {
       if (this.#connections.get(server) !== opening) return connection.close();
       if (!this.#open.has(server)) {
         this.#open.set(server, connection);
-        void connection.closed.then((why) => this.#handleClosed(server, connection, why));
+        void connection.closed.then(({ why }) => this.#handleClosed(server, connection, why));
       }
       this.tell({ type: "connected", server });
     } catch (error) {
@@ -121,11 +124,12 @@ class Service {
     const connection = this.#open.get(order.server);
     if (!connection) {
       const offset = order.offset ?? 0;
-      return this.tell({ type: "lost", answer: order.answer, offset, why: "not connected" });
+      const loss = { why: "not connected", malformed: false };
+      return this.tell({ type: "lost", answer: order.answer, offset, loss });
     }
     let answer = this.#answers.get(order.answer);
     if (!answer) {
-      answer = new DatagramAnswer(this.#listener(order.answer), this.clock, order.pace, this.#hidden);
+      answer = new DatagramAnswer(this.#listener(order.answer), this.clock, order.pace, this.#hidden, this.random);
       this.#answers.set(order.answer, answer);
     }
     act(answer, connection);
@@ -138,7 +142,8 @@ class Service {
       deltas: (deltas) => this.tell({ type: "deltas", answer, deltas }),
       complete: () => this.tell({ type: "complete", answer }),
       failed: (fault) => this.tell({ type: "failed", answer, fault }),
-      lost: (offset, why) => this.tell({ type: "lost", answer, offset, why }),
+      ended: (code) => this.tell({ type: "ended", answer, code }),
+      lost: (offset, loss) => this.tell({ type: "lost", answer, offset, loss }),
       over: () => void this.#answers.delete(answer),
     };
   }

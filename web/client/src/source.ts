@@ -29,6 +29,15 @@ export interface Item {
 /** The path is dead; another may go on where the items ended. Anything else thrown is final. */
 export class PathLost extends Error {
   override readonly name = "PathLost";
+
+  constructor(
+    message: string,
+    options: ErrorOptions = {},
+    /** The same by the same transport would fail again (S-2.6). */
+    readonly isTransportUseless = false,
+  ) {
+    super(message, options);
+  }
 }
 
 /**

@@ -10,7 +10,7 @@ export type WireFault =
   | "Malformed"
   | "UnknownVersion"
   | "BadChecksum"
-  | "WrongStream"
+  | "WrongChannel"
   | "NoRoom";
 
 /** Thrown for bytes that break the format. The receiver turns it into a value. */

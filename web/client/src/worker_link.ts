@@ -4,7 +4,7 @@ import type { Target } from "./connection.js";
 import type { PlayoutChoice, Shown } from "./quic.js";
 import { LoquentError, abortReason, refusal } from "./errors.js";
 import type { News, Order, Port } from "./service.js";
-import type { RequestHead } from "./message.js";
+import { Code, type RequestHead } from "./message.js";
 import { IGNORED_HEADER, type Item, PathLost, type AnswerHandle, type Source } from "./source.js";
 
 /** What an answer over a link needs to begin or to go on. */
@@ -181,8 +181,10 @@ export class LinkAnswer implements Source {
         return this.handleEnd(null);
       case "failed":
         return this.handleEnd(failure(news.fault));
+      case "ended":
+        return this.handleEnd(ending(news.code));
       case "lost":
-        return this.handleEnd(new PathLost(news.why));
+        return this.handleEnd(new PathLost(news.loss.why, {}, news.loss.malformed));
     }
   }
 
@@ -217,6 +219,13 @@ export class LinkAnswer implements Source {
 function failure(fault: string | null): LoquentError {
   if (fault === null) return new LoquentError("gone", "The rest of this answer is not kept any more.");
   return new LoquentError("unreadable", `What the server sent cannot be read (${fault}).`);
+}
+
+/** What a server means that ends an answer before its end (S-2.6). */
+function ending(code: Code): LoquentError {
+  if (code === Code.Superseded) return new LoquentError("superseded", "This answer continues in another window.");
+  if (code === Code.ShuttingDown) return new LoquentError("gone", "The server is shutting down. Ask again.");
+  return new LoquentError("gone", "The answer was stopped.");
 }
 
 let shared: Link | null = null;

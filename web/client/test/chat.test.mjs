@@ -6,6 +6,7 @@ import { after, afterEach, before, beforeEach, test } from "node:test";
 import { lastWinner, serverOf } from "../dist/discovery.js";
 import { LoquentError, prepare, resumeChat, streamChat } from "../dist/index.js";
 import { Link, setSharedLink } from "../dist/worker_link.js";
+import { MessageType, encodeMessage } from "../dist/protocol.js";
 import { serve } from "../dist/service.js";
 import { FakeServer, answerOf, seeded, textOf } from "./support.mjs";
 
@@ -48,6 +49,7 @@ beforeEach(() => {
 
 afterEach(() => {
   delete globalThis.WebTransport;
+  delete globalThis.WebTransportError;
   delete globalThis.sessionStorage;
   setSharedLink(null);
   for (const port of ports) port.close();
@@ -61,15 +63,15 @@ const url = (path = "v1/chat/completions") => new URL(`/s${servers}/${path}`, `h
 const insisting = (options = {}) => ({ url: url(), body: question, transport: "webtransport", ...options });
 
 /** Gives the client a WebTransport to `peer` through a message channel, as a worker would. */
-function offerWebTransport(peer) {
+function offerWebTransport(peer, draws = () => 0.9) {
   servers += 1;
   const { port1, port2 } = new MessageChannel();
   ports.push(port1, port2);
-  serve(port2, peer.WebTransport);
+  serve(port2, peer.WebTransport, undefined, draws);
   setSharedLink(new Link(port1));
   globalThis.WebTransport = peer.WebTransport;
   const delivery = { version: 1, port: 4433, certificate_sha256: HASH, path: "/loquent/1" };
-  routes[`GET /s${servers}/v1/delivery`] = (response) => response.end(JSON.stringify(delivery));
+  routes[`GET /s${servers}/.well-known/loquent`] = (response) => response.end(JSON.stringify(delivery));
 }
 
 const chunk = (delta, finish_reason = null) => ({
@@ -96,6 +98,21 @@ function sseAnswer(words, { breakAt = Infinity, from = 0, resumable = true } = {
   };
 }
 
+/** What a peer's answer is from some offset on, as events; `rest` gets the deltas. */
+function eventsOf(peer, rest = []) {
+  return async (response, { url: asked }) => {
+    const from = peer.ends.indexOf(Number(asked.searchParams.get("from"))) + 1;
+    rest.push(...peer.deltas.slice(from));
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    for (const [at, delta] of peer.deltas.entries()) {
+      if (at >= from && delta.kind === "text") {
+        response.write(`id: ${peer.ends[at]}\ndata: ${JSON.stringify(chunk({ content: delta.text }))}\n\n`);
+      }
+    }
+    response.end("data: [DONE]\n\n");
+  };
+}
+
 async function readAll(answer) {
   const deltas = [];
   for await (const delta of answer) deltas.push(delta);
@@ -118,7 +135,7 @@ test("over WebTransport, through loss both ways, every delta once", async () => 
     assert.deepEqual(transports, ["webtransport"]);
     const [{ head, body }] = peer.questions;
     const { headers, ...rest } = head;
-    assert.deepEqual(rest, { key: "k", method: "POST", path: "/v1/chat/completions", stream: 1 });
+    assert.deepEqual(rest, { key: "k", method: "POST", path: "/v1/chat/completions", channel: 1 });
     assert.match(headers["idempotency-key"], /^[0-9a-f]{32}$/);
     assert.deepEqual(body, { ...question, stream: true });
     assert.equal(answer.ignoredParameters, null);
@@ -141,6 +158,151 @@ test("a question whose session died unanswered is asked again with the same key"
   const asked = requests.find(({ method }) => method === "POST");
   assert.equal(asked.headers["idempotency-key"], peer.questions[0].head.headers["idempotency-key"]);
   assert.deepEqual(JSON.parse(asked.body), { ...peer.questions[0].body, resumable: true });
+  peer.close();
+});
+
+test("padded frames mean what the frames within mean", async () => {
+  const deltas = answerOf(seeded(1), 60);
+  const peer = new FakeServer({ deltas, padding: 64 });
+  offerWebTransport(peer);
+  assert.deepEqual(await readAll(streamChat(insisting())), deltas);
+  peer.close();
+});
+
+test("messages and frames of later extensions are skipped", async () => {
+  const deltas = answerOf(seeded(1), 30);
+  const frame = Uint8Array.of(0x17, 0x40, 0x58, 0x01); // kind 88 behind kind 7, of channel 1
+  const extras = [() => encodeMessage(64, frame), () => encodeMessage(255, new Uint8Array(70_000)), () => encodeMessage(MessageType.Frame, frame)];
+  const peer = new FakeServer({ deltas, extras });
+  offerWebTransport(peer);
+  assert.deepEqual(await readAll(streamChat(insisting())), deltas);
+  assert.deepEqual(peer.resumed, []);
+  peer.close();
+});
+
+test("a message of an unknown type below 64 ends the path with code 1; the question goes another way", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(1), 30), extras: [() => encodeMessage(63, new Uint8Array(2))] });
+  offerWebTransport(peer);
+  globalThis.WebTransportError = class extends Error {
+    constructor(message, { streamErrorCode }) {
+      super(message);
+      this.streamErrorCode = streamErrorCode;
+    }
+  };
+  await prepare(url());
+  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
+  const answer = streamChat({ url: url(), body: question });
+  assert.equal(await answer.finalText(), words.join(""));
+  assert.equal(answer.transport, "sse");
+  assert.deepEqual(peer.resets.map(({ streamErrorCode }) => streamErrorCode), [1]);
+  await assert.rejects(readAll(streamChat(insisting())), { kind: "broken" });
+  peer.close();
+});
+
+/** Reads until `deltas` have come, then does `act`, then reads on. */
+async function readAround(answer, deltas, act) {
+  let count = 0;
+  for await (const _ of answer) if (++count === deltas) act();
+}
+
+test("an answer that another window resumed ends here, and is left to that window", async () => {
+  const deltas = answerOf(seeded(2), 200);
+  const peer = new FakeServer({ deltas });
+  offerWebTransport(peer);
+  const answer = streamChat(insisting({ remember: "chat" }));
+  const superseded = { kind: "superseded", message: "This answer continues in another window." };
+  await assert.rejects(readAround(answer, 20, () => peer.resetAnswers(4)), superseded);
+  assert.deepEqual([peer.resumed, peer.stopped], [[], []]);
+  assert.equal(resumeChat({ remember: "chat" }), null, "a reload does not take it back");
+  assert.ok(answer.text.length > 0 && textOf(deltas).startsWith(answer.text));
+  peer.close();
+});
+
+test("a resume that another window overtakes ends in the same way", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(2), 200) });
+  offerWebTransport(peer);
+  peer.overtakes = true;
+  const answer = streamChat(insisting());
+  await assert.rejects(readAround(answer, 20, () => peer.breakSessions()), { kind: "superseded" });
+  assert.equal(peer.resumed.length, 1);
+  await fetch(url("v1/models")); // whatever was sent before it has come by then
+  assert.ok(!requests.some(({ method }) => method === "DELETE"), "the other window's answer is not ended");
+  peer.close();
+});
+
+for (const [code, message] of [[3, "The answer was stopped."], [5, "The answer was stopped."], [6, "The server is shutting down. Ask again."]]) {
+  test(`an answer that is reset with code ${code} is gone: nothing resumes it`, async () => {
+    const peer = new FakeServer({ deltas: answerOf(seeded(2), 200) });
+    offerWebTransport(peer);
+    await assert.rejects(readAround(streamChat(insisting()), 20, () => peer.resetAnswers(code)), { kind: "gone", message });
+    assert.deepEqual(peer.resumed, []);
+    peer.close();
+  });
+}
+
+for (const code of [0, 2, 7, 4_000_000_000]) {
+  test(`an answer that is reset with code ${code} is resumed`, async () => {
+    const deltas = answerOf(seeded(2), 120);
+    const peer = new FakeServer({ deltas });
+    offerWebTransport(peer);
+    await readAround(streamChat(insisting()), 20, () => peer.resetAnswers(code));
+    assert.equal(peer.resumed.length, 1);
+    peer.close();
+  });
+}
+
+test("an answer that is reset with code 1 goes on by another transport", async () => {
+  const deltas = answerOf(seeded(3), 100);
+  const peer = new FakeServer({ deltas });
+  offerWebTransport(peer);
+  routes[`GET /s${servers}/v1/streams/${"1".padStart(32, "0")}`] = eventsOf(peer);
+  await prepare(url());
+  const answer = streamChat({ url: url(), body: question });
+  await readAround(answer, 20, () => peer.resetAnswers(1));
+  assert.equal(answer.text, textOf(deltas));
+  assert.deepEqual([answer.transport, peer.resumed], ["sse", []]);
+  peer.close();
+});
+
+test("a session that the shutting down server closes is not resumed", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(2), 200) });
+  offerWebTransport(peer);
+  const reading = readAround(streamChat(insisting()), 20, () => peer.closeSessions(6));
+  await assert.rejects(reading, { kind: "gone", message: "The server is shutting down. Ask again." });
+  assert.deepEqual(peer.resumed, []);
+  peer.close();
+});
+
+test("a question to a server that is shutting down goes another way", async () => {
+  const peer = new FakeServer({ shutsDown: true });
+  offerWebTransport(peer);
+  await prepare(url());
+  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
+  assert.equal(await streamChat({ url: url(), body: question }).finalText(), words.join(""));
+  assert.equal(peer.questions.length, 1);
+  peer.close();
+});
+
+test("some answers carry what a server must skip, the others do not", async () => {
+  const deltas = answerOf(seeded(1), 30);
+  for (const [draw, isGreased] of [[0.1, true], [0.9, false]]) {
+    const peer = new FakeServer({ deltas, breakAt: [15] });
+    offerWebTransport(peer, () => draw);
+    assert.deepEqual(await readAll(streamChat(insisting())), deltas);
+    assert.equal("grease" in peer.questions[0].head, isGreased);
+    assert.equal(peer.types.filter((type) => type === 89).length, isGreased ? 2 : 0, "after the request and the resume");
+    assert.ok(peer.types.every((type) => type <= MessageType.Frame || type === 89));
+    assert.ok(peer.flags.length > 0 && peer.flags.every((flags) => (flags & 0x80) === (isGreased ? 0x80 : 0)));
+    peer.close();
+  }
+});
+
+test("where only the client's datagrams are lost, it acknowledges on the stream", async () => {
+  const deltas = answerOf(seeded(4), 200);
+  const peer = new FakeServer({ deltas, loses: (_, way) => way === "up", frames: "too" });
+  offerWebTransport(peer);
+  assert.deepEqual(await readAll(streamChat(insisting())), deltas);
+  assert.ok(peer.acks.length > 0 && peer.acks.every((ack) => ack.byStream));
   peer.close();
 });
 
@@ -180,7 +342,8 @@ test("paths that bring nothing are tried ever less often", async () => {
   const peer = new FakeServer({ deltas, breakAt: [30, 30, 30] });
   offerWebTransport(peer);
   const begun = performance.now();
-  assert.deepEqual(await readAll(streamChat(insisting())), deltas);
+  // Shown at once: what a slower pace still holds would be progress of the next path.
+  assert.deepEqual(await readAll(streamChat(insisting({ pace: "off" }))), deltas);
   assert.equal(peer.resumed.length, 3);
   assert.ok(performance.now() - begun > 700, "250 ms, then 500 ms, were waited");
   peer.close();
@@ -191,17 +354,7 @@ test("a client that loses WebTransport for good finishes over server-sent events
   const peer = new FakeServer({ deltas });
   offerWebTransport(peer);
   const rest = [];
-  routes[`GET /s${servers}/v1/streams/${"1".padStart(32, "0")}`] = async (response, { url: asked }) => {
-    const from = peer.ends.indexOf(Number(asked.searchParams.get("from"))) + 1;
-    rest.push(...deltas.slice(from));
-    response.writeHead(200, { "content-type": "text/event-stream" });
-    for (const [at, delta] of deltas.entries()) {
-      if (at >= from && delta.kind === "text") {
-        response.write(`id: ${peer.ends[at]}\ndata: ${JSON.stringify(chunk({ content: delta.text }))}\n\n`);
-      }
-    }
-    response.end("data: [DONE]\n\n");
-  };
+  routes[`GET /s${servers}/v1/streams/${"1".padStart(32, "0")}`] = eventsOf(peer, rest);
   const transports = [];
   assert.equal(await prepare(url()), "webtransport");
   const answer = streamChat({ url: url(), body: question, onTransport: (name) => transports.push(name) });

@@ -62,8 +62,8 @@ test("random bytes, and frames with one bit turned, harm nothing and never throw
   for (let seed = 1; seed <= 60; seed++) {
     const random = seeded(seed);
     const deltas = answerOf(random, 20);
-    const data = { kind: "data", stream: 70_000, packet: 0, offset: 0, bytes: logOf(deltas) };
-    const receiver = new Receiver(0, data.stream, 0);
+    const data = { kind: "data", channel: 70_000, packet: 0, offset: 0, bytes: logOf(deltas) };
+    const receiver = new Receiver(0, data.channel, 0);
     for (let now = 0; now < 400; now++) {
       const noise = Uint8Array.from({ length: Math.floor(random() * 60) }, () => Math.floor(random() * 256));
       if (noise.length > 0 && random() < 0.7) noise[0] = 0x10 | (noise[0] & 7); // a frame of this version
@@ -83,7 +83,7 @@ test("random bytes, and frames with one bit turned, harm nothing and never throw
 test("hostile records make the log unreadable, once, and ask the sender to stop", () => {
   const receiver = new Receiver(0, 1, 0);
   const bytes = Uint8Array.of(0x02, 0x00, 0x09); // an open record of version 9
-  assert.equal(receiver.handleDatagram(0, encodeFrame({ kind: "data", stream: 1, packet: 0, offset: 0, bytes })), null);
+  assert.equal(receiver.handleDatagram(0, encodeFrame({ kind: "data", channel: 1, packet: 0, offset: 0, bytes })), null);
   const { events } = drive(receiver, 0);
   assert.deepEqual(events, [{ event: "failed", error: "UnknownVersion" }]);
   assert.deepEqual(drive(receiver, 1).events, []);
@@ -156,9 +156,9 @@ test("a byte order mark is text like any other", () => {
 test("what has all arrived is shown at the reader's pace without a sender", () => {
   const deltas = answerOf(seeded(9), 200);
   const receiver = new Receiver(0, 1, 0, { playout: { buffer_us: 0, max_tokens_per_s: 10 } });
-  receiver.handleDatagram(0, encodeFrame({ kind: "data", stream: 1, packet: 0, offset: 0, bytes: logOf(deltas) }));
+  receiver.handleDatagram(0, encodeFrame({ kind: "data", channel: 1, packet: 0, offset: 0, bytes: logOf(deltas) }));
   assert.ok(receiver.ended);
-  receiver.handleDatagram(1, encodeFrame({ kind: "gone", stream: 1 })); // it has let go of the answer
+  receiver.handleDatagram(1, encodeFrame({ kind: "gone", channel: 1 })); // it has let go of the answer
   const events = [];
   for (let now = 0; now < 25_000_000; now += 50_000) events.push(...drive(receiver, now).events);
   assert.deepEqual(events.flatMap((event) => event.delta ?? []), deltas);

@@ -57,17 +57,17 @@ class Session {
 
   #apply(now, action, args) {
     const { receiver } = this;
-    const [stream, packet, offset, length] = args.map(Number);
+    const [channel, packet, offset, length] = args.map(Number);
     if (action === "d") {
       const bytes = this.log.subarray(offset, offset + length);
-      return receiver.handleDatagram(now, encodeFrame({ kind: "data", stream, packet, offset, bytes }));
+      return receiver.handleDatagram(now, encodeFrame({ kind: "data", channel, packet, offset, bytes }));
     }
     if (action === "x") return receiver.handleDatagram(now, Uint8Array.from(Buffer.from(args[0], "hex")));
-    if (action === "g") return receiver.handleDatagram(now, encodeFrame({ kind: "gone", stream }));
+    if (action === "g") return receiver.handleDatagram(now, encodeFrame({ kind: "gone", channel }));
     if (action === "h") receiver.setHidden(now, args[0] === "1");
     else if (action === "p") receiver.setPlayout(now, playoutOf(args.map(Number)));
-    else if (action === "m") receiver.migrate(now, stream);
-    else if (action === "r") this.receiver = new Receiver(now, stream, receiver.shown, this.config);
+    else if (action === "m") receiver.migrate(now, channel);
+    else if (action === "r") this.receiver = new Receiver(now, channel, receiver.shown, this.config);
     else if (action === "s") receiver.stop();
     else assert.equal(action, "t");
     return null;

@@ -1,6 +1,6 @@
 // What the tests share: a seeded generator, answers, a sender that is as simple as it can
 // be, and a server of the session protocol behind an in-memory WebTransport.
-import { MessageReader, MessageType, WireError, decodeFrame, decodeUtf8, encodeFrame, encodeJson, encodeMessage, encodeRecord } from "../dist/protocol.js";
+import { MessageReader, MessageType, WireError, decodeFrame, decodeUtf8, encodeFrame, encodeJson, encodeMessage, encodePaddedFrame, encodeRecord } from "../dist/protocol.js";
 
 /** Numbers in [0, 1) that depend on the seed alone (mulberry32's recurrence). */
 export function seeded(seed) {
@@ -44,8 +44,8 @@ export function logOf(deltas) {
 export class PlainSender {
   cumulative = 0;
   #packet = 0;
-  constructor(stream, log) {
-    this.stream = stream;
+  constructor(channel, log) {
+    this.channel = channel;
     this.log = log;
   }
 
@@ -55,8 +55,19 @@ export class PlainSender {
 
   /** A DATA frame of at most `room` bytes of what had been generated up to `head`. */
   data(head, room, from = this.cumulative) {
+    return encodeFrame(this.frame(head, room, from));
+  }
+
+  /** The same in a PADDED frame whose length is a multiple of `step`. */
+  padded(step, head, room) {
+    const frame = this.frame(head, room, this.cumulative);
+    const length = encodePaddedFrame(frame, 0).length;
+    return encodePaddedFrame(frame, Math.ceil(length / step) * step);
+  }
+
+  frame(head, room, from) {
     const bytes = this.log.subarray(from, Math.min(head, from + room));
-    return encodeFrame({ kind: "data", stream: this.stream, packet: this.#packet++, offset: from, bytes });
+    return { kind: "data", channel: this.channel, packet: this.#packet++, offset: from, bytes };
   }
 
   handleAck(ack) {
@@ -86,22 +97,34 @@ function pipe(pass = () => true) {
 /**
  * Speaks the session protocol (spec/session.md) for `WebTransport`s that it makes.
  *
- * `deltas`: what every question is answered with. `loses(datagram)`: whether a datagram,
- * either way, is lost. `tick_ms`: time per token. `refuse`: a RESPONSE instead. `mute`: no
- * session ever opens. `datagrams`: whether any get through. `breakAt`: counts of records
- * after which all sessions break off. `breaksUnanswered`: they break off when asked.
- * `ignored`: names of parameters that had no effect.
+ * `deltas`: what every question is answered with. `loses(datagram, way)`: whether a datagram on
+ * its way `up` or `down` is lost. `tick_ms`: time per token. `refuse`: a RESPONSE instead. `mute`:
+ * no session ever opens. `datagrams`: whether any get through. `frames`: when to send DATA in FRAME
+ * messages, `instead` of datagrams or `too`, `never` otherwise. `breakAt`: counts of records after
+ * which all sessions break off. `breaksUnanswered`: they break off when asked. `ignored`: names of
+ * parameters that had no effect. `padding`: the step of padded frames. `extras`: messages that
+ * precede an answer's first word. `shutsDown`: it refuses questions with code 6. `overtakes`: somebody
+ * else resumes what is resumed.
  */
 export class FakeServer {
   questions = [];
+  /** The type of every message, and the flags of every ACK, as they came. */
+  types = [];
+  flags = [];
+  /** Why streams were reset by the client. */
+  resets = [];
   acks = [];
   stopped = [];
   resumed = [];
   sessions = [];
   answers = new Map();
 
-  constructor({ deltas = [], loses = () => false, tick_ms = 1, refuse = null, mute = false, datagrams = true, breakAt = [], breaksUnanswered = false, ignored = null }) {
-    Object.assign(this, { deltas, loses, tick_ms, refuse, mute, datagrams, breakAt: [...breakAt], breaksUnanswered, ignored });
+  constructor(options) {
+    const defaults = { deltas: [], loses: () => false, tick_ms: 1, refuse: null, mute: false, datagrams: true, frames: "never", breakAt: [] };
+    Object.assign(this, defaults, { breaksUnanswered: false, ignored: null, padding: null, extras: [], shutsDown: false, overtakes: false }, options);
+    this.breakAt = [...this.breakAt];
+    if (!this.datagrams) this.frames = "instead";
+    const { deltas } = this;
     this.log = logOf(deltas);
     this.ends = deltas.map(encodeRecord).reduce((ends, record) => [...ends, (ends.at(-1) ?? 0) + record.length], []);
     const server = this;
@@ -112,9 +135,24 @@ export class FakeServer {
     };
   }
 
+  /** Notes an ACK's flags, which its decoded form does not show all of. */
+  noteFlags(frame) {
+    if ((frame[0] & 7) === 1) this.flags.push(frame[1]);
+  }
+
   /** All sessions break off, as when an address changes. */
   breakSessions() {
     for (const session of this.sessions) session.fail(new Error("the network changed"));
+  }
+
+  /** Resets the QUIC streams of all answers. */
+  resetAnswers(code) {
+    for (const session of this.sessions) for (const stream of [...session.open]) stream.reset(code);
+  }
+
+  /** Closes all sessions with a code. */
+  closeSessions(closeCode) {
+    for (const session of this.sessions) session.fail(null, closeCode);
   }
 
   close() {
@@ -126,8 +164,8 @@ class FakeTransport {
   constructor(server, url, options) {
     Object.assign(this, { server, url, options, open: new Set() });
     server.sessions.push(this);
-    const keeps = (datagram) => server.datagrams && !server.loses(datagram);
-    const [down, up] = [pipe(keeps), pipe(keeps)];
+    const keeps = (way) => (datagram) => server.datagrams && !server.loses(datagram, way);
+    const [down, up] = [pipe(keeps("down")), pipe(keeps("up"))];
     this.datagrams = { readable: down.readable, writable: up.writable, incomingHighWaterMark: 1, outgoingHighWaterMark: 1 };
     this.toClient = down.writable.getWriter();
     this.ends = [down, up];
@@ -150,17 +188,18 @@ class FakeTransport {
     this.fail(null);
   }
 
-  fail(error) {
+  fail(error, closeCode = 0) {
     for (const stream of this.open) stream.end();
     for (const end of this.ends) end.fail(error ?? new Error("closed"));
     if (error) this.reject(error);
-    else this.resolve({ closeCode: 0, reason: "" });
+    else this.resolve({ closeCode, reason: "" });
   }
 
   async #acks(reader) {
     for (let next = await reader.read().catch(() => ({ done: true })); !next.done; ) {
       const frame = decodeFrame(next.value);
-      for (const stream of this.open) if (stream.sender?.stream === frame.stream) stream.handleFrame(frame);
+      this.server.noteFlags(next.value);
+      for (const stream of this.open) if (stream.sender?.channel === frame.channel) stream.handleFrame(frame);
       next = await reader.read().catch(() => ({ done: true }));
     }
   }
@@ -179,8 +218,10 @@ class FakeStream {
   async serve() {
     const messages = new MessageReader();
     for (;;) {
-      const next = await this.reader.read().catch(() => ({ done: true }));
+      const next = await this.reader.read().catch((reason) => ({ done: true, reason }));
+      if (next.reason) this.server.resets.push(next.reason);
       if (next.done) return;
+      this.server.types.push(next.value[0]); // messages come as they were written
       for (const message of messages.push(next.value)) this.#handleMessage(message);
     }
   }
@@ -189,19 +230,21 @@ class FakeStream {
     if (type === MessageType.Request) this.head = JSON.parse(decodeUtf8(payload));
     else if (type === MessageType.Body && payload.length > 0) this.#body += decodeUtf8(payload);
     else if (type === MessageType.Body) this.#answer();
-    else if (type === MessageType.Frame) this.handleFrame(decodeFrame(payload), true);
+    else if (type === MessageType.Frame) this.#handleFrameMessage(payload);
     else throw new WireError("Malformed");
   }
 
   #answer() {
     this.server.questions.push({ head: this.head, body: JSON.parse(this.#body) });
     if (this.server.refuse) return this.#refuse(this.server.refuse);
+    if (this.server.shutsDown) return this.reset(6);
     if (this.server.breaksUnanswered) return this.server.breakSessions();
+    for (const extra of this.server.extras) this.#write(extra(this.head.channel));
     const hex = (at) => at.toString(16).padStart(32, "0");
     const number = this.server.answers.size + 1;
     const answer = { id: hex(number), token: hex(number * 77), from: performance.now() };
     this.server.answers.set(answer.id, answer);
-    this.#begin(answer, this.head.stream, 0);
+    this.#begin(answer, this.head.channel, 0);
   }
 
   #refuse({ status, headers, body }) {
@@ -212,17 +255,22 @@ class FakeStream {
     this.writer.close().catch(() => {});
   }
 
-  #begin(answer, stream, offset) {
+  #begin(answer, channel, offset) {
     this.answer = answer;
-    this.sender = new PlainSender(stream, this.server.log);
+    this.sender = new PlainSender(channel, this.server.log);
     this.sender.cumulative = offset;
-    this.#write(encodeJson(MessageType.Answer, { id: answer.id, token: answer.token, stream, offset, ...this.#headers() }));
+    this.#write(encodeJson(MessageType.Answer, { id: answer.id, token: answer.token, channel, offset, ...this.#headers() }));
     this.#timer = setInterval(() => this.#tick(), this.server.tick_ms);
   }
 
   #headers() {
     const { ignored } = this.server;
     return ignored === null ? {} : { headers: { "x-loquent-ignored-parameters": ignored } };
+  }
+
+  #handleFrameMessage(payload) {
+    this.server.noteFlags(payload);
+    this.handleFrame(decodeFrame(payload), true);
   }
 
   handleFrame(frame, byStream = false) {
@@ -237,12 +285,13 @@ class FakeStream {
     }
   }
 
-  #resume({ id, token, offset, stream }) {
+  #resume({ id, token, offset, channel }) {
     const hex = (bytes) => Buffer.from(bytes).toString("hex");
     const answer = this.server.answers.get(hex(id));
     this.server.resumed.push({ offset, known: answer?.token === hex(token) });
-    if (answer?.token === hex(token)) return this.#begin(answer, stream, offset);
-    this.#write(encodeMessage(MessageType.Frame, encodeFrame({ kind: "gone", stream })));
+    if (this.server.overtakes) return this.reset(4);
+    if (answer?.token === hex(token)) return this.#begin(answer, channel, offset);
+    this.#write(encodeMessage(MessageType.Frame, encodeFrame({ kind: "gone", channel })));
     this.writer.close().catch(() => {});
   }
 
@@ -257,13 +306,19 @@ class FakeStream {
       this.server.breakAt.shift();
       return this.server.breakSessions();
     }
-    const frame = this.sender.data(head, 1000);
-    if (this.server.datagrams) this.session.toClient.write(frame).catch(() => {});
-    else this.#write(encodeMessage(MessageType.Frame, frame));
+    const { padding, frames } = this.server;
+    const data = () => (padding === null ? this.sender.data(head, 1000) : this.sender.padded(padding, head, 1000));
+    if (frames !== "instead") this.session.toClient.write(data()).catch(() => {});
+    if (frames !== "never") this.#write(encodeMessage(MessageType.Frame, data()));
   }
 
   #write(message) {
     this.writer.write(message).catch(() => {});
+  }
+
+  reset(code) {
+    this.end();
+    this.pipe.fail(Object.assign(new Error(`reset ${code}`), { streamErrorCode: code }));
   }
 
   end() {

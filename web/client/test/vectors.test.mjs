@@ -2,7 +2,28 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { Reader, Receiver, WireError, Writer, crc32c, decodeFrame, decodeRecord, encodeFrame, encodeRecord, encodeUtf8 } from "../dist/protocol.js";
+import { targetOf } from "../dist/discovery.js";
+import {
+  Code,
+  MessageReader,
+  MessageType,
+  Reader,
+  Receiver,
+  WireError,
+  Writer,
+  codeOf,
+  crc32c,
+  decodeAnswerHead,
+  decodeFrame,
+  decodeRecord,
+  decodeResponseHead,
+  encodeFrame,
+  encodeMessage,
+  encodePaddedFrame,
+  encodeRecord,
+  encodeUtf8,
+  peekChannel,
+} from "../dist/protocol.js";
 
 const cases = (name) =>
   JSON.parse(readFileSync(new URL(`../../../spec/vectors/${name}.json`, import.meta.url))).cases;
@@ -33,14 +54,20 @@ for (const { hex: text, value, shortest, error } of cases("ints")) {
   });
 }
 
-for (const { hex: text, frame, checked, error } of cases("frames")) {
-  test(`frame ${text || "(nothing)"}`, () => {
-    if (error) return assert.throws(() => decodeFrame(bytes(text)), fault(error));
+for (const { hex: text, frame, checked, written, padded_to, error } of cases("frames")) {
+  test(`frame ${text || "(nothing)"}${checked ? ", checked" : ""}`, () => {
+    if (error) return assert.throws(() => decodeFrame(bytes(text), checked), fault(error));
     assert.deepEqual(readable(decodeFrame(bytes(text), checked)), frame);
-    assert.equal(hex(encodeFrame(parsed(frame), checked)), text);
+    assert.equal(peekChannel(bytes(text)), frame.channel);
+    const made = padded_to === undefined ? encodeFrame(parsed(frame), checked) : encodePaddedFrame(parsed(frame), padded_to, checked);
+    if (written) assert.equal(hex(made), text);
     if (!checked) assert.throws(() => decodeFrame(bytes(text), true), fault("BadChecksum"));
   });
 }
+
+test("frames of kinds that belong to no answer have no channel", () => {
+  for (const text of ["171b01", "1601", "1502171b00", "", "2301"]) assert.equal(peekChannel(bytes(text)), null, text);
+});
 
 for (const { hex: text, delta, len, written, incomplete, error } of cases("records")) {
   test(`record ${text.slice(0, 40) || "(nothing)"}`, () => {
@@ -65,12 +92,71 @@ function play(receiver, { at_ms, do: what, hex: text, hidden }) {
   return { events, sent, cumulative: receiver.cumulative, wake_us: receiver.pollTimeout(), ...(error && { error }) };
 }
 
-for (const { name, stream, from, playout, steps } of cases("receiver")) {
+for (const { name, channel, from, playout, steps } of cases("receiver")) {
   test(`receiver: ${name}`, () => {
-    const receiver = new Receiver(0, stream, from, { playout });
+    const receiver = new Receiver(0, channel, from, { playout });
     for (const step of steps) {
       const { at_ms, do: what, hex: _hex, hidden: _hidden, ...expected } = step;
       assert.deepEqual(play(receiver, step), expected, `at ${at_ms} ms: ${what}`);
     }
   });
 }
+
+const messages = cases("messages");
+const capital = (name) => name.replace(/(?:^| )(.)/g, (_, letter) => letter.toUpperCase());
+const typeNamed = (name) => MessageType[capital(name.toLowerCase())];
+
+/** Everything that a reader finds in `pieces`, and its error. */
+function readMessages(pieces, limit) {
+  const reader = new MessageReader(limit);
+  const found = [];
+  try {
+    for (const piece of pieces) for (const message of reader.push(piece)) found.push(message);
+  } catch (error) {
+    assert.ok(error instanceof WireError);
+    return { found, failed: true };
+  }
+  return { found, failed: reader.partial };
+}
+
+for (const { about, hex: text, limit, messages: expected, written, error } of messages.filter((one) => "hex" in one)) {
+  test(`messages: ${about}`, () => {
+    const wanted = expected.map(({ type, payload }) => ({ type: typeNamed(type), payload }));
+    const whole = bytes(text);
+    for (const pieces of [[whole], Array.from(whole, (byte) => Uint8Array.of(byte))]) {
+      const { found, failed } = readMessages(pieces, limit);
+      assert.deepEqual(found.map(({ type, payload }) => ({ type, payload: hex(payload) })), wanted);
+      assert.equal(failed, error !== undefined);
+    }
+    const encoded = wanted.map(({ type, payload }) => hex(encodeMessage(type, bytes(payload))));
+    if (written) assert.equal(encoded.join(""), text);
+  });
+}
+
+const HEADS = { ANSWER: decodeAnswerHead, RESPONSE: decodeResponseHead };
+for (const { head, json, value, error } of messages.filter(({ head }) => head in HEADS)) {
+  test(`head of ${head}: ${json}`, () => {
+    if (error) return assert.throws(() => HEADS[head](encodeUtf8(json)), WireError);
+    assert.deepEqual(HEADS[head](encodeUtf8(json)), value);
+  });
+}
+
+for (const { json, value, error } of messages.filter(({ head }) => head === "DISCOVERY")) {
+  test(`discovery: ${json}`, () => {
+    const document = json === "" ? null : JSON.parse(json);
+    const target = targetOf(new URL("http://server.test/"), document);
+    if (error) return assert.equal(target, null);
+    const { port, certificate_sha256 } = value;
+    assert.deepEqual(target, { urls: [`https://server.test:${port}/loquent/1`], certificate_sha256 });
+  });
+}
+
+for (const { code, means } of messages.filter((one) => "code" in one)) {
+  test(`code ${code}`, () => assert.equal(codeOf(code), Code[capital(means)]));
+}
+
+test("a version in the document's list is taken where the client knows it", () => {
+  const offer = { version: 1, port: 2, certificate_sha256: null, path: "/loquent/1" };
+  const document = { ...offer, version: 2, path: "/loquent/2", versions: [null, 7, { ...offer, version: 3 }, offer] };
+  assert.deepEqual(targetOf(new URL("http://s.test/"), document)?.urls, ["https://s.test:2/loquent/1"]);
+});
