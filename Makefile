@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-rust test-web test-e2e web lint advisories fuzz sbom fmt bench setup clean
+.PHONY: help run test test-rust test-web test-e2e web lint advisories fuzz sbom spec fmt bench setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ fuzz: ## Fuzz every parser of foreign bytes, each for SECONDS=60 (TARGET=… for
 
 sbom: ## Write what the binary is built from to target/loquent.cdx.json (CycloneDX)
 	tools/sbom
+
+spec: ## Build the protocol's Internet-Draft as text and HTML in target/spec
+	@tools/setup spec
+	@tools/spec
 
 fmt: ## Format the code
 	cargo fmt --all
