@@ -1019,7 +1019,8 @@ class Receiver {
     get unansweredProbes() {
         return this.#probes;
     }
-    acknowledge(now) {
+    acknowledgeAtOnce(now) {
+        this.#catchUp(now);
         this.#ackAt = now;
     }
     setHidden(now, hidden) {
@@ -1397,7 +1398,7 @@ class DatagramAnswer {
             this.#handleFrame(path, payload, true);
         }
         else if (type === MessageType.Answer && state.is === "asking") {
-            const head = decodeAnswerHead(payload);
+            const head = this.#answerHead(path, payload);
             this.#begin(this.#receiver ?? this.#newReceiver(path));
             this.listener.answered(head);
             this.#drive();
@@ -1411,11 +1412,17 @@ class DatagramAnswer {
                 state.body.push(payload);
         }
         else if (type === MessageType.Answer && (state.is === "streaming" || state.is === "told")) {
-            this.listener.answered(decodeAnswerHead(payload));
+            this.listener.answered(this.#answerHead(path, payload));
         }
         else {
             throw new WireError("Malformed");
         }
+    }
+    #answerHead(path, payload) {
+        const head = decodeAnswerHead(payload);
+        if (head.channel !== path.channel || head.offset !== this.#offset)
+            throw new WireError("Malformed");
+        return head;
     }
     #newReceiver(path) {
         const receiver = new Receiver(this.#now(), path.channel, this.#offset, {
@@ -1440,7 +1447,7 @@ class DatagramAnswer {
             return;
         this.#begin(receiver);
         if (byStream && !path.byStream)
-            receiver.acknowledge(now);
+            receiver.acknowledgeAtOnce(now);
         path.byStream = byStream;
         path.isSilent = false;
         this.#drive();

@@ -261,7 +261,7 @@ export class DatagramAnswer {
     if (type === MessageType.Frame && state.is !== "refused") {
       this.#handleFrame(path, payload, true);
     } else if (type === MessageType.Answer && state.is === "asking") {
-      const head = decodeAnswerHead(payload);
+      const head = this.#answerHead(path, payload);
       this.#begin(this.#receiver ?? this.#newReceiver(path));
       this.listener.answered(head);
       this.#drive();
@@ -272,10 +272,17 @@ export class DatagramAnswer {
       if (bytes <= MAX_REFUSAL_BYTES) state.body.push(payload);
     } else if (type === MessageType.Answer && (state.is === "streaming" || state.is === "told")) {
       // Data has overtaken it; it names the answer all the same.
-      this.listener.answered(decodeAnswerHead(payload));
+      this.listener.answered(this.#answerHead(path, payload));
     } else {
       throw new WireError("Malformed");
     }
+  }
+
+  /** An ANSWER's head, which is to the request that was made here (S-4.2, S-4.7). */
+  #answerHead(path: Path, payload: Uint8Array): AnswerHead {
+    const head = decodeAnswerHead(payload);
+    if (head.channel !== path.channel || head.offset !== this.#offset) throw new WireError("Malformed");
+    return head;
   }
 
   #newReceiver(path: Path): Receiver {
@@ -301,7 +308,7 @@ export class DatagramAnswer {
     if (receiver.handleDatagram(now, frame) !== null) return; // as if it had not come (D-2.5)
     this.#begin(receiver);
     // The server has seen no acknowledgement of its datagrams: it needs one by this way now (S-4.4).
-    if (byStream && !path.byStream) receiver.acknowledge(now);
+    if (byStream && !path.byStream) receiver.acknowledgeAtOnce(now);
     path.byStream = byStream;
     path.isSilent = false;
     this.#drive();

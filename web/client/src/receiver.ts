@@ -200,7 +200,8 @@ export class Receiver {
   }
 
   /** Acknowledges at once: acknowledgements travel another way from now on (S-4.4). */
-  acknowledge(now: number): void {
+  acknowledgeAtOnce(now: number): void {
+    this.#catchUp(now);
     this.#ackAt = now;
   }
 

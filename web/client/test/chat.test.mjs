@@ -306,6 +306,25 @@ test("where only the client's datagrams are lost, it acknowledges on the stream"
   peer.close();
 });
 
+test("a certificate that was renewed meanwhile is asked for once more", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(1), 10), certificate: 0xcd });
+  offerWebTransport(peer);
+  const document = { version: 1, port: 4433, path: "/loquent/1" };
+  let asked = 0;
+  routes[`GET /s${servers}/.well-known/loquent`] = (response) => {
+    asked += 1;
+    response.end(JSON.stringify({ ...document, certificate_sha256: (asked === 1 ? "ab" : "cd").repeat(32) }));
+  };
+  assert.equal(await prepare(url()), "webtransport");
+  assert.equal(asked, 2);
+  peer.close();
+  servers += 1;
+  peer.certificate = 0xef; // one that no document names
+  offerWebTransport(peer);
+  assert.equal(await prepare(url()), "sse", "then the client does without QUIC");
+  peer.close();
+});
+
 test("parameters without effect are named", async () => {
   const peer = new FakeServer({ deltas: answerOf(seeded(1), 3), ignored: "tempersture" });
   offerWebTransport(peer);

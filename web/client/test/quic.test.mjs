@@ -184,6 +184,16 @@ test("an ANSWER that the whole answer has overtaken still names it", async () =>
   assert.deepEqual(bench.told.map(([name]) => name), ["deltas", "complete", "answered"]);
 });
 
+test("an ANSWER to another request is the server's fault", async () => {
+  for (const wrong of [{ channel: 2 }, { offset: 9 }]) {
+    mock.timers.reset();
+    bench = new Bench(mock.timers);
+    await settled();
+    await bench.message(MessageType.Answer, JSON.stringify({ ...head, ...wrong }));
+    assert.deepEqual(bench.told, [["lost", 0, { why: "WireError: Malformed", malformed: true }]]);
+  }
+});
+
 test("a message that the stream's end cuts short is the server's fault", async () => {
   await bench.begin();
   bench.server.enqueue(Uint8Array.of(MessageType.Frame, 5, 0x10));

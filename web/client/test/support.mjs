@@ -104,7 +104,7 @@ function pipe(pass = () => true) {
  * which all sessions break off. `breaksUnanswered`: they break off when asked. `ignored`: names of
  * parameters that had no effect. `padding`: the step of padded frames. `extras`: messages that
  * precede an answer's first word. `shutsDown`: it refuses questions with code 6. `overtakes`: somebody
- * else resumes what is resumed.
+ * else resumes what is resumed. `certificate`: the one byte that its hash is made of.
  */
 export class FakeServer {
   questions = [];
@@ -121,7 +121,7 @@ export class FakeServer {
 
   constructor(options) {
     const defaults = { deltas: [], loses: () => false, tick_ms: 1, refuse: null, mute: false, datagrams: true, frames: "never", breakAt: [] };
-    Object.assign(this, defaults, { breaksUnanswered: false, ignored: null, padding: null, extras: [], shutsDown: false, overtakes: false }, options);
+    Object.assign(this, defaults, { breaksUnanswered: false, ignored: null, padding: null, extras: [], shutsDown: false, overtakes: false, certificate: null }, options);
     this.breakAt = [...this.breakAt];
     if (!this.datagrams) this.frames = "instead";
     const { deltas } = this;
@@ -171,8 +171,15 @@ class FakeTransport {
     this.ends = [down, up];
     this.closed = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
     this.closed.catch(() => {});
-    this.ready = server.mute ? new Promise(() => {}) : Promise.resolve();
+    this.ready = server.mute ? new Promise(() => {}) : this.#handshake();
+    this.ready.catch(() => {});
     void this.#acks(up.readable.getReader());
+  }
+
+  async #handshake() {
+    const { certificate } = this.server;
+    const hashed = this.options.serverCertificateHashes.every(({ value }) => value.every((byte) => byte === certificate));
+    if (certificate !== null && !hashed) throw new Error("the certificate is another");
   }
 
   async createBidirectionalStream() {
