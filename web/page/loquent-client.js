@@ -51,7 +51,7 @@ class ChunkWriter {
     }
     #content(name, text) {
         if (!this.#chat)
-            return { text };
+            return name === "reasoning_content" ? { text: "", [name]: text } : { text };
         return { delta: name === null ? {} : { [name]: text } };
     }
     #choice(index, fields, reason = null) {

@@ -97,7 +97,7 @@ export class ChunkWriter {
   }
 
   #content(name: string | null, text: string): Json {
-    if (!this.#chat) return { text };
+    if (!this.#chat) return name === "reasoning_content" ? { text: "", [name]: text } : { text };
     return { delta: name === null ? {} : { [name]: text } };
   }
 
