@@ -122,9 +122,10 @@ function errorDelta(error) {
     const { code, type, message } = asObject(error);
     return { kind: "error", code: asText(code) || asText(type), message: asText(message) || asText(error) };
 }
-function choiceDeltas({ index, delta, text, logprobs, finish_reason }) {
+function choiceDeltas({ index, delta, text, logprobs, finish_reason, ...rest }) {
     const choice = asCount(index);
-    const { content, reasoning_content, reasoning, tool_calls } = asObject(delta);
+    const { content, tool_calls, ...more } = asObject(delta);
+    const { reasoning_content, reasoning } = delta === undefined ? rest : more;
     const deltas = [];
     const put = (kind, piece) => {
         if (piece)

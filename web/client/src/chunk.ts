@@ -21,6 +21,8 @@ export interface ChunkChoice {
   readonly index: number;
   readonly delta?: Json & { content?: string; reasoning_content?: string };
   readonly text?: string;
+  /** Of a text completion; a chat's is in `delta`. */
+  readonly reasoning_content?: string;
   readonly logprobs: unknown;
   readonly finish_reason: string | null;
 }
@@ -176,9 +178,11 @@ function errorDelta(error: unknown): Delta {
   return { kind: "error", code: asText(code) || asText(type), message: asText(message) || asText(error) };
 }
 
-function choiceDeltas({ index, delta, text, logprobs, finish_reason }: Json): Delta[] {
+function choiceDeltas({ index, delta, text, logprobs, finish_reason, ...rest }: Json): Delta[] {
   const choice = asCount(index);
-  const { content, reasoning_content, reasoning, tool_calls } = asObject(delta);
+  const { content, tool_calls, ...more } = asObject(delta);
+  // A text completion's reasoning stands beside its text.
+  const { reasoning_content, reasoning } = delta === undefined ? rest : more;
   const deltas: Delta[] = [];
   const put = (kind: "text" | "reasoning", piece: string): void => {
     if (piece) deltas.push({ kind, choice, tokens: 1, text: piece });

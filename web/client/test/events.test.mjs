@@ -1,9 +1,11 @@
-// spec/vectors/events.json: the chunks that a log becomes (spec/session.md, section 6).
+// spec/vectors/events.json: the chunks that a log becomes (spec/session.md, section 6), and what a
+// reader of them finds.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { ChunkWriter } from "../dist/chunk.js";
+import { ChunkReader, ChunkWriter } from "../dist/chunk.js";
 import { decodeRecord } from "../dist/protocol.js";
+import { EventReader } from "../dist/sse.js";
 
 const { cases } = JSON.parse(readFileSync(new URL("../../../spec/vectors/events.json", import.meta.url)));
 
@@ -32,11 +34,33 @@ function eventsOf(records, from) {
   return events;
 }
 
+/** Text, reasoning, tool arguments and reasons of every choice. */
+function saying(deltas) {
+  const said = {};
+  for (const { kind, choice, ...rest } of deltas.filter((delta) => delta && "choice" in delta)) {
+    const piece = rest.text ?? rest.arguments ?? rest.reason;
+    if (piece !== undefined) said[`${kind} ${choice}`] = (said[`${kind} ${choice}`] ?? "") + piece;
+  }
+  return Object.fromEntries(Object.entries(said).filter(([, pieces]) => pieces !== ""));
+}
+
 for (const { name, log, from, records, events } of cases) {
   test(`events: ${name}, from ${from}`, () => {
     assert.deepEqual(recordsOf(log), records);
     // An error is thrown at the reader, so that it is no chunk here.
     const expected = events.map(({ data }) => data).filter((data) => !data.error);
     assert.deepEqual(eventsOf(records, from), expected);
+  });
+
+  test(`events: ${name}, read from ${from}`, () => {
+    const lines = events.map(({ id, data }) => `${id === null ? "" : `id: ${id}\n`}data: ${data === "[DONE]" ? data : JSON.stringify(data)}\n\n`);
+    const [cutter, reader] = [new EventReader(), new ChunkReader()];
+    const found = cutter.push(`: a comment says nothing\n\n${lines.join("")}`);
+    assert.deepEqual(found.map(({ id }) => id), events.map(({ id }) => (id === null ? null : String(id))));
+    const deltas = found.filter(({ data }) => data !== "[DONE]").flatMap(({ data }) => reader.deltas(JSON.parse(data)));
+    const rest = records.filter(({ end }) => end > from).map(({ delta }) => delta);
+    assert.deepEqual(saying(deltas), saying(rest));
+    assert.equal(found.some(({ data }) => data === "[DONE]"), rest.at(-1)?.kind === "done");
+    assert.deepEqual(deltas.find(({ kind }) => kind === "error")?.message, rest.find((delta) => delta?.kind === "error")?.message);
   });
 }

@@ -1,13 +1,31 @@
-// spec/vectors/session.json: a receiver to which the server's datagrams arrive sends just what the
-// client sends there, and shows the whole log.
+// spec/vectors/session.json: a receiver to which the server's datagrams arrive, and a client to which
+// everything arrives, send just what the client sends there, and show the whole log.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { test } from "node:test";
-import { MessageReader, Receiver, decodeFrame } from "../dist/protocol.js";
+import { afterEach, mock, test } from "node:test";
+import { MessageReader, Receiver, decodeFrame, decodeRecord } from "../dist/protocol.js";
+import { Bench, settled } from "./bench.mjs";
 
 const { cases } = JSON.parse(readFileSync(new URL("../../../spec/vectors/session.json", import.meta.url)));
 const bytes = (hex) => Uint8Array.from(Buffer.from(hex, "hex"));
 const hex = (data) => Buffer.from(data).toString("hex");
+
+afterEach(() => mock.timers.reset());
+
+function recordsOf(log) {
+  const deltas = [];
+  for (let at = 0, next; at < log.length && (next = decodeRecord(log.subarray(at))); at += next.length) deltas.push(next.delta);
+  return deltas;
+}
+
+/** What a step sends, as it is noted of a bench. */
+const noted = ({ at_ms, on, hex: text }) => ({ at_ms, on, hex: text });
+
+function arrive(bench, step) {
+  if (step.on === "datagram") bench.receive(bytes(step.hex));
+  else if (step.fin) bench.server.close();
+  else bench.server.enqueue(bytes(step.hex));
+}
 
 for (const { name, channel, padding_step, log, steps } of cases) {
   const datagrams = (from) => steps.filter((step) => step.from === from && step.on === "datagram");
@@ -33,6 +51,28 @@ for (const { name, channel, padding_step, log, steps } of cases) {
     assert.deepEqual(sent, datagrams("client").map(({ at_ms, hex: frame }) => ({ at_ms, hex: frame })));
     assert.equal(receiver.cumulative, log.length / 2);
     assert.equal(events.at(-1).event, "complete");
+  });
+
+  test(`session: the client of ${name}`, async () => {
+    const [request, body] = steps.filter(({ message }) => message).map(({ message }) => message.payload);
+    const { channel: _, ...head } = request;
+    const bench = new Bench(mock.timers, { channel, head, body: JSON.stringify(body) });
+    await settled();
+    const sent = [];
+    const times = steps.flatMap(({ at_ms, arrives_ms }) => [at_ms, arrives_ms ?? at_ms]).sort((a, b) => a - b);
+    for (const at_ms of times) {
+      await bench.pass(at_ms - bench.now_ms);
+      for (const step of steps.filter(({ from, arrives_ms }) => from === "server" && arrives_ms === at_ms)) {
+        if (!step.arrived) arrive(bench, step);
+        step.arrived = true;
+        await settled();
+      }
+      sent.push(...bench.sent.splice(0).map(({ on, bytes: data }) => ({ at_ms, on, hex: data === null ? "" : hex(data) })));
+    }
+    assert.deepEqual(sent, steps.filter(({ from }) => from === "client").map(noted));
+    const shown = bench.told.flatMap(([news, deltas]) => (news === "deltas" ? deltas.map(([, delta]) => delta) : []));
+    assert.deepEqual(shown, recordsOf(bytes(log)));
+    assert.deepEqual(bench.told.slice(-2), [["complete"], ["over"]]);
   });
 
   test(`session: the bytes of ${name}`, () => {
