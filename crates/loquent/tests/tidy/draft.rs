@@ -124,6 +124,62 @@ fn the_drafts_limits_are_those_of_the_code() {
     assert_eq!(limits["Bytes that a receiver can hold, at least"], "32 KiB");
 }
 
+/// Rows whose constants are private: where each stands, and what it is there.
+const PRIVATE: &[(&str, &str, &str, &str, &str)] = &[
+    (
+        "Idle connection",
+        "30 s",
+        "crates/server/src/quic/mod.rs",
+        "IDLE_TIMEOUT",
+        "Duration::from_secs(30)",
+    ),
+    (
+        "Message to a server",
+        "64 KiB",
+        "crates/server/src/quic/message.rs",
+        "MAX_CLIENT_MESSAGE_BYTES",
+        "64 * 1024",
+    ),
+    (
+        "Idempotency key",
+        "128 characters",
+        "crates/server/src/resumable/idempotency.rs",
+        "MAX_KEY_BYTES",
+        "128",
+    ),
+    (
+        "Missing acknowledgements, at a path's start",
+        "500 ms",
+        "crates/proto/src/fallback.rs",
+        "MISSING_AT_START",
+        "Micros::from_ms(500)",
+    ),
+    (
+        "Missing acknowledgements, later",
+        "1 s",
+        "crates/proto/src/fallback.rs",
+        "MISSING",
+        "Micros::from_ms(1_000)",
+    ),
+];
+
+/// What the constant `name` is in the file at `place`.
+fn constant(place: &str, name: &str) -> Option<String> {
+    let text = read(place);
+    let (_, rest) = text.split_once(&format!("const {name}: "))?;
+    let (_, value) = rest.split_once(';')?.0.split_once(" = ")?;
+    Some(value.trim().to_owned())
+}
+
+#[test]
+fn the_drafts_limits_are_those_of_private_constants() {
+    let limits = limits(&read(DRAFT));
+    for (what, figure, place, name, value) in PRIVATE {
+        assert_eq!(limits.get(*what).map(String::as_str), Some(*figure), "{what}");
+        assert_eq!(constant(place, name).as_deref(), Some(*value), "{name} in {place}: {what}");
+    }
+}
+
 /// D-2.7 has the step; the draft says it there and in its table.
 #[test]
 fn the_padding_step_is_said_alike() {
