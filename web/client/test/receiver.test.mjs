@@ -2,7 +2,7 @@
 // what was sent, each delta once, and memory stays bounded.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Assembler, PlayoutClock, Receiver, decodeFrame, encodeFrame, encodeRecord, smoothPlayout } from "../dist/protocol.js";
+import { Assembler, PlayoutClock, Receiver, decodeFrame, encodeFrame, encodeRecord, peekChannel, smoothPlayout } from "../dist/protocol.js";
 import { PlainSender, answerOf, logOf, seeded } from "./support.mjs";
 
 /** What a receiver has to show and to send at `now`. */
@@ -68,6 +68,7 @@ test("random bytes, and frames with one bit turned, harm nothing and never throw
       const noise = Uint8Array.from({ length: Math.floor(random() * 60) }, () => Math.floor(random() * 256));
       if (noise.length > 0 && random() < 0.7) noise[0] = 0x10 | (noise[0] & 7); // a frame of this version
       assert.notEqual(receiver.handleDatagram(now, noise), null);
+      assert.notEqual(peekChannel(noise), data.channel);
       const checked = encodeFrame(data, true);
       const bit = 40 + Math.floor(random() * (8 * checked.length - 40));
       checked[bit >> 3] ^= 1 << (bit & 7);
