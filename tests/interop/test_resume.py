@@ -90,7 +90,7 @@ async def test_from_the_end(target):
         answer, path = await session.ask(request_of(20))
         await whole(answer, path)
         assert isinstance(answer.records[-1], Done)
-        _, path = await session.resume_from(answer.id, answer.token, answer.offset)
+        _, path = await session.resume(answer)
         assert await path.ended is None
     async with resume_events(target.url, answer.id, answer.token, answer.offset) as events:
         await events.read()

@@ -214,7 +214,8 @@ class Exchange:
     def _handle_end(self) -> None:
         if self.answer is not None and self.first is not Type.RESPONSE:
             self.send(b"", end=True)  # nothing more is needed of this side either
-        self._end(None)
+        is_cut = self.first is Type.ANSWER and self.answer is not None and not self.answer.receiver.has_last_record
+        self._end(Code.BROKEN_OFF if is_cut else None)  # S-4.6
 
     def handle_reset(self, code: Code) -> None:
         if not self.ended.done():
