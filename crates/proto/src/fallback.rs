@@ -1,9 +1,11 @@
-//! When the log also leaves over the QUIC stream: rule S-4.4 of `spec/session.md`.
+//! When the log also leaves over the QUIC stream, and when the path is given up: rules S-4.4 and
+//! S-4.11 of `spec/session.md`.
 //!
 //! Some networks carry a connection but drop its datagrams, or the client's acknowledgements in
 //! them. [`ReliableFallback`] notices that acknowledgements of datagrams are missing although the
-//! layer below still receives its own, and then hands out the log as frames for the QUIC stream, until
-//! a datagram is acknowledged.
+//! layer below still receives its own, and then hands out the log as frames for the QUIC stream,
+//! until a datagram is acknowledged. Where even that is not acknowledged, the sender stops (D-7.2),
+//! and the path is broken off rather than left silent: its reader can resume on another one.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -16,11 +18,16 @@ use crate::{Micros, Sender, SenderState};
 const MISSING_AT_START: Micros = Micros::from_ms(500);
 /// The same once an acknowledgement has come.
 const MISSING: Micros = Micros::from_ms(1_000);
+/// How long an ACK frame may take once the layer below gets through (S-4.11).
+const LAST_WAIT: Micros = Micros::from_ms(1_000);
+/// How often the layer below is asked whether it gets through: nothing that it receives wakes the
+/// driver.
+const CHECK_GAP: Micros = Micros::from_ms(1_000);
+/// The layer's own acknowledgements trail the last ACK frame by less than this.
+const SETTLED: Micros = Micros::from_ms(1_000);
 
 /// What the layer below the datagrams (QUIC) knows about the path.
 pub trait LowerLayer {
-    /// Whether the peer takes datagrams at all.
-    fn takes_datagrams(&self) -> bool;
     /// How many acknowledgements that layer has received so far. While this grows, packets get
     /// through in both directions.
     fn acks(&self) -> u64;
@@ -33,8 +40,25 @@ enum FallbackState {
     Idle,
     /// Acknowledgements are missing; the layer below had received `acks` of its own at `since`.
     Suspected { since: Micros, acks: u64 },
-    /// The log leaves over the QUIC stream too: since when, and from which offset on.
-    Active { since: Micros, next: u64 },
+    /// The log leaves over the QUIC stream too, since then. The layer below had received `acks`
+    /// shortly after the last ACK frame.
+    Active { since: Micros, acks: u64 },
+    /// The sender has stopped, and the layer below received nothing either when it was asked.
+    Silent { asked: Micros, acks: u64 },
+    /// The sender has stopped though the layer below gets through.
+    Waiting { until: Micros },
+    /// The path is given up.
+    BrokenOff,
+}
+
+/// What [`ReliableFallback::handle_timeout`] has decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FallbackEvent {
+    /// From now on the log leaves over the QUIC stream too (S-4.4).
+    Began,
+    /// The reader acknowledges nothing though the connection works: reset the QUIC stream with the
+    /// code for "broken off", and keep the answer for a resume (S-4.11).
+    BrokenOff,
 }
 
 /// Decides whether the log also leaves over the QUIC stream, and which bytes of it.
@@ -44,32 +68,40 @@ enum FallbackState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReliableFallback {
     state: FallbackState,
+    /// Log bytes below were handed out on this path.
+    next: u64,
 }
 
 impl Default for ReliableFallback {
     fn default() -> Self {
-        Self { state: FallbackState::Idle }
+        Self { state: FallbackState::Idle, next: 0 }
     }
 }
 
-/// What the rule looks at on the datagrams' side.
+/// What the rules look at on the sender's side.
 #[derive(Debug, Clone, Copy)]
-struct DatagramHealth {
+struct DeliveryHealth {
+    state: SenderState,
+    takes_datagrams: bool,
     /// When the oldest unacknowledged byte first left; `None` while nothing is due an answer.
     unacked_since: Option<Micros>,
+    /// When a datagram was last acknowledged.
     last_arrival: Option<Micros>,
+    /// When an ACK frame last came, of datagrams or not.
+    last_heard: Micros,
     rtt: Micros,
-    cumulative: u64,
 }
 
-impl DatagramHealth {
+impl DeliveryHealth {
     fn of(sender: &Sender) -> Self {
         let active = sender.state() == SenderState::Active;
         Self {
+            state: sender.state(),
+            takes_datagrams: sender.takes_datagrams(),
             unacked_since: sender.unacked_since().filter(|_| active),
             last_arrival: sender.last_arrival(),
+            last_heard: sender.last_heard(),
             rtt: sender.rtt().smoothed(),
-            cumulative: sender.cumulative(),
         }
     }
 
@@ -92,23 +124,62 @@ impl FallbackState {
     fn next(
         self,
         now: Micros,
-        health: &DatagramHealth,
+        health: &DeliveryHealth,
         lower: &(impl LowerLayer + ?Sized),
     ) -> Self {
-        let active = Self::Active { since: now, next: health.cumulative };
+        match (self, health.state) {
+            (Self::BrokenOff, _) => self,
+            (_, SenderState::Suspended) => self.next_while_stopped(now, lower),
+            // A late ACK frame continues the answer.
+            (Self::Silent { .. } | Self::Waiting { .. }, _) => Self::Idle,
+            _ => self.next_while_sending(now, health, lower),
+        }
+    }
+
+    /// S-4.4.
+    fn next_while_sending(
+        self,
+        now: Micros,
+        health: &DeliveryHealth,
+        lower: &(impl LowerLayer + ?Sized),
+    ) -> Self {
         match (self, health.missing_at()) {
             (Self::Active { since, .. }, _) if health.last_arrival > Some(since) => Self::Idle,
+            (Self::Active { since, .. }, _) if now < health.last_heard + SETTLED => {
+                Self::Active { since, acks: lower.acks() }
+            }
             (Self::Active { .. }, _) => self,
-            (Self::Idle, Some(_)) if !lower.takes_datagrams() => active,
+            _ if !health.takes_datagrams => Self::Active { since: now, acks: lower.acks() },
             (_, None) => Self::Idle,
             (_, Some(at)) if now < at => Self::Idle,
-            (Self::Idle, Some(_)) => Self::Suspected { since: now, acks: lower.acks() },
-            (Self::Suspected { since, .. }, _) if now < since + health.half_patience() => self,
-            // The path is down for both layers, and the one below would only queue what it gets.
-            (Self::Suspected { acks, .. }, _) if lower.acks() == acks => {
-                Self::Suspected { since: now, acks }
+            (Self::Suspected { since, acks }, _) => {
+                if now < since + health.half_patience() {
+                    return self;
+                }
+                match lower.acks() {
+                    // The path is down for both layers, and the one below would only queue what
+                    // it gets.
+                    same if same == acks => Self::Suspected { since: now, acks },
+                    acks => Self::Active { since: now, acks },
+                }
             }
-            (Self::Suspected { .. }, _) => active,
+            _ => Self::Suspected { since: now, acks: lower.acks() },
+        }
+    }
+
+    /// S-4.11.
+    fn next_while_stopped(self, now: Micros, lower: &(impl LowerLayer + ?Sized)) -> Self {
+        match self {
+            Self::Waiting { until } if now >= until => Self::BrokenOff,
+            Self::Waiting { .. } | Self::BrokenOff => self,
+            Self::Silent { asked, .. } if now < asked + CHECK_GAP => self,
+            Self::Idle => Self::Silent { asked: now, acks: lower.acks() },
+            Self::Suspected { acks, .. }
+            | Self::Active { acks, .. }
+            | Self::Silent { acks, .. } => match lower.acks() {
+                same if same == acks => Self::Silent { asked: now, acks },
+                _ => Self::Waiting { until: now + LAST_WAIT },
+            },
         }
     }
 }
@@ -119,7 +190,7 @@ impl ReliableFallback {
         matches!(self.state, FallbackState::Active { .. })
     }
 
-    /// Looks at the datagrams of `sender` at `now`; returns whether the fallback begins now.
+    /// Looks at the delivery of `sender` at `now`; returns what has changed for the driver.
     ///
     /// `lower` is asked only while acknowledgements are outstanding, since that may cost a lock.
     pub fn handle_timeout(
@@ -127,35 +198,46 @@ impl ReliableFallback {
         now: Micros,
         sender: &Sender,
         lower: &(impl LowerLayer + ?Sized),
-    ) -> bool {
-        let was_active = self.is_active();
-        self.state = self.state.next(now, &DatagramHealth::of(sender), lower);
-        self.is_active() && !was_active
+    ) -> Option<FallbackEvent> {
+        let before = core::mem::replace(&mut self.state, FallbackState::Idle);
+        self.state = before.next(now, &DeliveryHealth::of(sender), lower);
+        match (before, self.state) {
+            (FallbackState::Active { .. }, FallbackState::Active { .. }) => None,
+            (_, FallbackState::Active { .. }) => Some(FallbackEvent::Began),
+            (FallbackState::BrokenOff, _) => None,
+            (_, FallbackState::BrokenOff) => Some(FallbackEvent::BrokenOff),
+            _ => None,
+        }
     }
 
     /// When to call [`Self::handle_timeout`] next; `None`: only after something else happened.
     pub fn poll_timeout(&self, sender: &Sender) -> Option<Micros> {
-        let health = DatagramHealth::of(sender);
+        let health = DeliveryHealth::of(sender);
         match self.state {
             FallbackState::Idle => health.missing_at(),
             FallbackState::Suspected { since, .. } => Some(since + health.half_patience()),
-            FallbackState::Active { .. } => None,
+            FallbackState::Silent { asked, .. } => Some(asked + CHECK_GAP),
+            FallbackState::Waiting { until } => Some(until),
+            FallbackState::Active { .. } | FallbackState::BrokenOff => None,
         }
     }
 
     /// Appends the next frame for the QUIC stream to `out`, with at most `max_bytes` of the log;
     /// returns their range, or `None` if that stream has nothing to carry. Every byte is handed out
-    /// once, and none that is already acknowledged.
+    /// once, and none that is already acknowledged; the range is empty in reply to a probe.
     pub fn poll_transmit(
         &mut self,
+        now: Micros,
         sender: &mut Sender,
         max_bytes: u64,
         out: &mut Vec<u8>,
     ) -> Option<Range<u64>> {
-        let FallbackState::Active { next, .. } = &mut self.state else { return None };
-        let from = sender.cumulative().max(*next);
-        let range = sender.transmit_reliable(from, max_bytes, out)?;
-        *next = range.end;
+        if !self.is_active() {
+            return None;
+        }
+        let from = sender.cumulative().max(self.next);
+        let range = sender.transmit_reliable(now, from, max_bytes, out)?;
+        self.next = self.next.max(range.end);
         Some(range)
     }
 }
@@ -165,14 +247,10 @@ mod tests {
     use super::*;
 
     struct Quic {
-        takes_datagrams: bool,
         acks: u64,
     }
 
     impl LowerLayer for Quic {
-        fn takes_datagrams(&self) -> bool {
-            self.takes_datagrams
-        }
         fn acks(&self) -> u64 {
             self.acks
         }
@@ -182,59 +260,99 @@ mod tests {
         Micros::from_ms(ms)
     }
 
-    /// Unacknowledged since 1 s on a path with a round trip of 100 ms.
-    const HEALTH: DatagramHealth = DatagramHealth {
+    /// Unacknowledged since 1 s on a path with a round trip of 100 ms that began then.
+    const HEALTH: DeliveryHealth = DeliveryHealth {
+        state: SenderState::Active,
+        takes_datagrams: true,
         unacked_since: Some(ms(1_000)),
         last_arrival: None,
+        last_heard: ms(1_000),
         rtt: ms(100),
-        cumulative: 7,
     };
     const SUSPECTED: FallbackState = FallbackState::Suspected { since: ms(1_350), acks: 3 };
-    const ACTIVE: FallbackState = FallbackState::Active { since: ms(1_350), next: 9 };
+    const ACTIVE: FallbackState = FallbackState::Active { since: ms(1_350), acks: 4 };
 
-    fn active_at(at_ms: u64) -> FallbackState {
-        FallbackState::Active { since: ms(at_ms), next: 7 }
+    const fn suspected(at_ms: u64) -> FallbackState {
+        FallbackState::Suspected { since: ms(at_ms), acks: 3 }
     }
 
-    #[test]
-    fn the_rule_as_a_table() {
-        use FallbackState::Idle;
-        let known = DatagramHealth { last_arrival: Some(ms(900)), ..HEALTH };
-        let later = DatagramHealth { last_arrival: Some(ms(1_351)), ..HEALTH };
-        let all_acked = DatagramHealth { unacked_since: None, ..HEALTH };
-        let suspected_at = |at_ms, acks| FallbackState::Suspected { since: ms(at_ms), acks };
-        // (state, datagrams, time in ms, QUIC's acknowledgements, next state)
-        let rows = [
-            (Idle, HEALTH, 1_349, 3, Idle),      // 250 ms and a round trip
-            (Idle, HEALTH, 1_350, 3, SUSPECTED), // are over
-            (Idle, known, 1_599, 3, Idle),       // 500 ms on a known path
-            (Idle, known, 1_600, 3, suspected_at(1_600, 3)),
-            (Idle, later, 1_950, 3, Idle), // counted from the arrival
-            (Idle, all_acked, 9_000, 3, Idle), // nothing is outstanding
-            (SUSPECTED, HEALTH, 1_599, 4, SUSPECTED), // the other half of the time
-            (SUSPECTED, HEALTH, 1_600, 4, active_at(1_600)), // QUIC gets through
-            (SUSPECTED, HEALTH, 1_600, 3, suspected_at(1_600, 3)), // QUIC does not either
-            (SUSPECTED, known, 1_849, 4, SUSPECTED),
-            (SUSPECTED, known, 1_850, 4, active_at(1_850)),
-            (SUSPECTED, all_acked, 1_600, 4, Idle),
-            (SUSPECTED, later, 1_600, 4, Idle), // a datagram is acknowledged
-            (ACTIVE, HEALTH, 9_000, 4, ACTIVE),
-            (ACTIVE, all_acked, 9_000, 4, ACTIVE), // only a datagram ends it
-            (ACTIVE, later, 9_000, 4, Idle),
-        ];
+    const fn active(at_ms: u64, acks: u64) -> FallbackState {
+        FallbackState::Active { since: ms(at_ms), acks }
+    }
+
+    const fn silent(at_ms: u64) -> FallbackState {
+        FallbackState::Silent { asked: ms(at_ms), acks: 4 }
+    }
+
+    const fn waiting(until_ms: u64) -> FallbackState {
+        FallbackState::Waiting { until: ms(until_ms) }
+    }
+
+    /// A row: state, delivery, time in ms, the layer's acknowledgements, next state.
+    type Row = (FallbackState, DeliveryHealth, u64, u64, FallbackState);
+
+    fn check(rows: &[Row]) {
         for (state, health, at_ms, acks, next) in rows {
-            let lower = Quic { takes_datagrams: true, acks };
             let case = format!("{state:?} at {at_ms} ms with {health:?} and {acks}");
-            assert_eq!(state.next(ms(at_ms), &health, &lower), next, "{case}");
+            assert_eq!(state.next(ms(*at_ms), health, &Quic { acks: *acks }), *next, "{case}");
         }
     }
 
     #[test]
-    fn a_client_without_datagrams_gets_the_stream_at_once() {
-        let lower = Quic { takes_datagrams: false, acks: 0 };
-        assert_eq!(FallbackState::Idle.next(ms(1_000), &HEALTH, &lower), active_at(1_000));
-        let all_acked = DatagramHealth { unacked_since: None, ..HEALTH };
-        let next = FallbackState::Idle.next(ms(1_000), &all_acked, &lower);
-        assert_eq!(next, FallbackState::Idle, "nothing has left yet");
+    fn the_fallback_as_a_table() {
+        use FallbackState::Idle;
+        let known = DeliveryHealth { last_arrival: Some(ms(900)), ..HEALTH };
+        let later = DeliveryHealth { last_arrival: Some(ms(1_351)), ..HEALTH };
+        let all_acked = DeliveryHealth { unacked_since: None, ..HEALTH };
+        let heard = DeliveryHealth { last_heard: ms(8_500), ..HEALTH };
+        check(&[
+            (Idle, HEALTH, 1_349, 3, Idle),      // 250 ms and a round trip
+            (Idle, HEALTH, 1_350, 3, SUSPECTED), // are over
+            (Idle, known, 1_599, 3, Idle),       // 500 ms on a known path
+            (Idle, known, 1_600, 3, suspected(1_600)),
+            (Idle, later, 1_950, 3, Idle), // counted from the arrival
+            (Idle, all_acked, 9_000, 3, Idle), // nothing is outstanding
+            (SUSPECTED, HEALTH, 1_599, 4, SUSPECTED), // the other half of the time
+            (SUSPECTED, HEALTH, 1_600, 4, active(1_600, 4)), // QUIC gets through
+            (SUSPECTED, HEALTH, 1_600, 3, suspected(1_600)), // QUIC does not either
+            (SUSPECTED, known, 1_849, 4, SUSPECTED),
+            (SUSPECTED, known, 1_850, 4, active(1_850, 4)),
+            (SUSPECTED, all_acked, 1_600, 4, Idle),
+            (SUSPECTED, later, 1_600, 4, Idle), // a datagram is acknowledged
+            (ACTIVE, HEALTH, 9_000, 9, ACTIVE),
+            (ACTIVE, all_acked, 9_000, 9, ACTIVE), // only a datagram ends it
+            (ACTIVE, later, 9_000, 9, Idle),
+            (ACTIVE, heard, 9_000, 9, active(1_350, 9)), // QUIC's count beside an ACK frame
+            (ACTIVE, heard, 9_500, 9, ACTIVE),
+        ]);
+    }
+
+    #[test]
+    fn the_breaking_off_as_a_table() {
+        use FallbackState::{BrokenOff, Idle};
+        let stopped =
+            DeliveryHealth { state: SenderState::Suspended, unacked_since: None, ..HEALTH };
+        check(&[
+            (ACTIVE, stopped, 11_000, 9, waiting(12_000)), // QUIC got through meanwhile
+            (ACTIVE, stopped, 11_000, 4, silent(11_000)),  // QUIC did not either
+            (SUSPECTED, stopped, 11_000, 4, waiting(12_000)),
+            (Idle, stopped, 11_000, 4, silent(11_000)), // nobody asked it before
+            (silent(11_000), stopped, 11_999, 9, silent(11_000)),
+            (silent(11_000), stopped, 12_000, 4, silent(12_000)),
+            (silent(11_000), stopped, 12_000, 5, waiting(13_000)), // the path is back
+            (waiting(12_000), stopped, 11_999, 9, waiting(12_000)),
+            (waiting(12_000), stopped, 12_000, 9, BrokenOff),
+            (waiting(12_000), stopped, 12_000, 4, BrokenOff),
+            (silent(11_000), HEALTH, 11_500, 4, Idle), // an ACK frame came late
+            (waiting(12_000), HEALTH, 11_500, 9, Idle),
+            (BrokenOff, stopped, 20_000, 9, BrokenOff),
+            (BrokenOff, HEALTH, 20_000, 9, BrokenOff), // a broken path stays so
+        ]);
+    }
+
+    #[test]
+    fn a_path_without_datagrams_uses_the_quic_stream_before_anything_has_left() {
+        let health = DeliveryHealth { takes_datagrams: false, unacked_since: None, ..HEALTH };
+        check(&[(FallbackState::Idle, health, 1_000, 2, active(1_000, 2))]);
     }
 }

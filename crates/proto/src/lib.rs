@@ -43,7 +43,7 @@ pub use assembler::{Assembler, AssemblerLimits};
 pub use coalesce::{Coalescer, StreamInterval};
 pub use delta::Delta;
 pub use error::Error;
-pub use fallback::ReliableFallback;
+pub use fallback::{FallbackEvent, ReliableFallback};
 pub use log::Log;
 pub use playout::Playout;
 pub use receiver::{Receiver, ReceiverConfig, ReceiverEvent};

@@ -1,29 +1,26 @@
-//! Rule S-4.4 in virtual time: when the log also leaves over the QUIC stream, and when not.
+//! Rules S-4.4 and S-4.11 in virtual time: when the log also leaves over the QUIC stream, when not,
+//! and when the path is broken off.
 
 mod pair;
 
 use std::ops::Range;
 
-use loquent_proto::fallback::{LowerLayer, ReliableFallback};
-use loquent_proto::{Delta, Micros, ReceiverConfig, SenderConfig};
+use loquent_proto::fallback::{FallbackEvent, LowerLayer, ReliableFallback};
+use loquent_proto::{Delta, Micros, ReceiverConfig, SenderConfig, SenderState};
 use pair::{LinkConfig, Pair};
 
 fn ms(ms: u64) -> Micros {
     Micros::from_ms(ms)
 }
 
-/// A connection that acknowledges something every 20 ms while it works.
+/// A connection that acknowledged something every 20 ms while it worked.
 struct Connection {
-    works: bool,
-    now: Micros,
+    worked_until: Micros,
 }
 
 impl LowerLayer for Connection {
-    fn takes_datagrams(&self) -> bool {
-        true
-    }
     fn acks(&self) -> u64 {
-        if self.works { self.now.as_ms() / 20 } else { 0 }
+        self.worked_until.as_ms() / 20
     }
 }
 
@@ -32,16 +29,29 @@ struct Session {
     pair: Pair,
     fallback: ReliableFallback,
     connection_works: bool,
+    worked_until: Micros,
     began: Vec<Micros>,
+    broken_off: Vec<Micros>,
     streamed: Vec<Range<u64>>,
 }
 
 impl Session {
     fn new(down: LinkConfig) -> Self {
-        let links = [down, LinkConfig::clean(20)];
+        Self::over([down, LinkConfig::clean(20)])
+    }
+
+    fn over(links: [LinkConfig; 2]) -> Self {
         let pair = Pair::new(SenderConfig::default(), ReceiverConfig::default(), links, 1);
         let fallback = ReliableFallback::default();
-        Self { pair, fallback, connection_works: true, began: Vec::new(), streamed: Vec::new() }
+        Self {
+            pair,
+            fallback,
+            connection_works: true,
+            worked_until: Micros::ZERO,
+            began: Vec::new(),
+            broken_off: Vec::new(),
+            streamed: Vec::new(),
+        }
     }
 
     fn run_until(&mut self, until: Micros) {
@@ -55,12 +65,20 @@ impl Session {
 
     fn drive(&mut self) {
         let now = self.pair.now;
-        let connection = Connection { works: self.connection_works, now };
-        if self.fallback.handle_timeout(now, &self.pair.sender, &connection) {
-            self.began.push(now);
+        if self.connection_works {
+            self.worked_until = now;
+        }
+        let connection = Connection { worked_until: self.worked_until };
+        match self.fallback.handle_timeout(now, &self.pair.sender, &connection) {
+            Some(FallbackEvent::Began) => self.began.push(now),
+            Some(FallbackEvent::BrokenOff) => self.broken_off.push(now),
+            None => {}
         }
         let mut frame = Vec::new();
-        while let Some(range) = self.fallback.poll_transmit(&mut self.pair.sender, 40, &mut frame) {
+        while self.connection_works
+            && let Some(range) =
+                self.fallback.poll_transmit(now, &mut self.pair.sender, 40, &mut frame)
+        {
             self.pair.receiver.handle_datagram(now, &frame).expect("a frame of this answer");
             self.streamed.push(range);
             frame.clear();
@@ -126,4 +144,65 @@ fn a_path_that_loses_in_bursts_needs_no_fallback() {
     session.run_until(ms(25_000));
     assert!(session.pair.complete);
     assert_eq!(session.began, []);
+}
+
+fn dead() -> LinkConfig {
+    LinkConfig { loss: 1.0, ..LinkConfig::clean(20) }
+}
+
+#[test]
+fn a_client_without_datagrams_gets_each_byte_at_once_and_by_numbers_without_gaps() {
+    let mut session = Session::new(LinkConfig::clean(20));
+    session.pair.sender.set_max_datagram_bytes(0);
+    session.generate(ms(2_000));
+    session.run_until(ms(3_000));
+    assert!(session.pair.complete);
+    assert_eq!(session.began, [ms(10)], "at once: the session is driven every 10 ms");
+    assert_eq!(session.pair.down.packets, 0);
+    let delays =
+        session.pair.tokens.iter().map(|token| token.shown.unwrap().since(token.generated));
+    assert_eq!(delays.max(), Some(ms(10)));
+    assert_eq!(session.pair.sender.state(), SenderState::Finished);
+}
+
+#[test]
+fn a_probe_is_answered_over_the_stream_where_datagrams_do_not_get_through() {
+    let mut session = Session::new(LinkConfig::clean(20));
+    session.pair.sender.set_max_datagram_bytes(0);
+    session.run_until(ms(9_000)); // the prompt is long, and nothing is there to be sent
+    // Probes leave 2 s after the last frame and come by datagram, 20 ms later.
+    assert_eq!(session.streamed, [0..0, 0..0, 0..0, 0..0]);
+    assert_eq!(session.pair.silent, 0);
+}
+
+#[test]
+fn a_mute_client_is_broken_off_while_its_connection_lives() {
+    let mut session = Session::over([dead(), dead()]);
+    session.generate(ms(2_000));
+    session.run_until(ms(60_000));
+    let [broken_off] = session.broken_off[..] else { panic!("{:?}", session.broken_off) };
+    assert_eq!(broken_off, ms(11_000), "10 s without an acknowledgement, and one more");
+    assert_eq!(session.pair.sender.state(), SenderState::Suspended, "the answer is kept");
+}
+
+#[test]
+fn a_dead_connection_is_not_broken_off_until_it_is_back() {
+    // The receiver's fourth probe leaves 16 s after the last frame: soon after one outage, and too
+    // long after the other.
+    for (back_ms, is_late) in [(16_900, false), (20_000, true)] {
+        let outages = vec![(ms(1_000), ms(back_ms))];
+        let link = LinkConfig { outages, ..LinkConfig::clean(20) };
+        let mut session = Session::over([link.clone(), link]);
+        session.generate(ms(1_000));
+        session.connection_works = false;
+        session.run_until(ms(back_ms));
+        assert_eq!(session.pair.sender.state(), SenderState::Suspended);
+        assert_eq!(session.broken_off, []);
+        session.connection_works = true;
+        session.run_until(ms(back_ms + 5_000));
+        assert_eq!(!session.broken_off.is_empty(), is_late);
+        assert_eq!(session.pair.complete, !is_late, "a late acknowledgement continues the answer");
+        let soon = ms(back_ms + 1_000)..=ms(back_ms + 2_010);
+        assert!(session.broken_off.iter().all(|at| soon.contains(at)), "{:?}", session.broken_off);
+    }
 }

@@ -344,7 +344,7 @@ fn a_reliable_stream_delivers_and_leaves_the_path_s_estimates_alone() {
     assert_eq!(pair.sender.last_arrival(), None);
     assert_eq!(pair.sender.unacked_since(), Some(Micros::ZERO));
     let (mut from, mut frame) = (0, Vec::new());
-    while let Some(range) = pair.sender.transmit_reliable(from, 16, &mut frame) {
+    while let Some(range) = pair.sender.transmit_reliable(pair.now, from, 16, &mut frame) {
         assert_eq!(range.start, from);
         pair.receiver.handle_datagram(pair.now, &frame).unwrap();
         frame.clear();

@@ -50,6 +50,9 @@ mod config;
 mod progress;
 mod schedule;
 
+/// Most log bytes beyond what has arrived that are in flight (D-7.1).
+pub const MAX_IN_FLIGHT_BYTES: u64 = 32 * 1024;
+
 /// Where an answer's delivery stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SenderState {
@@ -103,6 +106,8 @@ pub struct Sender {
     next_packet: u64,
     newest_ack: Option<u64>,
     reader: ReaderState,
+    /// A probe has come since the QUIC stream last carried a frame.
+    probed: bool,
     events: VecDeque<SenderEvent>,
 }
 
@@ -121,6 +126,7 @@ impl Sender {
             next_packet: 0,
             newest_ack: None,
             reader: ReaderState::default(),
+            probed: false,
             events: VecDeque::new(),
             config,
         }
@@ -191,6 +197,11 @@ impl Sender {
         self.path.last_arrival()
     }
 
+    /// When an ACK frame last arrived that was not ignored; before the first, when the path began.
+    pub const fn last_heard(&self) -> Micros {
+        self.times.last_heard
+    }
+
     /// Another transport, over which this sender does not deliver, has brought the reader
     /// everything below `offset`.
     ///
@@ -200,26 +211,45 @@ impl Sender {
         self.advance(offset)
     }
 
-    /// Appends a DATA frame for a reliable stream next to the datagrams: the log's bytes from
-    /// `from` on, at most `max_bytes` of them. Returns their range; `None` if there are none.
+    /// Appends a DATA frame for a QUIC stream next to the datagrams: the log's bytes from `from`
+    /// on, at most `max_bytes` of them, or none in reply to a probe. Returns their range; `None` if
+    /// there is nothing to send.
     ///
     /// The frame has a packet number of its own but does not enter the path's estimates: neither
-    /// its acknowledgement nor the lack of one counts for or against the datagrams.
+    /// its acknowledgement nor the lack of one counts for or against the datagrams. What leaves so
+    /// is never repeated, so it stays within what every receiver has room for (D-7.1, D-9.9).
     pub fn transmit_reliable(
         &mut self,
+        now: Micros,
         from: u64,
         max_bytes: u64,
         out: &mut Vec<u8>,
     ) -> Option<Range<u64>> {
-        let head = self.log.head();
-        let range = from.max(self.log.base())..head.min(from.saturating_add(max_bytes));
-        if self.state != SenderState::Active || range.is_empty() {
+        if self.state != SenderState::Active {
             return None;
         }
+        let room_ends = self.reader.shown + MAX_IN_FLIGHT_BYTES;
+        let end = self.log.head().min(from.saturating_add(max_bytes)).min(room_ends);
+        let mut range = from.max(self.log.base())..end;
+        if range.is_empty() {
+            self.pay_for_probe_reply(now)?;
+            range = self.progress.cumulative..self.progress.cumulative;
+        }
+        self.probed = false;
         self.write(range.clone(), out);
         self.next_packet += 1;
         self.progress.sent_most = self.progress.sent_most.max(range.end);
+        if !self.takes_datagrams() {
+            self.note_sent(now, &range);
+        }
         Some(range)
+    }
+
+    /// Pays for a frame without bytes (D-7.3); `None` if no probe waits or it costs too much.
+    fn pay_for_probe_reply(&mut self, now: Micros) -> Option<()> {
+        let cost = self.schedule().cost(Data::OVERHEAD_BYTES);
+        let affordable = self.bucket.ready_at(cost).is_some_and(|at| at <= now);
+        (self.probed && affordable).then(|| self.bucket.take(now, cost))
     }
 
     /// Sets the round trip to assume on the next path until one is measured.
@@ -227,9 +257,16 @@ impl Sender {
         self.config.initial_rtt = rtt;
     }
 
-    /// Sets the largest datagram, in bytes, that the path takes from now on.
+    /// Sets the largest datagram, in bytes, that the path takes from now on. 0: it takes none, and
+    /// only [`Self::transmit_reliable`] sends. Datagrams that could not leave use no packet
+    /// numbers then (D-4.1).
     pub fn set_max_datagram_bytes(&mut self, bytes: usize) {
         self.config.max_datagram_bytes = bytes;
+    }
+
+    /// Whether the path takes datagrams.
+    pub const fn takes_datagrams(&self) -> bool {
+        self.config.max_datagram_bytes > 0
     }
 
     /// Stops sending until [`Self::resume`] or an acknowledgement: the connection is gone,
@@ -242,7 +279,10 @@ impl Sender {
     }
 
     /// Continues from `offset` to a reader at a new path, as `channel` of its connection (D-6).
-    /// The reader may ask for less than it acknowledged, if the log still has it.
+    /// The reader may ask for less than it acknowledged, if the log still has it. If it has all of
+    /// a log that has ended, the sender has [`SenderState::Finished`] at once (D-6.4).
+    ///
+    /// Events of the older path that were not polled are dropped.
     ///
     /// # Errors
     /// [`Error::OffsetUnavailable`] if the log does not have `offset`;
@@ -252,6 +292,7 @@ impl Sender {
             return Err(Error::LogEnded);
         }
         self.log.rewind(offset)?;
+        self.events.clear();
         self.channel = channel;
         self.path = PathEstimate::new(self.next_packet, self.config.initial_rtt);
         self.pacer = SendPacer::new(now, self.config.queue_tolerance);
@@ -265,7 +306,7 @@ impl Sender {
             probed_at: Some(now), // a reader that has everything waits for a sign of life
             ..self.times
         };
-        self.newest_ack = None;
+        (self.newest_ack, self.probed) = (None, false);
         self.reader = ReaderState { shown: offset, ..ReaderState::default() };
         self.activate();
         self.advance(offset)
@@ -292,6 +333,7 @@ impl Sender {
     }
 
     fn handle_ack(&mut self, now: Micros, ack: &Ack) -> Result<(), Error> {
+        // D-5.3; and D-5.1: the number of an acknowledgement that is ignored does not count.
         let unsent_packet = ack.largest.is_some_and(|n| n >= self.next_packet);
         // D-5.2. Ranges past what was ever sent would be swept around, beyond the log's end.
         let unsent_range = ack.ranges.iter().any(|range| range.end > self.progress.sent_most);
@@ -311,6 +353,7 @@ impl Sender {
             self.progress.held.clone_from(&ack.ranges);
             if ack.probe {
                 self.times.probed_at = Some(now);
+                self.probed = true;
             }
         }
         if self.state == SenderState::Suspended {
@@ -318,7 +361,8 @@ impl Sender {
         }
         self.advance(ack.cumulative)?;
         let is_long = silence > self.config.path_down_after;
-        if is_long && self.is_piled_up() && !self.schedule().is_queueing() {
+        if is_long && self.takes_datagrams() && self.is_piled_up() && !self.schedule().is_queueing()
+        {
             self.forget_sent(now);
         }
         Ok(())
@@ -384,7 +428,8 @@ impl Sender {
         if self.state != SenderState::Active {
             return None;
         }
-        let send = self.schedule().when_next().map(|(at, _)| at);
+        let next = self.takes_datagrams().then(|| self.schedule().when_next()).flatten();
+        let send = next.map(|(at, _)| at);
         [send, self.suspend_at()].into_iter().flatten().min()
     }
 
@@ -395,7 +440,7 @@ impl Sender {
 
     /// Appends the datagram that is due at `now` to `out`, if one is.
     pub fn poll_transmit(&mut self, now: Micros, out: &mut Vec<u8>) -> Option<Transmit> {
-        if self.state != SenderState::Active {
+        if self.state != SenderState::Active || !self.takes_datagrams() {
             return None;
         }
         let schedule = self.schedule();
@@ -422,7 +467,7 @@ impl Sender {
             progress: &self.progress,
             times: &self.times,
             reader: &self.reader,
-            head: self.log.head(),
+            head: self.log.head().min(self.progress.cumulative + MAX_IN_FLIGHT_BYTES),
             is_ended: self.log.is_ended(),
         }
     }
@@ -440,6 +485,10 @@ impl Sender {
         self.next_packet += 1;
         self.times.last_send = Some(now);
         self.times.probed_at = None;
+        self.note_sent(now, range);
+    }
+
+    fn note_sent(&mut self, now: Micros, range: &Range<u64>) {
         if self.progress.on_sent(now, range) {
             self.times.last_new_text = Some(now);
             self.times.unsent_since = (range.end < self.log.head()).then_some(now);

@@ -60,8 +60,9 @@ pub(super) struct Schedule<'a> {
     pub progress: &'a LogProgress,
     pub times: &'a SendTimes,
     pub reader: &'a ReaderState,
-    /// The log's end, and whether its last record is there.
+    /// The end of what may leave now: the log's, or that of what may be in flight (D-7.1).
     pub head: u64,
+    /// The log has its last record.
     pub is_ended: bool,
 }
 
@@ -72,7 +73,8 @@ impl Schedule<'_> {
         if self.progress.cumulative == self.head {
             return probe.and_then(|due| self.when_affordable(due, 0));
         }
-        let text = self.times.unsent_since.and_then(|since| self.when_new_text(since));
+        let unsent = self.times.unsent_since.filter(|_| self.progress.sent_head < self.head);
+        let text = unsent.and_then(|since| self.when_new_text(since));
         let text = text.map(|at| (at, SendReason::NewText));
         let repeat = self.when_repeat().map(|at| (at, SendReason::Repeat));
         // Only what carries no new text is paid from the bucket (D-7.3).

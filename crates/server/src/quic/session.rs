@@ -179,10 +179,6 @@ impl DatagramLink for DatagramPath {
 }
 
 impl LowerLayer for DatagramPath {
-    fn takes_datagrams(&self) -> bool {
-        self.max_bytes() > 0
-    }
-
     fn acks(&self) -> u64 {
         quinn::Connection::stats(&self.0).frame_rx.acks
     }

@@ -229,10 +229,10 @@ impl AnswerTask {
                 PathKind::Events(EventReader::new(path, offset, stall_limit))
             }
             ReaderPath::Datagrams { link, frames, .. } => {
-                PathKind::Datagrams(Box::new(DatagramReader::new(link, frames, offset)))
+                let reader = DatagramReader::new(link, frames, offset, &mut self.sender);
+                PathKind::Datagrams(Box::new(reader))
             }
         };
-        while self.sender.poll_event().is_some() {} // of the older path
         self.gather_until = Micros::ZERO;
         let _counted = self.answers.metrics.active_path();
         self.path = Some(AttachedPath { id, kind, _counted });
@@ -286,8 +286,7 @@ impl AnswerTask {
         self.sender.handle_timeout(now);
         let alive = match self.path.as_mut().map(|attached| &mut attached.kind) {
             Some(PathKind::Datagrams(path)) => {
-                path.transmit(now, &mut self.sender, &self.answers.metrics);
-                true
+                path.transmit(now, &mut self.sender, &self.answers.metrics)
             }
             Some(PathKind::Events(path)) => path.check(now, self.sender.log()),
             None => true,

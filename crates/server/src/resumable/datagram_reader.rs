@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use loquent_proto::{Micros, ReliableFallback, Sender};
+use loquent_proto::{FallbackEvent, Micros, ReliableFallback, Sender};
 use tokio::sync::mpsc;
 
 use super::{DatagramLink, StreamFrame};
@@ -33,12 +33,14 @@ pub struct DatagramReader {
 }
 
 impl DatagramReader {
-    /// A path that goes on from log `offset`.
+    /// A path of `sender` that goes on from log `offset`.
     pub fn new(
         link: Box<dyn DatagramLink>,
         frames: mpsc::Sender<StreamFrame>,
         offset: u64,
+        sender: &mut Sender,
     ) -> Self {
+        sender.set_max_datagram_bytes(link.max_bytes().min(DATAGRAM_BYTES));
         let fallback = ReliableFallback::default();
         let (appends, datagram) = (VecDeque::new(), Vec::new());
         Self { link, frames, fallback, sent: offset, appends, datagram }
@@ -69,20 +71,24 @@ impl DatagramReader {
         }
     }
 
-    /// Sends what is due at `now`.
-    pub fn transmit(&mut self, now: Micros, sender: &mut Sender, metrics: &Metrics) {
+    /// Sends what is due at `now`; returns whether the path goes on. If it does not, the reader
+    /// must be told that it is broken off (S-4.11).
+    pub fn transmit(&mut self, now: Micros, sender: &mut Sender, metrics: &Metrics) -> bool {
         self.transmit_datagrams(now, sender, metrics);
-        if self.fallback.handle_timeout(now, sender, self.link.as_ref()) {
-            metrics.on_fallback();
+        match self.fallback.handle_timeout(now, sender, self.link.as_ref()) {
+            Some(FallbackEvent::Began) => metrics.on_fallback(),
+            Some(FallbackEvent::BrokenOff) => return false,
+            None => {}
         }
         // The last place in the queue is kept for the end of the stream.
         while self.frames.capacity() > 1 {
             let mut frame = Vec::new();
-            if self.fallback.poll_transmit(sender, FRAME_BYTES, &mut frame).is_none() {
+            if self.fallback.poll_transmit(now, sender, FRAME_BYTES, &mut frame).is_none() {
                 break;
             }
             let _ = self.frames.try_send(StreamFrame::Frame(frame));
         }
+        true
     }
 
     /// When [`Self::transmit`] has something to do next.
@@ -101,19 +107,13 @@ impl DatagramReader {
         if sender.poll_timeout().is_none_or(|at| at > now) {
             return;
         }
-        let max_bytes = self.link.max_bytes();
-        if max_bytes > 0 {
-            sender.set_max_datagram_bytes(max_bytes.min(DATAGRAM_BYTES));
-        }
+        sender.set_max_datagram_bytes(self.link.max_bytes().min(DATAGRAM_BYTES));
         while let Some(sent) = sender.poll_transmit(now, &mut self.datagram) {
             let fresh = sent.range.end.saturating_sub(self.sent.max(sent.range.start));
             let redundant = sent.range.end - sent.range.start - fresh;
             self.sent = self.sent.max(sent.range.end);
-            // To a reader that takes no datagrams they are lost, which starts the fallback.
-            if max_bytes > 0 {
-                metrics.on_datagram(sent.len, redundant);
-                self.link.send(Bytes::copy_from_slice(&self.datagram));
-            }
+            metrics.on_datagram(sent.len, redundant);
+            self.link.send(Bytes::copy_from_slice(&self.datagram));
             self.datagram.clear();
         }
     }
