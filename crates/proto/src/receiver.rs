@@ -43,17 +43,17 @@ pub struct ReceiverConfig {
     pub checked: bool,
     /// When to show what has arrived. Default at once.
     pub playout: Playout,
-    /// Gap between acknowledgements that carry no news. Default 100 ms: four times as many gain
+    /// Gap between acknowledgements that carry no news (D-9.2). Default 100 ms: four times as many gain
     /// nothing on any channel of `plans/channels.toml`, and each costs a server as much as a packet
     /// that it sends.
     pub ack_gap: Micros,
     /// Send a probe after this time without a frame, and further ones each after twice the time
-    /// of the one before. Default 2 s.
+    /// of the one before (D-9.4). Default 2 s.
     pub probe_after: Micros,
-    /// Report [`ReceiverEvent::Silent`] after this time without a frame. Default 10 s.
+    /// Report [`ReceiverEvent::Silent`] after this time without a frame (D-9.6). Default 10 s.
     pub silent_after: Micros,
     /// How long to go on acknowledging after the end, in case the sender missed the last
-    /// acknowledgement (D-5.8). Default 3 s.
+    /// acknowledgement (D-9.1). Default 3 s.
     pub linger: Micros,
 }
 
@@ -102,7 +102,7 @@ pub enum ReceiverEvent {
     Silent,
 }
 
-/// Where an answer stands for its receiver.
+/// Where an answer stands for its receiver (D-9.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReceiverPhase {
     Open,
@@ -119,7 +119,7 @@ const MAX_QUEUE: usize = 512;
 /// what the receiver takes in.
 const MAX_EVENTS: usize = 512;
 
-/// Unanswered probes, each after twice the silence of the one before.
+/// Unanswered probes, each after twice the silence of the one before (D-9.4).
 const MAX_PROBES: u32 = 5;
 
 /// Receives one answer. See the module's documentation.
@@ -143,7 +143,7 @@ pub struct Receiver {
     next_ack: u64,
     ack_at: Option<Micros>,
     last_ack: Option<Micros>,
-    last_heard: Micros,
+    silent_since: Micros,
     probes: u32,
     silent_said: bool,
     stopping: bool,
@@ -202,7 +202,7 @@ impl Receiver {
             next_ack: 0,
             ack_at: None,
             last_ack: None,
-            last_heard: now,
+            silent_since: now,
             probes: 0,
             silent_said: false,
             stopping: false,
@@ -211,12 +211,12 @@ impl Receiver {
     }
 
     /// Continues the same answer on another path, as `channel` of another connection. What has
-    /// arrived is kept: ask the sender to resume from [`Self::cumulative`].
+    /// arrived is kept: ask the sender to resume from [`Self::cumulative`] (D-9.7).
     pub fn migrate(&mut self, now: Micros, channel: u64) {
         self.channel = channel;
         self.arrived = ArrivedPackets::default();
         (self.next_ack, self.last_ack) = (0, None);
-        (self.last_heard, self.probes, self.silent_said) = (now, 0, false);
+        self.begin_silence(now);
         self.ack_at = None;
     }
 
@@ -229,6 +229,13 @@ impl Receiver {
     /// this one is lost.
     pub const fn shown(&self) -> u64 {
         self.shown
+    }
+
+    /// How many probes have been sent since the last frame came. Once it is 2 or more, probes are to
+    /// travel on the QUIC stream too, where there is one (D-9.5): ask after
+    /// [`Self::poll_transmit`].
+    pub const fn unanswered_probes(&self) -> u32 {
+        self.probes
     }
 
     /// Whether the answer is over and nothing more will be sent or shown.
@@ -288,10 +295,10 @@ impl Receiver {
             return Ok(());
         }
         self.catch_up(now);
-        (self.last_heard, self.probes, self.silent_said) = (now, 0, false);
+        self.begin_silence(now);
         self.arrived.note(now, data.packet);
         let held = self.assembler.held_bytes();
-        // What is not shown yet counts against the same bound as what has holes.
+        // What is not shown yet counts against the same bound as what has holes (D-9.9).
         let room = (self.shown + self.config.limits.max_bytes as u64).saturating_sub(data.offset);
         let bytes = &data.bytes[..data.bytes.len().min(usize::try_from(room).unwrap_or(0))];
         let moved = match self.assembler.insert(data.offset, bytes) {
@@ -299,6 +306,7 @@ impl Receiver {
             Err(Error::NoRoom) => false,
             Err(error) => return Err(error),
         };
+        // D-9.2.
         let news = moved || self.assembler.held_bytes() != held;
         let quiet_until = self.last_ack.map_or(now, |at| at + self.config.ack_gap);
         let at = if news { now } else { quiet_until.max(now) };
@@ -343,7 +351,7 @@ impl Receiver {
         self.now = now;
     }
 
-    /// Moves what is due from the queue to the events.
+    /// Moves what is due from the queue to the events (D-9.8).
     fn show_due(&mut self, now: Micros) {
         while let Some((_, delta)) = self.queue.front() {
             let held_back = delta.tokens() > 0 && !self.hidden;
@@ -351,6 +359,7 @@ impl Receiver {
             if early || self.events.len() >= MAX_EVENTS {
                 return;
             }
+            let was_behind = self.queue.len() >= MAX_QUEUE;
             let Some((offset, delta)) = self.queue.pop_front() else {
                 return;
             };
@@ -359,7 +368,16 @@ impl Receiver {
             self.playout.on_shown(now, tokens, self.queued_tokens);
             self.show(now, offset, delta);
             self.read_ahead(now);
+            if was_behind && self.queue.len() < MAX_QUEUE {
+                self.begin_silence(now);
+            }
         }
+    }
+
+    /// Silence counts from `now` on: a frame came, a path began, or the reader is no longer behind,
+    /// so that only from here on the sender is needed (D-9.4, D-9.6).
+    const fn begin_silence(&mut self, now: Micros) {
+        (self.silent_since, self.probes, self.silent_said) = (now, 0, false);
     }
 
     fn show(&mut self, now: Micros, offset: u64, delta: Delta) {
@@ -378,7 +396,7 @@ impl Receiver {
 
     fn fail(&mut self, error: Option<Error>) {
         self.phase = ReceiverPhase::Closed;
-        self.stopping = error.is_some(); // a sender that has gone needs no STOP
+        self.stopping = error.is_some(); // D-9.10; a sender that has gone needs no STOP
         self.events.push_back(ReceiverEvent::Failed(error));
     }
 
@@ -454,7 +472,7 @@ impl Receiver {
         }
     }
 
-    /// How fast unshown bytes are being shown; 0 if nothing is held back.
+    /// How fast unshown bytes are being shown (D-9.8); 0 if nothing is held back.
     fn pace_bytes_per_s(&self, now: Micros) -> u64 {
         let step = self.playout.step(now, self.queued_tokens);
         let queued = self.queue.back().map_or(0, |(end, _)| end - self.shown);
@@ -474,11 +492,11 @@ impl Receiver {
 
     fn probe_at(&self) -> Option<Micros> {
         let asking = self.needs_sender() && self.probes < MAX_PROBES;
-        asking.then(|| self.last_heard + self.config.probe_after.times(1 << self.probes))
+        asking.then(|| self.silent_since + self.config.probe_after.times(1 << self.probes))
     }
 
     fn silent_at(&self) -> Option<Micros> {
         let waiting = self.needs_sender() && !self.silent_said;
-        waiting.then(|| self.last_heard + self.config.silent_after)
+        waiting.then(|| self.silent_since + self.config.silent_after)
     }
 }

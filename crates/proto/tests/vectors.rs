@@ -3,63 +3,24 @@
 //! The files are the contract with other implementations. After a change to the format,
 //! `UPDATE_VECTORS=1 cargo test -p loquent-proto --test vectors` writes them anew.
 
-use std::path::PathBuf;
+#[path = "spec/vector_file.rs"]
+mod vector_file;
+
+use std::ops::Range;
 
 use loquent_proto::delta::Delta;
 use loquent_proto::frame::{Ack, Data, Frame, Resume};
 use loquent_proto::wire::{FieldReader, put_int};
-use loquent_proto::{Error, Log, Micros, Playout, Receiver, ReceiverConfig, ReceiverEvent};
+use loquent_proto::{Error, Log, Micros, Playout, Receiver, ReceiverConfig, ReceiverEvent, grease};
 use serde_json::{Value, json};
+use vector_file::{delta_json, hex};
 
-fn check(name: &str, about: &str, cases: Vec<Value>) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../spec/vectors").join(name);
-    let expected = json!({ "about": about, "spec": "delivery, version 1", "cases": cases });
-    if std::env::var_os("UPDATE_VECTORS").is_some() {
-        let text = serde_json::to_string_pretty(&expected).expect("plain values");
-        std::fs::write(&path, text + "\n").expect("the folder is writable");
-    }
-    let text = std::fs::read_to_string(&path).expect("the file exists");
-    let found: Value = serde_json::from_str(&text).expect("the file is JSON");
-    assert_eq!(found, expected, "{name} differs: see this file's header");
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+fn check(name: &str, about: &str, cases: &[Value]) {
+    vector_file::check(name, about, "delivery, version 1", cases);
 }
 
 fn error_name(error: Error) -> String {
     format!("{error:?}")
-}
-
-fn delta_json(delta: &Delta) -> Value {
-    match delta {
-        Delta::Open { meta } => json!({ "kind": "open", "meta": meta }),
-        Delta::Text { choice, tokens, text } => {
-            json!({ "kind": "text", "choice": choice, "tokens": tokens, "text": text })
-        }
-        Delta::Reasoning { choice, tokens, text } => {
-            json!({ "kind": "reasoning", "choice": choice, "tokens": tokens, "text": text })
-        }
-        Delta::ToolCall { choice, index, tokens, id, name, arguments } => json!({
-            "kind": "tool_call", "choice": choice, "index": index, "tokens": tokens,
-            "id": id, "name": name, "arguments": arguments,
-        }),
-        Delta::Logprobs { choice, json } => {
-            json!({ "kind": "logprobs", "choice": choice, "json": json })
-        }
-        Delta::Finish { choice, reason } => {
-            json!({ "kind": "finish", "choice": choice, "reason": reason })
-        }
-        Delta::Usage { prompt, completion, cached, reasoning } => json!({
-            "kind": "usage", "prompt": prompt, "completion": completion,
-            "cached": cached, "reasoning": reasoning,
-        }),
-        Delta::Error { code, message } => {
-            json!({ "kind": "error", "code": code, "message": message })
-        }
-        Delta::Other { choice, json } => json!({ "kind": "other", "choice": choice, "json": json }),
-        Delta::Done => json!({ "kind": "done" }),
-    }
 }
 
 fn frame_json(frame: &Frame<'_>) -> Value {
@@ -97,7 +58,7 @@ fn ints() {
         "ints.json",
         "Integers (D-1.1, D-1.2): `hex` reads as `value` or fails; \
         with `shortest` it is also what a writer writes.",
-        cases,
+        &cases,
     );
 }
 
@@ -129,6 +90,8 @@ fn deltas() -> Vec<Delta> {
         Delta::Text { choice: 14, tokens: 1, text: text("a") },
         Delta::Text { choice: 15, tokens: 1, text: text("a") },
         Delta::Text { choice: 300, tokens: 0, text: text("") },
+        Delta::Text { choice: u32::MAX, tokens: u32::MAX, text: text("the largest") },
+        Delta::Text { choice: 0, tokens: 2, text: "x".repeat(300) },
         Delta::Reasoning { choice: 0, tokens: 1, text: text("hm") },
         Delta::Reasoning { choice: 2, tokens: 70, text: text("let me see") },
         tool(3, "call_7", "weather", r#"{"ci"#),
@@ -136,43 +99,83 @@ fn deltas() -> Vec<Delta> {
         Delta::Logprobs { choice: 0, json: text(r#"{"content":[]}"#) },
         Delta::Finish { choice: 0, reason: text("tool_calls") },
         Delta::Usage { prompt: 12, completion: 345, cached: 8, reasoning: 70_000 },
+        Delta::Usage { prompt: (1 << 32) - 1, completion: 0, cached: 64, reasoning: 0 },
         Delta::Error { code: text("engine_failed"), message: text("the engine stopped") },
         Delta::Other { choice: 0, json: text(r#"{"refusal":null}"#) },
         Delta::Done,
     ]
 }
 
-#[test]
-fn records() {
-    let mut cases: Vec<Value> = deltas().iter().map(written_record).collect();
-    // An unknown kind, a record that is not complete, and what is wrong in various ways.
-    let read_only: [&[u8]; 13] = [
-        b"\x03\x0cxx",
-        b"",
-        b"\x85hell",
-        b"\x05\x07sto",
-        b"\x40\x02\x01a",
-        b"\x00",
-        b"\x80\0\x40\0",
-        b"\x82\xff\xfe",
-        b"\x02\x00\x02",
-        b"\x01\x05",
-        b"\x02\x0a\x00",
-        b"\x02\x08\x01",
-        b"\x02\xf1\x40",
-    ];
-    cases.extend(read_only.map(|bytes| match Delta::decode(bytes) {
+/// Records that no writer of this version writes so: to be skipped, not complete, or wrong.
+const READ_ONLY_RECORDS: [&[u8]; 37] = [
+    b"\x03\x0cxx", // an unknown kind
+    b"",
+    b"\x85hell",
+    b"\x05\x07sto",
+    b"\x40",
+    b"\x40\x02\x01a", // a longer length than needed
+    b"\x00",          // a body has a tag
+    b"\x80\0\x40\0",  // a short record without text
+    b"\x82\xff\xfe",
+    b"\x03\x01\xff\xfe",
+    b"\x02\x00\x02", // another version of the log
+    b"\x01\x00",
+    b"\x01\x05",
+    b"\x02\x0a\x00", // a byte too many
+    b"\x02\x08\x01",
+    b"\x03\x09\x05a", // less than the length says
+    b"\x02\xf1\x40",
+    // The choice: 15 says that an integer follows, even one below 15.
+    b"\x03\xf1\x05a",
+    b"\x04\xf1\x40\x05a",
+    b"\x01\xf1",
+    b"\x09\xf1\xc0\0\0\x01\0\0\0\0", // 2^32
+    // It is ignored where it says nothing, but must be there.
+    b"\x01\x3a",
+    b"\x02\xfa\x14",
+    b"\x01\xfa",
+    b"\x05\x28\x01\x02\0\0",
+    b"\x04\x20\x01{}",
+    b"\x03\xfc\x14x",
+    b"\x01\xfc",
+    // Counts and indices are below 2^32.
+    b"\x09\x02\xc0\0\0\x01\0\0\0\0",
+    b"\x0c\x05\xc0\0\0\x01\0\0\0\0\x01\0\0",
+    // Kind 15: the kind follows the choice, and is at least 16.
+    b"\x02\x0f\x10",
+    b"\x05\x0f\x40\x10ab",
+    b"\x03\xff\x14\x1b",
+    b"\x02\x0f\x0f",
+    b"\x01\x0f",
+    b"\x02\xff\x14",
+    b"\x09\x0f\xc0\x20\0\0\0\0\0\0", // a kind of 2^53
+];
+
+fn read_record(bytes: &[u8]) -> Value {
+    match Delta::decode(bytes) {
         Ok(None) => json!({ "hex": hex(bytes), "incomplete": true }),
         Ok(Some((len, delta))) => json!({
             "hex": hex(bytes), "len": len, "delta": delta.as_ref().map(delta_json),
         }),
         Err(error) => json!({ "hex": hex(bytes), "error": error_name(error) }),
-    }));
+    }
+}
+
+#[test]
+fn records() {
+    let mut cases: Vec<Value> = deltas().iter().map(written_record).collect();
+    cases.extend(READ_ONLY_RECORDS.map(read_record));
+    let greased = |draw| {
+        let mut out = Vec::new();
+        grease::put_record(draw, &mut out);
+        read_record(&out)
+    };
+    cases.extend([0, 1, 0x7000_0000_0000_ffff].map(greased));
     check(
         "records.json",
         "Records (section 3): `hex` reads as `delta` (null: skipped), is \
         incomplete, or fails; with `written` it is also what a writer writes.",
-        cases,
+        &cases,
     );
 }
 
@@ -333,13 +336,14 @@ fn frame_vectors() {
         "Frames (sections 2, 4, 5, 6): a reader that requires checksums if `checked` reads `hex` \
         as `frame`, or fails. With `written` it is also what a writer writes, with a checksum if \
         `checked`, within a PADDED frame of `padded_to` bytes if that is given.",
-        cases,
+        &cases,
     );
 }
 
 /// Plays a receiver and notes what it shows and sends after each step.
 struct Script {
     receiver: Receiver,
+    from: u64,
     steps: Vec<Value>,
     log: Vec<u8>,
     packet: u64,
@@ -347,24 +351,43 @@ struct Script {
 
 impl Script {
     fn new(config: ReceiverConfig, deltas: &[Delta]) -> Self {
+        Self::resumed(config, deltas, 0)
+    }
+
+    /// A new receiver goes on from log offset `from`.
+    fn resumed(config: ReceiverConfig, deltas: &[Delta], from: u64) -> Self {
         let mut log = Log::new(1 << 20);
         deltas.iter().for_each(|delta| assert!(log.push(delta).is_ok()));
         let mut bytes = Vec::new();
         log.read(0..log.head(), &mut bytes).expect("all of it");
-        let receiver = Receiver::new(Micros(0), 1, 0, config);
-        Self { receiver, steps: Vec::new(), log: bytes, packet: 0 }
+        let receiver = Receiver::new(Micros(0), 1, from, config);
+        Self { receiver, from, steps: Vec::new(), log: bytes, packet: 0 }
     }
 
     /// Log bytes of `range` arrive at `ms`, in the next packet; `skip` packets were lost.
-    fn data(&mut self, ms: u64, range: std::ops::Range<usize>, skip: u64) {
+    fn data(&mut self, ms: u64, range: Range<usize>, skip: u64) {
+        let datagram = self.next_frame(range, skip, None);
+        self.datagram(ms, &datagram);
+    }
+
+    /// The same within a PADDED frame of `len` bytes.
+    fn padded(&mut self, ms: u64, range: Range<usize>, len: usize) {
+        let datagram = self.next_frame(range, 0, Some(len));
+        self.datagram(ms, &datagram);
+    }
+
+    fn next_frame(&mut self, range: Range<usize>, skip: u64, padded: Option<usize>) -> Vec<u8> {
         self.packet += skip;
         let bytes = &self.log[range.start..range.end.min(self.log.len())];
         let offset = range.start as u64;
         let frame = Frame::Data(Data { channel: 1, packet: self.packet, offset, bytes });
         let mut datagram = Vec::new();
-        frame.encode(false, &mut datagram);
+        match padded {
+            Some(len) => frame.encode_padded(false, len, &mut datagram),
+            None => frame.encode(false, &mut datagram),
+        }
         self.packet += 1;
-        self.datagram(ms, &datagram);
+        datagram
     }
 
     fn datagram(&mut self, ms: u64, datagram: &[u8]) {
@@ -406,7 +429,9 @@ impl Script {
         let shown = json!({
             "buffer_us": playout.buffer.0, "max_tokens_per_s": playout.max_tokens_per_s,
         });
-        json!({ "name": name, "channel": 1, "from": 0, "playout": shown, "steps": self.steps })
+        json!({
+            "name": name, "channel": 1, "from": self.from, "playout": shown, "steps": self.steps,
+        })
     }
 }
 
@@ -477,6 +502,50 @@ fn broken_sessions() -> [Value; 3] {
     ]
 }
 
+/// The log is read from the end of its second record on; the older path had 61 packets.
+fn resumed_session() -> Value {
+    let mut script = Script::resumed(ReceiverConfig::default(), &answer(), 9);
+    script.data(100, 0..14, 61); // older bytes travel with the new ones
+    script.wait(2_100); // a probe
+    script.data(2_120, 13..18, 0);
+    script.data(2_140, 18..200, 1);
+    script.wait(5_140);
+    script.case("a resume at offset 9, whose packets go on at 61", Playout::IMMEDIATE)
+}
+
+fn holes_session() -> Value {
+    let texts: Vec<Delta> = (0..40).map(|i| Delta::text(format!(" {i:02}"))).collect();
+    let mut script = Script::new(ReceiverConfig::default(), &texts);
+    for i in 0..10 {
+        script.data(10 * i as u64, 4 + 8 * i..8 + 8 * i, 1); // every second record
+    }
+    script.data(200, 0..4, 60); // joins the first range; most packets are out of the report
+    script.data(210, 8..12, 200); // all of them are
+    script.datagram(230, b"\x10\x01\x41\x40\xc0\0\x01\0\0\0\0\0xyz"); // beyond its bounds
+    script.data(240, 0..160, 0);
+    script.case("more holes than an ACK reports, packets beyond its window", Playout::IMMEDIATE)
+}
+
+/// What a receiver looks through, ignores and skips.
+fn greased_session() -> Value {
+    let mut script = Script::new(ReceiverConfig::default(), &answer());
+    let at = script.log.len() - 2;
+    let mut record = Vec::new();
+    grease::put_record(0x3000_0000_0000_0001, &mut record);
+    script.log.splice(at..at, record); // before the last record
+    script.padded(0, 0..9, 64);
+    script.padded(20, 9..14, 14);
+    let mut greased = Vec::new();
+    grease::put_frame(0x2000_0000_0000_0005, 1, &mut greased);
+    script.datagram(30, &greased);
+    script.datagram(40, b"\x16\x01");
+    script.datagram(50, b"\x15\x04\x15\x02\x14\x01"); // PADDED within PADDED
+    script.datagram(60, b"\x11\0\x01\0\0\0\0\0\0\0"); // ACK, which receivers never get
+    script.datagram(70, b"\x15\x02\x14\x07\0\0"); // GONE of another channel
+    script.padded(80, 14..200, 128);
+    script.case("padded frames, and what must be ignored or skipped", Playout::IMMEDIATE)
+}
+
 fn paced_session() -> Value {
     let playout = Playout { buffer: Micros::ZERO, max_tokens_per_s: Some(10) };
     let mut script =
@@ -492,12 +561,13 @@ fn paced_session() -> Value {
 fn sessions() {
     let mut cases = vec![lossy_session(), silent_session(), paced_session()];
     cases.extend(broken_sessions());
+    cases.extend([resumed_session(), holes_session(), greased_session()]);
     check(
         "receiver.json",
         "Sessions of a receiver with default parameters. After each step at \
         `at_ms` (a datagram arrives, the page is hidden or shown, or only time has passed) it \
         shows `events` and sends `sent`; then `cumulative` bytes have arrived and it next wakes at \
         `wake_us`. A step with `error` had no effect.",
-        cases,
+        &cases,
     );
 }
