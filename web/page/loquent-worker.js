@@ -978,7 +978,7 @@ class Receiver {
     #nextAck = 0;
     #ackAt = null;
     #lastAck = null;
-    #lastHeard;
+    #silentSince;
     #probes = 0;
     #silentSaid = false;
     #stopping = false;
@@ -989,7 +989,7 @@ class Receiver {
         this.#playout = new PlayoutClock(this.#config.playout);
         this.#now = now;
         this.#shown = offset;
-        this.#lastHeard = now;
+        this.#silentSince = now;
     }
     migrate(now, channel) {
         this.#channel = channel;
@@ -997,9 +997,7 @@ class Receiver {
         this.#nextAck = 0;
         this.#lastAck = null;
         this.#ackAt = null;
-        this.#lastHeard = now;
-        this.#probes = 0;
-        this.#silentSaid = false;
+        this.#beginSilence(now);
     }
     get cumulative() {
         return this.#assembler.cumulative;
@@ -1069,9 +1067,7 @@ class Receiver {
         if (this.#state.is === "closed")
             return;
         this.#catchUp(now);
-        this.#lastHeard = now;
-        this.#probes = 0;
-        this.#silentSaid = false;
+        this.#beginSilence(now);
         this.#arrived.note(now, data.packet);
         const held = this.#assembler.heldBytes;
         const room = Math.max(0, this.#shown + this.#config.limits.maxBytes - data.offset);
@@ -1135,12 +1131,20 @@ class Receiver {
                 return;
             if (heldBack && (this.#playout.nextAt ?? 0) > now)
                 return;
+            const wasBehind = this.#queue.length >= MAX_QUEUE;
             this.#queue.shift();
             this.#queuedTokens -= tokens;
             this.#playout.onShown(now, tokens, this.#queuedTokens);
             this.#show(now, next.offset, next.delta);
             this.#readAhead(now);
+            if (wasBehind && this.#queue.length < MAX_QUEUE)
+                this.#beginSilence(now);
         }
+    }
+    #beginSilence(now) {
+        this.#silentSince = now;
+        this.#probes = 0;
+        this.#silentSaid = false;
     }
     #show(now, offset, delta) {
         this.#shown = offset;
@@ -1228,11 +1232,11 @@ class Receiver {
     }
     #probeAt() {
         const asking = this.#needsSender() && this.#probes < MAX_PROBES;
-        return asking ? this.#lastHeard + this.#config.probeAfter_us * 2 ** this.#probes : null;
+        return asking ? this.#silentSince + this.#config.probeAfter_us * 2 ** this.#probes : null;
     }
     #silentAt() {
         const waiting = this.#needsSender() && !this.#silentSaid;
-        return waiting ? this.#lastHeard + this.#config.silentAfter_us : null;
+        return waiting ? this.#silentSince + this.#config.silentAfter_us : null;
     }
 }
 const MAX_UNREAD = 512;
@@ -1297,7 +1301,8 @@ class DatagramAnswer {
         if (this.#state.is === "over")
             return;
         this.#state = { is: "over" };
-        this.#path?.stream?.writer.close().catch(() => { });
+        if (!this.#path?.ended)
+            this.#path?.stream?.writer.close().catch(() => { });
         this.#leave(false);
         this.#receiver = null;
         this.listener.over();
@@ -1456,6 +1461,7 @@ class DatagramAnswer {
         if (path !== this.#path)
             return;
         path.ended = true;
+        path.stream?.writer.close().catch(() => { });
         const state = this.#state;
         if (state.is === "refused") {
             const body = state.body.map((piece) => decodeUtf8(piece)).join("");

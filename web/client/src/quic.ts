@@ -166,7 +166,7 @@ export class DatagramAnswer {
   #finish(): void {
     if (this.#state.is === "over") return;
     this.#state = { is: "over" };
-    this.#path?.stream?.writer.close().catch(() => {});
+    if (!this.#path?.ended) this.#path?.stream?.writer.close().catch(() => {});
     this.#leave(false);
     this.#receiver = null;
     this.listener.over();
@@ -318,6 +318,7 @@ export class DatagramAnswer {
   #handleEnd(path: Path): void {
     if (path !== this.#path) return;
     path.ended = true;
+    path.stream?.writer.close().catch(() => {}); // its end is answered with ours (S-4.6)
     const state = this.#state;
     if (state.is === "refused") {
       const body = state.body.map((piece) => decodeUtf8(piece)).join("");

@@ -135,7 +135,7 @@ export class Receiver {
   #nextAck = 0;
   #ackAt: number | null = null;
   #lastAck: number | null = null;
-  #lastHeard: number;
+  #silentSince: number;
   #probes = 0;
   #silentSaid = false;
   #stopping = false;
@@ -148,7 +148,7 @@ export class Receiver {
     this.#playout = new PlayoutClock(this.#config.playout);
     this.#now = now;
     this.#shown = offset;
-    this.#lastHeard = now;
+    this.#silentSince = now;
   }
 
   /**
@@ -161,9 +161,7 @@ export class Receiver {
     this.#nextAck = 0;
     this.#lastAck = null;
     this.#ackAt = null;
-    this.#lastHeard = now;
-    this.#probes = 0;
-    this.#silentSaid = false;
+    this.#beginSilence(now);
   }
 
   /** Offset below which every byte has arrived: where a resume in place goes on. */
@@ -251,9 +249,7 @@ export class Receiver {
   #handleData(now: number, data: DataFrame): void {
     if (this.#state.is === "closed") return;
     this.#catchUp(now);
-    this.#lastHeard = now;
-    this.#probes = 0;
-    this.#silentSaid = false;
+    this.#beginSilence(now);
     this.#arrived.note(now, data.packet);
     const held = this.#assembler.heldBytes;
     // What is not shown yet counts against the same bound as what has holes.
@@ -320,12 +316,24 @@ export class Receiver {
       const heldBack = tokens > 0 && !this.#hidden;
       if (this.#events.length >= MAX_EVENTS) return;
       if (heldBack && (this.#playout.nextAt ?? 0) > now) return;
+      const wasBehind = this.#queue.length >= MAX_QUEUE;
       this.#queue.shift();
       this.#queuedTokens -= tokens;
       this.#playout.onShown(now, tokens, this.#queuedTokens);
       this.#show(now, next.offset, next.delta);
       this.#readAhead(now);
+      if (wasBehind && this.#queue.length < MAX_QUEUE) this.#beginSilence(now);
     }
+  }
+
+  /**
+   * Silence counts from `now` on: a frame came, a path began, or the reader is no longer behind, so
+   * that only from here on the sender is needed (D-9.4, D-9.6).
+   */
+  #beginSilence(now: number): void {
+    this.#silentSince = now;
+    this.#probes = 0;
+    this.#silentSaid = false;
   }
 
   #show(now: number, offset: number, delta: Delta): void {
@@ -425,11 +433,11 @@ export class Receiver {
 
   #probeAt(): number | null {
     const asking = this.#needsSender() && this.#probes < MAX_PROBES;
-    return asking ? this.#lastHeard + this.#config.probeAfter_us * 2 ** this.#probes : null;
+    return asking ? this.#silentSince + this.#config.probeAfter_us * 2 ** this.#probes : null;
   }
 
   #silentAt(): number | null {
     const waiting = this.#needsSender() && !this.#silentSaid;
-    return waiting ? this.#lastHeard + this.#config.silentAfter_us : null;
+    return waiting ? this.#silentSince + this.#config.silentAfter_us : null;
   }
 }

@@ -166,6 +166,20 @@ test("what has all arrived is shown at the reader's pace without a sender", () =
   assert.equal(events.at(-1).event, "complete");
 });
 
+test("D-9.4, D-9.6: silence counts from when a reader that was behind needs the sender", () => {
+  const receiver = new Receiver(0, 1, 0, { playout: { buffer_us: 0, max_tokens_per_s: 1 } });
+  const text = encodeRecord({ kind: "text", choice: 0, tokens: 1, text: " a" });
+  const bytes = Buffer.concat(Array(542).fill(text)); // 30 more than it reads ahead
+  receiver.handleDatagram(0, encodeFrame({ kind: "data", channel: 1, packet: 0, offset: 0, bytes }));
+  const [probes, silences] = [[], []];
+  for (let at; (at = receiver.pollTimeout()) <= 40_000_000; ) {
+    const { events, acks } = drive(receiver, at);
+    if (acks.some(({ probe }) => probe)) probes.push(at / 1e6);
+    if (events.some(({ event }) => event === "silent")) silences.push(at / 1e6);
+  }
+  assert.deepEqual([probes, silences], [[32, 34, 38], [40]]);
+});
+
 test("pacing smooths a burst after a gap, and never holds back the first token", () => {
   const clock = new PlayoutClock(smoothPlayout(400_000));
   const shown = [];
