@@ -27,7 +27,7 @@ class Server:
         self.process = subprocess.Popen([binary, "serve", *simulate, *keys, *more], stderr=self._log, env=environment)
         self.url = self._announced()
         self.port = int(self.url.rsplit(":", 1)[1])
-        self.udp_port = json.loads(self.get("/v1/delivery"))["port"]
+        self.udp_port = json.loads(self.get("/.well-known/loquent"))["port"]
 
     def stop(self):
         self.process.kill()

@@ -92,9 +92,11 @@ impl From<ClientError> for RequestFailure {
             | ClientError::ApiKey
             | ClientError::Connect { .. }
             | ClientError::Tls(_) => FailureKind::Connect,
-            ClientError::Broken(_) | ClientError::Gone | ClientError::Reset(_) => {
-                FailureKind::Broken
-            }
+            ClientError::Broken(_)
+            | ClientError::Gone
+            | ClientError::Superseded
+            | ClientError::ShuttingDown
+            | ClientError::Reset(_) => FailureKind::Broken,
             ClientError::Truncated => FailureKind::Truncated,
             ClientError::Stream(_) => FailureKind::Server,
             ClientError::Malformed(_) => FailureKind::Malformed,

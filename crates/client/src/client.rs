@@ -5,7 +5,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use loquent_openai::http::HttpClient;
 use loquent_proto::AnswerHandle;
-use loquent_proto::headers::IGNORED_HEADER;
 
 use crate::ClientError;
 use crate::answer::{Answer, Asked, SsePath, ask_over_quic, handle_of, resume, start_sse};
@@ -87,10 +86,9 @@ impl Client {
         let response = self.0.send_by_http(&request, body).await?;
         match handle_of(response.headers()) {
             Some(handle) if response.status().as_u16() == 200 && resumable => {
-                let ignored = response.headers().get(IGNORED_HEADER);
-                let ignored = ignored.and_then(|names| Some(names.to_str().ok()?.to_owned()));
+                let headers = response.headers().clone();
                 let answer = start_sse(&self.0, handle, SsePath::new(response));
-                Ok(Asked::Answer(answer.with_ignored_parameters(ignored)))
+                Ok(Asked::Answer(answer.with_headers(headers)))
             }
             _ => Ok(Asked::Reply(Reply::by_http(response))),
         }

@@ -30,7 +30,7 @@ struct SharedConnections {
     config: Config,
     known_servers: KnownServers,
     dialing: Mutex<QuicDialing>,
-    /// The server's answer to `GET /v1/delivery`: `None` before it was asked, `Some(None)` if it
+    /// The server's discovery document: `None` before it was asked, `Some(None)` if it
     /// offers no QUIC. Locked while the server is asked, so that it is asked once.
     offer: tokio::sync::Mutex<Option<Option<DeliveryOffer>>>,
     /// Counts connections that came up.

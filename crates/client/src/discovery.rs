@@ -1,4 +1,4 @@
-//! Asks a server where it accepts QUIC: `GET /v1/delivery` (S-1.3).
+//! Asks a server where it accepts QUIC: `GET /.well-known/loquent` (S-1.3).
 
 use loquent_proto::hex;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::ClientError;
 
 /// The path of the discovery document.
-pub const PATH: &str = "/v1/delivery";
+pub const PATH: &str = "/.well-known/loquent";
 /// Longest discovery document that is read, in bytes.
 pub const MAX_BYTES: usize = 16 * 1024;
 
@@ -27,7 +27,9 @@ struct Raw {
 }
 
 impl DeliveryOffer {
-    /// Parses the JSON of the answer; unknown members are ignored.
+    /// Parses the JSON of the answer. The members at the top are version 1's, the only one that
+    /// this client speaks, so that it needs nothing from `versions` (S-1.6); unknown members are
+    /// ignored.
     ///
     /// # Errors
     /// [`ClientError::Malformed`] for another version, port 0, or an invalid hash.

@@ -32,6 +32,12 @@ pub enum ClientError {
     /// The server does not have the answer any more, or not for this reader.
     #[error("the server does not have this answer any more")]
     Gone,
+    /// Another reader goes on with the answer: this one must not take it back (S-2.6).
+    #[error("the answer continues with another reader")]
+    Superseded,
+    /// The server ends, and its answers with it; another one may take the request.
+    #[error("the server is shutting down")]
+    ShuttingDown,
     /// The server reset a QUIC stream (S-2.1, S-3.2).
     #[error("the server broke the stream off (code {0})")]
     Reset(u64),

@@ -3,8 +3,9 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 use loquent_proto::AnswerHandle;
+pub use loquent_proto::message::{Code, MAX_MESSAGE_BYTES, MessageKind, put_message};
 use loquent_proto::message::{HeadError, MessageHead};
-pub use loquent_proto::message::{MAX_MESSAGE_BYTES, MessageKind, code, put_message};
+use loquent_proto::wire::MAX_INT;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -61,10 +62,10 @@ impl Messages {
         self.buffer.len()
     }
 
-    /// The next complete message.
+    /// The next complete message; those that are to be skipped are dropped before it.
     ///
     /// # Errors
-    /// An unknown type or a length beyond the limit (S-2.1), as soon as its head is there.
+    /// An unknown type below 64 or a length beyond the limit (S-2.1), as soon as its head is there.
     pub fn next(&mut self) -> Result<Option<Message>, ClientError> {
         if self.failed {
             return Err(ClientError::Malformed("the stream's messages cannot be read".into()));
@@ -78,29 +79,31 @@ impl Messages {
     }
 
     fn parse(&mut self) -> Result<Option<Message>, ClientError> {
-        let head =
-            MessageHead::read(&self.buffer, self.limit_bytes).map_err(|error| match error {
-                HeadError::UnknownKind(kind) => {
-                    ClientError::Malformed(format!("message of unknown type {kind}"))
-                }
-                HeadError::Length(error) => {
-                    ClientError::Malformed(format!("message length: {error}"))
-                }
-                HeadError::TooLong => {
-                    ClientError::TooLarge { what: "one message", limit_bytes: self.limit_bytes }
-                }
-            })?;
-        let Some(head) = head.filter(|head| self.buffer.len() >= head.len + head.payload_len)
-        else {
-            return Ok(None);
-        };
-        self.buffer.advance(head.len);
-        let payload = self.buffer.split_to(head.payload_len).freeze();
-        Ok(Some(Message { kind: head.kind, payload }))
+        loop {
+            let head = self.head()?.filter(|head| self.buffer.len() >= head.whole_len());
+            let Some(head) = head else { return Ok(None) };
+            self.buffer.advance(head.len);
+            let payload = self.buffer.split_to(head.payload_len);
+            if let Some(kind) = head.kind {
+                return Ok(Some(Message { kind, payload: payload.freeze() }));
+            }
+        }
+    }
+
+    fn head(&self) -> Result<Option<MessageHead>, ClientError> {
+        MessageHead::read(&self.buffer, self.limit_bytes).map_err(|error| match error {
+            HeadError::UnknownKind(kind) => {
+                ClientError::Malformed(format!("message of unknown type {kind}"))
+            }
+            HeadError::Length(error) => ClientError::Malformed(format!("message length: {error}")),
+            HeadError::TooLong => {
+                ClientError::TooLarge { what: "one message", limit_bytes: self.limit_bytes }
+            }
+        })
     }
 }
 
-/// MessageHead of a REQUEST (S-2.2, S-2.3).
+/// Head of a REQUEST (S-2.2, S-2.3).
 #[derive(Clone, PartialEq, Eq, Serialize)]
 pub struct RequestHead<'a> {
     /// API key.
@@ -113,9 +116,12 @@ pub struct RequestHead<'a> {
     /// Headers, without the one that the key would be in.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// The stream number for datagrams, if the answer shall come in them (S-4.1).
+    /// The channel for datagrams, if the answer shall come in them (S-4.1).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stream: Option<u64>,
+    pub channel: Option<u64>,
+    /// What the server must ignore, now and then (S-2.7).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grease: Option<u64>,
 }
 
 impl RequestHead<'_> {
@@ -126,7 +132,7 @@ impl RequestHead<'_> {
     }
 }
 
-/// MessageHead of a RESPONSE (S-2.2).
+/// Head of a RESPONSE (S-2.2).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ResponseHead {
     /// HTTP status code.
@@ -136,14 +142,14 @@ pub struct ResponseHead {
     pub headers: BTreeMap<String, String>,
 }
 
-/// MessageHead of an ANSWER (S-4.2).
+/// Head of an ANSWER (S-4.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnswerHead {
     /// The answer's handle, for a resume.
     pub handle: AnswerHandle,
-    /// The stream's number.
-    pub stream: u64,
-    /// Log offset of the first byte that is sent on this stream.
+    /// The answer's channel.
+    pub channel: u64,
+    /// Log offset of the first byte that is sent on this channel.
     pub offset: u64,
     /// The headers that an HTTP response would have.
     pub headers: BTreeMap<String, String>,
@@ -174,7 +180,7 @@ impl AnswerHead {
         struct Raw<'a> {
             id: &'a str,
             token: &'a str,
-            stream: u64,
+            channel: u64,
             offset: u64,
             #[serde(default)]
             headers: BTreeMap<String, String>,
@@ -183,15 +189,21 @@ impl AnswerHead {
             .map_err(|error| ClientError::Malformed(format!("head of an answer: {error}")))?;
         let handle = AnswerHandle::parse(raw.id, raw.token)
             .ok_or_else(|| ClientError::Malformed("an answer's id or token".into()))?;
-        let Raw { stream, offset, headers, .. } = raw;
-        Ok(AnswerHead { handle, stream, offset, headers })
+        let Raw { channel, offset, headers, .. } = raw;
+        if channel.max(offset) > MAX_INT {
+            return Err(ClientError::Malformed("a number in an answer's head".into()));
+        }
+        Ok(AnswerHead { handle, channel, offset, headers })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::discovery::DeliveryOffer;
 
     fn read(pieces: &[&[u8]], limit: usize) -> Result<Vec<Message>, ClientError> {
         let mut messages = Messages::new(limit);
@@ -213,7 +225,8 @@ mod tests {
             method: "POST",
             path: "/v1/x?y=1",
             headers: BTreeMap::new(),
-            stream: Some(7),
+            channel: Some(7),
+            grease: None,
         };
         head.put(&mut out);
         put_body(&[9; BODY_PIECE_BYTES + 1], true, &mut out);
@@ -225,7 +238,7 @@ mod tests {
         );
         assert_eq!(
             found[0].payload,
-            br#"{"key":"k","method":"POST","path":"/v1/x?y=1","stream":7}"#.as_slice()
+            br#"{"key":"k","method":"POST","path":"/v1/x?y=1","channel":7}"#.as_slice()
         );
     }
 
@@ -241,24 +254,59 @@ mod tests {
         assert!(read(&[&[1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]], 10).is_err());
     }
 
-    #[test]
-    fn heads_of_answers_are_checked() {
-        let (id, token) = ("0".repeat(32), "f".repeat(32));
-        let json = |id: &str, token: &str, offset: &str| {
-            format!(r#"{{"id":"{id}","token":"{token}","stream":3,"offset":{offset},"more":1}}"#)
+    /// What a head says, in the form of `spec/vectors/messages.json`.
+    fn shown(kind: &str, json: &[u8]) -> Option<Value> {
+        let lower = |headers: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+            headers.iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect()
         };
-        let head = AnswerHead::parse(json(&id, &token, "5").as_bytes()).unwrap();
-        assert_eq!((head.stream, head.offset, head.handle.id_hex()), (3, 5, id.clone()));
-        assert!(head.headers.is_empty());
-        let more = json(&id, &token, r#"5,"headers":{"x-a":"b"}"#);
-        assert_eq!(AnswerHead::parse(more.as_bytes()).unwrap().headers["x-a"], "b");
-        for bad in
-            [json("0", &token, "5"), json(&id, &"g".repeat(32), "5"), json(&id, &token, "-1")]
-        {
-            assert!(AnswerHead::parse(bad.as_bytes()).is_err(), "{bad}");
+        match kind {
+            "RESPONSE" => {
+                let head = ResponseHead::parse(json).ok()?;
+                Some(json!({"status": head.status, "headers": lower(&head.headers)}))
+            }
+            "ANSWER" => {
+                let head = AnswerHead::parse(json).ok()?;
+                let AnswerHead { handle, channel, offset, headers } = &head;
+                let (id, token) = (handle.id_hex(), handle.token_hex());
+                Some(json!({"id": id, "token": token, "channel": channel, "offset": offset,
+                            "headers": lower(headers)}))
+            }
+            "DISCOVERY" => {
+                let offer = DeliveryOffer::parse(json).ok()?;
+                let hash = offer.certificate_sha256.map(|hash| loquent_proto::hex::encode(&hash));
+                Some(json!({"port": offer.port, "certificate_sha256": hash}))
+            }
+            other => panic!("{other}"),
         }
-        assert!(ResponseHead::parse(br#"{"status":99,"headers":{}}"#).is_err());
-        assert!(ResponseHead::parse(br#"{"status":404,"headers":{"a":"b"}}"#).is_ok());
+    }
+
+    #[test]
+    fn heads_are_read_as_the_vectors_say() {
+        let file: Value =
+            serde_json::from_str(include_str!("../../../spec/vectors/messages.json")).unwrap();
+        let mut replayed = 0;
+        for case in file["cases"].as_array().unwrap() {
+            let (Some(kind), Some(json)) = (case["head"].as_str(), case["json"].as_str()) else {
+                continue;
+            };
+            if kind != "REQUEST" {
+                let expected = case.get("value").cloned();
+                assert_eq!(shown(kind, json.as_bytes()), expected, "{case}");
+                assert_eq!(expected.is_none(), case["error"] == "Head", "{case}");
+                replayed += 1;
+            }
+        }
+        assert!(replayed > 30, "{replayed} cases");
+    }
+
+    #[test]
+    fn messages_of_later_extensions_are_skipped_within_the_bound() {
+        let mut messages = Messages::new(10);
+        messages.push(&[89, 3, 1, 2, 3, 1, 1, 7, 255, 10]);
+        assert_eq!(messages.next().unwrap().unwrap().payload, [7].as_slice());
+        assert_eq!(messages.next().unwrap(), None);
+        assert_eq!(messages.buffered_bytes(), 2, "the head of one whose payload is to come");
+        assert!(read(&[&[89, 11]], 10).is_err(), "they are bounded too");
     }
 
     proptest! {

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use crate::ClientError;
 use crate::congestion::FlooredConfig;
 use crate::discovery::DeliveryOffer;
-use crate::message::{MAX_MESSAGE_BYTES, Message, Messages, code};
+use crate::message::{Code, MAX_MESSAGE_BYTES, Message, Messages};
 use crate::tls;
 
 /// How long a handshake may take.
@@ -69,7 +69,7 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.connection.close(VarInt::from_u32(0), b"");
+        self.connection.close(Code::None.number().into(), b"");
     }
 }
 
@@ -162,6 +162,12 @@ impl QuicConnection {
         self.0.connection.close_reason().is_none()
     }
 
+    /// Why the connection ended.
+    pub(crate) fn loss(&self) -> ClientError {
+        let reason = self.0.connection.close_reason();
+        reason.map_or_else(|| ClientError::Broken("the connection is gone".into()), |it| lost(&it))
+    }
+
     /// Whether both are the same connection.
     pub fn is(&self, other: &QuicConnection) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -169,7 +175,7 @@ impl QuicConnection {
 
     /// Closes the connection for all its clones.
     pub fn close(&self) {
-        self.0.connection.close(VarInt::from_u32(0), b"");
+        self.0.connection.close(Code::None.number().into(), b"");
     }
 
     /// Resolves once the close of the connection was sent to the server.
@@ -295,7 +301,7 @@ async fn dispatch(connection: Connection, routes: Routes, link: Weak<Inner>) {
                 // One clone is the client's own, for the next request; more are answers in use.
                 idle_checks = if link.strong_count() > 1 { 0 } else { idle_checks + 1 };
                 if idle_checks > IDLE_CHECKS {
-                    connection.close(VarInt::from_u32(0), b"");
+                    connection.close(Code::None.number().into(), b"");
                 }
             }
         }
@@ -321,7 +327,7 @@ impl Incoming {
     /// The next message; `None` at the end of the stream. Cancelling it loses nothing.
     ///
     /// # Errors
-    /// A stream that was reset, a lost connection, or bytes that are not a message (S-2.1).
+    /// A QUIC stream that was reset, a lost connection, or bytes that are not a message (S-2.1).
     pub(crate) async fn next(&mut self) -> Result<Option<Message>, ClientError> {
         loop {
             if let Some(message) = self.messages.next()? {
@@ -339,7 +345,32 @@ impl Incoming {
 
 fn read_error(error: quinn::ReadError) -> ClientError {
     match error {
-        quinn::ReadError::Reset(code) => ClientError::Reset(code.into_inner()),
+        quinn::ReadError::Reset(code) => error_of_code(code),
+        quinn::ReadError::ConnectionLost(error) => lost(&error),
+        other => ClientError::Broken(other.to_string()),
+    }
+}
+
+/// What a code of the server's means for whoever waits for an answer (S-2.6).
+fn error_of_code(code: VarInt) -> ClientError {
+    match Code::of(code.into_inner()) {
+        Code::Superseded => ClientError::Superseded,
+        Code::Stopped => ClientError::Gone,
+        Code::ShuttingDown => ClientError::ShuttingDown,
+        Code::None | Code::Malformed | Code::BrokenOff | Code::Cancelled => {
+            ClientError::Reset(code.into_inner())
+        }
+    }
+}
+
+/// What the loss of a connection means. Only a server that ends says that nothing is left.
+fn lost(error: &quinn::ConnectionError) -> ClientError {
+    match error {
+        quinn::ConnectionError::ApplicationClosed(close)
+            if Code::of(close.error_code.into_inner()) == Code::ShuttingDown =>
+        {
+            ClientError::ShuttingDown
+        }
         other => ClientError::Broken(other.to_string()),
     }
 }
@@ -359,8 +390,8 @@ impl MessageStream {
 
     /// Resets the stream in both directions, because the server broke the protocol (S-2.1).
     pub(crate) fn refuse(&mut self) {
-        let _ = self.send.reset(VarInt::from_u32(code::PROTOCOL));
-        let _ = self.incoming.recv.stop(VarInt::from_u32(code::PROTOCOL));
+        let _ = self.send.reset(Code::Malformed.number().into());
+        let _ = self.incoming.recv.stop(Code::Malformed.number().into());
     }
 }
 

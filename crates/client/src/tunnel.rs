@@ -71,14 +71,19 @@ pub(crate) async fn unless_silent<T>(
 }
 
 impl Request {
-    /// The head of the request; `stream` asks for the answer in datagrams of that number.
-    pub(crate) fn head<'a>(&'a self, key: Option<&'a str>, stream: Option<u64>) -> RequestHead<'a> {
+    /// The head of the request; with a `channel` it asks for the answer in datagrams.
+    pub(crate) fn head<'a>(
+        &'a self,
+        key: Option<&'a str>,
+        channel: Option<u64>,
+    ) -> RequestHead<'a> {
         let headers = self.headers.iter().filter(|(name, _)| *name != "authorization");
         let headers = headers
             .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
             .collect();
         let key = self.key.as_deref().or(key);
-        RequestHead { key, method: self.method.as_str(), path: &self.path, headers, stream }
+        let method = self.method.as_str();
+        RequestHead { key, method, path: &self.path, headers, channel, grease: None }
     }
 
     /// Sends the request through the tunnel of `quic` (S-3.1).

@@ -27,6 +27,12 @@ pub const fn message_type(draw: u64) -> u8 {
     (FIRST + STEP * (2 + draw % 6)) as u8
 }
 
+/// Appends a message that receivers skip (S-2.1).
+pub fn put_message(draw: u64, out: &mut Vec<u8>) {
+    out.push(message_type(draw));
+    put_bytes(out, &draw.to_be_bytes()[..(draw >> 61) as usize]);
+}
+
 /// A kind of frames behind kind 7 (D-2.2), or of records behind kind 15 (D-3.1).
 pub const fn kind(draw: u64) -> u64 {
     FIRST + STEP * (draw % KINDS)
@@ -65,6 +71,7 @@ pub fn mark_ack(frame: &mut [u8]) {
 mod tests {
     use super::*;
     use crate::frame::{Ack, Frame};
+    use crate::message::MessageHead;
     use crate::{Delta, Error};
 
     const DRAWS: [u64; 5] = [0, 1, 7, 0x7fff_ffff_ffff_ffff, u64::MAX];
@@ -76,6 +83,16 @@ mod tests {
             assert!(kind(draw) >= 16 && kind(draw) % 31 == 27);
         }
         assert_eq!([message_type(0), message_type(5), message_type(6)], [89, 244, 89]);
+    }
+
+    #[test]
+    fn a_grease_message_is_skipped() {
+        for draw in DRAWS {
+            let mut message = Vec::new();
+            put_message(draw, &mut message);
+            let head = MessageHead::read(&message, 64).unwrap().expect("it is whole");
+            assert_eq!((head.kind, head.whole_len()), (None, message.len()), "{message:02x?}");
+        }
     }
 
     #[test]

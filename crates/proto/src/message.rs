@@ -1,4 +1,5 @@
-//! Messages on a QUIC stream (`spec/session.md`, section 2): a type, a length, a payload.
+//! Messages on a QUIC stream (`spec/session.md`, section 2): a type, a length, a payload; and the
+//! codes with which such a stream ends.
 
 use alloc::vec::Vec;
 
@@ -8,14 +9,47 @@ use crate::wire::{FieldReader, put_int};
 /// Longest message in bytes, except for messages of a request, which the server bounds (S-2.1).
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// Codes with which a QUIC stream is reset.
-pub mod code {
-    /// The peer broke the protocol (S-2.1).
-    pub const PROTOCOL: u32 = 1;
-    /// A response broke off (S-3.2), or an answer continues on another path.
-    pub const BROKEN: u32 = 2;
-    /// The client wants no more (S-4.5).
-    pub const CANCELLED: u32 = 3;
+/// Why a QUIC stream was reset or stopped, or a connection closed (S-2.6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// Nothing more is needed. Of an answer that has not ended, it means the same as
+    /// [`Self::BrokenOff`].
+    None = 0,
+    /// The peer violated the rules; the same request would fail again.
+    Malformed = 1,
+    /// The transport gave up; the answer can be resumed.
+    BrokenOff = 2,
+    /// By the client: it wants no more.
+    Cancelled = 3,
+    /// By the server: the answer continues on another path, which must not be taken from its
+    /// reader.
+    Superseded = 4,
+    /// By the server: the answer is gone, because somebody stopped it or nobody came back for it.
+    Stopped = 5,
+    /// By the server: it ends, and the answer with it.
+    ShuttingDown = 6,
+}
+
+impl Code {
+    /// What `code` means; an unknown one is read as [`Self::BrokenOff`].
+    pub fn of(code: u64) -> Self {
+        const KNOWN: [Code; 7] = [
+            Code::None,
+            Code::Malformed,
+            Code::BrokenOff,
+            Code::Cancelled,
+            Code::Superseded,
+            Code::Stopped,
+            Code::ShuttingDown,
+        ];
+        let at = usize::try_from(code).unwrap_or(usize::MAX);
+        KNOWN.get(at).copied().unwrap_or(Self::BrokenOff)
+    }
+
+    /// The number that is sent.
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
 }
 
 /// What a message is (S-2.2).
@@ -48,10 +82,14 @@ pub fn put_message(kind: MessageKind, payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(payload);
 }
 
+/// Unknown types from here on are skipped, so that version 1 can grow; lower ones are errors
+/// (S-2.1).
+const FIRST_SKIPPED: u8 = 64;
+
 /// Why bytes are not the beginning of a message (S-2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadError {
-    /// No kind has this type byte.
+    /// No kind has this type byte, and it is none that readers skip.
     UnknownKind(u8),
     /// The length is not a valid integer (D-1.1).
     Length(Error),
@@ -62,8 +100,8 @@ pub enum HeadError {
 /// What precedes a message's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageHead {
-    /// What the payload is.
-    pub kind: MessageKind,
+    /// What the payload is; `None` for a message of a later extension, which is to be skipped.
+    pub kind: Option<MessageKind>,
     /// Length of the head itself, bytes.
     pub len: usize,
     /// Length of the payload that follows, bytes.
@@ -74,10 +112,14 @@ impl MessageHead {
     /// Reads the head at the front of `bytes`; `None` until all of it is there.
     ///
     /// # Errors
-    /// [`HeadError`], as soon as the bytes show it; `max_bytes` bounds the payload.
+    /// [`HeadError`], as soon as the bytes show it; `max_bytes` bounds the payload, also of a
+    /// message to be skipped.
     pub fn read(bytes: &[u8], max_bytes: usize) -> Result<Option<Self>, HeadError> {
-        let Some((&kind, rest)) = bytes.split_first() else { return Ok(None) };
-        let kind = MessageKind::of(kind).ok_or(HeadError::UnknownKind(kind))?;
+        let Some((&type_byte, rest)) = bytes.split_first() else { return Ok(None) };
+        let kind = MessageKind::of(type_byte);
+        if kind.is_none() && type_byte < FIRST_SKIPPED {
+            return Err(HeadError::UnknownKind(type_byte));
+        }
         let mut reader = FieldReader::new(rest);
         let payload_len = match reader.int() {
             Ok(len) => len,
@@ -89,5 +131,10 @@ impl MessageHead {
         }
         let len = bytes.len() - reader.rest().len();
         Ok(Some(Self { kind, len, payload_len: payload_len as usize }))
+    }
+
+    /// Bytes of the message, head included.
+    pub const fn whole_len(&self) -> usize {
+        self.len + self.payload_len
     }
 }

@@ -261,6 +261,13 @@ impl Receiver {
         self.show_due(now);
     }
 
+    /// Acknowledges what has arrived without waiting for news, because acknowledgements travel
+    /// another way from now on (S-4.4).
+    pub fn acknowledge_at_once(&mut self, now: Micros) {
+        self.catch_up(now);
+        self.ack_at = Some(now);
+    }
+
     /// The reader wants no more: sends STOP (D-6.6) and closes.
     pub fn stop(&mut self) {
         if self.phase == ReceiverPhase::Open {

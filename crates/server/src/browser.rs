@@ -20,7 +20,9 @@ const USUAL_HEADERS: HeaderValue = HeaderValue::from_static(
 );
 /// What pages may read of a response.
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
-    "retry-after, x-loquent-ignored-parameters, x-loquent-stream-id, x-loquent-stream-token",
+    "retry-after, x-loquent-ignored-parameters, x-loquent-stream-id, x-loquent-stream-token, \
+     x-ratelimit-limit-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, \
+     x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, x-ratelimit-reset-tokens",
 );
 /// How long browsers may remember a preflight's answer, in seconds: Chromium's maximum.
 const MAX_AGE_S: HeaderValue = HeaderValue::from_static("7200");

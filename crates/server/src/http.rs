@@ -16,6 +16,7 @@ use crate::active_request::ActiveRequest;
 use crate::api::full_response::{FullCompletion, full_response};
 use crate::api::request::Endpoint;
 use crate::app::App;
+use crate::auth::EarlyIdentity;
 use crate::browser;
 use crate::error::ApiError;
 use crate::identity::Identity;
@@ -48,6 +49,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(api)
         // Without an API key: the answer's random token is the credential.
         .route("/v1/streams/{id}", get(routes::resume).delete(routes::forget))
+        .route("/.well-known/loquent", get(routes::delivery))
         .route("/v1/delivery", get(routes::delivery))
         .route("/health", get(health))
         .route("/ready", get(ready))
@@ -237,7 +239,10 @@ async fn authorize(
 }
 
 fn identify(app: &App, request: &HttpRequest<Body>) -> Result<Identity, ApiError> {
-    app.identify(request.headers(), request.extensions().get().copied())
+    match request.extensions().get() {
+        Some(EarlyIdentity(known)) => known.clone(),
+        None => app.identify(request.headers(), request.extensions().get().copied()),
+    }
 }
 
 async fn count_refusals(State(app): Shared, request: HttpRequest<Body>, next: Next) -> Response {

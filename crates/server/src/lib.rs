@@ -81,7 +81,7 @@ pub use otel::Telemetry;
 pub use output::StreamBounds;
 pub use peer::{PeerAddress, TrustedProxies, TrustedProxy};
 pub use quic::{ALPN, CertificateSource, QuicConfig, StreamMessage};
-pub use resumable::ResumableLimits;
+pub use resumable::{MUTE_LIMIT, ResumableLimits};
 pub use server::{ServerConfig, run};
 pub use service::{Caller, Service, ServingConfig, StartedAnswer};
 pub use start::{LoadedBackend, LoadedEngine, ServiceConfig, start_engine, start_upstream};

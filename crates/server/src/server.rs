@@ -165,6 +165,8 @@ impl Ports {
         let quic = bind_quic(&listener, config)?.map(Arc::new);
         let mut quic_task = JoinSet::new();
         if let Some(port) = &quic {
+            // Here and not in the task, so that the first request already learns of it.
+            app.set_quic_address(port.address());
             quic_task.spawn(port.clone().run(app.clone(), router));
         }
         Ok(Self { listener, http, quic, quic_task })
@@ -196,6 +198,7 @@ impl Ports {
             let _ = tokio::time::timeout(ERROR_EVENT_TIMEOUT, ended).await;
         }
         service.stop();
+        app.resumable.shut_down().await;
         if let Some(port) = &self.quic {
             port.close().await;
         }

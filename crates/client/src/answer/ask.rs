@@ -1,15 +1,15 @@
 //! Asks for an answer over QUIC.
 
-use loquent_proto::headers::IGNORED_HEADER;
+use loquent_proto::grease;
 
 use super::driver::{AnswerPath, start};
-use super::quic::QuicPath;
+use super::quic::{QuicPath, draw_grease};
 use super::reader::Asked;
 use crate::ClientError;
 use crate::connections::Connections;
 use crate::message::{AnswerHead, Message, MessageKind, ResponseHead, put_body};
 use crate::quic_connection::QuicConnection;
-use crate::reply::Reply;
+use crate::reply::{Reply, header_map};
 use crate::request::Request;
 use crate::tunnel::unless_silent;
 
@@ -25,7 +25,13 @@ pub(crate) async fn ask_over_quic(
     let route = quic.route();
     let mut stream = quic.open().await?;
     let mut out = Vec::new();
-    request.head(connections.key(), Some(route.channel)).put(&mut out);
+    let mut head = request.head(connections.key(), Some(route.channel));
+    let grease = draw_grease();
+    head.grease = grease;
+    head.put(&mut out);
+    if let Some(draw) = grease {
+        grease::put_message(draw, &mut out);
+    }
     put_body(&request.body, true, &mut out);
     let first = async {
         stream.write(&out).await?;
@@ -40,14 +46,13 @@ pub(crate) async fn ask_over_quic(
         }
         Some(Message { kind: MessageKind::Answer, payload }) => {
             let head = AnswerHead::parse(&payload).inspect_err(|_| stream.refuse())?;
-            if (head.stream, head.offset) != (route.channel, 0) {
+            if (head.channel, head.offset) != (route.channel, 0) {
                 stream.refuse();
                 return Err(ClientError::Malformed("an answer to another request".into()));
             }
             let path = AnswerPath::Quic(Box::new(QuicPath::new(quic.clone(), stream, route)));
             let answer = start(connections, head.handle, path, 0);
-            let ignored = head.headers.get(IGNORED_HEADER).cloned();
-            Ok(Asked::Answer(answer.with_ignored_parameters(ignored)))
+            Ok(Asked::Answer(answer.with_headers(header_map(&head.headers))))
         }
         Some(_) => {
             stream.refuse();

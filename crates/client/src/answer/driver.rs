@@ -116,6 +116,8 @@ async fn reach(
                 return Err(ClientError::Gone);
             }
             Ok(Err(ClientError::Gone)) => {}
+            // HTTP would take the answer from the reader who has it now (S-2.6).
+            Ok(Err(ClientError::Superseded)) => return Err(ClientError::Superseded),
             Ok(Err(error)) => tracing::debug!("resume over QUIC: {error}"),
             Err(_) if quic.packets_received() == packets => connections.give_up(&quic),
             Err(_) => tracing::debug!("resume over QUIC: no answer within {RESUME_TIMEOUT:?}"),
@@ -182,7 +184,7 @@ impl Driver {
                     self.note_transport(&path);
                     return Ok(Some(path));
                 }
-                Err(ClientError::Gone) => return Err(ClientError::Gone),
+                Err(error @ (ClientError::Gone | ClientError::Superseded)) => return Err(error),
                 Err(error) => last = error,
             }
         }

@@ -1,18 +1,18 @@
-//! An answer over QUIC: DATA in datagrams or on the stream, acknowledged
+//! An answer over QUIC: DATA in datagrams or on the QUIC stream, acknowledged
 //! (`spec/session.md`, section 4).
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use loquent_proto::frame::{Frame, Resume};
+use loquent_proto::grease;
 use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverEvent};
-use quinn::VarInt;
 use tokio::time::Instant;
 
 use super::state::{AnswerState, PathOutcome};
 use crate::ClientError;
 use crate::connections::Connections;
-use crate::message::{AnswerHead, Message, MessageKind, code, put_message};
+use crate::message::{AnswerHead, Code, Message, MessageKind, put_message};
 use crate::quic_connection::{MessageStream, QuicConnection, Route};
 
 /// How long a silent path may take to show life after it moved to a new local port.
@@ -21,22 +21,29 @@ const REBIND_WAIT: Duration = Duration::from_millis(1_000);
 const REBIND_PAUSE: Duration = Duration::from_secs(10);
 /// How long the server may take to acknowledge a STOP.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Reset code of an answer that another reader has taken or that was stopped (S-3.2).
-const BROKEN_OFF: u64 = 2;
+/// One in this many paths carries what the server must skip (S-2.7).
+const GREASED_EVERY: u64 = 4;
 /// Acknowledgements that may wait to be written to the stream, in bytes.
 const MAX_OUT_BYTES: usize = 16 * 1024;
 
-/// A stream of one connection that carries one answer.
+/// Now and then a random number for what the server must skip.
+pub(super) fn draw_grease() -> Option<u64> {
+    Some(rand::random()).filter(|draw: &u64| draw.is_multiple_of(GREASED_EVERY))
+}
+
+/// A QUIC stream and a channel of one connection that carry one answer.
 pub(crate) struct QuicPath {
     quic: QuicConnection,
     stream: MessageStream,
     route: Route,
     /// The server may send more messages.
     readable: bool,
-    /// Frames to be written to the stream.
+    /// Frames to be written to the QUIC stream.
     out: Vec<u8>,
-    /// The last bytes of the log came on the stream, so acknowledgements go there too.
+    /// The last DATA came on the QUIC stream, so acknowledgements go there too (S-4.4).
     by_stream: bool,
+    /// Acknowledgements leave with a flag that means nothing.
+    greased: bool,
     /// When the path counts as lost unless a frame arrives; `None` while it works.
     lost_at: Option<Instant>,
     /// Packets that had arrived on the connection when the path began to look dead.
@@ -52,6 +59,7 @@ impl QuicPath {
             readable: true,
             out: Vec::new(),
             by_stream: false,
+            greased: draw_grease().is_some(),
             lost_at: None,
             packets_before: 0,
         }
@@ -76,7 +84,7 @@ impl QuicPath {
         match stream.incoming.next().await? {
             Some(Message { kind: MessageKind::Answer, payload }) => {
                 let head = AnswerHead::parse(&payload).inspect_err(|_| stream.refuse())?;
-                if (head.stream, head.offset) != (route.channel, offset) {
+                if (head.channel, head.offset) != (route.channel, offset) {
                     stream.refuse();
                     return Err(ClientError::Malformed("another resume's answer".into()));
                 }
@@ -100,6 +108,9 @@ impl QuicPath {
     fn transmit(&mut self, now: Micros, receiver: &mut Receiver) {
         let mut frame = Vec::new();
         while receiver.poll_transmit(now, &mut frame).is_some() {
+            if self.greased {
+                grease::mark_ack(&mut frame);
+            }
             let left = self.quic.send_datagram(Bytes::copy_from_slice(&frame));
             if (self.by_stream || !left) && self.out.len() < MAX_OUT_BYTES {
                 put_message(MessageKind::Frame, &frame, &mut self.out);
@@ -119,6 +130,10 @@ impl QuicPath {
         match receiver.handle_datagram(now, frame) {
             Ok(()) => {
                 self.lost_at = None;
+                if by_stream && !self.by_stream {
+                    // Nothing else may have reached the server for long (S-4.4).
+                    receiver.acknowledge_at_once(now);
+                }
                 self.by_stream = by_stream;
             }
             // D-2.5: it had no effect.
@@ -164,9 +179,7 @@ impl QuicPath {
                 self.doubt();
                 None
             }
-            // Another reader has taken the answer, or it was stopped (S-5.4).
-            Err(ClientError::Reset(BROKEN_OFF)) => Some(PathOutcome::Failed(ClientError::Gone)),
-            Err(error) => Some(PathOutcome::Lost(error)),
+            Err(error) => Some(PathOutcome::of(error)),
         }
     }
 
@@ -220,7 +233,7 @@ impl QuicPath {
             send.stopped().await.ok()
         };
         if tokio::time::timeout(STOP_TIMEOUT, saying).await.is_err() {
-            let _ = self.stream.send.reset(VarInt::from_u32(code::CANCELLED));
+            let _ = self.stream.send.reset(Code::Cancelled.number().into());
         }
     }
 }
@@ -275,7 +288,7 @@ impl QuicPath {
                     Some(frame) => {
                         self.handle_frame(state.connections.now(), receiver, &frame, false);
                     }
-                    None => return PathOutcome::lost("the connection is gone"),
+                    None => return PathOutcome::of(self.quic.loss()),
                 },
                 message = self.stream.incoming.next(), if ready && self.readable => {
                     end = self.handle_message(state.connections.now(), receiver, message).or(end);

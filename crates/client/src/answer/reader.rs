@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
+use http::HeaderMap;
 use loquent_proto::AnswerHandle;
+use loquent_proto::headers::IGNORED_HEADER;
 use tokio::sync::{mpsc, oneshot};
 
 use super::step::Step;
@@ -24,7 +26,7 @@ pub struct Answer {
     items: mpsc::Receiver<AnswerItem>,
     status: Arc<AnswerStatus>,
     handle: AnswerHandle,
-    ignored_parameters: Option<String>,
+    headers: HeaderMap,
     ended: bool,
     /// Closes when the task has ended.
     over: oneshot::Receiver<()>,
@@ -55,7 +57,7 @@ impl Answer {
         handle: AnswerHandle,
         over: oneshot::Receiver<()>,
     ) -> Answer {
-        Answer { items, status, handle, ignored_parameters: None, ended: false, over }
+        Answer { items, status, handle, headers: HeaderMap::new(), ended: false, over }
     }
 
     /// The next step; `None` once the answer is complete. Cancelling it loses nothing.
@@ -85,14 +87,20 @@ impl Answer {
         self.handle
     }
 
-    /// Names of the request's parameters that the server ignored, if it reports any.
-    pub fn ignored_parameters(&self) -> Option<&str> {
-        self.ignored_parameters.as_deref()
+    /// The headers that came with the answer's beginning: `x-ratelimit-*` and the like, besides
+    /// those of an HTTP response if it began as one.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
     }
 
-    /// The same with the names of the parameters that the server ignored.
-    pub(crate) fn with_ignored_parameters(self, names: Option<String>) -> Answer {
-        Answer { ignored_parameters: names, ..self }
+    /// Names of the request's parameters that the server ignored, if it reports any.
+    pub fn ignored_parameters(&self) -> Option<&str> {
+        self.headers.get(IGNORED_HEADER)?.to_str().ok()
+    }
+
+    /// The same with the headers that came with it.
+    pub(crate) fn with_headers(self, headers: HeaderMap) -> Answer {
+        Answer { headers, ..self }
     }
 
     /// The transport that the answer uses now.

@@ -26,6 +26,17 @@ pub(super) enum PathOutcome {
 }
 
 impl PathOutcome {
+    /// The path ended with `error`. Where the server says that the answer is gone or somebody
+    /// else's, it is not looked for (S-2.6).
+    pub(super) fn of(error: ClientError) -> Self {
+        match error {
+            ClientError::Gone | ClientError::Superseded | ClientError::ShuttingDown => {
+                Self::Failed(error)
+            }
+            _ => Self::Lost(error),
+        }
+    }
+
     /// The path is gone, for this reason.
     pub(super) fn lost(why: &str) -> Self {
         Self::Lost(ClientError::Broken(why.to_owned()))

@@ -251,6 +251,54 @@ async fn without_datagrams_the_log_comes_on_the_stream() {
 }
 
 #[tokio::test]
+async fn acknowledgements_leave_on_the_quic_stream_where_their_datagrams_are_lost() {
+    // Longer than the stand-in waits for an acknowledgement before it stops for good.
+    let expected = pieces(300);
+    let server = StandIn::start(&expected, GAP, Fault::Deaf).await;
+    let (whole, answer) = whole(&client(&server)).await;
+    assert_whole(&whole, &expected);
+    assert_eq!((answer.transport(), answer.resumes()), (Transport::Quic, 0));
+    assert!(whole.longest_stall < Duration::from_secs(1), "{:?}", whole.longest_stall);
+}
+
+#[tokio::test]
+async fn a_reset_says_whether_to_come_back() {
+    for (code, end) in [
+        (0, None),
+        (2, None),
+        (4, Some(ClientError::Superseded)),
+        (5, Some(ClientError::Gone)),
+        (6, Some(ClientError::ShuttingDown)),
+        (77, None),
+    ] {
+        let expected = pieces(60);
+        let server = StandIn::start(&expected, GAP, Fault::ResetAfter(20, code)).await;
+        let (whole, answer) = whole(&client(&server)).await;
+        assert_eq!(whole.end, end, "code {code}");
+        let is_final = end.is_some();
+        assert_eq!((whole.dones, answer.resumes()), if is_final { (0, 0) } else { (1, 1) });
+        let sought = |seen: &Seen| match seen {
+            Seen::Resume(_) => true,
+            Seen::Http(line, _) => line.contains("/v1/streams/"),
+            _ => false,
+        };
+        assert_eq!(server.seen().iter().any(sought), !is_final, "code {code}: {:?}", server.seen());
+        if !is_final {
+            assert_eq!(whole.text, expected.concat(), "code {code}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_shuts_down_is_not_asked_again() {
+    let expected = pieces(60);
+    let server = StandIn::start(&expected, GAP, Fault::ShutsDownAfter(20)).await;
+    let (whole, answer) = whole(&client(&server)).await;
+    assert_eq!((whole.end, answer.resumes()), (Some(ClientError::ShuttingDown), 0));
+    assert!(expected.concat().starts_with(&whole.text));
+}
+
+#[tokio::test]
 async fn noise_between_datagrams_changes_nothing() {
     let expected = pieces(60);
     let server = StandIn::start(&expected, GAP, Fault::Noise).await;

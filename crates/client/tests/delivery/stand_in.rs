@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::fallback::LowerLayer;
 use loquent_proto::frame::Frame;
+use loquent_proto::message::Code;
 use loquent_proto::wire::{FieldReader, put_int};
-use loquent_proto::{Delta, Micros, Sender, SenderConfig, SenderState};
+use loquent_proto::{Delta, Micros, ReliableFallback, Sender, SenderConfig, SenderState, grease};
 use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
@@ -37,6 +39,12 @@ pub enum Fault {
     CloseAfter(usize),
     /// After so many pieces the first stream ends as if all were said.
     EndAfter(usize),
+    /// After so many pieces the first QUIC stream is reset with that code.
+    ResetAfter(usize, u32),
+    /// After so many pieces the first connection is closed because the server ends.
+    ShutsDownAfter(usize),
+    /// No datagram of the client's arrives, though its connection lives (S-4.4).
+    Deaf,
     /// Instead of an answer: a message of unknown type.
     UnknownMessage,
     /// Instead of an answer: a message that promises a gigabyte.
@@ -166,7 +174,7 @@ impl StandIn {
         format!("http://{}/v1", self.http)
     }
 
-    /// What was asked so far, `GET /v1/delivery` left out.
+    /// What was asked so far, discovery left out.
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }
@@ -196,6 +204,15 @@ impl Shared {
         self.faults_left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
             .is_ok()
+    }
+
+    /// A stand-in that hears no datagrams gives its client up soon.
+    fn sender_config(&self) -> SenderConfig {
+        let mut config = SenderConfig::default();
+        if self.fault == Fault::Deaf {
+            config.suspend_after = Micros::from_ms(1_500);
+        }
+        config
     }
 
     fn now(&self) -> Micros {
@@ -248,6 +265,9 @@ async fn serve_connection(connection: Connection, shared: Arc<Shared>) {
         tokio::select! {
             datagram = connection.read_datagram() => {
                 let Ok(datagram) = datagram else { return };
+                if shared.fault == Fault::Deaf {
+                    continue;
+                }
                 if let Ok(frame) = Frame::decode(&datagram, false)
                     && let Some(route) = routes.lock().unwrap().get(&frame.channel())
                 {
@@ -287,7 +307,11 @@ impl Messages {
                 {
                     let head = self.buffer.len() - reader.rest().len();
                     self.buffer.advance(head);
-                    return Ok(Some((kind, self.buffer.split_to(length as usize).freeze())));
+                    let payload = self.buffer.split_to(length as usize).freeze();
+                    if kind >= 64 {
+                        continue; // unknown, to be skipped (S-2.1)
+                    }
+                    return Ok(Some((kind, payload)));
                 }
             }
             match self.recv.read_chunk(65_536, true).await? {
@@ -295,6 +319,15 @@ impl Messages {
                 None => return Ok(None),
             }
         }
+    }
+}
+
+/// QUIC, as the fallback sees it.
+struct Lower<'a>(&'a Connection);
+
+impl LowerLayer for Lower<'_> {
+    fn acks(&self) -> u64 {
+        self.0.stats().frame_rx.acks
     }
 }
 
@@ -340,7 +373,7 @@ impl Stream {
             Fault::HugeMessage => Some(vec![3, 0x80 | 0x3f, 0xff, 0xff, 0xff, 1]),
             Fault::WrongStream => {
                 let digits = "0".repeat(32);
-                let head = json!({"id": digits, "token": digits, "stream": 99, "offset": 0});
+                let head = json!({"id": digits, "token": digits, "channel": 99, "offset": 0});
                 Some(message(3, head.to_string().as_bytes()))
             }
             _ => None,
@@ -350,11 +383,11 @@ impl Stream {
             let _ = self.send.stopped().await;
             return;
         }
-        match head["stream"].as_u64() {
+        match head["channel"].as_u64() {
             Some(stream) if self.shared.fault != Fault::Refuse => {
                 let (id, kept) = self.shared.keep();
                 kept.state.lock().unwrap().sender =
-                    Sender::new(self.shared.now(), stream, SenderConfig::default());
+                    Sender::new(self.shared.now(), stream, self.shared.sender_config());
                 self.answer(id, kept, stream, 0).await;
             }
             _ => self.respond(&head).await,
@@ -408,17 +441,24 @@ impl Stream {
 
     async fn answer(mut self, id: String, kept: Arc<Kept>, stream: u64, offset: u64) {
         let path = kept.path.fetch_add(1, Ordering::Relaxed) + 1;
-        let head = json!({"id": id, "token": kept.token, "stream": stream, "offset": offset});
+        let head = json!({"id": id, "token": kept.token, "channel": stream, "offset": offset});
         let (sender, mut datagrams) = mpsc::unbounded_channel();
         self.routes.lock().unwrap().insert(stream, sender);
         let _ = self.send.write_all(&message(3, head.to_string().as_bytes())).await;
+        if self.shared.fault == Fault::Noise {
+            self.grease(stream).await;
+        }
+        let mut fallback = ReliableFallback::default();
         let mut listening = true;
         loop {
             if kept.path.load(Ordering::Relaxed) != path {
-                let _ = self.send.reset(VarInt::from_u32(2));
+                let _ = self.send.reset(Code::Superseded.number().into());
                 return;
             }
             let (wake, ended) = self.transmit(&kept).await;
+            if self.shared.fault == Fault::Deaf {
+                self.fall_back(&kept, &mut fallback).await;
+            }
             if ended || self.misbehave(&kept).await {
                 let _ = self.send.finish();
                 let _ = self.send.stopped().await;
@@ -473,6 +513,33 @@ impl Stream {
         (wake, matches!(state, SenderState::Finished | SenderState::Stopped))
     }
 
+    /// Sends what a client must skip (S-2.7).
+    async fn grease(&mut self, channel: u64) {
+        for draw in 0..8 {
+            let (mut message, mut frame) = (Vec::new(), Vec::new());
+            grease::put_message(draw << 60, &mut message);
+            grease::put_frame(draw << 60, channel, &mut frame);
+            let _ = self.send.write_all(&message).await;
+            let _ = self.connection.send_datagram(frame.into());
+        }
+    }
+
+    /// Sends the log on the QUIC stream too while datagrams are not acknowledged (S-4.4).
+    async fn fall_back(&mut self, kept: &Kept, fallback: &mut ReliableFallback) {
+        let (now, mut frames) = (self.shared.now(), Vec::new());
+        {
+            let sender = &mut kept.state.lock().unwrap().sender;
+            fallback.handle_timeout(now, sender, &Lower(&self.connection));
+            let mut frame = Vec::new();
+            while fallback.poll_transmit(now, sender, 1000, &mut frame).is_some() {
+                frames.push(std::mem::take(&mut frame));
+            }
+        }
+        for frame in frames {
+            let _ = self.send.write_all(&message(4, &frame)).await;
+        }
+    }
+
     async fn send_frame(&mut self, mut frame: Vec<u8>) {
         match self.shared.fault {
             Fault::NoDatagrams => {
@@ -502,6 +569,14 @@ impl Stream {
         match self.shared.fault {
             Fault::CloseAfter(pieces) if pushed > pieces && self.shared.strikes() => {
                 self.connection.close(VarInt::from_u32(0), b"");
+                true
+            }
+            Fault::ShutsDownAfter(pieces) if pushed > pieces && self.shared.strikes() => {
+                self.connection.close(Code::ShuttingDown.number().into(), b"");
+                true
+            }
+            Fault::ResetAfter(pieces, code) if pushed > pieces && self.shared.strikes() => {
+                let _ = self.send.reset(VarInt::from_u32(code));
                 true
             }
             Fault::EndAfter(pieces) => pushed > pieces && self.shared.strikes(),
@@ -538,7 +613,7 @@ async fn serve_http(mut stream: BufReader<TcpStream>, shared: Arc<Shared>) -> st
         stream.read_exact(&mut body).await?;
         let body = String::from_utf8(body).unwrap();
         let line = line.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
-        if line == "GET /v1/delivery" {
+        if line == "GET /.well-known/loquent" {
             let port = shared.offered_port.load(Ordering::Relaxed);
             let hash = &shared.certificate_sha256;
             let offer = json!({"version": 1, "port": port, "certificate_sha256": hash, "path": "/loquent/1"});

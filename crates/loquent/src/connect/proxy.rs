@@ -8,7 +8,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Request as LocalRequest, State};
 use axum::response::Response;
 use futures_util::stream;
-use http::{HeaderValue, Method, StatusCode, Uri, header};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use loquent_client::{
     Answer, AnswerHandle, Asked, Client, ClientError, ID_HEADER, IGNORED_HEADER, Reply, Request,
     TOKEN_HEADER,
@@ -148,15 +148,19 @@ impl Proxy {
     fn stream(&self, answer: Answer, resumable: bool) -> Response {
         let handle = answer.handle();
         let entry = self.store.begin(handle, SystemTime::now());
-        let ignored = answer.ignored_parameters().and_then(|names| names.parse().ok());
+        let is_for_client = |name: &HeaderName| {
+            *name == IGNORED_HEADER || name.as_str().starts_with("x-ratelimit-")
+        };
+        let passed: Vec<_> = (answer.headers().iter())
+            .filter(|(name, _)| is_for_client(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
         let mut response = Response::new(AnswerRelay::new(answer, entry, resumable).into_body());
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-        if let Some(ignored) = ignored {
-            headers.insert(IGNORED_HEADER, ignored);
-        }
+        headers.extend(passed);
         for (name, digits) in [(ID_HEADER, handle.id_hex()), (TOKEN_HEADER, handle.token_hex())] {
             headers.insert(name, HeaderValue::try_from(digits).expect("hex digits"));
         }

@@ -114,7 +114,7 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
             plain(&mut stream, 200, &models)?;
             continue;
         }
-        if line.starts_with("GET /v1/delivery ") {
+        if line.starts_with("GET /.well-known/loquent ") {
             plain(&mut stream, 404, &json!({ "error": { "message": "no such path" } }))?;
             continue;
         }

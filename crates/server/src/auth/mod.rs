@@ -37,6 +37,12 @@ struct SharedKeys {
     failures: Mutex<FailedAttempts>,
 }
 
+/// Who sends a request, as was found before it reached its route: over QUIC, the head of a request
+/// is looked at before its body comes. A request has this in its extensions so that one wrong key
+/// does not count twice.
+#[derive(Debug, Clone)]
+pub struct EarlyIdentity(pub Result<Identity, ApiError>);
+
 /// The keys at present.
 #[derive(Default)]
 struct KeyTable {

@@ -3,7 +3,7 @@
 //!
 //! Browsers accept a self-signed certificate by its hash if its key is P-256 and it is valid
 //! for at most 14 days (`serverCertificateHashes`); native clients trust the hash that
-//! `GET /v1/delivery` reports. Files are read again when they change.
+//! `GET /.well-known/loquent` reports. Files are read again when they change.
 
 use std::path::PathBuf;
 use std::sync::Arc;

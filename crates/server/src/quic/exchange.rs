@@ -1,15 +1,15 @@
-//! One stream of a session: a tunnelled request, a request whose answer travels in datagrams, or
-//! the resume of such an answer (`spec/session.md`, sections 3 and 4).
+//! One QUIC stream of a session: a tunnelled request, a request whose answer travels in datagrams,
+//! or the resume of such an answer (`spec/session.md`, sections 3 and 4).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderName, HeaderValue, Method, Request as HttpRequest, header};
+use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
 use loquent_proto::AnswerHandle;
 use loquent_proto::frame::{Frame, Resume};
+use loquent_proto::grease;
 use loquent_proto::headers::{IGNORED_HEADER, REPEAT_HEADER};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -17,56 +17,75 @@ use tower::ServiceExt;
 use web_transport_quinn::{RecvStream, SendStream};
 
 use super::message::{
-    BodyPiece, MessageKind, MessageReader, StreamError, StreamMessage, code, put_message,
+    BodyPiece, Code, MessageKind, MessageReader, StreamError, StreamMessage, put_message,
 };
+use super::request_head::RequestHead;
 use super::session::{QuicSession, Routed};
-use crate::api::json;
-use crate::api::request::Endpoint;
-use crate::body::{ReceivedBody, TunnelledBody};
+use crate::auth::EarlyIdentity;
+use crate::body::ReceivedBody;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::intake::Intake;
 use crate::obfuscation::encrypted;
+use crate::rate_headers::add_rate_headers;
 use crate::resumable::routes::{JoinedAnswer, ResumableRequest, start};
 use crate::resumable::{AnswerCommand, CommandSender, PathId, ReaderPath, StreamFrame};
 use crate::service::Caller;
+use crate::trace_context::TraceParent;
 
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Most values in a request's head, with as many headers as HTTP/1.1 requests may have here.
-const MAX_HEAD_VALUES: usize = 512;
-/// Frames that may wait for room on the stream.
+/// Frames that may wait for room on the QUIC stream.
 const MAX_ASIDE: usize = 4;
+/// One in this many answers comes with what its client must skip (S-2.7).
+const GREASED_EVERY: u64 = 4;
 
-/// The JSON of a REQUEST message.
-pub(crate) struct RequestHead {
-    key: Option<HeaderValue>,
-    method: Method,
-    path: String,
-    headers: Vec<(String, String)>,
-    stream: Option<u64>,
-}
-
-enum FirstMessage {
-    Request(RequestHead, ReceivedBody),
-    /// Its body is not taken.
-    Refused(ApiError),
+/// What a client opened the QUIC stream for.
+enum Opening {
+    /// An HTTP request. Its route may need no key, and then a wrong one does not matter.
+    Tunnel(RequestHead, EarlyIdentity, ReceivedBody),
+    /// A request for an answer on this channel.
+    Ask(u64, RequestHead, Identity, ReceivedBody),
+    /// A request whose body is not taken; who sent it, if that is known.
+    Refused(ApiError, Option<Identity>),
     Resume(Resume),
 }
 
-/// Serves one stream until it ends.
+/// Why a QUIC stream is reset instead of ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Broken {
+    #[error(transparent)]
+    Client(#[from] StreamError),
+    #[error("the server breaks it off: {0:?}")]
+    Server(Code),
+}
+
+impl Broken {
+    /// The code that says so (S-2.6).
+    fn code(&self) -> Code {
+        match self {
+            Self::Server(code) => *code,
+            Self::Client(StreamError::Protocol(_)) => Code::Malformed,
+            Self::Client(StreamError::Reset(Code::Cancelled)) => Code::Stopped,
+            Self::Client(StreamError::Reset(_) | StreamError::Lost) => Code::BrokenOff,
+        }
+    }
+}
+
+/// Serves one QUIC stream until it ends.
 pub async fn serve(session: Arc<QuicSession>, send: SendStream, recv: RecvStream) {
     let messages = MessageReader::new(recv);
     let mut exchange = Exchange { session, send, messages };
-    if let Err(broken) = exchange.run().await {
-        tracing::debug!(%broken, "a stream ended early");
-        let code = match broken {
-            StreamError::Protocol(_) => code::PROTOCOL,
-            StreamError::Reset(_) | StreamError::Lost => code::BROKEN,
-        };
-        let _ = exchange.send.reset(code);
-        exchange.messages.stop(code);
-    }
+    let code = match exchange.run().await {
+        Ok(()) => Code::None,
+        Err(broken) => {
+            tracing::debug!(%broken, "a QUIC stream ended early");
+            let _ = exchange.send.reset(broken.code().number());
+            broken.code()
+        }
+    };
+    // If the client has not ended its side, nothing more of it is needed.
+    exchange.messages.stop(code);
 }
 
 struct Exchange {
@@ -76,100 +95,132 @@ struct Exchange {
 }
 
 impl Exchange {
-    async fn run(&mut self) -> Result<(), StreamError> {
+    async fn run(&mut self) -> Result<(), Broken> {
         let opening = tokio::time::timeout(REQUEST_TIMEOUT, self.opening()).await;
         match opening.unwrap_or(Err(StreamError::Protocol("no complete request in time")))? {
-            FirstMessage::Request(head, body) => match head.stream {
-                None => self.tunnel(head, body).await,
-                Some(channel) => self.ask(head, channel, body).await,
-            },
-            FirstMessage::Refused(error) => {
-                self.session.app().metrics.on_refusal(error.status());
-                self.respond(error.into_response()).await
+            Opening::Tunnel(head, identity, body) => self.tunnel(head, identity, body).await,
+            Opening::Ask(channel, head, identity, body) => {
+                self.ask(channel, head, identity, body).await
             }
-            FirstMessage::Resume(resume) => self.resume(resume).await,
+            Opening::Refused(error, identity) => self.refuse(error, identity.as_ref()).await,
+            Opening::Resume(resume) => self.resume(resume).await,
         }
     }
 
-    async fn opening(&mut self) -> Result<FirstMessage, StreamError> {
+    async fn opening(&mut self) -> Result<Opening, StreamError> {
         let app = self.session.app().clone();
         let first = self.messages.first(app.bodies.large_heads()).await?;
         let first = first.ok_or(StreamError::Protocol("an empty stream"))?;
         match first.kind {
             MessageKind::Request => {}
-            MessageKind::Frame => return read_resume(&first.payload),
+            MessageKind::Frame => return self.read_resume(&first.payload),
             _ => return Err(StreamError::Protocol("a first message that is not a request")),
         }
         let head = RequestHead::parse(&first.payload)
             .ok_or(StreamError::Protocol("an invalid head of a request"))?;
-        let mut body = app.bodies.begin();
-        if let Err(error) = self.identify(&head) {
-            return Ok(match head.stream {
-                Some(_) => FirstMessage::Refused(error),
-                // The route may need no key; then it needs no body either.
-                None => FirstMessage::Request(head, body),
-            });
+        if let Some(channel) = head.channel {
+            self.claim(channel)?;
         }
+        // Wrong keys count, so that the key is looked at once: the tunnel passes on what was found.
+        let known = app.identify(&head.headers, Some(self.session.peer()));
+        match (head.channel, known) {
+            (None, Err(error)) => {
+                Ok(Opening::Tunnel(head, EarlyIdentity(Err(error)), app.bodies.begin()))
+            }
+            (Some(_), Err(error)) => Ok(Opening::Refused(error, None)),
+            (_, Ok(identity)) => self.take_body(head, identity).await,
+        }
+    }
+
+    /// Takes the body of a request from somebody who may use the API.
+    async fn take_body(
+        &mut self,
+        head: RequestHead,
+        identity: Identity,
+    ) -> Result<Opening, StreamError> {
+        let app = self.session.app().clone();
         self.session.trust();
         // As over HTTP: a server at its limit refuses before it takes the body.
-        if head.stream.is_some()
-            && head.header(REPEAT_HEADER).is_none()
+        if head.channel.is_some()
+            && !head.headers.contains_key(REPEAT_HEADER)
             && let Err(error) = app.service().and_then(|service| service.check_room())
         {
-            return Ok(FirstMessage::Refused(error));
+            return Ok(Opening::Refused(error, Some(identity)));
         }
+        let mut body = app.bodies.begin();
         loop {
-            match self.messages.next_body().await? {
-                BodyPiece::Bytes(piece) => {
+            match (self.messages.next_body().await?, head.channel) {
+                (BodyPiece::Bytes(piece), _) => {
                     if let Err(error) = body.push(&piece).await {
-                        return Ok(FirstMessage::Refused(error));
+                        return Ok(Opening::Refused(error, Some(identity)));
                     }
                 }
-                // The client keeps its side of the stream open for acknowledgements, so that an
-                // empty BODY instead of the end of the stream ends the request.
-                BodyPiece::Empty if head.stream.is_none() => {}
-                BodyPiece::Empty | BodyPiece::End => {
-                    return Ok(FirstMessage::Request(head, body));
+                (BodyPiece::Empty, None) => {}
+                (BodyPiece::End, None) => {
+                    return Ok(Opening::Tunnel(head, EarlyIdentity(Ok(identity)), body));
+                }
+                // The client keeps its side of the QUIC stream open for acknowledgements, so that
+                // an empty BODY ends the request; the end of that side does, too (S-4.1).
+                (BodyPiece::Empty | BodyPiece::End, Some(channel)) => {
+                    return Ok(Opening::Ask(channel, head, identity, body));
                 }
             }
         }
     }
 
-    /// Who sends the request with `head`.
-    ///
-    /// # Errors
-    /// 401 without a valid key, 429 after too many invalid ones.
-    fn identify(&self, head: &RequestHead) -> Result<Identity, ApiError> {
-        let credentials = head.authorization().into_iter().map(|key| (header::AUTHORIZATION, key));
-        self.session.app().identify(&credentials.collect(), Some(self.session.peer()))
+    fn read_resume(&self, payload: &[u8]) -> Result<Opening, StreamError> {
+        match Frame::decode(payload, false) {
+            Ok(Frame::Resume(resume)) => {
+                self.claim(resume.channel)?;
+                Ok(Opening::Resume(resume))
+            }
+            _ => Err(StreamError::Protocol("a first frame that is not RESUME")),
+        }
+    }
+
+    fn claim(&self, channel: u64) -> Result<(), StreamError> {
+        let claimed = self.session.claim(channel);
+        claimed.then_some(()).ok_or(StreamError::Protocol("a channel that it has used before"))
     }
 
     /// Responds as the HTTP port would (S-3.1).
-    async fn tunnel(&mut self, head: RequestHead, body: ReceivedBody) -> Result<(), StreamError> {
-        let request = head.http(body).ok_or(StreamError::Protocol("an invalid HTTP request"))?;
-        let response = self.session.router().oneshot(encrypted(request)).await;
+    async fn tunnel(
+        &mut self,
+        head: RequestHead,
+        identity: EarlyIdentity,
+        body: ReceivedBody,
+    ) -> Result<(), Broken> {
+        let mut request = encrypted(head.http(body));
+        request.extensions_mut().insert(identity);
+        let response = self.session.router().oneshot(request).await;
         let response = response.unwrap_or_else(|never| match never {});
         self.respond(response).await
     }
 
-    async fn respond(&mut self, response: Response) -> Result<(), StreamError> {
+    /// Refuses a request for an answer, as over HTTP (S-4.2).
+    async fn refuse(&mut self, error: ApiError, to: Option<&Identity>) -> Result<(), Broken> {
+        self.session.app().metrics.on_refusal(error.status());
+        let mut response = error.into_response();
+        if let Some(identity) = to {
+            response.headers_mut().extend(self.rate_headers(identity));
+        }
+        self.respond(response).await
+    }
+
+    async fn respond(&mut self, response: Response) -> Result<(), Broken> {
         let (head, mut body) = response.into_parts();
-        let headers = head.headers.iter().map(|(name, value)| {
-            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned().into())
-        });
-        let headers = headers.collect::<Map<String, Value>>();
-        let json = json!({"status": head.status.as_u16(), "headers": headers});
+        let json = json!({"status": head.status.as_u16(), "headers": header_json(&head.headers)});
         self.write(MessageKind::Response, json.to_string().as_bytes()).await?;
         loop {
             let frame = tokio::select! {
                 frame = body.frame() => frame,
                 // Dropping the body cancels the completion behind it.
-                _ = self.send.stopped() => return Err(StreamError::Reset(code::CANCELLED)),
+                _ = self.send.stopped() => return Err(StreamError::Reset(Code::Cancelled).into()),
             };
             match frame {
                 None => break,
                 // A reset, not a clean end: the client must not take a part for the whole answer.
-                Some(Err(_)) => return Err(StreamError::Reset(code::BROKEN)),
+                Some(Err(_)) => return Err(Broken::Server(Code::BrokenOff)),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
                         self.write(MessageKind::Body, &bytes).await?;
@@ -177,228 +228,193 @@ impl Exchange {
                 }
             }
         }
-        self.send.finish().map_err(|_| StreamError::Lost)
+        self.finish()
     }
 
     /// Starts an answer that travels in datagrams (S-4.1).
     async fn ask(
         &mut self,
-        head: RequestHead,
         channel: u64,
+        head: RequestHead,
+        identity: Identity,
         body: ReceivedBody,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Broken> {
         let id = PathId::next();
-        let routed = self
-            .session
-            .route(channel, id)
-            .ok_or(StreamError::Protocol("a channel that is in use"))?;
-        let (sender, frames) = mpsc::channel(MAX_ASIDE);
-        let link = self.session.datagram_path();
-        let path = ReaderPath::Datagrams { channel, link, frames: sender };
+        let routed = self.session.route(channel, id);
+        let (path, frames) = self.path(channel);
         let app = self.session.app().clone();
         let kept = async {
             let endpoint = head.endpoint()?;
-            let key = head.authorization();
-            let identity = self.identify(&head)?;
+            let key = head.authorization().cloned();
             let arrived = app.clock.now();
-            let caller = Caller { identity, authorization: key.clone(), trace_parent: None };
+            let caller = Caller {
+                identity: identity.clone(),
+                authorization: key.clone(),
+                trace_parent: TraceParent::from_headers(&head.headers),
+            };
             let intake = Intake { endpoint, caller, key };
-            let again = head.header(REPEAT_HEADER);
-            let parsed = intake.parse(&app, body, again.as_ref()).await?;
+            let again = head.headers.get(REPEAT_HEADER);
+            let parsed = intake.parse(&app, body, again).await?;
             let (request, idempotent) = (parsed.request, parsed.idempotent?);
             let request = ResumableRequest { request, arrived, idempotent };
             start(&app, request, id, path).await
         };
         match kept.await {
             Ok(JoinedAnswer { handle, commands, ignored }) => {
-                let answer = answer_head(&handle, channel, 0, &ignored);
-                self.carry(&answer, routed, commands, id, frames).await
+                let mut headers = self.rate_headers(&identity);
+                if let Some(names) = HeaderValue::try_from(ignored).ok().filter(|it| !it.is_empty())
+                {
+                    headers.insert(IGNORED_HEADER, names);
+                }
+                let answer = AnswerHead { handle, channel, offset: 0, headers };
+                self.carry(answer, routed, commands, id, frames).await
             }
-            Err(error) => {
-                app.metrics.on_refusal(error.status());
-                self.respond(error.into_response()).await
-            }
+            Err(error) => self.refuse(error, Some(&identity)).await,
         }
     }
 
     /// Continues an answer for a reader whose connection was lost (S-4.7).
-    async fn resume(&mut self, resume: Resume) -> Result<(), StreamError> {
+    async fn resume(&mut self, resume: Resume) -> Result<(), Broken> {
         let Resume { channel, id, token, offset } = resume;
-        let name = AnswerHandle { id, token };
+        let handle = AnswerHandle { id, token };
         let path_id = PathId::next();
-        let routed = self
-            .session
-            .route(channel, path_id)
-            .ok_or(StreamError::Protocol("a channel that is in use"))?;
-        let (sender, frames) = mpsc::channel(MAX_ASIDE);
-        let link = self.session.datagram_path();
-        let path = ReaderPath::Datagrams { channel, link, frames: sender };
-        let attached = self.session.app().resumable.attach(&name, offset, path_id, path).await;
-        let Some((_, orders)) = attached else {
+        let routed = self.session.route(channel, path_id);
+        let (path, frames) = self.path(channel);
+        let attached = self.session.app().resumable.attach(&handle, offset, path_id, path).await;
+        let Some((_, commands)) = attached else {
             let mut gone = Vec::new();
             Frame::Gone { channel }.encode(false, &mut gone);
             self.write(MessageKind::Frame, &gone).await?;
-            return self.send.finish().map_err(|_| StreamError::Lost);
+            return self.finish();
         };
         self.session.trust();
-        let answer = answer_head(&name, channel, offset, "");
-        self.carry(&answer, routed, orders, path_id, frames).await
+        let answer = AnswerHead { handle, channel, offset, headers: HeaderMap::new() };
+        self.carry(answer, routed, commands, path_id, frames).await
     }
 
-    /// Sends ANSWER, then carries frames between the stream and the answer until either ends.
+    /// A path for an answer, and the frames that it sends on this QUIC stream.
+    fn path(&self, channel: u64) -> (ReaderPath, mpsc::Receiver<StreamFrame>) {
+        let (sender, frames) = mpsc::channel(MAX_ASIDE);
+        let link = self.session.datagram_path();
+        (ReaderPath::Datagrams { channel, link, frames: sender }, frames)
+    }
+
+    /// What is left of the budgets of `identity`.
+    fn rate_headers(&self, identity: &Identity) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Ok(service) = self.session.app().service() {
+            add_rate_headers(service.budget_levels(identity), &mut headers);
+        }
+        headers
+    }
+
+    /// Sends ANSWER, then carries frames between the QUIC stream and the answer until either ends.
     /// Whatever the reason, the answer is notified that this path is gone.
     async fn carry(
         &mut self,
-        answer: &Value,
+        answer: AnswerHead,
         routed: Routed,
-        orders: CommandSender,
+        commands: CommandSender,
         id: PathId,
         frames: mpsc::Receiver<StreamFrame>,
-    ) -> Result<(), StreamError> {
-        routed.set(orders.clone());
-        let ended = match self.write(MessageKind::Answer, answer.to_string().as_bytes()).await {
-            Ok(()) => self.carry_frames(&orders, id, frames).await,
+    ) -> Result<(), Broken> {
+        routed.set(commands.clone());
+        let ended = match self.begin_answer(&answer).await {
+            Ok(()) => self.carry_frames(&commands, id, frames).await,
             Err(broken) => Err(broken),
         };
-        let order = match &ended {
-            Err(StreamError::Reset(code::CANCELLED)) => AnswerCommand::Cancel(id),
+        let command = match &ended {
+            Err(Broken::Client(StreamError::Reset(Code::Cancelled))) => AnswerCommand::Cancel(id),
             _ => AnswerCommand::Leave(id),
         };
-        let _ = orders.send(order).await;
+        let _ = commands.send(command).await;
         ended
+    }
+
+    /// Sends ANSWER, and now and then what the client must skip.
+    async fn begin_answer(&mut self, answer: &AnswerHead) -> Result<(), Broken> {
+        let draw = rand::random::<u64>();
+        let mut json = answer.json();
+        if !draw.is_multiple_of(GREASED_EVERY) {
+            return self.write(MessageKind::Answer, json.to_string().as_bytes()).await;
+        }
+        json[grease::JSON_MEMBER] = json!(draw);
+        self.write(MessageKind::Answer, json.to_string().as_bytes()).await?;
+        let (mut message, mut frame) = (Vec::new(), Vec::new());
+        grease::put_message(draw, &mut message);
+        grease::put_frame(draw, answer.channel, &mut frame);
+        self.session.send_datagram(frame.into());
+        self.write_all(&message).await
     }
 
     async fn carry_frames(
         &mut self,
-        orders: &CommandSender,
+        commands: &CommandSender,
         id: PathId,
         mut frames: mpsc::Receiver<StreamFrame>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Broken> {
         let mut open = true;
         loop {
             tokio::select! {
                 message = self.messages.next(), if open => match message? {
                     Some(StreamMessage { kind: MessageKind::Frame, payload }) => {
-                        let _ = orders.send(AnswerCommand::Frame(id, payload)).await;
+                        let _ = commands.send(AnswerCommand::Frame(id, payload)).await;
                     }
-                    Some(_) => return Err(StreamError::Protocol("a message out of order")),
+                    Some(_) => return Err(StreamError::Protocol("a message out of order").into()),
                     None => open = false,
                 },
                 frame = frames.recv() => match frame {
                     Some(StreamFrame::Frame(frame)) => {
                         self.write(MessageKind::Frame, &frame).await?;
                     }
-                    Some(StreamFrame::End) => {
-                        return self.send.finish().map_err(|_| StreamError::Lost);
-                    }
-                    None => return Err(StreamError::Reset(code::BROKEN)),
+                    Some(StreamFrame::End(Code::None)) => return self.finish(),
+                    Some(StreamFrame::End(code)) => return Err(Broken::Server(code)),
+                    // The answer's task is gone without a word, which it never should be.
+                    None => return Err(Broken::Server(Code::BrokenOff)),
                 },
                 // While the client's side is open, reading it reports a lost connection.
-                () = self.session.closed(), if !open => return Err(StreamError::Lost),
+                () = self.session.closed(), if !open => return Err(StreamError::Lost.into()),
             }
         }
     }
 
-    async fn write(&mut self, kind: MessageKind, payload: &[u8]) -> Result<(), StreamError> {
+    async fn write(&mut self, kind: MessageKind, payload: &[u8]) -> Result<(), Broken> {
         let mut message = Vec::with_capacity(payload.len() + 9);
         put_message(kind, payload, &mut message);
-        self.send.write_all(&message).await.map_err(|_| StreamError::Lost)
+        self.write_all(&message).await
+    }
+
+    async fn write_all(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        self.send.write_all(bytes).await.map_err(|_| StreamError::Lost.into())
+    }
+
+    fn finish(&mut self) -> Result<(), Broken> {
+        self.send.finish().map_err(|_| StreamError::Lost.into())
     }
 }
 
-/// The JSON of an ANSWER message (S-4.2).
-fn answer_head(name: &AnswerHandle, channel: u64, offset: u64, unknown: &str) -> Value {
-    let (id, token) = (name.id_hex(), name.token_hex());
-    let mut head = json!({"id": id, "token": token, "stream": channel, "offset": offset});
-    if !unknown.is_empty() {
-        head["headers"] = json!({IGNORED_HEADER: unknown});
-    }
-    head
+/// What an ANSWER message says (S-4.2).
+struct AnswerHead {
+    handle: AnswerHandle,
+    channel: u64,
+    offset: u64,
+    headers: HeaderMap,
 }
 
-/// The members of an object whose values are all strings.
-fn text_members(members: Map<String, Value>) -> Option<Vec<(String, String)>> {
-    let text = |(name, value)| match value {
-        Value::String(text) => Some((name, text)),
-        _ => None,
-    };
-    members.into_iter().map(text).collect()
-}
-
-fn read_resume(payload: &[u8]) -> Result<FirstMessage, StreamError> {
-    match Frame::decode(payload, false) {
-        Ok(Frame::Resume(resume)) => Ok(FirstMessage::Resume(resume)),
-        _ => Err(StreamError::Protocol("a first frame that is not RESUME")),
-    }
-}
-
-impl RequestHead {
-    pub(crate) fn parse(json: &[u8]) -> Option<Self> {
-        let json = std::str::from_utf8(json).ok()?;
-        let Value::Object(mut head) = json::parse(json, MAX_HEAD_VALUES).ok()? else {
-            return None;
-        };
-        let mut text = |name: &str| match head.remove(name) {
-            None | Some(Value::Null) => Some(None),
-            Some(Value::String(text)) => Some(Some(text)),
-            Some(_) => None,
-        };
-        let (key, method, path) = (text("key")?, text("method")??, text("path")??);
-        let headers = match head.remove("headers") {
-            None | Some(Value::Null) => Vec::new(),
-            Some(Value::Object(headers)) => text_members(headers)?,
-            Some(_) => return None,
-        };
-        let stream = match head.remove("stream") {
-            None | Some(Value::Null) => None,
-            Some(number) => Some(number.as_u64().filter(|n| *n <= loquent_proto::wire::MAX_INT)?),
-        };
-        let method = method.parse().ok()?;
-        // The `Authorization` header that corresponds to the key; an invalid one becomes an empty
-        // one, which the check refuses.
-        let bearer = |key| HeaderValue::try_from(format!("Bearer {key}"));
-        let key = key.map(|key| bearer(key).unwrap_or(HeaderValue::from_static("")));
-        path.starts_with('/').then_some(Self { key, method, path, headers, stream })
-    }
-
-    /// The `Authorization` header that corresponds to the key; of a tunnelled request also one
-    /// among its headers, as over HTTP.
-    fn authorization(&self) -> Option<HeaderValue> {
-        let header = || self.header("authorization").filter(|_| self.stream.is_none());
-        self.key.clone().or_else(header)
-    }
-
-    /// The header `name`, which is in lower case.
-    fn header(&self, name: &str) -> Option<HeaderValue> {
-        let mut headers = self.headers.iter();
-        let (_, value) = headers.find(|(given, _)| given.eq_ignore_ascii_case(name))?;
-        // An invalid value becomes an empty one, which the check of the key refuses.
-        Some(HeaderValue::from_str(value).unwrap_or(HeaderValue::from_static("")))
-    }
-
-    fn endpoint(&self) -> Result<Endpoint, ApiError> {
-        let path = self.path.split('?').next().unwrap_or_default();
-        match (&self.method, path) {
-            (&Method::POST, "/v1/chat/completions") => Ok(Endpoint::Chat),
-            (&Method::POST, "/v1/completions") => Ok(Endpoint::Text),
-            _ => Err(ApiError::not_found(&self.method, path)),
+impl AnswerHead {
+    fn json(&self) -> Value {
+        let Self { handle, channel, offset, headers } = self;
+        let (id, token) = (handle.id_hex(), handle.token_hex());
+        let mut head = json!({"id": id, "token": token, "channel": channel, "offset": offset});
+        if !headers.is_empty() {
+            head["headers"] = header_json(headers).into();
         }
+        head
     }
+}
 
-    fn http(self, body: ReceivedBody) -> Option<HttpRequest<Body>> {
-        let authorization = self.authorization();
-        let mut request = HttpRequest::new(Body::empty());
-        request.extensions_mut().insert(TunnelledBody::new(body));
-        *request.method_mut() = self.method;
-        *request.uri_mut() = self.path.parse().ok()?;
-        for (name, value) in self.headers {
-            let name = HeaderName::try_from(name).ok()?;
-            let value = HeaderValue::try_from(value).ok()?;
-            request.headers_mut().append(name, value);
-        }
-        if let Some(authorization) = authorization {
-            request.headers_mut().insert(header::AUTHORIZATION, authorization);
-        }
-        Some(request)
-    }
+/// Headers as an object of strings.
+fn header_json(headers: &HeaderMap) -> Map<String, Value> {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    headers.iter().map(|(name, value)| (name.to_string(), text(value).into())).collect()
 }

@@ -1,8 +1,8 @@
-//! Messages on a stream (`spec/session.md`, section 2): a type, a length, a payload.
+//! Messages on a QUIC stream (`spec/session.md`, section 2): a type, a length, a payload.
 
 use bytes::{Buf, Bytes, BytesMut};
+pub use loquent_proto::message::{Code, MessageKind, put_message};
 use loquent_proto::message::{HeadError, MessageHead};
-pub use loquent_proto::message::{MessageKind, code, put_message};
 use tokio::sync::Semaphore;
 use web_transport_quinn::{ReadError, RecvStream};
 
@@ -23,28 +23,36 @@ pub struct StreamMessage {
 }
 
 impl StreamMessage {
-    /// Takes the message at the front of `buffer`, if it is complete.
+    /// Takes the message at the front of `buffer`, if it is complete; messages that are to be
+    /// skipped are dropped before it.
     ///
     /// # Errors
-    /// [`StreamError::Protocol`] for an unknown type or a length beyond `most`.
+    /// [`StreamError::Protocol`] for an unknown type below 64 or a length beyond `most`.
     pub fn take(buffer: &mut BytesMut, most: usize) -> Result<Option<Self>, StreamError> {
-        let head = read_head(buffer, most)?;
-        let Some(head) = head.filter(|head| buffer.len() >= head.len + head.payload_len) else {
-            return Ok(None);
-        };
-        buffer.advance(head.len);
-        Ok(Some(Self { kind: head.kind, payload: buffer.split_to(head.payload_len).freeze() }))
+        loop {
+            let head = read_head(buffer, most)?;
+            let Some(head) = head.filter(|head| buffer.len() >= head.whole_len()) else {
+                return Ok(None);
+            };
+            buffer.advance(head.len);
+            let payload = buffer.split_to(head.payload_len);
+            if let Some(kind) = head.kind {
+                return Ok(Some(Self { kind, payload: payload.freeze() }));
+            }
+        }
     }
 }
 
 fn read_head(buffer: &[u8], most: usize) -> Result<Option<MessageHead>, StreamError> {
-    MessageHead::read(buffer, most).map_err(|error| {
-        StreamError::Protocol(match error {
-            HeadError::UnknownKind(_) => "an unknown message",
-            HeadError::Length(_) => "an impossible length",
-            HeadError::TooLong => "a message that is too long",
-        })
+    MessageHead::read(buffer, most).map_err(|error| match error {
+        HeadError::UnknownKind(_) => StreamError::Protocol("an unknown message"),
+        HeadError::Length(_) => StreamError::Protocol("an impossible length"),
+        HeadError::TooLong => too_long(),
     })
+}
+
+fn too_long() -> StreamError {
+    StreamError::Protocol("a message that is too long")
 }
 
 /// Why no message could be read from a stream.
@@ -53,9 +61,9 @@ pub enum StreamError {
     /// The client violated the protocol, by sending this.
     #[error("the client sent {0}")]
     Protocol(&'static str),
-    /// The client reset the stream with this code.
-    #[error("the client reset the stream with code {0}")]
-    Reset(u32),
+    /// The client reset the stream, or wants no more of it, for this reason.
+    #[error("the client reset the stream: {0:?}")]
+    Reset(Code),
     /// The connection ended.
     #[error("the connection was lost")]
     Lost,
@@ -128,17 +136,8 @@ impl MessageReader {
     /// As [`Self::next`], but for the length of a message, which the caller bounds.
     pub async fn next_body(&mut self) -> Result<BodyPiece, StreamError> {
         loop {
-            if self.body_left == 0
-                && let Some(head) = read_head(&self.buffer, usize::MAX)?
-            {
-                if head.kind != MessageKind::Body {
-                    return Err(StreamError::Protocol("a message out of order"));
-                }
-                self.buffer.advance(head.len);
-                if head.payload_len == 0 {
-                    return Ok(BodyPiece::Empty);
-                }
-                self.body_left = head.payload_len;
+            if self.body_left == 0 && self.begin_body()? {
+                return Ok(BodyPiece::Empty);
             }
             if self.body_left > 0 && !self.buffer.is_empty() {
                 let piece = self.buffer.split_to(self.body_left.min(self.buffer.len()));
@@ -151,21 +150,39 @@ impl MessageReader {
         }
     }
 
+    /// Takes the head of the next BODY message, if it is there; whether the message is empty.
+    fn begin_body(&mut self) -> Result<bool, StreamError> {
+        while let Some(head) = read_head(&self.buffer, usize::MAX)? {
+            match head.kind {
+                Some(MessageKind::Body) => {
+                    self.buffer.advance(head.len);
+                    self.body_left = head.payload_len;
+                    return Ok(head.payload_len == 0);
+                }
+                Some(_) => return Err(StreamError::Protocol("a message out of order")),
+                None if head.payload_len > MAX_CLIENT_MESSAGE_BYTES => return Err(too_long()),
+                None if self.buffer.len() < head.whole_len() => break,
+                None => self.buffer.advance(head.whole_len()),
+            }
+        }
+        Ok(false)
+    }
+
     /// Reads what has arrived; false at the stream's end, which must be a message's.
     async fn fill(&mut self, most: usize) -> Result<bool, StreamError> {
         match self.stream.read_chunk(most, true).await {
             Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk.bytes),
             Ok(None) if self.buffer.is_empty() && self.body_left == 0 => return Ok(false),
             Ok(None) => return Err(StreamError::Protocol("half a message")),
-            Err(ReadError::Reset(code)) => return Err(StreamError::Reset(code)),
+            Err(ReadError::Reset(code)) => return Err(StreamError::Reset(Code::of(code.into()))),
             Err(_) => return Err(StreamError::Lost),
         }
         Ok(true)
     }
 
     /// Asks the client to stop sending, with the reason `code`.
-    pub fn stop(&mut self, code: u32) {
-        let _ = self.stream.stop(code);
+    pub fn stop(&mut self, code: Code) {
+        let _ = self.stream.stop(code.number());
     }
 }
 

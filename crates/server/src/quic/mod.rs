@@ -5,7 +5,9 @@ mod certificate;
 mod congestion;
 mod exchange;
 mod message;
+mod request_head;
 mod session;
+mod used_channels;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use quinn::crypto::rustls::{HandshakeData, QuicServerConfig};
 use quinn::{
     AckFrequencyConfig, Endpoint, EndpointConfig, Incoming, ServerConfig, TransportConfig, VarInt,
 };
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::app::{App, QuicAddress, WEB_TRANSPORT_PATH};
@@ -26,9 +29,10 @@ use crate::peer::{PeerAddress, PeerRouter};
 use crate::places::Places;
 
 pub use certificate::{CHECK_EVERY, CertificateSource, Renewal};
-#[cfg(any(test, fuzzing))]
-pub(crate) use exchange::RequestHead;
+use message::Code;
 pub use message::StreamMessage;
+#[cfg(any(test, fuzzing))]
+pub(crate) use request_head::RequestHead;
 use session::QuicSession;
 
 /// ALPN of native clients; browsers use WebTransport's.
@@ -36,6 +40,9 @@ pub const ALPN: &str = "loquent/1";
 
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long connections may take to end once the server does.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+const CLOSE_REASON: &[u8] = b"the server is shutting down";
 /// How long a connection may be silent before it is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Unfinished handshakes above which clients must first prove their address (RFC 9000 §8.1.2).
@@ -88,6 +95,8 @@ pub struct QuicPort {
     config: QuicConfig,
     address: QuicAddress,
     http_port: u16,
+    /// True once the server ends, for the tasks that serve connections.
+    closing: watch::Sender<bool>,
 }
 
 impl QuicPort {
@@ -105,12 +114,12 @@ impl QuicPort {
         let endpoint = Endpoint::new(EndpointConfig::default(), Some(quic), socket, runtime)
             .with_context(hint)?;
         let address = QuicAddress { port, certificate_sha256: sha256 };
-        Ok(Self { endpoint, config, address, http_port: http.port() })
+        let closing = watch::Sender::new(false);
+        Ok(Self { endpoint, config, address, http_port: http.port(), closing })
     }
 
     /// Accepts connections until the endpoint is closed; `router` answers tunnelled requests.
     pub async fn run(self: Arc<Self>, app: Arc<App>, router: Router) {
-        app.set_quic_address(self.address);
         let acceptor = Arc::new(Acceptor {
             app,
             router,
@@ -121,6 +130,7 @@ impl QuicPort {
                 self.config.max_connections_per_address,
             ),
             handshakes: Arc::default(),
+            closing: self.closing.subscribe(),
         });
         let mut renewal = Renewal::new(self.config.certificate.clone(), CHECK_EVERY);
         loop {
@@ -138,10 +148,18 @@ impl QuicPort {
         }
     }
 
+    /// What clients need to connect.
+    pub fn address(&self) -> QuicAddress {
+        self.address
+    }
+
     /// Refuses new connections and closes the open ones with a reason.
     pub async fn close(&self) {
-        self.endpoint.close(VarInt::from_u32(0), b"the server is shutting down");
-        let _ = timeout(Duration::from_millis(500), self.endpoint.wait_idle()).await;
+        self.endpoint.set_server_config(None);
+        // Each session closes its own: browsers learn the reason only from the session's.
+        self.closing.send_replace(true);
+        let _ = timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
+        self.endpoint.close(Code::ShuttingDown.number().into(), CLOSE_REASON);
     }
 
     /// Loads the new certificate and presents it from here on; false if it cannot be used yet.
@@ -173,6 +191,7 @@ struct Acceptor {
     places: Arc<Places>,
     /// Unfinished handshakes.
     handshakes: Arc<AtomicUsize>,
+    closing: watch::Receiver<bool>,
 }
 
 impl Acceptor {
@@ -202,13 +221,13 @@ async fn serve(
     handshake: Handshake,
     incoming: Incoming,
 ) -> anyhow::Result<()> {
-    let Acceptor { app, router, ports, max_streams, places, .. } = acceptor;
+    let Acceptor { app, router, ports, max_streams, places, closing, .. } = acceptor;
     let connection = timeout(HANDSHAKE_TIMEOUT, incoming.accept()?).await??;
     // Only now is the address proven: counting it earlier would let a forged address use up
     // its owner's share.
     let peer = connection.remote_address().ip();
     let Ok(_place) = places.enter(peer) else {
-        connection.close(VarInt::from_u32(0), b"too many connections");
+        connection.close(Code::None.number().into(), b"too many connections");
         return Ok(());
     };
     let _counted = app.metrics.quic_connection();
@@ -223,7 +242,14 @@ async fn serve(
     // until here.
     drop(handshake);
     let router = PeerRouter::new(router.clone(), PeerAddress(peer));
-    QuicSession::new(app.clone(), router, link, *max_streams).run(exchange::serve).await;
+    let session = QuicSession::new(app.clone(), router, link.clone(), *max_streams);
+    let mut closing = closing.clone();
+    tokio::select! {
+        () = session.run(exchange::serve) => {}
+        _ = closing.wait_for(|closing| *closing) => {
+            link.close(Code::ShuttingDown.number(), CLOSE_REASON);
+        }
+    }
     Ok(())
 }
 

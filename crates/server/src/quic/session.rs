@@ -11,6 +11,7 @@ use loquent_proto::fallback::LowerLayer;
 use loquent_proto::frame::Frame;
 use web_transport_quinn::{RecvStream, SendStream};
 
+use super::used_channels::UsedChannels;
 use crate::app::App;
 use crate::peer::{PeerAddress, PeerRouter};
 use crate::resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
@@ -30,6 +31,7 @@ pub struct QuicSession {
     max_streams: u32,
     trusted: AtomicBool,
     routes: Mutex<Routes>,
+    used_channels: Mutex<UsedChannels>,
 }
 
 impl QuicSession {
@@ -41,7 +43,8 @@ impl QuicSession {
         max_streams: u32,
     ) -> Arc<Self> {
         let (routes, trusted) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Self { app, router, connection, max_streams, trusted, routes })
+        let used_channels = Mutex::default();
+        Arc::new(Self { app, router, connection, max_streams, trusted, routes, used_channels })
     }
 
     /// A request of the client was let in: from here on the connection may send as much at once
@@ -99,14 +102,21 @@ impl QuicSession {
         }
     }
 
-    /// Reserves `channel` for an answer; `None` if it is in use.
-    pub fn route(self: &Arc<Self>, channel: u64, id: PathId) -> Option<Routed> {
-        let mut routes = self.routes();
-        if routes.contains_key(&channel) {
-            return None;
-        }
-        routes.insert(channel, (id, None));
-        Some(Routed { session: self.clone(), channel })
+    /// Uses `channel` for a request or a resume; false if that was done before (S-4.1).
+    pub fn claim(&self, channel: u64) -> bool {
+        self.used_channels.lock().expect("nothing panics under this lock").claim(channel)
+    }
+
+    /// Reserves the claimed `channel` for an answer.
+    pub fn route(self: &Arc<Self>, channel: u64, id: PathId) -> Routed {
+        let before = self.routes().insert(channel, (id, None));
+        debug_assert!(before.is_none(), "a channel is claimed once");
+        Routed { session: self.clone(), channel }
+    }
+
+    /// Sends a datagram that belongs to no answer's log, or loses it.
+    pub fn send_datagram(&self, datagram: Bytes) {
+        let _ = self.connection.send_datagram(datagram);
     }
 
     /// The state shared by all connections.
@@ -139,7 +149,7 @@ impl QuicSession {
     }
 }
 
-/// A reserved channel, which is free again when this is dropped.
+/// A reserved channel, whose datagrams are dropped once this is.
 pub struct Routed {
     session: Arc<QuicSession>,
     channel: u64,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::message::Code;
 use loquent_proto::{AnswerHandle, Micros, Sender, SenderConfig, SenderEvent, SenderState};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
@@ -41,6 +42,15 @@ struct AttachedPath {
 enum PathKind {
     Datagrams(Box<DatagramReader>),
     Events(EventReader),
+}
+
+impl AttachedPath {
+    /// Tells the other end why this path is over. An event stream just breaks off.
+    fn end(self, code: Code) {
+        if let PathKind::Datagrams(path) = self.kind {
+            path.end(code);
+        }
+    }
 }
 
 /// What woke the task.
@@ -79,8 +89,12 @@ impl AnswerTask {
         path: (PathId, ReaderPath),
     ) -> Self {
         let now = Micros::from(answers.clock.now());
-        let max_log_bytes = answers.limits.log_bytes;
-        let sender = Sender::new(now, 0, SenderConfig { max_log_bytes, ..SenderConfig::default() });
+        let config = SenderConfig {
+            max_log_bytes: answers.limits.log_bytes,
+            suspend_after: answers.limits.mute_limit.into(),
+            ..SenderConfig::default()
+        };
+        let sender = Sender::new(now, 0, config);
         let mut task = Self {
             answers,
             reservation,
@@ -102,11 +116,11 @@ impl AnswerTask {
     /// Runs until the answer is forgotten.
     pub async fn run(mut self, mut inbox: mpsc::Receiver<AnswerCommand>) {
         let mut timer = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
-        loop {
+        let code = loop {
             let now = self.now();
             self.drive(now);
             if self.is_over(now) {
-                break;
+                break Code::Stopped;
             }
             let wake_at = self.wake_at(now);
             if let Some(at) = wake_at.filter(|_| wake_at != self.armed) {
@@ -116,10 +130,11 @@ impl AnswerTask {
             }
             let timer = wake_at.is_some().then_some(timer.as_mut());
             let event = self.wait(now, &mut inbox, timer).await;
-            if self.handle(event).is_break() {
-                break;
+            if let ControlFlow::Break(code) = self.handle(event) {
+                break code;
             }
-        }
+        };
+        self.end_path(code);
         self.answers.forget(&self.handle);
         tracing::debug!(bytes = self.sender.log().head(), "an answer is forgotten");
     }
@@ -162,11 +177,18 @@ impl AnswerTask {
         }
     }
 
-    fn handle(&mut self, event: TaskEvent) -> ControlFlow<()> {
+    fn end_path(&mut self, code: Code) {
+        if let Some(path) = self.path.take() {
+            path.end(code);
+        }
+    }
+
+    /// Handles what woke the task; breaks with the reason why the answer is over.
+    fn handle(&mut self, event: TaskEvent) -> ControlFlow<Code> {
         let now = self.now();
         match event {
             TaskEvent::Command(Some(command)) => return self.handle_command(now, command),
-            TaskEvent::Command(None) => return ControlFlow::Break(()),
+            TaskEvent::Command(None) => return ControlFlow::Break(Code::Stopped),
             TaskEvent::Flush(flush) => self.handle_flushes(now, flush),
             TaskEvent::Body(BodyEvent::Room) => self.hand_on(now),
             TaskEvent::Body(BodyEvent::Taken) => self.acknowledge_taken(),
@@ -176,7 +198,7 @@ impl AnswerTask {
         ControlFlow::Continue(())
     }
 
-    fn handle_command(&mut self, now: Micros, command: AnswerCommand) -> ControlFlow<()> {
+    fn handle_command(&mut self, now: Micros, command: AnswerCommand) -> ControlFlow<Code> {
         match command {
             AnswerCommand::Attach { id, path, offset, reply } => {
                 let chunks = self.attach(now, id, path, offset);
@@ -192,10 +214,12 @@ impl AnswerTask {
                 self.sender.suspend();
                 self.path = None;
             }
-            AnswerCommand::Cancel(path) if self.is_at(path) => return ControlFlow::Break(()),
+            AnswerCommand::Cancel(path) if self.is_at(path) => {
+                return ControlFlow::Break(Code::Stopped);
+            }
             // Of an older path: the reader has moved on (D-6.3).
             AnswerCommand::Frame(..) | AnswerCommand::Leave(_) | AnswerCommand::Cancel(_) => {}
-            AnswerCommand::Forget => return ControlFlow::Break(()),
+            AnswerCommand::End(code) => return ControlFlow::Break(code),
         }
         ControlFlow::Continue(())
     }
@@ -234,6 +258,7 @@ impl AnswerTask {
             }
         };
         self.gather_until = Micros::ZERO;
+        self.end_path(Code::Superseded);
         let _counted = self.answers.metrics.active_path();
         self.path = Some(AttachedPath { id, kind, _counted });
         Some(chunks)
@@ -292,7 +317,7 @@ impl AnswerTask {
             None => true,
         };
         if !alive {
-            self.path = None;
+            self.end_path(Code::BrokenOff);
         }
         while let Some(event) = self.sender.poll_event() {
             match (event, &self.path) {
@@ -300,7 +325,7 @@ impl AnswerTask {
                     SenderEvent::Finished,
                     Some(AttachedPath { kind: PathKind::Datagrams(path), .. }),
                 ) => {
-                    path.finish();
+                    path.end(Code::None);
                     self.path = None;
                 }
                 _ => tracing::trace!(?event, "delivery"),

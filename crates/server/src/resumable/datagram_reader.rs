@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use loquent_proto::message::Code;
 use loquent_proto::{FallbackEvent, Micros, ReliableFallback, Sender};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use super::{DatagramLink, StreamFrame};
 use crate::metrics::Metrics;
@@ -97,9 +99,11 @@ impl DatagramReader {
         [sender.poll_timeout(), fallback].into_iter().flatten().min()
     }
 
-    /// The reader has everything: ends the stream.
-    pub fn finish(&self) {
-        let _ = self.frames.try_send(StreamFrame::End);
+    /// Ends the QUIC stream, or resets it with a `code` that says why the path is over.
+    pub fn end(&self, code: Code) {
+        let queued = self.frames.try_send(StreamFrame::End(code));
+        // It fails only if the QUIC stream has ended by itself.
+        debug_assert!(!matches!(queued, Err(TrySendError::Full(_))), "a place is kept for it");
     }
 
     fn transmit_datagrams(&mut self, now: Micros, sender: &mut Sender, metrics: &Metrics) {

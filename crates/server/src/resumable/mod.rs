@@ -25,6 +25,7 @@ use loquent_infer::tenant::TenantId;
 use loquent_proto::AnswerHandle;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::fallback::LowerLayer;
+use loquent_proto::message::Code;
 use subtle::ConstantTimeEq;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -65,7 +66,13 @@ pub struct ResumableLimits {
     pub grace: Duration,
     /// How long a reader of server-sent events may take nothing before it is cut off.
     pub stall_limit: Duration,
+    /// How long a reader by datagram may acknowledge nothing before nothing is sent to it any more
+    /// (D-7.2): [`MUTE_LIMIT`], except in tests.
+    pub mute_limit: Duration,
 }
+
+/// The protocol's own limit on how long a reader may acknowledge nothing (D-7.2).
+pub const MUTE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A handle that nobody can guess.
 fn random_handle() -> AnswerHandle {
@@ -110,8 +117,9 @@ pub struct EventsPath {
 pub enum StreamFrame {
     /// A frame of the protocol.
     Frame(Vec<u8>),
-    /// The end of the stream: the reader has acknowledged the whole log.
-    End,
+    /// The end: the reader has acknowledged the whole log ([`Code::None`]), or why the path is
+    /// over before that.
+    End(Code),
 }
 
 /// A piece of a log: whole records.
@@ -157,8 +165,8 @@ pub enum AnswerCommand {
     Leave(PathId),
     /// The reader wants no more.
     Cancel(PathId),
-    /// Stop and forget the answer, whatever its path.
-    Forget,
+    /// Forget the answer, whatever its path, for this reason.
+    End(Code),
 }
 
 /// Sends commands to an answer's task.
@@ -306,6 +314,16 @@ impl ResumableAnswers {
         }
     }
 
+    /// Ends all answers, because the server does, and tells their readers.
+    pub async fn shut_down(&self) {
+        let commands: Vec<_> =
+            self.table().answers.values().map(|entry| entry.commands.clone()).collect();
+        for answer in commands {
+            // Each task takes its commands; one that is gone needs none.
+            let _ = answer.send(AnswerCommand::End(Code::ShuttingDown)).await;
+        }
+    }
+
     /// The limits.
     pub fn limits(&self) -> &ResumableLimits {
         &self.limits
@@ -373,6 +391,7 @@ mod tests {
             answers_per_key: 1000,
             grace: Duration::ZERO,
             stall_limit: Duration::ZERO,
+            mute_limit: MUTE_LIMIT,
         };
         let answers = ResumableAnswers::new(limits, Clock::start(), Arc::new(Metrics::new()));
         let mut kept = Vec::new();

@@ -10,8 +10,9 @@ use axum::response::{IntoResponse, Response};
 use http::{Extensions, HeaderMap, HeaderValue, Uri};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
+use loquent_proto::message::Code;
 use loquent_proto::obfuscation::Obfuscation;
-use loquent_proto::{AnswerHandle, hex};
+use loquent_proto::{AnswerHandle, grease, hex};
 use serde_json::json;
 
 use super::idempotency::{FirstRequest, IdempotentRequest, KeyUse};
@@ -161,22 +162,25 @@ pub async fn forget(
     let handle = handle(&id, &uri, &headers).ok_or_else(ApiError::no_stream)?;
     let commands = app.resumable.find(&handle).ok_or_else(ApiError::no_stream)?;
     app.resumable.forget(&handle); // not found from here on, even if its task is busy
-    let _ = commands.send(AnswerCommand::Forget).await;
+    let _ = commands.send(AnswerCommand::End(Code::Stopped)).await;
     Ok(crate::error::no_content())
 }
 
-/// `GET /v1/delivery` (S-1.3).
+/// `GET /.well-known/loquent`, or `/v1/delivery`, its older name (S-1.3).
 ///
 /// # Errors
 /// 404 for a server without QUIC.
 pub async fn delivery(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     let address = app.quic_address().ok_or_else(ApiError::no_delivery)?;
-    let body = json!({
+    let mut body = json!({
         "version": 1,
         "port": address.port,
         "certificate_sha256": address.certificate_sha256.map(|hash| hex::encode(&hash)),
         "path": crate::app::WEB_TRANSPORT_PATH,
     });
+    if rand::random_ratio(1, 4) {
+        body[grease::JSON_MEMBER] = json!({}); // which clients ignore (S-2.7)
+    }
     let json = [(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     Ok((json, body.to_string()).into_response())
 }

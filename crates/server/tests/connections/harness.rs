@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_server::{
-    AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, ObfuscationDefault,
-    ResumableLimits, ServerConfig, TcpLimits, TrustedProxies,
+    AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, MUTE_LIMIT,
+    ObfuscationDefault, ResumableLimits, ServerConfig, TcpLimits, TrustedProxies,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -133,6 +133,7 @@ fn config() -> ServerConfig {
             answers_per_key: 64,
             grace: FOREVER,
             stall_limit: FOREVER,
+            mute_limit: MUTE_LIMIT,
         },
         quic: None,
         https: None,

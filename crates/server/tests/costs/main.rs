@@ -21,8 +21,8 @@ use http::Request;
 use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_server::{
-    AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, Metrics, ObfuscationDefault,
-    ResumableLimits, Service, TrustedProxies, router, start_engine,
+    AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, MUTE_LIMIT, Metrics,
+    ObfuscationDefault, ResumableLimits, Service, TrustedProxies, router, start_engine,
 };
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -70,6 +70,7 @@ impl Server {
             answers_per_key: 64,
             grace: forever,
             stall_limit: forever,
+            mute_limit: MUTE_LIMIT,
         };
         let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new()));
         let app = Arc::new(App::new(http, limits, clock, metrics.clone()));

@@ -2,6 +2,7 @@
 //! frames by a seed, break the rules, and stop or migrate at a given byte.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,11 +13,12 @@ use hyper_util::rt::TokioExecutor;
 use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_infer::runner::Capacity;
 use loquent_proto::frame::{Frame, Resume};
-use loquent_proto::message::{MessageKind, put_message};
-use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
+use loquent_proto::message::{Code, MessageKind, put_message};
+use loquent_proto::{AnswerHandle, Delta, Error, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
-    ALPN, AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, ObfuscationDefault,
-    QuicConfig, ResumableLimits, ServerConfig, StreamMessage, TcpLimits, TrustedProxies,
+    ALPN, AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, MUTE_LIMIT,
+    ObfuscationDefault, QuicConfig, ResumableLimits, ServerConfig, StreamMessage, TcpLimits,
+    TrustedProxies,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -35,13 +37,18 @@ pub struct Server {
     pub http: SocketAddr,
     pub quic: SocketAddr,
     pub certificate: [u8; 32],
-    _stop: Option<oneshot::Sender<()>>,
+    stop: Option<oneshot::Sender<()>>,
 }
 
 impl Server {
+    /// Has it shut down.
+    pub fn stop(&mut self) {
+        self.stop = None;
+    }
+
     /// One in another process.
     pub fn elsewhere([http, quic]: [SocketAddr; 2], certificate: [u8; 32]) -> Self {
-        Self { http, quic, certificate, _stop: None }
+        Self { http, quic, certificate, stop: None }
     }
 }
 
@@ -51,9 +58,12 @@ pub struct Setup {
     pub token_every: Duration,
     pub grace: Duration,
     pub keys: Vec<String>,
+    /// A file with further keys.
+    pub key_file: Option<PathBuf>,
     /// Sequences computed at once.
     pub batch: u16,
     pub kept: fn(&mut ResumableLimits),
+    pub drain_limit: Duration,
     pub quic: fn(&mut QuicConfig),
 }
 
@@ -63,8 +73,10 @@ impl Default for Setup {
             token_every: Duration::from_millis(5),
             grace: Duration::from_secs(20),
             keys: Vec::new(),
+            key_file: None,
             batch: 16,
             kept: |_| {},
+            drain_limit: Duration::from_secs(1),
             quic: |_| {},
         }
     }
@@ -95,13 +107,13 @@ pub async fn start(setup: Setup) -> Server {
         loquent_server::run(listener, options, load, announce, shutdown).await.unwrap();
     });
     is_ready.await.unwrap();
-    let (status, _, body) = request(http, "GET", "/v1/delivery", &[], "").await;
+    let (status, _, body) = request(http, "GET", "/.well-known/loquent", &[], "").await;
     assert_eq!(status, 200, "{body}");
     let offer: Value = serde_json::from_str(&body).unwrap();
     let hash = offer["certificate_sha256"].as_str().unwrap();
     let byte = |i: usize| u8::from_str_radix(&hash[2 * i..2 * i + 2], 16).unwrap();
     let quic = SocketAddr::new(http.ip(), offer["port"].as_u64().unwrap() as u16);
-    Server { http, quic, certificate: std::array::from_fn(byte), _stop: Some(stop) }
+    Server { http, quic, certificate: std::array::from_fn(byte), stop: Some(stop) }
 }
 
 fn options(setup: &Setup) -> ServerConfig {
@@ -112,6 +124,7 @@ fn options(setup: &Setup) -> ServerConfig {
         answers_per_key: 64,
         grace: setup.grace,
         stall_limit: Duration::from_secs(30),
+        mute_limit: MUTE_LIMIT,
     };
     (setup.kept)(&mut kept);
     let mut quic = QuicConfig {
@@ -125,7 +138,7 @@ fn options(setup: &Setup) -> ServerConfig {
     (setup.quic)(&mut quic);
     ServerConfig {
         http: HttpConfig {
-            api_keys: ApiKeys::load(&setup.keys, None).unwrap(),
+            api_keys: ApiKeys::load(&setup.keys, setup.key_file.clone()).unwrap(),
             trusted_proxies: TrustedProxies::default(),
             metrics_by_key: false,
             cors_origins: Vec::new(),
@@ -140,7 +153,7 @@ fn options(setup: &Setup) -> ServerConfig {
         quic: Some(quic),
         https: None,
         tcp: TcpLimits { max_connections: 64, ..TcpLimits::default() },
-        drain_limit: Duration::from_secs(1),
+        drain_limit: setup.drain_limit,
     }
 }
 
@@ -374,7 +387,7 @@ pub enum Said {
     Response(Value, Vec<u8>),
     Frame(Vec<u8>),
     End,
-    Reset(u32),
+    Reset(Code),
     Lost,
 }
 
@@ -420,7 +433,11 @@ impl Stream {
                     Some((head, body)) => return Said::Response(head, body),
                     None => return Said::End,
                 },
-                Err(web_transport_quinn::ReadError::Reset(code)) => return Said::Reset(code),
+                Err(web_transport_quinn::ReadError::Reset(number)) => {
+                    let code = Code::of(number.into());
+                    assert_eq!(code.number(), number, "a code that nobody knows");
+                    return Said::Reset(code);
+                }
                 Err(_) => return Said::Lost,
             }
         }
@@ -442,8 +459,23 @@ pub struct Reader {
     pub failed: bool,
     /// Chance that a datagram is lost, either way.
     pub loss: f64,
+    pub upstream: Upstream,
+    /// The last DATA came on the QUIC stream.
+    by_stream: bool,
     rng: Rng,
     epoch: Instant,
+}
+
+/// How a reader's frames travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Upstream {
+    /// In datagrams, as its loss lets them.
+    Datagrams,
+    /// Its datagrams are all lost; its acknowledgements come in FRAME messages while DATA does
+    /// (S-4.4).
+    Frames,
+    /// It acknowledges nothing.
+    Mute,
 }
 
 /// Why [`Reader::run`] has ended.
@@ -472,7 +504,7 @@ impl Reader {
     /// Asks with `more` in the request's head.
     pub async fn ask_with(connection: &Session, number: u64, body: &str, more: Value) -> Self {
         let mut reader = Self::new(connection, number, 0).await;
-        let mut head = json!({"method": "POST", "path": "/v1/chat/completions", "stream": number});
+        let mut head = json!({"method": "POST", "path": "/v1/chat/completions", "channel": number});
         head.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         reader.stream.say(MessageKind::Request, head.to_string().as_bytes()).await;
         reader.stream.say(MessageKind::Body, body.as_bytes()).await;
@@ -510,6 +542,11 @@ impl Reader {
         self.say_resume(&name, self.receiver.cumulative()).await;
     }
 
+    /// A reader whose request is yet to be said.
+    pub async fn listening(connection: &Session, number: u64) -> Self {
+        Self::new(connection, number, 0).await
+    }
+
     async fn new(connection: &Session, number: u64, offset: u64) -> Self {
         Self {
             connection: connection.clone(),
@@ -523,6 +560,8 @@ impl Reader {
             complete: false,
             failed: false,
             loss: 0.0,
+            upstream: Upstream::Datagrams,
+            by_stream: false,
             rng: Rng(7),
             epoch: Instant::now(),
         }
@@ -530,6 +569,11 @@ impl Reader {
 
     pub fn losing(mut self, loss: f64, seed: u64) -> Self {
         (self.loss, self.rng) = (loss, Rng(seed));
+        self
+    }
+
+    pub fn with_upstream(mut self, upstream: Upstream) -> Self {
+        self.upstream = upstream;
         self
     }
 
@@ -553,7 +597,7 @@ impl Reader {
     async fn run_until(&mut self, enough: usize) -> Ended {
         let mut open = true;
         loop {
-            self.drive();
+            self.drive().await;
             if self.text().len() >= enough {
                 return Ended::Enough;
             }
@@ -590,15 +634,28 @@ impl Reader {
 
     fn handle(&mut self, frame: &[u8], way: usize) {
         let now = self.now();
-        self.frames[way] += 1;
         match self.receiver.handle_datagram(now, frame) {
-            // A late datagram of an earlier answer on the same connection.
-            Err(loquent_proto::Error::WrongChannel) if way == 0 => {}
-            other => other.unwrap(),
+            // A late datagram of an earlier answer on the same connection, or what is to be
+            // skipped (S-2.7).
+            Err(Error::WrongChannel) if way == 0 => {}
+            Err(Error::Malformed) if way == 0 && Frame::peek_channel(frame).is_none() => {}
+            other => {
+                other.unwrap();
+                self.frames[way] += 1;
+                self.note_way(now, way == 1);
+            }
         }
     }
 
-    fn drive(&mut self) {
+    /// Acknowledgements go where DATA last came from; at once, if that has just changed (S-4.4).
+    fn note_way(&mut self, now: Micros, by_stream: bool) {
+        if by_stream && !self.by_stream {
+            self.receiver.acknowledge_at_once(now);
+        }
+        self.by_stream = by_stream;
+    }
+
+    async fn drive(&mut self) {
         let now = self.now();
         self.receiver.handle_timeout(now);
         while let Some(event) = self.receiver.poll_event() {
@@ -611,8 +668,15 @@ impl Reader {
         }
         let mut ack = Vec::new();
         while self.receiver.poll_transmit(now, &mut ack).is_some() {
-            if self.rng.unit() >= self.loss {
-                let _ = self.connection.send_datagram(Bytes::copy_from_slice(&ack));
+            let arrives = self.rng.unit() >= self.loss;
+            match self.upstream {
+                Upstream::Datagrams if arrives => {
+                    let _ = self.connection.send_datagram(Bytes::copy_from_slice(&ack));
+                }
+                Upstream::Frames if self.by_stream => {
+                    self.stream.say(MessageKind::Frame, &ack).await;
+                }
+                Upstream::Datagrams | Upstream::Frames | Upstream::Mute => {}
             }
             ack.clear();
         }

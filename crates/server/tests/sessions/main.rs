@@ -1,9 +1,11 @@
 //! Sessions over real sockets: answers by datagram, resume over either way, hostile clients.
 
+mod ends;
 mod flood;
 mod harness;
 mod heads;
 mod load;
+mod mute;
 mod real_client;
 mod repeats;
 #[path = "../simulated/mod.rs"]
@@ -14,7 +16,7 @@ use std::time::Duration;
 
 use harness::*;
 use loquent_proto::Delta;
-use loquent_proto::message::{MessageKind, code};
+use loquent_proto::message::{Code, MessageKind};
 use loquent_server::ALPN;
 use serde_json::json;
 
@@ -34,7 +36,7 @@ async fn an_answer_by_datagram_is_the_answer() {
     assert_eq!(end[0], Delta::Finish { choice: 0, reason: "stop".into() });
     assert!(matches!(end[1], Delta::Usage { completion: 61, .. }), "{end:?}");
     assert!(
-        matches!(&reader.said[..], [Said::Answer(head), Said::End] if head["stream"] == 4 && head["offset"] == 0),
+        matches!(&reader.said[..], [Said::Answer(head), Said::End] if head["channel"] == 4 && head["offset"] == 0),
         "{:?}",
         reader.said
     );
@@ -197,7 +199,7 @@ async fn quic_is_lost_for_good_and_events_finish_the_answer() {
     // The older path is dead (D-6.3).
     reader.run(usize::MAX).await;
     assert!(!reader.complete);
-    assert!(reader.said.contains(&Said::Reset(code::BROKEN)), "{:?}", reader.said);
+    assert!(reader.said.contains(&Said::Reset(Code::Superseded)), "{:?}", reader.said);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -295,12 +297,16 @@ async fn a_stop_frees_the_engine_at_once() {
                 reader.receiver.stop();
                 reader.run(usize::MAX / 2).await;
             }
-            "reset" => drop(reader.stream.send.reset(code::CANCELLED)),
+            "reset" => drop(reader.stream.send.reset(Code::Cancelled.number())),
             _ => assert_eq!(request(server.http, "DELETE", &path, &[], "").await.0, 204),
         }
         settle(&server, "num_requests_running", 0.0).await;
         settle(&server, "delivery_kept_bytes", 0.0).await;
         assert_eq!(request(server.http, "GET", &path, &[], "").await.0, 404, "{how}");
+        if *how != "stop" {
+            reader.run(usize::MAX / 2).await;
+        }
+        assert_eq!(reader.said.last(), Some(&Said::Reset(Code::Stopped)), "{how}");
     }
 }
 
@@ -401,7 +407,7 @@ async fn hostile_messages_reset_their_stream_and_nothing_else() {
     let mut reader = Reader::ask(&connection, 0, &chat(200, json!({}))).await;
     reader.run(20).await;
     let request = br#"{"method":"GET","path":"/health"}"#;
-    let taken = br#"{"method":"POST","path":"/v1/chat/completions","stream":0}"#;
+    let taken = br#"{"method":"POST","path":"/v1/chat/completions","channel":0}"#;
     let hostile: [&[(u8, &[u8])]; 8] = [
         &[(9, b"")],
         &[(1, b"body first")],
@@ -421,11 +427,11 @@ async fn hostile_messages_reset_their_stream_and_nothing_else() {
         }
         let _ = stream.send.write_all(&bytes).await;
         let _ = stream.send.finish();
-        assert_eq!(stream.hear().await, Said::Reset(code::PROTOCOL), "{messages:?}");
+        assert_eq!(stream.hear().await, Said::Reset(Code::Malformed), "{messages:?}");
     }
     let mut stream = Stream::open(&connection).await;
     stream.send.write_all(&[0, 0xbf, 0xff, 0xff, 0xff]).await.unwrap(); // 1 GiB announced
-    assert_eq!(stream.hear().await, Said::Reset(code::PROTOCOL));
+    assert_eq!(stream.hear().await, Said::Reset(Code::Malformed));
     for datagram in [&b""[..], b"\x10", b"\xff\xff\xff", b"\x11\x00\x00\x00\xff", &[0x11; 1000]] {
         connection.send_datagram(bytes::Bytes::copy_from_slice(datagram)).unwrap();
     }
@@ -465,7 +471,7 @@ async fn bounds_are_kept() {
         readers.push(reader);
     }
     let mut third = Stream::open(&connection).await;
-    let head = json!({"method": "POST", "path": "/v1/chat/completions", "stream": 7});
+    let head = json!({"method": "POST", "path": "/v1/chat/completions", "channel": 7});
     third.say(MessageKind::Request, head.to_string().as_bytes()).await;
     third.say(MessageKind::Body, chat(5, json!({})).as_bytes()).await;
     third.say(MessageKind::Body, b"").await;

@@ -10,8 +10,9 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_server::{
-    AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, Metrics, ObfuscationDefault,
-    ResumableLimits, Service, ServiceConfig, TrustedProxies, router, start_engine,
+    AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, MUTE_LIMIT, Metrics,
+    ObfuscationDefault, ResumableLimits, Service, ServiceConfig, TrustedProxies, router,
+    start_engine,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -162,6 +163,7 @@ pub fn limits() -> ResumableLimits {
         answers_per_key: 64,
         grace: FOREVER,
         stall_limit: FOREVER,
+        mute_limit: MUTE_LIMIT,
     }
 }
 

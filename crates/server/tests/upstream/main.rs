@@ -17,9 +17,9 @@ use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::sse::Parser;
 use loquent_server::{
-    AllowedHosts, ApiKeys, App, Clock, HttpConfig, Metrics, ObfuscationDefault, ResumableLimits,
-    ServiceConfig, ServingConfig, StreamBounds, TrustedProxies, UpstreamConfig, router,
-    start_upstream,
+    AllowedHosts, ApiKeys, App, Clock, HttpConfig, MUTE_LIMIT, Metrics, ObfuscationDefault,
+    ResumableLimits, ServiceConfig, ServingConfig, StreamBounds, TrustedProxies, UpstreamConfig,
+    router, start_upstream,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -78,6 +78,7 @@ impl Front {
             answers_per_key: 8,
             grace: Duration::from_secs(5),
             stall_limit: Duration::from_secs(5),
+            mute_limit: MUTE_LIMIT,
         };
         let app = Arc::new(App::new(http, limits, Clock::start(), Arc::new(Metrics::new())));
         let config = ServiceConfig {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use loquent_server::{CertificateSource, QuicConfig, ResumableLimits, StreamBounds};
+use loquent_server::{CertificateSource, MUTE_LIMIT, QuicConfig, ResumableLimits, StreamBounds};
 
 use super::http::HttpArgs;
 
@@ -71,6 +71,7 @@ impl QuicArgs {
             answers_per_key: self.max_answers_per_key.unwrap_or(max_inflight_requests),
             grace: Duration::from_secs_f64(self.resume_grace_s),
             stall_limit: streams.stall_limit,
+            mute_limit: MUTE_LIMIT,
         }
     }
 

@@ -1,0 +1,133 @@
+//! The head of a request over QUIC: the JSON of a REQUEST message (S-2.2, S-2.3).
+
+use axum::body::Body;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request as HttpRequest, Uri, header};
+use loquent_proto::wire::MAX_INT;
+use serde_json::{Map, Value};
+
+use crate::api::json;
+use crate::api::request::Endpoint;
+use crate::body::{ReceivedBody, TunnelledBody};
+use crate::error::ApiError;
+
+/// Most values in a request's head, with as many headers as HTTP/1.1 requests may have here.
+const MAX_HEAD_VALUES: usize = 512;
+
+/// The JSON of a REQUEST message, as the head of an HTTP request.
+#[derive(Debug)]
+pub(crate) struct RequestHead {
+    /// The HTTP method.
+    pub method: Method,
+    /// Path and query.
+    pub path: PathAndQuery,
+    /// The headers; the member `key` is among them, as `authorization`.
+    pub headers: HeaderMap,
+    /// Where the answer's log is to be sent; `None` for an HTTP request.
+    pub channel: Option<u64>,
+}
+
+impl RequestHead {
+    /// Reads the payload of a REQUEST message; `None` if it is none. Unknown members are ignored.
+    pub(crate) fn parse(json: &[u8]) -> Option<Self> {
+        let json = std::str::from_utf8(json).ok()?;
+        let Value::Object(mut head) = json::parse(json, MAX_HEAD_VALUES).ok()? else {
+            return None;
+        };
+        let mut text = |name: &str| match head.remove(name) {
+            None | Some(Value::Null) => Some(None),
+            Some(Value::String(text)) => Some(Some(text)),
+            Some(_) => None,
+        };
+        let (key, method, path) = (text("key")?, text("method")??, text("path")??);
+        let mut headers = match head.remove("headers") {
+            None | Some(Value::Null) => HeaderMap::new(),
+            Some(Value::Object(headers)) => header_map(headers)?,
+            Some(_) => return None,
+        };
+        let channel = match head.remove("channel") {
+            None | Some(Value::Null) => None,
+            Some(number) => Some(number.as_u64().filter(|number| *number <= MAX_INT)?),
+        };
+        if let Some(key) = key {
+            // An invalid key becomes an empty one, which the check refuses.
+            let bearer = HeaderValue::try_from(format!("Bearer {key}"));
+            let bearer = bearer.unwrap_or(HeaderValue::from_static(""));
+            headers.insert(header::AUTHORIZATION, bearer);
+        }
+        let path = path.starts_with('/').then(|| path.parse().ok())??;
+        Some(Self { method: method.parse().ok()?, path, headers, channel })
+    }
+
+    /// The credential that counts: `key`, or without it the header.
+    pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
+        self.headers.get(header::AUTHORIZATION)
+    }
+
+    /// What a request for an answer by datagram asks for.
+    ///
+    /// # Errors
+    /// 404 for a path that gives no such answers.
+    pub(crate) fn endpoint(&self) -> Result<Endpoint, ApiError> {
+        match (&self.method, self.path.path()) {
+            (&Method::POST, "/v1/chat/completions") => Ok(Endpoint::Chat),
+            (&Method::POST, "/v1/completions") => Ok(Endpoint::Text),
+            (method, path) => Err(ApiError::not_found(method, path)),
+        }
+    }
+
+    /// The HTTP request that it is the head of.
+    pub(crate) fn http(self, body: ReceivedBody) -> HttpRequest<Body> {
+        let mut request = HttpRequest::new(Body::empty());
+        request.extensions_mut().insert(TunnelledBody::new(body));
+        *request.method_mut() = self.method;
+        *request.uri_mut() = Uri::from(self.path);
+        *request.headers_mut() = self.headers;
+        request
+    }
+}
+
+/// Headers from an object of strings; `None` if one of its members cannot be a header.
+fn header_map(members: Map<String, Value>) -> Option<HeaderMap> {
+    let mut headers = HeaderMap::with_capacity(members.len());
+    for (name, value) in members {
+        let Value::String(value) = value else { return None };
+        headers.append(HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?);
+    }
+    Some(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A head in the form of `spec/vectors/messages.json`.
+    fn shown(head: &RequestHead) -> Value {
+        let text = |value: &HeaderValue| value.to_str().unwrap().to_owned();
+        let headers = head.headers.iter().filter(|(name, _)| *name != header::AUTHORIZATION);
+        let headers = headers.map(|(name, value)| (name.to_string(), text(value).into()));
+        serde_json::json!({
+            "authorization": head.authorization().map(text),
+            "method": head.method.as_str(),
+            "path": head.path.as_str(),
+            "headers": headers.collect::<Map<String, Value>>(),
+            "channel": head.channel,
+        })
+    }
+
+    #[test]
+    fn heads_are_read_as_the_vectors_say() {
+        let file = include_str!("../../../../spec/vectors/messages.json");
+        let file: Value = serde_json::from_str(file).unwrap();
+        let cases = file["cases"].as_array().unwrap().iter();
+        let mut replayed = 0;
+        for case in cases.filter(|case| case["head"] == "REQUEST") {
+            let head = RequestHead::parse(case["json"].as_str().unwrap().as_bytes());
+            let expected = case.get("value").cloned();
+            assert_eq!(head.as_ref().map(shown), expected, "{case}");
+            assert_eq!(expected.is_none(), case["error"] == "Head", "{case}");
+            replayed += 1;
+        }
+        assert!(replayed > 20, "{replayed} cases");
+    }
+}
