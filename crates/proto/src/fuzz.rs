@@ -90,14 +90,20 @@ fn events<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (bool, Vec<[Vec<u8>; 3]>
     (true, events)
 }
 
-/// Any datagram is read or refused; what is read is written the same again.
+/// Any datagram is read or refused; what is read is written the same again, padded or not.
 fn frame(datagram: &[u8]) {
-    let _ = (Frame::peek_channel(datagram), Frame::decode(datagram, true));
+    let (peeked, _) = (Frame::peek_channel(datagram), Frame::decode(datagram, true));
     let Ok(frame) = Frame::decode(datagram, false) else { return };
-    let mut again = Vec::new();
-    frame.encode(datagram[0] & 8 != 0, &mut again);
+    assert_eq!(peeked, Some(frame.channel()));
+    let checked = datagram[0] & 8 != 0;
+    let (mut again, mut padded) = (Vec::new(), Vec::new());
+    frame.encode(checked, &mut again);
     assert!(again.len() <= datagram.len());
-    assert_eq!(Frame::decode(&again, false), Ok(frame));
+    assert_eq!(Frame::decode(&again, checked).as_ref(), Ok(&frame));
+    frame.encode_padded(checked, again.len() + 3, &mut padded);
+    assert!(padded.len() >= again.len() + 3);
+    assert_eq!(Frame::peek_channel(&padded), peeked);
+    assert_eq!(Frame::decode(&padded, checked), Ok(frame));
 }
 
 /// A receiver that hears anything at any time neither panics nor stays busy.

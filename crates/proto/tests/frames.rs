@@ -1,6 +1,7 @@
 //! Frames: round trips, and that any bytes are read or refused.
 
 use loquent_proto::frame::{Ack, Data, Frame, Resume};
+use loquent_proto::wire::put_int;
 use loquent_proto::{Error, Micros};
 use proptest::prelude::*;
 
@@ -39,6 +40,20 @@ fn round_trip(frame: &Frame<'_>, checked: bool) -> Result<(), TestCaseError> {
     frame.encode(checked, &mut bytes);
     let read = Frame::decode(&bytes, checked);
     prop_assert_eq!(read.as_ref(), Ok(frame));
+    prop_assert_eq!(Frame::peek_channel(&bytes), Some(frame.channel()));
+    // D-2.6: as long as asked for, unless the frame does not fit.
+    let plain = bytes.len();
+    for len in [0, plain + 2, plain + 6, plain.next_multiple_of(64), 2_000] {
+        let mut padded = vec![0xaa]; // what was there before stays
+        frame.encode_padded(checked, len, &mut padded);
+        let padded = &padded[1..];
+        let as_asked = if len >= plain + 3 { len..=len } else { plain..=plain + 3 };
+        prop_assert!(as_asked.contains(&padded.len()), "{} for {len}", padded.len());
+        let read = Frame::decode(padded, checked);
+        prop_assert_eq!(read.as_ref(), Ok(frame));
+        prop_assert_eq!(Frame::peek_channel(padded), Some(frame.channel()));
+        prop_assert_eq!(padded[0], if checked { 0x1d } else { 0x15 });
+    }
     Ok(())
 }
 
@@ -101,11 +116,41 @@ proptest! {
     }
 
     #[test]
+    fn flags_that_mean_nothing_are_ignored(ack in any_ack(), flags in any::<u8>()) {
+        let mut bytes = vec![];
+        Frame::Ack(ack.clone()).encode(false, &mut bytes);
+        bytes[1] |= flags & !3; // D-5.7
+        let read = Frame::decode(&bytes, false);
+        prop_assert_eq!(read, Ok(Frame::Ack(ack)));
+    }
+
+    #[test]
+    fn kinds_behind_kind_7_are_refused(
+        kind in INT, rest in prop::collection::vec(any::<u8>(), 0..40), is_padded in any::<bool>(),
+    ) {
+        let mut frame = vec![0x17];
+        put_int(&mut frame, kind);
+        frame.extend(rest);
+        if is_padded {
+            let mut padded = vec![0x15];
+            put_int(&mut padded, frame.len() as u64);
+            padded.extend(frame);
+            frame = padded;
+        }
+        prop_assert_eq!(Frame::decode(&frame, false), Err(Error::Malformed));
+        prop_assert_eq!(Frame::peek_channel(&frame), None);
+    }
+
+    #[test]
     fn one_flipped_bit_is_noticed(
         ack in any_ack(), at in any::<prop::sample::Index>(), bit in 0u32..8,
+        is_padded in any::<bool>(),
     ) {
         let mut bytes = vec![];
-        Frame::Ack(ack).encode(true, &mut bytes);
+        match is_padded {
+            true => Frame::Ack(ack).encode_padded(true, 256, &mut bytes),
+            false => Frame::Ack(ack).encode(true, &mut bytes),
+        }
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
         prop_assert!(Frame::decode(&bytes, true).is_err());

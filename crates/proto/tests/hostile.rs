@@ -1,7 +1,9 @@
 //! Peers that say anything: no panic, no busy loop, no growth.
 
 use loquent_proto::frame::{Ack, Data, Frame};
-use loquent_proto::{Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig};
+use loquent_proto::{
+    Delta, Error, Micros, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig, grease,
+};
 use proptest::prelude::*;
 
 fn any_ack() -> impl Strategy<Value = Ack> {
@@ -37,9 +39,15 @@ fn any_ack() -> impl Strategy<Value = Ack> {
         })
 }
 
+/// The frame, within a PADDED one if its length is odd.
 fn encoded(frame: &Frame<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     frame.encode(false, &mut out);
+    if out.len() % 2 == 1 {
+        let len = out.len().next_multiple_of(64);
+        out.clear();
+        frame.encode_padded(false, len, &mut out);
+    }
     out
 }
 
@@ -111,6 +119,10 @@ proptest! {
             let data = Data { channel: 1, packet, offset, bytes: &bytes };
             let _ = receiver.handle_datagram(now, &encoded(&Frame::Data(data)));
             let _ = receiver.handle_datagram(now, &bytes);
+            let mut unassigned = Vec::new();
+            grease::put_frame(offset, 1, &mut unassigned);
+            let ignored = receiver.handle_datagram(now, &unassigned);
+            prop_assert_eq!(ignored, Err(Error::Malformed));
             receiver.handle_timeout(now);
             while let Some(event) = receiver.poll_event() {
                 let end = matches!(event, ReceiverEvent::Complete | ReceiverEvent::Failed(_));
@@ -123,4 +135,27 @@ proptest! {
             prop_assert!(receiver.poll_timeout().is_none_or(|at| at > now));
         }
     }
+}
+
+/// What a later version may add to a log, anywhere in it, changes nothing for this one (D-3.5).
+#[test]
+fn grease_between_records_is_skipped() {
+    let deltas: Vec<Delta> =
+        (0..50).map(|i| Delta::text(format!(" {i}"))).chain([Delta::Done]).collect();
+    let mut log = Vec::new();
+    for (i, delta) in deltas.iter().enumerate() {
+        grease::put_record((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15), &mut log);
+        delta.encode(&mut log).expect("short");
+    }
+    let mut receiver = Receiver::new(Micros(0), 1, 0, ReceiverConfig::default());
+    for (packet, piece) in log.chunks(7).enumerate() {
+        let (packet, offset) = (packet as u64, 7 * packet as u64);
+        let data = Data { channel: 1, packet, offset, bytes: piece };
+        receiver.handle_datagram(Micros(packet), &encoded(&Frame::Data(data))).expect("a frame");
+    }
+    let shown = std::iter::from_fn(|| receiver.poll_event()).filter_map(|event| match event {
+        ReceiverEvent::Delta { delta, .. } => Some(delta),
+        _ => None,
+    });
+    assert_eq!(shown.collect::<Vec<_>>(), deltas);
 }
