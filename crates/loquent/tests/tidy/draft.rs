@@ -6,6 +6,7 @@ use std::fs;
 
 use loquent_proto::assembler::AssemblerLimits;
 use loquent_proto::pacing::SendPacer;
+use loquent_proto::sender::MAX_IN_FLIGHT_BYTES;
 use loquent_proto::{Micros, ReceiverConfig, SenderConfig, delta, frame, message, wire};
 
 use crate::sources::root;
@@ -100,6 +101,8 @@ fn the_drafts_limits_are_those_of_the_code() {
         ("Packets in Missing", frame::ACK_WINDOW.to_string()),
         ("Unit of Hold", time(Micros(frame::Ack::HOLD_UNIT_MICROS))),
         ("Ranges in an ACK frame", frame::MAX_ACK_RANGES.to_string()),
+        ("Bytes in flight beyond Cumulative", size(MAX_IN_FLIGHT_BYTES)),
+        ("Bytes on a QUIC stream beyond what is shown", size(MAX_IN_FLIGHT_BYTES)),
         ("Sending without an acknowledgement", time(sender.suspend_after)),
         ("Bytes without news per second", size(sender.bucket_bytes_per_s)),
         ("Bytes without news at once", size(sender.bucket_depth_bytes)),
@@ -159,6 +162,13 @@ const PRIVATE: &[(&str, &str, &str, &str, &str)] = &[
         "1 s",
         "crates/proto/src/fallback.rs",
         "MISSING",
+        "Micros::from_ms(1_000)",
+    ),
+    (
+        "Waiting for an ACK frame before a reset",
+        "1 s",
+        "crates/proto/src/fallback.rs",
+        "LAST_WAIT",
         "Micros::from_ms(1_000)",
     ),
 ];
