@@ -11,6 +11,8 @@ pub mod cli;
 pub mod delivery;
 pub mod drive;
 pub mod experiment;
+#[cfg(target_os = "linux")]
+pub mod fairness;
 pub mod http_target;
 #[cfg(target_os = "linux")]
 pub mod link;

@@ -1,4 +1,5 @@
-//! `loquent bench`: a server under load, token delivery over a bad network, or the engine alone.
+//! `loquent bench`: a server under load, token delivery over a bad network, what token streams
+//! leave to downloads, or the engine alone.
 
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ enum Benchmark {
     Load(Box<LoadArgs>),
     #[cfg(target_os = "linux")]
     Delivery(Box<loquent_bench::delivery::cli::DeliveryArgs>),
+    #[cfg(target_os = "linux")]
+    Fairness(Box<loquent_bench::fairness::cli::FairnessArgs>),
     Engine(Box<EngineBenchArgs>),
 }
 
@@ -78,6 +81,8 @@ impl BenchArgs {
             Benchmark::Load(args) => args.run().await,
             #[cfg(target_os = "linux")]
             Benchmark::Delivery(args) => args.run().await,
+            #[cfg(target_os = "linux")]
+            Benchmark::Fairness(args) => args.run().await,
             Benchmark::Engine(args) => args.run().await,
         }
     }

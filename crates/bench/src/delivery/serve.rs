@@ -26,7 +26,7 @@ use super::metrics::{SchemeTrial, StreamTrace};
 use super::plan::{DeliveryPlan, DeliveryScheme};
 use super::sse;
 use super::starts::blocking_runtime;
-use super::testbed::Testbed;
+use super::testbed::{StreamNetwork, Testbed};
 use crate::link::command::ProcessGroup;
 use crate::link::forward;
 use crate::link::netns::{Namespace, within};
@@ -64,17 +64,7 @@ pub fn run(
         }
         false => (Testbed::namespaces(plan, rtt_ms)?, PORT),
     };
-    let inside = testbed.server_side();
-    let prompts = rehearse(plan, inside)?;
-    let server = ServeProcess::start(plan, inside, &plan.tokens_per_s.to_string(), port)?;
-    let front = TcpFrontend::start(&testbed, plan, scheme, port)?;
-    let server_id = server.group.id();
-    let asking = Asking { plan, scheme, rtt_ms, testbed: &testbed, port: front.port, server_id };
-    let (streams, usage) = within(testbed.client_side(), || {
-        be_realtime();
-        blocking_runtime()?.block_on(asking.ask_all(prompts))
-    })??;
-    drop((front, server));
+    let (streams, usage) = run_over(&testbed, plan, scheme, rtt_ms, port, 0)?;
     let tokens: usize = streams.iter().map(|stream| stream.generated_us.len()).sum();
     let first_token_ms = streams.iter().filter_map(first_token_ms).collect();
     let trial = testbed.finish(streams)?;
@@ -83,6 +73,32 @@ pub fn run(
         first_token_ms,
         ..trial
     })
+}
+
+/// Runs all sessions over `network`, with the server on `port` of its side. Returns the streams'
+/// traces and the server's resource use. An answer may have up to `multi_token` characters that
+/// take several tokens.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_over(
+    network: &dyn StreamNetwork,
+    plan: &DeliveryPlan,
+    scheme: DeliveryScheme,
+    rtt_ms: f64,
+    port: u16,
+    multi_token: usize,
+) -> anyhow::Result<(Vec<StreamTrace>, ResourceUsage)> {
+    let inside = network.server_side();
+    let prompts = rehearse(plan, inside, multi_token)?;
+    let server = ServeProcess::start(plan, inside, &plan.tokens_per_s.to_string(), port)?;
+    let front = TcpFrontend::start(network, plan, scheme, port)?;
+    let server_id = server.group.id();
+    let asking = Asking { plan, scheme, rtt_ms, network, port: front.port, server_id };
+    within(network.client_side(), || {
+        be_realtime();
+        blocking_runtime()?.block_on(asking.ask_all(prompts))
+    })?
 }
 
 /// A port that was free a moment ago.
@@ -165,25 +181,25 @@ struct TcpFrontend {
 
 impl TcpFrontend {
     fn start(
-        testbed: &Testbed,
+        network: &dyn StreamNetwork,
         plan: &DeliveryPlan,
         scheme: DeliveryScheme,
         server_port: u16,
     ) -> anyhow::Result<Self> {
-        let listeners = match (testbed.server_side(), scheme.congestion()) {
+        let listeners = match (network.server_side(), scheme.congestion()) {
             (Some(_), None) => return Ok(Self { port: server_port, _stop: None }),
             (Some(inside), Some(name)) => {
                 vec![inside.within(|| sse::listen(name, CONGESTED_PORT))??]
             }
             // Clients discover the QUIC address over HTTP, so each relay's address needs TCP too.
             (None, _) => (0..plan.sessions)
-                .map(|session| relay_door(testbed, session))
+                .map(|session| relay_door(network, session))
                 .collect::<Result<_, _>>()?,
         };
         let port = listeners[0].local_addr()?.port();
         let (stop, stopped) = oneshot::channel::<()>();
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, server_port));
-        let inside = testbed.server_side().cloned();
+        let inside = network.server_side().cloned();
         let body = move || -> std::io::Result<()> {
             be_realtime();
             blocking_runtime()?.block_on(async move {
@@ -200,8 +216,8 @@ impl TcpFrontend {
     }
 }
 
-fn relay_door(testbed: &Testbed, session: usize) -> std::io::Result<TcpListener> {
-    let listener = TcpListener::bind(testbed.server_address(session, 0))?;
+fn relay_door(network: &dyn StreamNetwork, session: usize) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind(network.server_address(session, 0))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -215,8 +231,12 @@ async fn accept_all(listener: tokio::net::TcpListener, to: SocketAddr) {
 /// The prompts of all streams. The simulated engine sometimes spreads one character over four
 /// tokens, of which three show nothing, which would count as a stall of the delivery. So this tries
 /// prompts on an unpaced engine, whose answer depends on the prompt alone, until one has an
-/// answer without such characters.
-fn rehearse(plan: &DeliveryPlan, inside: Option<&Namespace>) -> anyhow::Result<Vec<String>> {
+/// answer with at most `multi_token` such characters.
+fn rehearse(
+    plan: &DeliveryPlan,
+    inside: Option<&Namespace>,
+    multi_token: usize,
+) -> anyhow::Result<Vec<String>> {
     let port = if inside.is_some() { REHEARSAL_PORT } else { free_port()? };
     let server = ServeProcess::start(plan, inside, "inf", port)?;
     let ask = || -> anyhow::Result<Vec<String>> {
@@ -225,7 +245,7 @@ fn rehearse(plan: &DeliveryPlan, inside: Option<&Namespace>) -> anyhow::Result<V
         blocking_runtime()?.block_on(async {
             let mut prompts = Vec::new();
             for session in 0..plan.sessions {
-                prompts.push(choose(plan, &client, session).await?);
+                prompts.push(choose(plan, &client, session, multi_token).await?);
             }
             Ok(prompts)
         })
@@ -239,22 +259,24 @@ async fn choose(
     plan: &DeliveryPlan,
     client: &HttpClient,
     session: usize,
+    multi_token: usize,
 ) -> anyhow::Result<String> {
     let tokens = plan.answer(session).tokens.len();
     for attempt in 0..MAX_TRIES {
         let prompt = format!("stream {session}, question {attempt}, tokens={tokens}");
         let request = question(&prompt, tokens);
         let mut answer = openai::generate(client, &request, ConnectionOptions::default()).await?;
-        let mut plain = true;
+        let mut found = 0;
         while let Some(arrival) = answer.next().await? {
-            plain &= arrival.delta.text.is_ascii();
+            found += usize::from(!arrival.delta.text.is_ascii());
         }
-        if plain {
+        if found <= multi_token {
             return Ok(prompt);
         }
     }
     bail!(
-        "no prompt has an answer of {tokens} tokens without multi-token characters; choose another --duration-s"
+        "no prompt has an answer of {tokens} tokens with at most {multi_token} multi-token \
+         characters; choose another --duration-s"
     )
 }
 
@@ -277,7 +299,7 @@ struct Asking<'a> {
     plan: &'a DeliveryPlan,
     scheme: DeliveryScheme,
     rtt_ms: f64,
-    testbed: &'a Testbed,
+    network: &'a dyn StreamNetwork,
     port: u16,
     server_id: u32,
 }
@@ -290,7 +312,7 @@ enum Connected {
 
 /// What a client sees of its answer.
 struct Seen<'a> {
-    testbed: &'a Testbed,
+    network: &'a dyn StreamNetwork,
     session: usize,
     tokens: usize,
     ready: Vec<Instant>,
@@ -303,7 +325,7 @@ impl Seen<'_> {
     fn note(&mut self, tokens: usize, at: Instant) {
         self.ready.extend(std::iter::repeat_n(at, tokens));
         if self.ready.len() >= self.tokens {
-            self.testbed.end(self.session, at);
+            self.network.end(self.session, at);
         }
     }
 }
@@ -321,7 +343,7 @@ impl Asking<'_> {
         let asking = clients.iter().zip(&prompts).enumerate();
         let asking = asking.map(|(session, (client, prompt))| {
             let sent = base + self.stagger() * session as u32;
-            self.testbed.begin(session, self.began(sent));
+            self.network.begin(session, self.began(sent));
             self.ask(session, client, prompt, sent)
         });
         let traces = try_join_all(asking).await?;
@@ -330,7 +352,7 @@ impl Asking<'_> {
 
     async fn connect(&self, session: usize) -> anyhow::Result<Connected> {
         let quic = self.scheme.congestion().is_none();
-        let url = format!("http://{}", self.testbed.server_address(session, self.port));
+        let url = format!("http://{}", self.network.server_address(session, self.port));
         if !quic {
             let client = HttpClient::new(BaseUrl::parse(&url)?, None)?;
             // The connection is kept alive for the question.
@@ -353,7 +375,7 @@ impl Asking<'_> {
         let tokens = self.plan.answer(session).tokens.len();
         let deadline = self.began(sent) + Duration::from_secs_f64(self.plan.seconds) + OVERTIME;
         let mut seen =
-            Seen { testbed: self.testbed, session, tokens, ready: Vec::new(), timings: None };
+            Seen { network: self.network, session, tokens, ready: Vec::new(), timings: None };
         tokio::time::sleep_until(sent.into()).await;
         let question = question(prompt, tokens);
         let reading = async {

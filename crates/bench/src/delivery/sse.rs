@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::metrics::StreamTrace;
 use super::plan::{DeliveryPlan, DeliveryScheme, TimedTokens};
 use super::starts::{Starts, blocking_runtime};
-use super::testbed::Testbed;
+use super::testbed::StreamNetwork;
 use crate::link::LinkError;
 use crate::link::realtime::be_realtime;
 
@@ -63,32 +63,34 @@ pub fn listen(congestion: &str, port: u16) -> Result<std::net::TcpListener, Link
 pub fn run(
     plan: &DeliveryPlan,
     scheme: DeliveryScheme,
-    testbed: &Testbed,
+    network: &dyn StreamNetwork,
     starts: &Arc<Starts>,
 ) -> anyhow::Result<Vec<StreamTrace>> {
-    let ends = testbed.ends.as_ref().ok_or_else(|| anyhow::anyhow!("TCP needs namespaces"))?;
+    let sides = network.server_side().zip(network.client_side());
+    let (server_side, client_side) =
+        sides.ok_or_else(|| anyhow::anyhow!("TCP needs namespaces"))?;
     let congestion = scheme.congestion().expect("TCP has a congestion control");
-    let listener = ends.server.within(|| listen(congestion, PORT))??;
+    let listener = server_side.within(|| listen(congestion, PORT))??;
     let answers: Vec<TimedTokens> =
         (0..plan.sessions).map(|session| plan.answer(session)).collect();
     let addresses: Vec<SocketAddr> =
-        (0..plan.sessions).map(|session| testbed.server_address(session, PORT)).collect();
+        (0..plan.sessions).map(|session| network.server_address(session, PORT)).collect();
     let (served, asked) = (Arc::new(answers), addresses);
     let sending = {
         let (answers, starts) = (Arc::clone(&served), Arc::clone(starts));
-        ends.server.spawn("sse-server", move || {
+        server_side.spawn("sse-server", move || {
             be_realtime();
             blocking_runtime()?.block_on(serve(listener, answers, starts))
         })?
     };
     let receiving = {
         let (answers, starts) = (Arc::clone(&served), Arc::clone(starts));
-        ends.client.spawn("sse-client", move || {
+        client_side.spawn("sse-client", move || {
             be_realtime();
             blocking_runtime()?.block_on(read_all(asked, answers, starts))
         })?
     };
-    starts.open(|session, at| testbed.begin(session, at));
+    starts.open(|session, at| network.begin(session, at));
     let joined = |thread: std::thread::JoinHandle<io::Result<io::Result<_>>>| {
         thread.join().unwrap_or_else(|_| Err(io::Error::other("a side has panicked")))
     };

@@ -16,6 +16,20 @@ use crate::link::udp::UdpWire;
 /// losses would repeat where the simulator's do not.
 pub const AFTERMATH: Duration = Duration::from_micros(loquent_sim::world::AFTERMATH_US);
 
+/// The network under token streams, for those who run them.
+pub trait StreamNetwork: Sync {
+    /// The namespace of the servers, if there is one.
+    fn server_side(&self) -> Option<&Namespace>;
+    /// The namespace of the clients, if there is one.
+    fn client_side(&self) -> Option<&Namespace>;
+    /// The address at which the client of `session` reaches a server on `port`.
+    fn server_address(&self, session: usize, port: u16) -> SocketAddr;
+    /// The tokens of `session` come from `at` on.
+    fn begin(&self, session: usize, at: Instant);
+    /// The client of `session` has had its last token at `at`.
+    fn end(&self, session: usize, at: Instant);
+}
+
 /// Two sides with one path between them for each session.
 #[derive(Debug)]
 pub struct Testbed {
@@ -93,35 +107,6 @@ impl Testbed {
         Ok(Self { ends: None, relay, addresses })
     }
 
-    /// The namespace of the servers, if there is one.
-    pub fn server_side(&self) -> Option<&Namespace> {
-        self.ends.as_ref().map(|ends| &ends.server)
-    }
-
-    /// The namespace of the clients, if there is one.
-    pub fn client_side(&self) -> Option<&Namespace> {
-        self.ends.as_ref().map(|ends| &ends.client)
-    }
-
-    /// The address at which the client of `session` reaches a server on `port`.
-    pub fn server_address(&self, session: usize, port: u16) -> SocketAddr {
-        let mut address = self.addresses[session];
-        if self.ends.is_some() {
-            address.set_port(port);
-        }
-        address
-    }
-
-    /// The session's losses begin at `at`.
-    pub fn begin(&self, session: usize, at: Instant) {
-        self.relay.begin(session, at);
-    }
-
-    /// The session's bytes do not count from `at` on.
-    pub fn end(&self, session: usize, at: Instant) {
-        self.relay.end(session, at);
-    }
-
     /// Stops the network under `traces` and adds what it counted of each.
     ///
     /// # Errors
@@ -131,5 +116,33 @@ impl Testbed {
         let counted = traces.into_iter().zip(summary.paths);
         let traces = counted.map(|(trace, [down, up])| StreamTrace { down, up, ..trace }).collect();
         Ok(SchemeTrial { traces, lateness: summary.lateness, ..SchemeTrial::default() })
+    }
+}
+
+impl StreamNetwork for Testbed {
+    fn server_side(&self) -> Option<&Namespace> {
+        self.ends.as_ref().map(|ends| &ends.server)
+    }
+
+    fn client_side(&self) -> Option<&Namespace> {
+        self.ends.as_ref().map(|ends| &ends.client)
+    }
+
+    fn server_address(&self, session: usize, port: u16) -> SocketAddr {
+        let mut address = self.addresses[session];
+        if self.ends.is_some() {
+            address.set_port(port);
+        }
+        address
+    }
+
+    /// The session's losses begin at `at`.
+    fn begin(&self, session: usize, at: Instant) {
+        self.relay.begin(session, at);
+    }
+
+    /// The session's bytes do not count from `at` on.
+    fn end(&self, session: usize, at: Instant) {
+        self.relay.end(session, at);
     }
 }

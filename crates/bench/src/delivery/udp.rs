@@ -17,7 +17,7 @@ use tokio::task::{JoinHandle, LocalSet};
 use super::metrics::{SchemeTrial, StreamTrace};
 use super::plan::{DeliveryPlan, DeliveryScheme, TimedTokens};
 use super::starts::{Starts, blocking_runtime};
-use super::testbed::Testbed;
+use super::testbed::{StreamNetwork, Testbed};
 use crate::link::LinkError;
 use crate::link::realtime::be_realtime;
 

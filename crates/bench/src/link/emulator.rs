@@ -50,12 +50,43 @@ impl PathSchedule {
     }
 }
 
-/// A path with its state.
+/// Which links lie under the paths of a relay.
+#[derive(Debug, Clone)]
+pub enum PathLinks {
+    /// Each path has its own.
+    Own(Vec<PathSchedule>),
+    /// All share one bottleneck, whose schedule never begins: it loses only what its queue
+    /// refuses. The paths are counted apart.
+    Shared {
+        /// The bottleneck.
+        bottleneck: Box<PathSchedule>,
+        /// Number of paths.
+        paths: usize,
+    },
+}
+
+impl PathLinks {
+    /// Number of paths.
+    pub fn paths(&self) -> usize {
+        match self {
+            Self::Own(schedules) => schedules.len(),
+            Self::Shared { paths, .. } => *paths,
+        }
+    }
+}
+
+/// A link with its state.
 struct Crossing<'a> {
     schedule: &'a PathSchedule,
     /// Before the schedule begins nothing is lost: connections are set up then.
     before: LinkState<'a>,
     during: LinkState<'a>,
+    began_us: Option<u64>,
+}
+
+/// What is counted of a path, and when.
+#[derive(Debug, Clone, Default)]
+struct PathCount {
     began_us: Option<u64>,
     ended: bool,
     stats: [PacketStats; 2],
@@ -101,7 +132,10 @@ pub struct DuePacket {
 
 /// A number of paths with what is in flight on them.
 pub struct Emulator<'a> {
-    paths: Vec<Crossing<'a>>,
+    /// One for each path, or one for all.
+    links: Vec<Crossing<'a>>,
+    is_shared: bool,
+    counts: Vec<PathCount>,
     held: BinaryHeap<Reverse<HeldPacket>>,
     held_bytes: usize,
     order: u64,
@@ -109,37 +143,32 @@ pub struct Emulator<'a> {
 
 impl<'a> Emulator<'a> {
     /// Paths that have not begun: they delay, limit and queue packets, but lose none.
-    pub fn new(schedules: &'a [PathSchedule]) -> Self {
-        let crossing = |schedule: &'a PathSchedule| Crossing {
-            schedule,
-            before: LinkState::new(
-                &schedule.clean,
-                &schedule.clean_schedule,
-                schedule.seed,
-                schedule.length_us,
-            ),
-            during: LinkState::new(
-                &schedule.link,
-                &schedule.schedule,
-                schedule.seed,
-                schedule.length_us,
-            ),
-            began_us: None,
-            ended: false,
-            stats: Default::default(),
+    pub fn new(links: &'a PathLinks) -> Self {
+        let (crossings, is_shared) = match links {
+            PathLinks::Own(schedules) => (schedules.iter().map(Crossing::new).collect(), false),
+            PathLinks::Shared { bottleneck, .. } => (vec![Crossing::new(bottleneck)], true),
         };
-        let paths = schedules.iter().map(crossing).collect();
-        Self { paths, held: BinaryHeap::new(), held_bytes: 0, order: 0 }
+        Self {
+            links: crossings,
+            is_shared,
+            counts: vec![PathCount::default(); links.paths()],
+            held: BinaryHeap::new(),
+            held_bytes: 0,
+            order: 0,
+        }
     }
 
-    /// The schedule of `path` begins at `at_us`: its losses count from then, and its paths too.
+    /// The schedule of `path` begins at `at_us`: its losses count from then, and its packets too.
     pub fn begin(&mut self, path: usize, at_us: u64) {
-        self.paths[path].began_us.get_or_insert(at_us);
+        self.counts[path].began_us.get_or_insert(at_us);
+        if !self.is_shared {
+            self.links[path].began_us.get_or_insert(at_us);
+        }
     }
 
     /// Packets of `path` no longer count.
     pub fn end(&mut self, path: usize) {
-        self.paths[path].ended = true;
+        self.counts[path].ended = true;
     }
 
     /// Handles a packet of `wire_bytes` that enters the link, and returns its fate.
@@ -153,8 +182,8 @@ impl<'a> Emulator<'a> {
         wire_bytes: usize,
         packet: &[u8],
     ) -> Fate {
-        let crossing = &mut self.paths[route.path];
-        let (fate, arrivals) = crossing.send(now_us, route.direction(), wire_bytes);
+        let link = if self.is_shared { 0 } else { route.path };
+        let (fate, arrivals) = self.links[link].send(now_us, route.direction(), wire_bytes);
         let mut fate = fate;
         for (due_us, corrupted) in arrivals.into_iter().flatten() {
             // After the model has decided: its draws must not depend on this machine's memory.
@@ -170,10 +199,9 @@ impl<'a> Emulator<'a> {
             self.order += 1;
             self.held.push(Reverse(HeldPacket { due_us, order: self.order, route, packet }));
         }
-        let crossing = &mut self.paths[route.path];
-        if crossing.has_begun(now_us) && !crossing.ended {
-            let stats = &mut crossing.stats[route.direction() as usize];
-            stats.count(now_us, wire_bytes, fate);
+        let count = &mut self.counts[route.path];
+        if count.began_us.is_some_and(|began| began <= now_us) && !count.ended {
+            count.stats[route.direction() as usize].count(now_us, wire_bytes, fate);
         }
         fate
     }
@@ -195,13 +223,32 @@ impl<'a> Emulator<'a> {
 
     /// The statistics of each path since it began: server to client, and client to server.
     pub fn stats(&self) -> Vec<[PacketStats; 2]> {
-        self.paths.iter().map(|crossing| crossing.stats.clone()).collect()
+        self.counts.iter().map(|count| count.stats.clone()).collect()
     }
 }
 
 type Arrivals = [Option<(u64, Option<u64>)>; 2];
 
-impl Crossing<'_> {
+impl<'a> Crossing<'a> {
+    fn new(schedule: &'a PathSchedule) -> Self {
+        Self {
+            schedule,
+            before: LinkState::new(
+                &schedule.clean,
+                &schedule.clean_schedule,
+                schedule.seed,
+                schedule.length_us,
+            ),
+            during: LinkState::new(
+                &schedule.link,
+                &schedule.schedule,
+                schedule.seed,
+                schedule.length_us,
+            ),
+            began_us: None,
+        }
+    }
+
     fn has_begun(&self, now_us: u64) -> bool {
         self.began_us.is_some_and(|began| began <= now_us)
     }
@@ -259,13 +306,17 @@ mod tests {
         PathSchedule::new(link, 7, 60_000_000, Vec::new())
     }
 
+    fn own(schedule: PathSchedule) -> PathLinks {
+        PathLinks::Own(vec![schedule])
+    }
+
     #[test]
     fn the_same_seed_drops_the_same_packets_as_the_simulator() {
         let link = Link::new(400.0, DEFAULT);
         let losses = LossSchedule::new(&link.channel, 7, 60_000_000);
         let mut path = LinkState::new(&link, &losses, 7, 60_000_000);
-        let schedules = [schedule(link.clone())];
-        let mut emulator = Emulator::new(&schedules);
+        let links = own(schedule(link.clone()));
+        let mut emulator = Emulator::new(&links);
         // Its clock began earlier than the session's.
         emulator.begin(0, 5_000_000);
         let mut lost = 0;
@@ -288,8 +339,8 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_before_the_course_begins() {
-        let schedules = [schedule(Link::new(100.0, Channel::Random { loss: 1.0 }))];
-        let mut emulator = Emulator::new(&schedules);
+        let links = own(schedule(Link::new(100.0, Channel::Random { loss: 1.0 })));
+        let mut emulator = Emulator::new(&links);
         let delivered = Fate::Delivered { due_us: 50_000, twice: false };
         assert_eq!(emulator.handle_packet(0, DOWN, 100, &[1; 100]), delivered);
         emulator.begin(0, 10);
@@ -306,8 +357,8 @@ mod tests {
         let mut link = Link::new(100.0, Channel::Clean);
         (link.rate_kbps, link.queue_bytes) = (Some(16.0), 250);
         let outages = vec![(1_000_000, 2_000_000)];
-        let schedules = [PathSchedule::new(link, 7, 60_000_000, outages)];
-        let mut emulator = Emulator::new(&schedules);
+        let links = own(PathSchedule::new(link, 7, 60_000_000, outages));
+        let mut emulator = Emulator::new(&links);
         emulator.begin(0, 0);
         // 100 bytes take 50 ms at 16 kbit/s.
         let mut send = |at_us| emulator.handle_packet(at_us, DOWN, 100, &[0; 100]);
@@ -317,6 +368,27 @@ mod tests {
         assert_eq!(send(1), Fate::QueueFull);
         assert_eq!(send(1_500_000), Fate::Outage);
         assert!(matches!(send(2_000_000), Fate::Delivered { .. }));
+    }
+
+    #[test]
+    fn paths_over_a_bottleneck_share_its_queue_and_are_counted_apart() {
+        let mut link = Link::new(100.0, Channel::Clean);
+        (link.rate_kbps, link.queue_bytes) = (Some(16.0), 250);
+        let links = PathLinks::Shared { bottleneck: Box::new(schedule(link)), paths: 3 };
+        let mut emulator = Emulator::new(&links);
+        let mut send = |at_us, path| {
+            emulator.begin(1, 10);
+            let route = PacketRoute { path, ..DOWN };
+            emulator.handle_packet(at_us, route, 100, &[0; 100])
+        };
+        // 100 bytes take 50 ms at 16 kbit/s, whichever path they are of.
+        assert_eq!(send(0, 1), Fate::Delivered { due_us: 100_000, twice: false });
+        assert_eq!(send(10, 2), Fate::Delivered { due_us: 150_000, twice: false });
+        assert_eq!(send(10, 1), Fate::Delivered { due_us: 200_000, twice: false });
+        assert_eq!(send(10, 1), Fate::QueueFull);
+        let down: Vec<_> = emulator.stats().into_iter().map(|[down, _]| down).collect();
+        let counted = |path: usize| (down[path].packets, down[path].delivered_bytes);
+        assert_eq!([counted(0), counted(1), counted(2)], [(0, 0), (2, 100), (0, 0)]);
     }
 
     #[test]

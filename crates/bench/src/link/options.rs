@@ -137,13 +137,19 @@ fn parse_share(text: &str) -> Result<f64, String> {
 }
 
 /// A rate in kbit/s, as 1mbit, 250kbit or 250.
-fn parse_rate_kbps(text: &str) -> Result<f64, String> {
+///
+/// # Errors
+/// If the text is something else.
+pub fn parse_rate_kbps(text: &str) -> Result<f64, String> {
     let scaled = [("gbit", 1e6), ("mbit", 1e3), ("kbit", 1.0), ("", 1.0)];
     scale(text, &scaled).ok_or_else(|| format!("{text:?} is not a rate; give 1mbit or 250kbit"))
 }
 
 /// A size in bytes, as 32kB, 1MB or 64000.
-fn parse_bytes(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// If the text is something else.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let scaled = [("mb", 1e6), ("kb", 1e3), ("b", 1.0), ("", 1.0)];
     let bytes = scale(text, &scaled).ok_or_else(|| format!("{text:?} is not a size; give 32kB"))?;
     Ok(bytes as u64)

@@ -54,6 +54,8 @@ pub struct PacketStats {
     pub packets: u64,
     /// Bytes of these packets, with all headers.
     pub bytes: u64,
+    /// Bytes of those that were delivered.
+    pub delivered_bytes: u64,
     /// Lost by the channel, or by a change of the path.
     pub lost: u64,
     /// Dropped in front of the rate limit.
@@ -77,6 +79,7 @@ impl PacketStats {
         self.bytes += bytes as u64;
         match fate {
             Fate::Delivered { due_us, twice } => {
+                self.delivered_bytes += bytes as u64;
                 self.doubled += u64::from(twice);
                 let transit_ms = due_us.saturating_sub(now_us) as f64 / 1e3;
                 self.transit_ms_sum += transit_ms;

@@ -17,7 +17,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
 use super::LinkError;
-use super::emulator::{DuePacket, Emulator, PacketRoute, PathSchedule};
+use super::emulator::{DuePacket, Emulator, PacketRoute, PathLinks, PathSchedule};
 use super::packet_stats::{Fate, Lateness, LinkSummary};
 use super::realtime::be_realtime;
 
@@ -85,19 +85,31 @@ impl LinkRelay {
         schedules: Vec<PathSchedule>,
         record: Option<File>,
     ) -> Result<Self, LinkError> {
+        Self::start_over(wire, PathLinks::Own(schedules), record)
+    }
+
+    /// Carries the packets of `wire` over paths with these links; otherwise as [`Self::start`].
+    ///
+    /// # Errors
+    /// If the system has no descriptor or thread left.
+    pub fn start_over(
+        wire: impl PacketWire + 'static,
+        links: PathLinks,
+        record: Option<File>,
+    ) -> Result<Self, LinkError> {
         let stop = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(io::Error::from)
             .map_err(LinkError::io("event descriptor"))?;
         let shared = Arc::new(RelayControl {
             origin: Instant::now(),
-            begins_us: schedules.iter().map(|_| AtomicU64::new(NOT_YET)).collect(),
-            ends_us: schedules.iter().map(|_| AtomicU64::new(NOT_YET)).collect(),
+            begins_us: (0..links.paths()).map(|_| AtomicU64::new(NOT_YET)).collect(),
+            ends_us: (0..links.paths()).map(|_| AtomicU64::new(NOT_YET)).collect(),
             stop,
         });
         let inside = Arc::clone(&shared);
         let body = move || {
             be_realtime();
-            Carrier::new(wire, &schedules, &inside, record).run()
+            Carrier::new(wire, &links, &inside, record).run()
         };
         let thread = std::thread::Builder::new()
             .name("link".into())
@@ -156,15 +168,10 @@ struct Carrier<'a, W> {
 }
 
 impl<'a, W: PacketWire> Carrier<'a, W> {
-    fn new(
-        wire: W,
-        schedules: &'a [PathSchedule],
-        shared: &'a RelayControl,
-        record: Option<File>,
-    ) -> Self {
+    fn new(wire: W, links: &'a PathLinks, shared: &'a RelayControl, record: Option<File>) -> Self {
         Self {
             wire,
-            emulator: Emulator::new(schedules),
+            emulator: Emulator::new(links),
             shared,
             record: record.map(BufWriter::new),
             lateness: Lateness::default(),

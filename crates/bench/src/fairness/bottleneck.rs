@@ -1,0 +1,145 @@
+//! The link that downloads and token streams share, with a path and its counts for each of them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use tokio::sync::watch;
+
+use super::plan::{FairnessCase, FairnessPlan};
+use crate::delivery::testbed::StreamNetwork;
+use crate::link::LinkError;
+use crate::link::emulator::{PathLinks, PathSchedule};
+use crate::link::netns::Namespace;
+use crate::link::packet_stats::LinkSummary;
+use crate::link::relay::LinkRelay;
+use crate::link::tun::{self, Ends, Paths};
+
+/// The link draws no losses, so its schedule may repeat at once.
+const SCHEDULE_US: u64 = 1_000_000;
+
+/// When a trial takes place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrialTimes {
+    /// The first token's generation, and the start of the warm-up.
+    pub start: Instant,
+    /// The measurement's begin.
+    pub from: Instant,
+    /// The measurement's end.
+    pub to: Instant,
+}
+
+/// Two namespaces with one bottleneck between them. Downloads have the first paths, token streams
+/// those after them.
+#[derive(Debug)]
+pub struct Bottleneck {
+    ends: Ends,
+    relay: LinkRelay,
+    downloads: usize,
+    paths: usize,
+    plan: FairnessPlan,
+    /// Known once the first stream has begun.
+    times: watch::Sender<Option<TrialTimes>>,
+}
+
+impl Bottleneck {
+    /// Creates both namespaces and the link.
+    ///
+    /// # Errors
+    /// If this process lacks the privilege (root).
+    pub fn new(plan: &FairnessPlan, case: &FairnessCase, run: usize) -> Result<Self, LinkError> {
+        let paths = plan.downloads + plan.streams;
+        let (ends, wire) = tun::create(Paths::ByAddress(paths))?;
+        // What one flow has learnt of the link must not help the next.
+        ends.server.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
+        let seed = plan.seed + run as u64;
+        let schedule = PathSchedule::new(plan.link(case), seed, SCHEDULE_US, Vec::new());
+        let links = PathLinks::Shared { bottleneck: Box::new(schedule), paths };
+        let relay = LinkRelay::start_over(wire, links, None)?;
+        let times = watch::Sender::new(None);
+        Ok(Self { ends, relay, downloads: plan.downloads, paths, plan: plan.clone(), times })
+    }
+
+    /// Both namespaces.
+    pub fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// The server's address for a download.
+    pub fn download_address(&self, download: usize, port: u16) -> SocketAddr {
+        (tun::path_address(download), port).into()
+    }
+
+    /// Fixes the times of the trial, whose first token is generated at `start`.
+    pub fn open(&self, start: Instant) {
+        let from = start + self.plan.warm_up;
+        let times = TrialTimes { start, from, to: from + self.plan.length };
+        self.times.send_if_modified(|known| {
+            if known.is_some() {
+                return false;
+            }
+            for path in 0..self.paths {
+                self.relay.begin(path, times.from);
+                self.relay.end(path, times.to);
+            }
+            *known = Some(times);
+            true
+        });
+    }
+
+    /// The times of the trial, if its first stream has begun.
+    pub fn times(&self) -> Option<TrialTimes> {
+        *self.times.borrow()
+    }
+
+    /// Follows the times of the trial, for those that begin with it.
+    pub fn follow(&self) -> TimesWatch {
+        TimesWatch(self.times.subscribe())
+    }
+
+    /// Stops the link; returns what it counted.
+    ///
+    /// # Errors
+    /// If the relay could not go on.
+    pub fn finish(self) -> Result<LinkSummary, LinkError> {
+        self.relay.stop().map_err(LinkError::io("the link"))
+    }
+}
+
+/// Waits for the times of a trial.
+#[derive(Debug, Clone)]
+pub struct TimesWatch(watch::Receiver<Option<TrialTimes>>);
+
+impl TimesWatch {
+    /// The times, once they are known.
+    ///
+    /// # Errors
+    /// If the trial has failed before it began.
+    pub async fn wait(&mut self) -> io::Result<TrialTimes> {
+        let known = self.0.wait_for(Option::is_some).await;
+        let times = known.ok().and_then(|times| *times);
+        times.ok_or_else(|| io::Error::other("the trial did not begin"))
+    }
+}
+
+impl StreamNetwork for Bottleneck {
+    fn server_side(&self) -> Option<&Namespace> {
+        Some(&self.ends.server)
+    }
+
+    fn client_side(&self) -> Option<&Namespace> {
+        Some(&self.ends.client)
+    }
+
+    fn server_address(&self, session: usize, port: u16) -> SocketAddr {
+        (tun::path_address(self.downloads + session), port).into()
+    }
+
+    /// The first session opens the trial.
+    fn begin(&self, _session: usize, at: Instant) {
+        self.open(at);
+    }
+
+    /// Every path counts until the measurement's end.
+    fn end(&self, _session: usize, _at: Instant) {}
+}

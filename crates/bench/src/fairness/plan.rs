@@ -1,0 +1,132 @@
+//! What `loquent bench fairness` measures.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use loquent_sim::channel::Channel;
+use loquent_sim::link::Link;
+use loquent_sim::rng::Draws;
+use serde::Serialize;
+
+use crate::delivery::plan::{DeliveryPlan, DeliveryReportPaths, DeliveryScheme};
+
+/// The congestion control of the downloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum DownloadControl {
+    /// TCP CUBIC
+    Cubic,
+    /// TCP BBR
+    Bbr,
+}
+
+impl DownloadControl {
+    /// The kernel's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::Bbr => "bbr",
+        }
+    }
+}
+
+/// What shares the bottleneck with the downloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Company {
+    /// Nothing.
+    Nothing,
+    /// Token streams as server-sent events on kernel TCP.
+    Events,
+    /// Token streams by Loquent.
+    Loquent,
+}
+
+impl Company {
+    /// All of them, in the order of the reports.
+    pub const ALL: [Self; 3] = [Self::Nothing, Self::Events, Self::Loquent];
+}
+
+/// A bottleneck, and who downloads over it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct FairnessCase {
+    /// Rate of each direction in kbit/s.
+    pub rate_kbps: f64,
+    /// Its queue, in bytes.
+    pub queue_bytes: u64,
+    /// The downloads' congestion control.
+    pub control: DownloadControl,
+}
+
+impl FairnessCase {
+    /// How long the full queue delays a packet, in ms.
+    pub fn queue_ms(&self) -> f64 {
+        self.queue_bytes as f64 * 8.0 / self.rate_kbps
+    }
+}
+
+/// What to measure: the options, resolved and checked.
+#[derive(Debug, Clone)]
+pub struct FairnessPlan {
+    /// The bottlenecks and downloads, in order.
+    pub cases: Vec<FairnessCase>,
+    /// Round-trip time of the empty link in ms.
+    pub rtt_ms: f64,
+    /// Number of downloads.
+    pub downloads: usize,
+    /// Number of token streams.
+    pub streams: usize,
+    /// Tokens per second of each stream.
+    pub tokens_per_s: f64,
+    /// How the event streams travel.
+    pub events: DeliveryScheme,
+    /// Time from the first token to the measurement.
+    pub warm_up: Duration,
+    /// Length of the measurement.
+    pub length: Duration,
+    /// How often each case is measured with each company.
+    pub runs: usize,
+    /// Trials that run at the same time, each on a link of its own.
+    pub parallel: usize,
+    /// Seed of the first run; each further run counts one up.
+    pub seed: u64,
+    /// The program to start as the server.
+    pub server_program: PathBuf,
+    /// More options of that server.
+    pub server_options: Vec<String>,
+}
+
+impl FairnessPlan {
+    /// The bottleneck of a case.
+    pub fn link(&self, case: &FairnessCase) -> Link {
+        let mut link = Link::new(self.rtt_ms, Channel::Clean);
+        (link.rate_kbps, link.queue_bytes) = (Some(case.rate_kbps), case.queue_bytes);
+        link
+    }
+
+    /// The token streams of a run, which speak from the warm-up's start to the measurement's end.
+    pub fn stream_plan(&self, run: usize, scheme: DeliveryScheme) -> DeliveryPlan {
+        DeliveryPlan {
+            title: String::new(),
+            rtts_ms: vec![self.rtt_ms],
+            channel: Channel::Clean,
+            sessions: self.streams,
+            seconds: (self.warm_up + self.length).as_secs_f64(),
+            tokens_per_s: self.tokens_per_s,
+            seed: self.seed + run as u64,
+            schemes: vec![scheme],
+            pace_ms: 0,
+            server_program: self.server_program.clone(),
+            server_options: self.server_options.clone(),
+            without_root: false,
+            outputs: DeliveryReportPaths::default(),
+        }
+    }
+
+    /// How long after the first token a download begins: spread over the first half of the
+    /// warm-up, so that runs differ and slow starts do not coincide.
+    pub fn download_delay(&self, run: usize, download: usize) -> Duration {
+        let draw = Draws::new(self.seed + run as u64, "downloads").unit(download as u64);
+        self.warm_up.mul_f64(draw / 2.0)
+    }
+}

@@ -1,0 +1,135 @@
+//! Runs a fairness plan: every case with every company, several times, a few trials at once.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::bottleneck::{Bottleneck, TrialTimes};
+use super::download::Downloads;
+use super::figures::{StreamView, TrialFigures};
+use super::plan::{Company, FairnessCase, FairnessPlan};
+use crate::delivery::metrics::StreamTrace;
+use crate::delivery::plan::DeliveryScheme;
+use crate::delivery::starts::Starts;
+use crate::delivery::{serve, sse};
+
+/// Port of the Loquent server.
+const SERVE_PORT: u16 = 8080;
+/// Time to the first token where there is none to wait for.
+const LEAD: Duration = Duration::from_millis(500);
+/// Tokens for which an answer may have one character that takes several tokens. Answers of some
+/// length without any are rare among the simulated engine's.
+const TOKENS_PER_MULTI_TOKEN: usize = 400;
+
+/// A trial: the case's number, the company, and the run's number.
+pub type TrialKey = (usize, Company, usize);
+
+/// Runs everything. `tell` is called with a line of progress before each trial.
+///
+/// # Errors
+/// If namespaces cannot be had, a server does not start, or a transfer breaks off.
+pub fn run(
+    plan: &FairnessPlan,
+    tell: impl Fn(&str) + Sync,
+) -> anyhow::Result<Vec<(TrialKey, TrialFigures)>> {
+    // Trials of a case with different companies stand beside each other: what the machine does
+    // meanwhile meets all of them.
+    let keys: Vec<TrialKey> = (0..plan.runs)
+        .flat_map(|run| (0..plan.cases.len()).map(move |case| (case, run)))
+        .flat_map(|(case, run)| Company::ALL.map(|company| (case, company, run)))
+        .collect();
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let done = Mutex::new(Vec::new());
+    let work = || -> anyhow::Result<()> {
+        while !failed.load(Ordering::Relaxed) {
+            let Some(&key) = keys.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+            tell(&describe(plan, key));
+            let figures =
+                trial(plan, key).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((key, figures));
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..plan.parallel).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })?;
+    Ok(done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
+}
+
+fn describe(plan: &FairnessPlan, (case, company, run): TrialKey) -> String {
+    let FairnessCase { rate_kbps, queue_bytes, control } = plan.cases[case];
+    let beside = match company {
+        Company::Nothing => "nothing",
+        Company::Events => "event streams",
+        Company::Loquent => "Loquent",
+    };
+    let control = control.name();
+    format!("{rate_kbps} kbit/s, queue {queue_bytes} B, {control} beside {beside}, run {run}")
+}
+
+/// Runs one trial.
+///
+/// # Errors
+/// As [`run`].
+pub fn trial(plan: &FairnessPlan, key: TrialKey) -> anyhow::Result<TrialFigures> {
+    let (case, company, run) = key;
+    let case = &plan.cases[case];
+    let bottleneck = Bottleneck::new(plan, case, run)?;
+    let downloads = Downloads::start(plan, case, run, &bottleneck)?;
+    let traces = match company {
+        Company::Nothing => {
+            bottleneck.open(Instant::now() + LEAD);
+            Vec::new()
+        }
+        Company::Events => streams(plan, plan.events, run, &bottleneck)?,
+        Company::Loquent => streams(plan, DeliveryScheme::Loquent, run, &bottleneck)?,
+    };
+    let read = downloads.finish()?;
+    let times = bottleneck.times().expect("the streams have opened the trial");
+    let views = traces.iter().enumerate();
+    let views = views.map(|(stream, trace)| view(plan, run, stream, trace, &times)).collect();
+    let summary = bottleneck.finish()?;
+    Ok(TrialFigures::new(plan, &read, views, &summary))
+}
+
+fn streams(
+    plan: &FairnessPlan,
+    scheme: DeliveryScheme,
+    run: usize,
+    bottleneck: &Bottleneck,
+) -> anyhow::Result<Vec<StreamTrace>> {
+    let streams = plan.stream_plan(run, scheme);
+    match scheme {
+        DeliveryScheme::Cubic | DeliveryScheme::Bbr => {
+            let starts = Starts::new(&streams).into();
+            sse::run(&streams, scheme, bottleneck, &starts)
+        }
+        _ => {
+            let tokens = streams.answer(0).tokens.len();
+            let multi_token = tokens / TOKENS_PER_MULTI_TOKEN;
+            let ran =
+                serve::run_over(bottleneck, &streams, scheme, plan.rtt_ms, SERVE_PORT, multi_token);
+            Ok(ran?.0)
+        }
+    }
+}
+
+/// What was seen of a stream within the measurement. Streams start one after the other within the
+/// time of one token, as [`Starts`] and the questions of [`serve`] do.
+fn view(
+    plan: &FairnessPlan,
+    run: usize,
+    stream: usize,
+    trace: &StreamTrace,
+    times: &TrialTimes,
+) -> StreamView {
+    let stagger = Duration::from_secs_f64(1.0 / plan.tokens_per_s / plan.streams as f64);
+    let late_us = (stagger * stream as u32).as_micros() as u64;
+    let since = |at: Instant| (at - times.start).as_micros() as u64 - late_us;
+    // As planned: a full socket makes a server late, but not its reader less impatient.
+    let planned_us = plan.stream_plan(run, plan.events).answer(stream).times_us;
+    StreamView::new(&planned_us, &trace.ready_us, since(times.from)..since(times.to))
+}
