@@ -103,8 +103,8 @@ impl QuicPath {
         }
     }
 
-    /// Sends the receiver's frames: in datagrams and, where only the stream gets through, there as
-    /// well (S-4.3).
+    /// Sends the receiver's frames: in datagrams and, where perhaps only the QUIC stream gets
+    /// through, there as well (S-4.4, D-9.5).
     fn transmit(&mut self, now: Micros, receiver: &mut Receiver) {
         let mut frame = Vec::new();
         while receiver.poll_transmit(now, &mut frame).is_some() {
@@ -112,7 +112,8 @@ impl QuicPath {
                 grease::mark_ack(&mut frame);
             }
             let left = self.quic.send_datagram(Bytes::copy_from_slice(&frame));
-            if (self.by_stream || !left) && self.out.len() < MAX_OUT_BYTES {
+            let unanswered = receiver.unanswered_probes() >= 2;
+            if (self.by_stream || unanswered || !left) && self.out.len() < MAX_OUT_BYTES {
                 put_message(MessageKind::Frame, &frame, &mut self.out);
             }
             frame.clear();

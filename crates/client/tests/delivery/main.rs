@@ -262,6 +262,17 @@ async fn acknowledgements_leave_on_the_quic_stream_where_their_datagrams_are_los
 }
 
 #[tokio::test]
+async fn the_second_unanswered_probe_leaves_on_the_quic_stream_too() {
+    let expected = pieces(60);
+    let server = StandIn::start(&expected, GAP, Fault::Hushed(20)).await;
+    let (whole, answer) = whole(&client(&server)).await;
+    assert_whole(&whole, &expected);
+    // By then the path counts as lost neither for its silence nor for its lack of packets.
+    assert_eq!((answer.transport(), answer.resumes()), (Transport::Quic, 0));
+    assert!(whole.longest_stall > Duration::from_millis(1_500), "{:?}", whole.longest_stall);
+}
+
+#[tokio::test]
 async fn a_reset_says_whether_to_come_back() {
     for (code, end) in [
         (0, None),

@@ -45,6 +45,8 @@ pub enum Fault {
     ShutsDownAfter(usize),
     /// No datagram of the client's arrives, though its connection lives (S-4.4).
     Deaf,
+    /// After so many pieces nothing is sent until a frame comes on the QUIC stream.
+    Hushed(usize),
     /// Instead of an answer: a message of unknown type.
     UnknownMessage,
     /// Instead of an answer: a message that promises a gigabyte.
@@ -284,6 +286,7 @@ async fn serve_connection(connection: Connection, shared: Arc<Shared>) {
                     shared: Arc::clone(&shared),
                     send,
                     messages: Messages { recv, buffer: BytesMut::new() },
+                    has_heard_frame: false,
                 };
                 tokio::spawn(stream.serve());
             }
@@ -344,6 +347,8 @@ struct Stream {
     shared: Arc<Shared>,
     send: SendStream,
     messages: Messages,
+    /// A frame has come on the QUIC stream.
+    has_heard_frame: bool,
 }
 
 impl Stream {
@@ -467,7 +472,10 @@ impl Stream {
             let frame = tokio::select! {
                 frame = datagrams.recv() => frame,
                 read = self.messages.next(), if listening => match read {
-                    Ok(Some((4, frame))) => Some(frame),
+                    Ok(Some((4, frame))) => {
+                        self.has_heard_frame = true;
+                        Some(frame)
+                    }
                     Ok(Some((kind, _))) => panic!("a message of type {kind} within an answer"),
                     Ok(None) => { listening = false; None }
                     Err(quinn::ReadError::Reset(code)) if code == VarInt::from_u32(3) => {
@@ -492,6 +500,11 @@ impl Stream {
         let (wake, state) = {
             let mut kept_state = kept.state.lock().unwrap();
             let KeptState { sender, pushed } = &mut *kept_state;
+            if matches!(self.shared.fault, Fault::Hushed(pieces) if *pushed > pieces)
+                && !self.has_heard_frame
+            {
+                return (Duration::from_millis(5), false);
+            }
             for delta in &self.shared.deltas[*pushed..self.shared.due(kept)] {
                 sender.push(now, delta).unwrap();
                 *pushed += 1;
