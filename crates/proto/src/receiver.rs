@@ -43,9 +43,9 @@ pub struct ReceiverConfig {
     pub checked: bool,
     /// When to show what has arrived. Default at once.
     pub playout: Playout,
-    /// Gap between acknowledgements that carry no news (D-9.2). Default 100 ms: four times as many gain
-    /// nothing on any channel of `plans/channels.toml`, and each costs a server as much as a packet
-    /// that it sends.
+    /// Gap between acknowledgements that carry no news (D-9.2). Default 100 ms: four times as many
+    /// gain nothing on any channel of `plans/channels.toml`, and each costs a server as much as a
+    /// packet that it sends.
     pub ack_gap: Micros,
     /// Send a probe after this time without a frame, and further ones each after twice the time
     /// of the one before (D-9.4). Default 2 s.
@@ -231,8 +231,8 @@ impl Receiver {
         self.shown
     }
 
-    /// How many probes have been sent since the last frame came. Once it is 2 or more, probes are to
-    /// travel on the QUIC stream too, where there is one (D-9.5): ask after
+    /// How many probes have been sent since the last frame came. Once it is 2 or more, probes are
+    /// to travel on the QUIC stream too, where there is one (D-9.5): ask after
     /// [`Self::poll_transmit`].
     pub const fn unanswered_probes(&self) -> u32 {
         self.probes
