@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from .checks import rules
+from .checks import departs, rules
 from .client.chunks import ChunkWriter
 from .client.events import delete_answer, resume_events
 from .client.messages import Code
@@ -70,6 +70,7 @@ async def test_webtransport(target):
 
 
 @rules("S-1.4")
+@departs("the connection is closed before the status has left", strict=False)
 @pytest.mark.parametrize(
     "origin, at, status",
     [("https://elsewhere.example", None, 403), (None, "/loquent/9", 404)],
@@ -148,12 +149,23 @@ async def test_keys(start):
 @rules("S-4.1")
 @scenario
 async def test_body_members(target):
-    """`stream` and `resumable` in the body are ignored, and the end of the client's side ends the body"""
+    """`stream` and `resumable` in the body are ignored"""
     body = request_of(20)
     async with connect(target.url) as session:
         for members in ({"stream": False}, {"stream": True, "resumable": False}):
             answer, path = await session.ask({**body, **members})
             assert await whole(answer, path) == await target.text(body)
+
+
+@rules("S-4.1")
+@departs("refused with 400: 'stream_options' needs 'stream': true")
+@scenario
+async def test_stream_options_without_stream(target):
+    """What needs `stream` over HTTP does not need it in a request for an answer by datagram"""
+    body = request_of(20)
+    async with connect(target.url) as session:
+        answer, path = await session.ask({**body, "stream_options": {"include_usage": True}})
+        assert await whole(answer, path) == await target.text(body)
 
 
 @rules("S-6.1 to S-6.5")
@@ -168,6 +180,7 @@ async def test_chunks(bundled, members):
     """The records of an answer are the chunks and ids of its event stream"""
     url = bundled.url
     body = {"messages": [{"role": "user", "content": "Who are you?"}], "temperature": 0, "max_tokens": 20, **members}
+    body["stream"] = True
     async with connect(url) as session:
         answer, path = await session.ask(body)
         await whole(answer, path)
@@ -305,6 +318,9 @@ async def test_small_datagrams(target):
 
 # --- Padding -------------------------------------------------------------------------------------
 
+#: Of a sender that nobody configured (D-2.7).
+PADDING_STEP = 24
+
 
 async def frame_lengths(target, **members):
     """The lengths of the datagrams that carried log bytes of an answer."""
@@ -325,19 +341,20 @@ async def frame_lengths(target, **members):
 
 
 @rules("D-2.6, D-2.7")
+@departs("frames are not padded yet", strict=False)
 @scenario
 async def test_padding(target):
     """DATA with log bytes is padded to multiples of the step"""
     lengths = await frame_lengths(target)
-    assert len(lengths) > 10 and all(length % 64 == 0 for length in lengths), lengths
+    assert len(lengths) > 10 and all(length % PADDING_STEP == 0 for length in lengths), lengths
 
 
 @rules("D-2.7, S-6.6")
 @scenario
 async def test_padding_declined(target):
     """A request that declines padding is sent none"""
-    lengths = await frame_lengths(target, stream_options={"include_obfuscation": False})
-    assert any(length % 64 for length in lengths)
+    lengths = await frame_lengths(target, stream=True, stream_options={"include_obfuscation": False})
+    assert any(length % PADDING_STEP for length in lengths)
 
 
 # --- Ends ----------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class ChunkWriter:
             case Text(choice, _, text):
                 yield from self._text(choice, {"content": text}, {"text": text})
             case Reasoning(choice, _, text):
-                delta = {"reasoning_content": text}
+                delta: dict[str, Any] = {"reasoning_content": text}
                 yield from self._text(choice, delta, {"text": "", **delta})
             case ToolCall():
                 delta = {"tool_calls": [_tool_call(record)]}

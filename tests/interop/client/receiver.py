@@ -124,7 +124,7 @@ class Receiver:
         self.largest_at_us = now_us
         self.last_ack_us: Optional[int] = None
         self.ack_due_us: Optional[int] = None
-        self.last_frame_us = now_us
+        self.quiet_since_us = now_us
         self.probes_sent = 0
         self.told_silent = False
         self.path_is_over = False
@@ -144,7 +144,7 @@ class Receiver:
             raise WireError("Malformed", "a frame that receivers never get")
         if self.state is State.CLOSED:
             return frame
-        self.last_frame_us, self.probes_sent, self.told_silent = now_us, 0, False  # D-9.4
+        self.quiet_since_us, self.probes_sent, self.told_silent = now_us, 0, False  # D-9.4
         if isinstance(frame, Gone):
             self._fail(None)  # D-6.5
         else:
@@ -279,21 +279,28 @@ class Receiver:
         self._show(now_us)
 
     def _show(self, now_us: int) -> None:
-        """Hands records to the reader, text not faster than its pace (D-9.8)."""
-        while self.waiting:
-            offset, record = self.waiting[0]
-            if isinstance(record, Text) and self.token_gap_us and not self.hidden:
-                if now_us < self.next_text_us:
-                    return
-                self.next_text_us = now_us + record.tokens * self.token_gap_us
-            self.waiting.popleft()
+        """Hands the records that are due to the reader."""
+        was_behind = self._reader_is_behind()
+        while self.waiting and self._may_show(self.waiting[0][1], now_us):
+            offset, record = self.waiting.popleft()
             self._forget_to(offset)
             self.events.append(Shown(offset, record))
             if isinstance(record, (Done, Error)):
                 self.events.append(Complete() if isinstance(record, Done) else Failed())
                 self.state = State.CLOSED if self.path_is_over else State.LINGERING
                 self.closes_us = now_us + LINGER_US
-        self._forget_to(self.read_to)  # skipped records at the end
+        if not self.waiting:
+            self._forget_to(self.read_to)  # skipped records at the end
+        if was_behind and not self._reader_is_behind():
+            self.quiet_since_us = now_us  # D-9.4: the sender is needed again from now on
+
+    def _may_show(self, record: Record, now_us: int) -> bool:
+        """Text is shown not faster than the reader's pace (D-9.8)."""
+        if isinstance(record, Text) and self.token_gap_us and not self.hidden:
+            if now_us < self.next_text_us:
+                return False
+            self.next_text_us = now_us + record.tokens * self.token_gap_us
+        return True
 
     def _forget_to(self, offset: int) -> None:
         del self.held[: offset - self.shown]
@@ -340,19 +347,22 @@ class Receiver:
         tokens = sum(record.tokens for _, record in self.waiting if isinstance(record, Text))
         return unshown * SECOND_US // max(1, tokens * self.token_gap_us)
 
+    def _reader_is_behind(self) -> bool:
+        """Nothing more can be taken in until the reader was shown something."""
+        return self.cumulative - self.shown >= MAX_HELD_BYTES
+
     # --- Silence -------------------------------------------------------------------------------
 
     def _probe_at_us(self) -> Optional[int]:
-        reader_is_behind = self.cumulative - self.shown >= MAX_HELD_BYTES
-        if self.has_last_record or reader_is_behind or self.probes_sent > len(LATER_PROBES_US):
+        if self.has_last_record or self._reader_is_behind() or self.probes_sent > len(LATER_PROBES_US):
             return None
         pauses = (self.first_probe_us, *LATER_PROBES_US)
-        return self.last_frame_us + pauses[self.probes_sent]
+        return self.quiet_since_us + pauses[self.probes_sent]
 
     def _silent_at_us(self) -> Optional[int]:
-        if self.has_last_record or self.told_silent:
+        if self.has_last_record or self._reader_is_behind() or self.told_silent:
             return None
-        return self.last_frame_us + self.silent_us
+        return self.quiet_since_us + self.silent_us
 
 
 def _gaps(ranges: list[tuple[int, int]], begin: int, end: int) -> list[tuple[int, int]]:

@@ -45,10 +45,10 @@ from .messages import (
     write_message,
 )
 from .receiver import Complete, Event, Failed, Receiver, Shown, Silent, Transmit, Way
-from .wire import Data, Gone, Record, Resume, Text, WireError, read_frame, write_frame
+from .wire import Data, Gone, Record, Resume, Text, WireError, pad_to_step, read_frame, write_frame
 
 COMPLETIONS = "/v1/chat/completions"
-MAX_DATAGRAM = 1200  # D-7.6
+PADDING_STEP = 32  # of what a receiver sends (D-2.7)
 
 
 @dataclass
@@ -285,10 +285,11 @@ class Exchange:
 
     def _transmit(self, transmit: Transmit) -> None:
         on_stream = self.data_came_by_frame or transmit.way is not Way.USUAL
+        frame = pad_to_step(transmit.frame, PADDING_STEP)
         if on_stream or not self.session.takes_datagrams():
-            self.send_frame(transmit.frame)
+            self.send_frame(frame)
         if not on_stream or transmit.way is Way.BOTH:
-            self.session.write_datagram(transmit.frame)
+            self.session.write_datagram(frame)
 
     def _handle_timeout(self) -> None:
         assert self.answer is not None

@@ -164,6 +164,12 @@ def write_padded(inner: bytes, length: int, checked: bool = False) -> bytes:
     return _sealed(FrameKind.PADDED, fields + bytes(max(0, length - spent)), checked)
 
 
+def pad_to_step(inner: bytes, step: int) -> bytes:
+    """A PADDED frame whose length is a multiple of `step` (D-2.7)."""
+    steps = -(-len(write_padded(inner, 0)) // step)
+    return write_padded(inner, steps * step)
+
+
 def _sealed(kind: int, fields: bytes, checked: bool) -> bytes:
     data = bytes([VERSION << 4 | (8 if checked else 0) | kind]) + fields
     return data + crc32c(data).to_bytes(4, "big") if checked else data
