@@ -12,7 +12,7 @@ use crate::link::Link;
 use crate::plan::{Case, Plan};
 use crate::report::{replay, run_plan};
 use crate::study::ProgressReport;
-use crate::trace;
+use crate::{sweep, trace};
 
 /// Run a plan in virtual time and report stalls, delays and bytes
 #[derive(Debug, Clone, clap::Args)]
@@ -25,6 +25,13 @@ pub struct SimArgs {
     /// Random seed [default: the plan's]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Run under N consecutive seeds and show the worst figure of each claim
+    ///
+    /// The first seed is --seed, or else follows from the plan's name, so that nobody has chosen it:
+    /// `printf NAME | sha256sum`, the first eight digits. Example: loquent sim outages --seeds 20
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000),
+          conflicts_with_all = ["replay", "json", "csv", "svg"])]
+    seeds: Option<u32>,
     /// Replay only session N, counted from 0, and describe it
     #[arg(long, value_name = "N")]
     replay: Option<u32>,
@@ -57,14 +64,19 @@ impl SimArgs {
         plan.sessions = self.sessions.unwrap_or(plan.sessions);
         plan.seed = self.seed.unwrap_or(plan.seed);
         plan.check(&self.plan)?;
-        if let Some(session) = self.replay {
-            print!("{}", printable(&replay(&plan, session)));
-            return Ok(());
+        match (self.replay, self.seeds) {
+            (Some(session), _) => print!("{}", printable(&replay(&plan, session))),
+            (None, Some(seeds)) => self.sweep(&plan, seeds)?,
+            (None, None) => self.report(&plan)?,
         }
-        let cells = plan.case.len() * plan.scheme.len();
-        let meter = Meter::new(cells as u64 * u64::from(plan.sessions));
+        Ok(())
+    }
+
+    /// Runs `plan` under its own seed.
+    fn report(&self, plan: &Plan) -> anyhow::Result<()> {
+        let meter = Meter::new(sessions(plan));
         let started = std::time::Instant::now();
-        let report = run_plan(&plan, self.threads, &meter);
+        let report = run_plan(plan, self.threads, &meter);
         let took = started.elapsed();
         meter.bar.finish_and_clear();
         if self.json {
@@ -81,13 +93,40 @@ impl SimArgs {
                 write(&folder.join(&figure.file), &figure.svg)?;
             }
         }
-        if !report.good() {
-            bail!(
-                "a claim of the plan does not hold, or a session broke a guarantee; see the table above"
-            );
-        }
-        Ok(())
+        verdict(report.good())
     }
+
+    /// Runs `plan` under `seeds` seeds that nobody has chosen.
+    fn sweep(&self, plan: &Plan, seeds: u32) -> anyhow::Result<()> {
+        let first = self.seed.unwrap_or_else(|| sweep::first_seed(plan_name(&self.plan)));
+        let meter = Meter::new(sessions(plan) * u64::from(seeds));
+        let started = std::time::Instant::now();
+        let sweep = sweep::run(plan, first, seeds, self.threads, &meter);
+        let took = started.elapsed();
+        meter.bar.finish_and_clear();
+        print!("{}", printable(&sweep.table()));
+        eprintln!("{}", speed(sweep.simulated_s, took, self.threads));
+        verdict(sweep.good())
+    }
+}
+
+fn verdict(good: bool) -> anyhow::Result<()> {
+    if !good {
+        bail!(
+            "a claim of the plan does not hold, or a session broke a guarantee; see the table above"
+        );
+    }
+    Ok(())
+}
+
+/// Sessions of `plan` over all cases and schemes.
+fn sessions(plan: &Plan) -> u64 {
+    (plan.case.len() * plan.scheme.len()) as u64 * u64::from(plan.sessions)
+}
+
+/// The name of a built-in plan, or that of a plan's file without its suffix.
+fn plan_name(plan: &str) -> &str {
+    Path::new(plan).file_stem().and_then(|stem| stem.to_str()).unwrap_or(plan)
 }
 
 /// Read losses, arrivals and stalls from a packet capture of a token stream over TCP

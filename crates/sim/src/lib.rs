@@ -21,6 +21,7 @@ pub mod rng;
 pub mod scheme;
 pub mod stats;
 pub mod study;
+pub mod sweep;
 pub mod trace;
 pub mod world;
 

@@ -22,13 +22,29 @@ pub fn run_plan(plan: &Plan, threads: usize, watch: &dyn ProgressReport) -> Repo
     Report { plan: plan.clone(), study: run(plan, threads, watch) }
 }
 
-/// Whether a claim of the plan holds.
+/// A claim of the plan, held against its figure in one case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
+    /// The case, the metric and the schemes that the claim is about.
+    pub subject: String,
+    /// The bounds in words.
+    pub bounds: String,
+    /// The figure.
+    pub value: f64,
+    /// How far the figure is inside the bounds; negative outside.
+    pub margin: f64,
+}
+
+impl Verdict {
+    /// Whether the claim holds.
+    pub fn holds(&self) -> bool {
+        self.margin >= 0.0
+    }
+
     /// The claim and the figure it was held against.
-    pub text: String,
-    /// Whether it holds.
-    pub holds: bool,
+    pub fn text(&self) -> String {
+        format!("{} = {:.3}, {}", self.subject, self.value, self.bounds)
+    }
 }
 
 impl Report {
@@ -118,8 +134,8 @@ impl Report {
             text.push_str("\nclaims\n");
         }
         for verdict in verdicts {
-            let mark = if verdict.holds { "holds" } else { "FAILS" };
-            let _ = writeln!(text, "  {mark}  {}", verdict.text);
+            let mark = if verdict.holds() { "holds" } else { "FAILS" };
+            let _ = writeln!(text, "  {mark}  {}", verdict.text());
         }
         for finding in &self.study.findings {
             let _ = writeln!(
@@ -132,7 +148,7 @@ impl Report {
 
     /// True if every claim holds and no session broke a guarantee.
     pub fn good(&self) -> bool {
-        self.study.findings.is_empty() && self.verdicts().iter().all(|verdict| verdict.holds)
+        self.study.findings.is_empty() && self.verdicts().iter().all(Verdict::holds)
     }
 
     /// The plan's claims against the figures, a verdict for each claim and case.
@@ -164,14 +180,14 @@ impl Report {
             (None, Some(high)) => format!("at most {high}"),
             (None, None) => "anything".to_owned(),
         };
+        let (name, metric) = (&self.plan.case[case].name, claim.metric.key());
+        let margin = (high - value).min(value - low);
         Verdict {
-            text: format!(
-                "{}: {} of {}{over} = {value:.3}, {bounds}",
-                self.plan.case[case].name,
-                claim.metric.key(),
-                claim.of
-            ),
-            holds: (low..=high).contains(&value),
+            subject: format!("{name}: {metric} of {}{over}", claim.of),
+            bounds,
+            value,
+            // Not a number: such a figure is inside no bounds.
+            margin: if value.is_nan() { f64::NEG_INFINITY } else { margin },
         }
     }
 
@@ -198,7 +214,7 @@ impl Report {
         let verdicts: Vec<Value> = self
             .verdicts()
             .iter()
-            .map(|verdict| json!({ "claim": verdict.text, "holds": verdict.holds }))
+            .map(|verdict| json!({ "claim": verdict.text(), "holds": verdict.holds() }))
             .collect();
         let findings: Vec<String> = self.study.findings.iter().map(|f| format!("{f:?}")).collect();
         let all = json!({

@@ -1,6 +1,6 @@
 //! The plans of the repository: they parse, they repeat byte for byte, and what they claim holds.
 
-use loquent_sim::{BUILT_IN_PLANS, Plan, Report, run_plan};
+use loquent_sim::{BUILT_IN_PLANS, Plan, Report, run_plan, sweep};
 
 fn plan(name: &str, sessions: u32) -> Plan {
     let (_, text) =
@@ -12,7 +12,7 @@ fn plan(name: &str, sessions: u32) -> Plan {
 
 fn assert_good(report: &Report) {
     assert_eq!(report.study().findings, []);
-    let failed: Vec<_> = report.verdicts().into_iter().filter(|verdict| !verdict.holds).collect();
+    let failed: Vec<_> = report.verdicts().into_iter().filter(|verdict| !verdict.holds()).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
@@ -64,4 +64,39 @@ fn ours_keeps_its_claims_on_the_default_channel() {
 #[test]
 fn random_links_break_nothing() {
     assert_good(&run_plan(&plan("campaign", 1_500), 2, &()));
+}
+
+/// Two seeds on which blackouts of 5 s broke a claim that left no room for chance.
+#[test]
+fn blackouts_keep_their_claims_on_seeds_that_broke_one() {
+    for seed in [77, 987_654] {
+        assert_good(&run_plan(&Plan { seed, ..plan("outages", 120) }, 2, &()));
+    }
+}
+
+#[test]
+fn a_sweep_finds_the_seed_that_breaks_a_claim() {
+    let mut plan = plan("outages", 4);
+    plan.case.truncate(1);
+    plan.claim.truncate(1);
+    let kept = sweep::run(&plan, 10, 3, 2, &());
+    assert!(kept.good(), "{}", kept.table());
+    plan.claim[0].at_most = Some(0.0);
+    let broken = sweep::run(&plan, 10, 3, 2, &());
+    assert!(!broken.good());
+    let table = broken.table();
+    assert!(table.contains("3 seeds, 10 to 12") && table.contains("0/3  FAILS"), "{table}");
+    let sessions = 3 * 4 * plan.scheme.len();
+    assert!(table.contains(&format!("0 of {sessions} sessions broke a guarantee")), "{table}");
+}
+
+#[test]
+fn a_sweep_of_one_seed_says_what_the_plan_says() {
+    let plan = plan("hidden-tab", 3);
+    let report = run_plan(&plan, 2, &());
+    let sweep = sweep::run(&plan, plan.seed, 1, 2, &());
+    assert_eq!(sweep.good(), report.good());
+    for verdict in report.verdicts() {
+        assert!(sweep.table().contains(&verdict.subject), "{}", sweep.table());
+    }
 }
