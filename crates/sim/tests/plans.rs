@@ -1,6 +1,6 @@
 //! The plans of the repository: they parse, they repeat byte for byte, and what they claim holds.
 
-use loquent_sim::{BUILT_IN_PLANS, Plan, Report, run_plan, sweep};
+use loquent_sim::{BUILT_IN_PLANS, Plan, Report, check, run_plan, study, sweep, world};
 
 fn plan(name: &str, sessions: u32) -> Plan {
     let (_, text) =
@@ -64,6 +64,23 @@ fn ours_keeps_its_claims_on_the_default_channel() {
 #[test]
 fn random_links_break_nothing() {
     assert_good(&run_plan(&plan("campaign", 1_500), 2, &()));
+}
+
+/// Session `number` of the campaign under `seed`, alone.
+fn assert_session_good(seed: u64, number: u32) {
+    let plan = Plan { seed, ..plan("campaign", number + 1) };
+    let entry = &plan.scheme[0];
+    study::with_setting(&plan, &plan.case[0], entry, number, |setting| {
+        let trace = world::run(&entry.send, setting);
+        assert_eq!(check::violations(&trace, entry.send.budget()), [], "{setting:?}");
+    });
+}
+
+/// On 24 kbit/s with a queue of 20 s each new path began behind what the one before had left there,
+/// and what was repeated on it kept the queue full until the reader tried the next one.
+#[test]
+fn a_reader_that_tries_path_after_path_does_not_keep_a_thin_link_full() {
+    assert_session_good(987_654, 43_009);
 }
 
 /// Two seeds on which blackouts of 5 s broke a claim that left no room for chance.

@@ -46,10 +46,11 @@ impl Schedule<'_> {
     }
 
     /// Half of what the bucket has, so that one large repetition does not end all others; while a
-    /// queue stands only what is always worth it.
+    /// queue stands, or may stand on a silent path, only what is always worth it.
     fn affordable_bytes(&self, now: Micros) -> u64 {
         let level = self.bucket.level(now).saturating_sub(self.cost(Data::OVERHEAD_BYTES));
-        let generous = if self.is_queueing() { 0 } else { level / 2 };
+        let is_careful = self.is_queueing() || self.is_silent(now);
+        let generous = if is_careful { 0 } else { level / 2 };
         SPARE_BYTES_MIN.max(generous)
     }
 

@@ -34,7 +34,7 @@ pub struct SenderConfig {
     /// these bounds. Default 5 to 40 ms.
     pub retransmit_gap: [Micros; 2],
     /// The gap grows with the time that the acknowledgement is overdue, up to this. Default
-    /// 60 ms.
+    /// 60 ms. On a path that has acknowledged nothing yet it grows up to [`Self::max_gap`].
     pub retransmit_gap_max: Micros,
     /// A queueing delay above this counts as a standing queue, unless it drains between two
     /// packets. Default 30 ms: jitter of that size is common, and a thin link builds up more within

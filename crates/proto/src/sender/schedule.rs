@@ -169,8 +169,21 @@ impl Schedule<'_> {
         // An outage of a second is not over sooner for a packet every 5 ms: the longer it lasts,
         // the longer the gap, which loses at most a tenth of the outage once it ends.
         let growing = least.max(Micros(last.since(overdue).0 / 10));
-        let gap = growing.min(self.config.retransmit_gap_max).max(self.pacer.gap());
+        let most = match self.is_silent(last) {
+            true => self.config.max_gap,
+            false => self.config.retransmit_gap_max,
+        };
+        let gap = growing.min(most).max(self.pacer.gap());
         Some(overdue.max(last + gap))
+    }
+
+    /// Whether the path has acknowledged nothing yet at `now`, although it should have.
+    ///
+    /// It may be a thin link behind a full queue, which repetitions at the bucket's full rate would
+    /// keep full: nothing would arrive before the reader tries the next path.
+    pub fn is_silent(&self, now: Micros) -> bool {
+        let is_overdue = self.overdue_at().is_some_and(|at| at < now);
+        is_overdue && self.path.last_arrival().is_none()
     }
 
     /// §8, third rule: a copy before anybody can know that it is needed.

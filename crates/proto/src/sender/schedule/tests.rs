@@ -139,7 +139,10 @@ fn an_overdue_acknowledgement_repeats_at_a_growing_gap() {
     assert_eq!(when(&known, 0), at(200), "srtt + 4 var after the oldest byte left");
     assert_eq!(when(&known, 250), at(260), "a tenth of the round trip");
     assert_eq!(when(&known, 400), at(420), "a tenth of the time that it is overdue");
-    assert_eq!(when(&known, 2_000), at(2_060), "60 ms at most");
+    assert_eq!(when(&known, 1_200), at(1_300), "on a path that never answered");
+    assert_eq!(when(&known, 9_000), at(9_200), "200 ms at most");
+    known.measure(&[100]);
+    assert_eq!(when(&known, 2_000), at(2_060), "60 ms at most on a path that answered once");
     known.pacer = SendPacer::new(T, ms(30));
     assert_eq!(when(&known, 250), at(300), "the floor under all gaps");
     known.progress.on_acknowledged(100);
@@ -287,6 +290,18 @@ fn new_text_takes_as_much_before_it_as_fits_and_64_bytes_through_a_queue() {
     known.measure(&[100, 200, 200]);
     assert_eq!(known.schedule().choose(T, SendReason::NewText), 4_936..5_010);
     assert_eq!(known.schedule().choose(T, SendReason::Repeat), 40..168, "128 bytes");
+}
+
+#[test]
+fn a_repetition_is_short_on_a_path_that_never_answered() {
+    let mut known = Known::new();
+    known.progress.on_sent(T, &(100..5_000));
+    known.head = 5_000;
+    let choose = |known: &Known, at| known.schedule().choose(at, SendReason::Repeat);
+    assert!(choose(&known, T + ms(200)).end > 1_000, "nothing is overdue yet");
+    assert_eq!(choose(&known, T + ms(201)), 40..168, "128 bytes");
+    known.measure(&[100]);
+    assert!(choose(&known, T + ms(201)).end > 1_000, "it has answered");
 }
 
 #[test]
