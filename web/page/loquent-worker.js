@@ -1210,7 +1210,7 @@ class Receiver {
             cumulative,
             largest: this.#arrived.largest,
             missing: this.#arrived.missing,
-            hold_us: Math.max(0, now - this.#arrived.largestAt),
+            hold_us: this.#arrived.largest === null ? 0 : Math.max(0, now - this.#arrived.largestAt),
             unshown: cumulative - this.#shown,
             pace: this.#paceBytesPerS(now),
             hidden: this.#hidden,

@@ -173,6 +173,12 @@ impl ArrivedPackets {
         }
     }
 
+    /// How long ago the largest arrived (D-5.5). Before the first, a time would say when this
+    /// program began.
+    fn hold(&self, now: Micros) -> Micros {
+        self.largest.map_or(Micros::ZERO, |_| now.since(self.largest_at))
+    }
+
     fn missing(&self) -> u64 {
         let reported = self.largest.unwrap_or(0).min(u64::from(ACK_WINDOW)) as u32;
         !self.before & ((1u64 << reported) - 1)
@@ -470,7 +476,7 @@ impl Receiver {
             cumulative,
             largest: self.arrived.largest,
             missing: self.arrived.missing(),
-            hold: now.since(self.arrived.largest_at),
+            hold: self.arrived.hold(now),
             unshown: cumulative - self.shown,
             pace: self.pace_bytes_per_s(now),
             hidden: self.hidden,
