@@ -6,7 +6,9 @@ mod pair;
 use std::ops::Range;
 
 use loquent_proto::fallback::{FallbackEvent, LowerLayer, ReliableFallback};
-use loquent_proto::{Delta, Micros, ReceiverConfig, SenderConfig, SenderState};
+use loquent_proto::{
+    AssemblerLimits, Delta, Micros, Playout, ReceiverConfig, SenderConfig, SenderState,
+};
 use pair::{LinkConfig, Pair};
 
 fn ms(ms: u64) -> Micros {
@@ -41,7 +43,11 @@ impl Session {
     }
 
     fn over(links: [LinkConfig; 2]) -> Self {
-        let pair = Pair::new(SenderConfig::default(), ReceiverConfig::default(), links, 1);
+        Self::read_by(ReceiverConfig::default(), links)
+    }
+
+    fn read_by(receiver: ReceiverConfig, links: [LinkConfig; 2]) -> Self {
+        let pair = Pair::new(SenderConfig::default(), receiver, links, 1);
         let fallback = ReliableFallback::default();
         Self {
             pair,
@@ -205,4 +211,25 @@ fn a_dead_connection_is_not_broken_off_until_it_is_back() {
         let soon = ms(back_ms + 1_000)..=ms(back_ms + 2_010);
         assert!(session.broken_off.iter().all(|at| soon.contains(at)), "{:?}", session.broken_off);
     }
+}
+
+/// What leaves on the QUIC stream is never repeated, so a reader that is far behind must not be sent
+/// more than it has room for (D-7.1, D-9.9); and it learns of the rest though it has all of that.
+#[test]
+fn a_slow_reader_without_datagrams_loses_nothing() {
+    let limits = AssemblerLimits { max_bytes: 32 * 1024, max_ranges: 4 };
+    let playout = Playout { buffer: Micros::ZERO, max_tokens_per_s: Some(5) };
+    let reader = ReceiverConfig { limits, playout, ..ReceiverConfig::default() };
+    let links = [LinkConfig::clean(20), LinkConfig::clean(20)];
+    let mut session = Session::read_by(reader, links);
+    session.pair.sender.set_max_datagram_bytes(0);
+    for _ in 0..100 {
+        session.pair.push(&Delta::text("x".repeat(1_000)));
+    }
+    session.pair.push(&Delta::Done);
+    session.run_until(ms(25_000));
+    assert!(session.pair.complete, "{} of 101 records", session.pair.shown.len());
+    let shown: Vec<Micros> = session.pair.tokens.iter().filter_map(|token| token.shown).collect();
+    let gaps = shown.windows(2).map(|pair| pair[1].since(pair[0]));
+    assert_eq!(gaps.max(), Some(ms(200)), "its own pace, without a stall");
 }
