@@ -1060,7 +1060,7 @@ class Receiver {
             this.#handleData(now, frame);
         else if (frame.kind !== "gone")
             throw new WireError("Malformed");
-        else if (this.#needsSender())
+        else if (!this.#mayBeWhole())
             this.#fail(null);
     }
     #handleData(now, data) {
@@ -1131,13 +1131,13 @@ class Receiver {
                 return;
             if (heldBack && (this.#playout.nextAt ?? 0) > now)
                 return;
-            const wasBehind = this.#queue.length >= MAX_QUEUE;
+            const wasBehind = this.#isBehind();
             this.#queue.shift();
             this.#queuedTokens -= tokens;
             this.#playout.onShown(now, tokens, this.#queuedTokens);
             this.#show(now, next.offset, next.delta);
             this.#readAhead(now);
-            if (wasBehind && this.#queue.length < MAX_QUEUE)
+            if (wasBehind && !this.#isBehind())
                 this.#beginSilence(now);
         }
     }
@@ -1228,7 +1228,14 @@ class Receiver {
         return Math.min(Math.floor((bytesPerTokenMilli * 1_000) / step), MAX_INT);
     }
     #needsSender() {
-        return this.#state.is === "open" && !this.#assembler.ended && this.#queue.length < MAX_QUEUE;
+        return this.#state.is === "open" && !this.#mayBeWhole() && !this.#isBehind();
+    }
+    #mayBeWhole() {
+        return this.#state.is !== "open" || this.#assembler.ended || this.#queue.length >= MAX_QUEUE;
+    }
+    #isBehind() {
+        const unshown = this.#assembler.cumulative - this.#shown;
+        return this.#queue.length >= MAX_QUEUE || unshown >= this.#config.limits.maxBytes;
     }
     #probeAt() {
         const asking = this.#needsSender() && this.#probes < MAX_PROBES;

@@ -294,7 +294,7 @@ impl Receiver {
         match frame {
             Frame::Data(data) => self.handle_data(now, &data),
             Frame::Gone { .. } => {
-                if self.needs_sender() {
+                if !self.may_be_whole() {
                     self.fail(None);
                 }
                 Ok(())
@@ -372,7 +372,7 @@ impl Receiver {
             if early || self.events.len() >= MAX_EVENTS {
                 return;
             }
-            let was_behind = self.queue.len() >= MAX_QUEUE;
+            let was_behind = self.is_behind();
             let Some((offset, delta)) = self.queue.pop_front() else {
                 return;
             };
@@ -381,7 +381,7 @@ impl Receiver {
             self.playout.on_shown(now, tokens, self.queued_tokens);
             self.show(now, offset, delta);
             self.read_ahead(now);
-            if was_behind && self.queue.len() < MAX_QUEUE {
+            if was_behind && !self.is_behind() {
                 self.begin_silence(now);
             }
         }
@@ -496,11 +496,24 @@ impl Receiver {
         (bytes_per_token_milli * 1_000 / step.0.max(1)).min(MAX_INT)
     }
 
-    /// Whether anything is still to come. What has arrived can be shown without the sender,
-    /// and a reader with a full queue is in no hurry to learn that its path is dead.
+    /// Whether anything is still to come, and would be taken in. What has arrived can be shown
+    /// without the sender, and a reader that is behind is in no hurry to learn that its path is
+    /// dead.
     fn needs_sender(&self) -> bool {
-        let open = self.phase == ReceiverPhase::Open && !self.assembler.is_ended();
-        open && self.queue.len() < MAX_QUEUE
+        self.phase == ReceiverPhase::Open && !self.may_be_whole() && !self.is_behind()
+    }
+
+    /// Whether the last record has arrived, or may be among what was not read yet.
+    fn may_be_whole(&self) -> bool {
+        self.phase != ReceiverPhase::Open
+            || self.assembler.is_ended()
+            || self.queue.len() >= MAX_QUEUE
+    }
+
+    /// Whether nothing more can be taken in before the reader is shown something (D-9.4).
+    fn is_behind(&self) -> bool {
+        let unshown = self.assembler.cumulative() - self.shown;
+        self.queue.len() >= MAX_QUEUE || unshown >= self.config.limits.max_bytes as u64
     }
 
     fn probe_at(&self) -> Option<Micros> {

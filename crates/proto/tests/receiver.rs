@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use loquent_proto::frame::{Ack, Data, Frame};
-use loquent_proto::{Delta, Error, Log, Micros, Playout, Receiver, ReceiverConfig, ReceiverEvent};
+use loquent_proto::{
+    AssemblerLimits, Delta, Error, Log, Micros, Playout, Receiver, ReceiverConfig, ReceiverEvent,
+};
 
 const PLAYOUT: Playout = Playout { buffer: Micros::ZERO, max_tokens_per_s: Some(100) };
 
@@ -257,6 +259,21 @@ fn d_9_4_neither_a_whole_log_nor_a_reader_behind_makes_it_probe() {
     assert!(!poll_all(&mut behind).contains(&ReceiverEvent::Silent));
     behind.handle_timeout(ms(40_000));
     assert!(poll_all(&mut behind).contains(&ReceiverEvent::Silent));
+}
+
+#[test]
+fn d_9_4_a_reader_whose_room_is_full_of_unshown_text_does_not_probe() {
+    let limits = AssemblerLimits { max_bytes: 60, max_ranges: 1 };
+    let playout = Playout { max_tokens_per_s: Some(1), ..PLAYOUT };
+    let config = ReceiverConfig { limits, playout, ..ReceiverConfig::default() };
+    let mut receiver = Receiver::new(ms(0), 7, 0, config);
+    let bytes = b"\x93abcdefghijklmnopqrs".repeat(4); // records of 20 bytes
+    deliver(&mut receiver, ms(0), 0, 0, &bytes[..60]);
+    deliver(&mut receiver, ms(0), 1, 60, &bytes[60..]); // the first was shown, so there is room
+    assert_eq!(poll_all(&mut receiver).len(), 1);
+    assert_eq!(acks(&mut receiver, ms(0))[0].unshown, 60);
+    // The second is shown after 1 s: from then on the sender could send more.
+    assert_eq!(probes(&mut receiver, ms(6_000)), [ms(3_000), ms(5_000)]);
 }
 
 #[test]

@@ -243,7 +243,7 @@ export class Receiver {
     if (frame.channel !== this.#channel) throw new WireError("WrongChannel");
     if (frame.kind === "data") this.#handleData(now, frame);
     else if (frame.kind !== "gone") throw new WireError("Malformed");
-    else if (this.#needsSender()) this.#fail(null);
+    else if (!this.#mayBeWhole()) this.#fail(null);
   }
 
   #handleData(now: number, data: DataFrame): void {
@@ -316,13 +316,13 @@ export class Receiver {
       const heldBack = tokens > 0 && !this.#hidden;
       if (this.#events.length >= MAX_EVENTS) return;
       if (heldBack && (this.#playout.nextAt ?? 0) > now) return;
-      const wasBehind = this.#queue.length >= MAX_QUEUE;
+      const wasBehind = this.#isBehind();
       this.#queue.shift();
       this.#queuedTokens -= tokens;
       this.#playout.onShown(now, tokens, this.#queuedTokens);
       this.#show(now, next.offset, next.delta);
       this.#readAhead(now);
-      if (wasBehind && this.#queue.length < MAX_QUEUE) this.#beginSilence(now);
+      if (wasBehind && !this.#isBehind()) this.#beginSilence(now);
     }
   }
 
@@ -425,10 +425,21 @@ export class Receiver {
 
   /**
    * Whether anything is still to come. What has arrived can be shown without the sender, and a
-   * reader with a full queue is in no hurry to learn that its path is dead.
+   * reader that is behind is in no hurry to learn that its path is dead.
    */
   #needsSender(): boolean {
-    return this.#state.is === "open" && !this.#assembler.ended && this.#queue.length < MAX_QUEUE;
+    return this.#state.is === "open" && !this.#mayBeWhole() && !this.#isBehind();
+  }
+
+  /** Whether the last record has arrived, or may be among what was not read yet. */
+  #mayBeWhole(): boolean {
+    return this.#state.is !== "open" || this.#assembler.ended || this.#queue.length >= MAX_QUEUE;
+  }
+
+  /** Whether nothing more can be taken in before the reader is shown something (D-9.4). */
+  #isBehind(): boolean {
+    const unshown = this.#assembler.cumulative - this.#shown;
+    return this.#queue.length >= MAX_QUEUE || unshown >= this.#config.limits.maxBytes;
   }
 
   #probeAt(): number | null {
