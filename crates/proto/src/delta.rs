@@ -281,6 +281,7 @@ impl Delta {
             15 => r.int32()?,
             nibble => u32::from(nibble),
         };
+        // The choice is read even where it says nothing, because the kind may follow it (D-3.1).
         let delta = match tag & 15 {
             kind::OPEN => decode_open(&mut r)?,
             kind::TEXT => Self::Text { choice, tokens: 1, text: r.rest_text()? },

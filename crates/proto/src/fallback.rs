@@ -128,6 +128,7 @@ impl FallbackState {
         lower: &(impl LowerLayer + ?Sized),
     ) -> Self {
         match (self, health.state) {
+            // The reader was told to resume: what still arrives here is of a dead path.
             (Self::BrokenOff, _) => self,
             (_, SenderState::Suspended) => self.next_while_stopped(now, lower),
             // A late ACK frame continues the answer.
@@ -145,10 +146,13 @@ impl FallbackState {
     ) -> Self {
         match (self, health.missing_at()) {
             (Self::Active { since, .. }, _) if health.last_arrival > Some(since) => Self::Idle,
+            // What the layer below receives later than this is no trailing part of the same
+            // arrival: it shows that packets get through although no ACK frame does.
             (Self::Active { since, .. }, _) if now < health.last_heard + SETTLED => {
                 Self::Active { since, acks: lower.acks() }
             }
             (Self::Active { .. }, _) => self,
+            // Nothing has to be missing: no datagram will ever leave.
             _ if !health.takes_datagrams => Self::Active { since: now, acks: lower.acks() },
             (_, None) => Self::Idle,
             (_, Some(at)) if now < at => Self::Idle,
@@ -173,6 +177,7 @@ impl FallbackState {
             Self::Waiting { until } if now >= until => Self::BrokenOff,
             Self::Waiting { .. } | Self::BrokenOff => self,
             Self::Silent { asked, .. } if now < asked + CHECK_GAP => self,
+            // Nobody has asked the layer before, so that its count says nothing yet.
             Self::Idle => Self::Silent { asked: now, acks: lower.acks() },
             Self::Suspected { acks, .. }
             | Self::Active { acks, .. }
@@ -235,6 +240,7 @@ impl ReliableFallback {
         if !self.is_active() {
             return None;
         }
+        // A stream that is reliable needs nothing twice, even if the fallback ended in between.
         let from = sender.cumulative().max(self.next);
         let range = sender.transmit_reliable(now, from, max_bytes, out)?;
         self.next = self.next.max(range.end);

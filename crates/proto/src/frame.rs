@@ -128,6 +128,8 @@ impl<'a> Frame<'a> {
     /// included; more if the frame does not fit.
     pub fn encode_padded(&self, checked: bool, len: usize, out: &mut Vec<u8>) {
         let start = out.len();
+        // Written first and moved afterwards: the length before it takes one byte or more, which
+        // only the frame itself decides.
         self.encode(false, out);
         let mut head = Vec::with_capacity(9);
         head.push(first_byte(kind::PADDED, checked));
@@ -151,6 +153,7 @@ impl<'a> Frame<'a> {
     /// [`Error::Malformed`].
     pub fn decode(datagram: &'a [u8], require_check: bool) -> Result<Self, Error> {
         let first = known_first(datagram)?;
+        // The checksum is looked at before anything that it protects is read.
         let frame = match first & CHECKED {
             0 if require_check => return Err(Error::BadChecksum),
             0 => datagram,
@@ -246,6 +249,7 @@ fn verified(datagram: &[u8]) -> Result<&[u8], Error> {
 
 /// The frame within a PADDED one whose own checksum has been cut off (D-2.6).
 fn unpadded(padded: &[u8]) -> Result<&[u8], Error> {
+    // What follows the frame is padding, whatever it is: senders write 0, and nobody checks.
     let frame = FieldReader::new(&padded[1..]).bytes().map_err(|_| Error::Malformed)?;
     // Nothing within may begin this again, and the checksum covers it already.
     match frame.first() {

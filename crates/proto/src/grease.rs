@@ -41,6 +41,7 @@ pub const fn kind(draw: u64) -> u64 {
 /// Appends a frame of `channel` that receivers ignore (D-2.2, D-2.5), with up to 15 bytes of
 /// fields.
 pub fn put_frame(draw: u64, channel: u64, out: &mut Vec<u8>) {
+    // Of another length each time, so that nobody can take the fields for something.
     let fields = draw.to_be_bytes().repeat(2);
     let len = (draw >> 60) as usize;
     put_unassigned(kind(draw), channel, &fields[..len], out);

@@ -319,7 +319,7 @@ impl Receiver {
             Err(Error::NoRoom) => false,
             Err(error) => return Err(error),
         };
-        // D-9.2.
+        // D-9.2. Held bytes also shrink when they have to make room, which the sender should know.
         let news = moved || self.assembler.held_bytes() != held;
         let quiet_until = self.last_ack.map_or(now, |at| at + self.config.ack_gap);
         let at = if news { now } else { quiet_until.max(now) };

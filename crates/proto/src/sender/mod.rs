@@ -232,6 +232,7 @@ impl Sender {
         let end = self.log.head().min(from.saturating_add(max_bytes)).min(room_ends);
         let mut range = from.max(self.log.base())..end;
         if range.is_empty() {
+            // A datagram may be answering the same probe, but here datagrams get lost.
             self.pay_for_probe_reply(now)?;
             range = self.progress.cumulative..self.progress.cumulative;
         }
@@ -239,6 +240,7 @@ impl Sender {
         self.write(range.clone(), out);
         self.next_packet += 1;
         self.progress.sent_most = self.progress.sent_most.max(range.end);
+        // Otherwise the datagrams' own times decide when the reader counts as gone (D-7.2).
         if !self.takes_datagrams() {
             self.note_sent(now, &range);
         }
@@ -292,6 +294,8 @@ impl Sender {
             return Err(Error::LogEnded);
         }
         self.log.rewind(offset)?;
+        // Before what this path brings: a driver that drops the older path's events itself would
+        // drop the end of a log that the reader has already.
         self.events.clear();
         self.channel = channel;
         self.path = PathEstimate::new(self.next_packet, self.config.initial_rtt);
