@@ -88,7 +88,7 @@ async fn answer(
     }
     let body = app.bodies.receive(&mut head, body).await?;
     let key = head.headers.get(header::AUTHORIZATION).cloned();
-    let intake = Intake { endpoint, caller: Caller::of(&head), key };
+    let intake = Intake { endpoint, caller: Caller::of(&head), key, is_ask: false };
     let ParsedRequest { request, idempotent } =
         intake.parse(&app, body, head.headers.get(REPEAT_HEADER)).await?;
     let streams = request.stream.is_some();

@@ -18,6 +18,8 @@ pub struct Intake {
     pub caller: Caller,
     /// The authorization that came with it.
     pub key: Option<HeaderValue>,
+    /// It asks for an answer by datagram, which is always a stream.
+    pub is_ask: bool,
 }
 
 /// A request as parsed.
@@ -40,10 +42,13 @@ impl Intake {
         body: ReceivedBody,
         again: Option<&HeaderValue>,
     ) -> Result<ParsedRequest, ApiError> {
-        let Self { endpoint, caller, key } = self;
+        let Self { endpoint, caller, key, is_ask } = self;
         let (service, keys) = (app.service()?.clone(), app.resumable.idempotency.clone());
         let again = again.cloned();
-        let read = move |fields: Fields| {
+        let read = move |mut fields: Fields| {
+            if is_ask {
+                fields.set_streaming();
+            }
             let asker = key.as_ref().map(HeaderValue::as_bytes);
             let idempotent = keys.idempotent(asker, again.as_ref(), endpoint, fields.map());
             Ok(ParsedRequest { request: service.parse(endpoint, fields, caller)?, idempotent })

@@ -57,6 +57,14 @@ impl Fields {
         Self { charge: Some(Arc::new(charge)), ..self }
     }
 
+    /// Replaces what the client sent as `stream` and `resumable`: a request for an answer by
+    /// datagram streams whatever these say (S-4.1), and is the same request over HTTP if they say
+    /// so there (S-4.9).
+    pub fn set_streaming(&mut self) {
+        self.map.insert("stream".to_owned(), Value::Bool(true));
+        self.map.remove("resumable");
+    }
+
     /// What must be held as long as anything that was taken from the fields.
     pub fn charge(&self) -> Option<Arc<MemoryCharge>> {
         self.charge.clone()

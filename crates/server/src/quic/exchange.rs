@@ -252,7 +252,7 @@ impl Exchange {
                 authorization: key.clone(),
                 trace_parent: TraceParent::from_headers(&head.headers),
             };
-            let intake = Intake { endpoint, caller, key };
+            let intake = Intake { endpoint, caller, key, is_ask: true };
             let again = head.headers.get(REPEAT_HEADER);
             let parsed = intake.parse(&app, body, again).await?;
             let (request, idempotent) = (parsed.request, parsed.idempotent?);

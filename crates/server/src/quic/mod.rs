@@ -40,6 +40,8 @@ pub const ALPN: &str = "loquent/1";
 
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a browser may take to hear that its session is refused.
+const REFUSAL_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long connections may take to end once the server does.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 const CLOSE_REASON: &[u8] = b"the server is shutting down";
@@ -259,26 +261,47 @@ async fn web_session(
     ports: [u16; 2],
     connection: quinn::Connection,
 ) -> anyhow::Result<web_transport_quinn::Session> {
-    let request = web_transport_quinn::Request::accept(connection).await?;
-    let origin = request.headers.get(http::header::ORIGIN);
-    if request.url.path() != WEB_TRANSPORT_PATH {
-        request.reject(crate::error::NOT_FOUND).await?;
-        anyhow::bail!("a WebTransport session at an unknown path");
-    }
-    let host = request.url.host_str().unwrap_or_default().to_owned();
-    if !app.config.allowed_hosts.allows(&host) {
-        request.reject(crate::error::FORBIDDEN).await?;
-        anyhow::bail!("a WebTransport session to a name that --allowed-host does not list");
-    }
-    let allows = |origin: &http::HeaderValue| {
-        app.config.allows_origin(origin.as_bytes())
-            || is_page_of_ports(origin.as_bytes(), &host, &ports)
+    let request = web_transport_quinn::Request::accept(connection.clone()).await?;
+    let Some(refusal) = SessionRefusal::of(app, ports, &request) else {
+        return Ok(request.ok().await?);
     };
-    if !origin.is_none_or(allows) {
-        request.reject(crate::error::FORBIDDEN).await?;
-        anyhow::bail!("a WebTransport session from a page of another origin");
+    let status = match refusal {
+        SessionRefusal::UnknownPath => crate::error::NOT_FOUND,
+        SessionRefusal::ForeignName | SessionRefusal::ForeignPage => crate::error::FORBIDDEN,
+    };
+    request.reject(status).await?;
+    // Dropping the connection now would take the response back.
+    let _ = timeout(REFUSAL_TIMEOUT, connection.closed()).await;
+    Err(refusal.into())
+}
+
+/// Why a WebTransport session is refused (S-1.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum SessionRefusal {
+    #[error("a WebTransport session at an unknown path")]
+    UnknownPath,
+    #[error("a WebTransport session to a name that --allowed-host does not list")]
+    ForeignName,
+    #[error("a WebTransport session from a page of another origin")]
+    ForeignPage,
+}
+
+impl SessionRefusal {
+    fn of(app: &App, ports: [u16; 2], request: &web_transport_quinn::Request) -> Option<Self> {
+        let host = request.url.host_str().unwrap_or_default();
+        let allows = |origin: &http::HeaderValue| {
+            app.config.allows_origin(origin.as_bytes())
+                || is_page_of_ports(origin.as_bytes(), host, &ports)
+        };
+        if request.url.path() != WEB_TRANSPORT_PATH {
+            Some(Self::UnknownPath)
+        } else if !app.config.allowed_hosts.allows(host) {
+            Some(Self::ForeignName)
+        } else {
+            let is_allowed = request.headers.get(http::header::ORIGIN).is_none_or(allows);
+            (!is_allowed).then_some(Self::ForeignPage)
+        }
     }
-    Ok(request.ok().await?)
 }
 
 fn server_config(config: &QuicConfig) -> anyhow::Result<(ServerConfig, Option<[u8; 32]>)> {

@@ -70,6 +70,37 @@ async fn a_question_asked_by_quic_is_joined_over_http() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_body_says_of_streaming_does_not_matter_over_quic() {
+    let server = start(Setup::default()).await;
+    let (_endpoint, connection) = connect(&server).await;
+    let usage = json!({"stream_options": {"include_usage": true}});
+    let plain: Value = serde_json::from_str(&chat(30, usage)).unwrap();
+    let mut name = None;
+    for (channel, stream) in [None, Some(json!(false)), Some(json!("?"))].into_iter().enumerate() {
+        let mut body = plain.clone();
+        body.as_object_mut().unwrap().remove("stream");
+        body.as_object_mut().unwrap().extend(stream.map(|stream| ("stream".to_owned(), stream)));
+        let body = body.to_string();
+        let mut reader = Reader::ask_with(&connection, channel as u64, &body, with_key("k")).await;
+        reader.run(usize::MAX).await;
+        assert!(reader.complete, "{body}: {:?}", reader.said);
+        assert_eq!(reader.name, *name.get_or_insert(reader.name), "the same question");
+    }
+    let mut resumable = plain.clone();
+    resumable["resumable"] = json!(true);
+    let (status, headers, _) = open(
+        server.http,
+        "POST",
+        "/v1/chat/completions",
+        &[("idempotency-key", "k")],
+        &resumable.to_string(),
+    )
+    .await;
+    let id = name.unwrap().unwrap().id_hex();
+    assert_eq!((status, headers["x-loquent-stream-id"].to_str().unwrap()), (200, id.as_str()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn questions_at_the_same_time_share_an_answer_until_it_is_forgotten() {
     // Long enough that the second question always finds the answer of the first.
     let setup = Setup { grace: Duration::from_secs(3), ..Setup::default() };
