@@ -27,6 +27,8 @@ pub struct Rtt {
     /// The latest, newest first.
     recent: [Micros; RECENT],
     min: Micros,
+    /// As `min`, but never forgotten.
+    least_ever: Micros,
     sampled: bool,
 }
 
@@ -37,6 +39,7 @@ impl Rtt {
             variance: Micros(initial.0 / 4),
             recent: [initial; RECENT],
             min: initial,
+            least_ever: initial,
             sampled: false,
         }
     }
@@ -52,6 +55,7 @@ impl Rtt {
         self.recent.rotate_right(1);
         self.recent[0] = rtt;
         self.min = self.min.min(rtt);
+        self.least_ever = self.least_ever.min(rtt);
     }
 
     /// Forgets the least round trip: the path itself has become longer, and what looked like a
@@ -77,6 +81,12 @@ impl Rtt {
         self.least_recent().since(self.min)
     }
 
+    /// How much longer the latest round trips took than the least of all on this path, forgotten
+    /// or not. A queue that others keep full looks like a longer path, and only this tells.
+    pub fn excess(&self) -> Micros {
+        self.least_recent().since(self.least_ever)
+    }
+
     fn least_recent(&self) -> Micros {
         self.recent.into_iter().fold(Micros::MAX, Micros::min)
     }
@@ -86,8 +96,23 @@ impl Rtt {
 struct SentPacket {
     number: u64,
     at: Micros,
+    /// With all headers.
+    wire_bytes: u64,
     arrived: bool,
 }
+
+/// What became of the packets that an acknowledgement can still name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecentPackets {
+    /// Lost, in thousandths of those whose fate is known.
+    pub lost_per_mille: u64,
+    /// Mean size with all headers.
+    pub mean_wire_bytes: u64,
+}
+
+/// Fates below this number say nothing about the path. Chosen by hand: one burst of losses at the
+/// start of an answer is not a tenth of what follows.
+const TELLING_PACKETS: u64 = 16;
 
 /// The estimates of one path, from its recent packets and their acknowledgements.
 #[derive(Debug, Clone)]
@@ -115,12 +140,28 @@ impl PathEstimate {
         }
     }
 
-    /// Notes that packet `number` left at `at`.
-    pub fn on_sent(&mut self, number: u64, at: Micros) {
+    /// Notes that packet `number` left at `at`, with `wire_bytes` of it and all headers.
+    pub fn on_sent(&mut self, number: u64, at: Micros, wire_bytes: u64) {
         if self.sent.len() == REMEMBERED {
             self.sent.pop_front();
         }
-        self.sent.push_back(SentPacket { number, at, arrived: false });
+        self.sent.push_back(SentPacket { number, at, wire_bytes, arrived: false });
+    }
+
+    /// What became of recent packets; `None` while too few fates are known.
+    pub fn recent_packets(&self) -> Option<RecentPackets> {
+        let largest = self.largest_acked?;
+        let (mut known, mut lost, mut bytes) = (0, 0, 0);
+        for packet in self.sent.iter().filter(|p| p.number + REORDER_PACKETS <= largest) {
+            known += 1;
+            lost += u64::from(!packet.arrived);
+            bytes += packet.wire_bytes;
+        }
+        let is_telling = known >= TELLING_PACKETS;
+        is_telling.then(|| RecentPackets {
+            lost_per_mille: 1000 * lost / known,
+            mean_wire_bytes: bytes / known,
+        })
     }
 
     /// Takes in an acknowledgement that arrived at `now`; returns whether it measured a round trip.

@@ -379,6 +379,8 @@ impl Sender {
             rtt.forget_min();
             self.pacer = SendPacer::new(now, self.config.queue_tolerance);
         }
+        let (smoothed, excess) = (self.path.rtt.smoothed(), self.path.rtt.excess());
+        self.pacer.on_fates(smoothed, excess, self.path.recent_packets());
     }
 
     /// Whether more is unacknowledged or unsent than one packet carries.
@@ -458,7 +460,8 @@ impl Sender {
             let cost = self.schedule().cost(len);
             self.bucket.take(now, cost);
         }
-        self.record(now, &range);
+        let wire_bytes = self.schedule().cost(len);
+        self.record(now, &range, wire_bytes);
         Some(Transmit { len, range, new_text })
     }
 
@@ -484,8 +487,8 @@ impl Sender {
         Frame::Data(data).encode(self.config.checked, out);
     }
 
-    fn record(&mut self, now: Micros, range: &Range<u64>) {
-        self.path.on_sent(self.next_packet, now);
+    fn record(&mut self, now: Micros, range: &Range<u64>, wire_bytes: u64) {
+        self.path.on_sent(self.next_packet, now, wire_bytes);
         self.next_packet += 1;
         self.times.last_send = Some(now);
         self.times.probed_at = None;

@@ -80,7 +80,18 @@ impl Schedule<'_> {
         // Only what carries no new text is paid from the bucket (D-7.3).
         let spare = [repeat, probe].into_iter().flatten().min_by_key(|(at, _)| *at);
         let spare = spare.and_then(|due| self.when_affordable(due, self.spare_bytes()));
-        [text, spare].into_iter().flatten().min_by_key(|(at, _)| *at)
+        // The first of those that are due at the same time.
+        let order = if self.is_repair_due() { [spare, text] } else { [text, spare] };
+        order.into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// Whether a repetition takes the place of new text in a queue of others: what is missing
+    /// before the text keeps it from being shown, however much of it arrives.
+    fn is_repair_due(&self) -> bool {
+        let last_text = self.times.last_new_text.filter(|at| self.times.last_send == Some(*at));
+        let is_overdue =
+            |last: Micros| self.overdue_at().is_some_and(|at| at <= last + self.pacer.gap());
+        self.pacer.is_crowded() && last_text.is_some_and(is_overdue)
     }
 
     /// `due`, or when the bucket has what a packet with `log_bytes` costs.
@@ -105,9 +116,15 @@ impl Schedule<'_> {
 
     /// When text that is unsent since `since` leaves; `None` while the path is down.
     fn when_new_text(&self, since: Micros) -> Option<Micros> {
-        // It waits for other new text only, never for a repetition.
-        let Some(last) = self.times.last_new_text else {
+        // It waits for other new text only, never for a repetition; but among others' packets a
+        // repetition takes its place.
+        let Some(last_text) = self.times.last_new_text else {
             return Some(since);
+        };
+        let last = if self.pacer.is_crowded() {
+            self.times.last_send.map_or(last_text, |last| last.max(last_text))
+        } else {
+            last_text
         };
         if let Some(at) = self.when_in_background(last) {
             return Some(at.max(since));
@@ -159,11 +176,14 @@ impl Schedule<'_> {
 
     /// §8, second rule: a repetition because an acknowledgement is overdue.
     fn when_overdue(&self, last: Micros) -> Option<Micros> {
+        let overdue = self.overdue_at()?;
+        if self.pacer.is_crowded() {
+            return Some(overdue.max(last + self.pacer.gap()));
+        }
         // A queue delays acknowledgements, and what is repeated into it makes it longer.
         if self.is_queueing() {
             return None;
         }
-        let overdue = self.overdue_at()?;
         let [least, most] = self.config.retransmit_gap;
         let least = Micros(self.path.rtt.smoothed().0 / 10).clamp(least, most);
         // An outage of a second is not over sooner for a packet every 5 ms: the longer it lasts,
@@ -240,9 +260,9 @@ impl Schedule<'_> {
         if is_close { expected + after } else { at }
     }
 
-    /// Whether packets of this answer wait in a queue on the path.
+    /// Whether packets of this answer wait in a queue on the path, its own or that of others.
     pub fn is_queueing(&self) -> bool {
-        self.pacer.is_standing(self.path.rtt.queue())
+        self.pacer.is_standing(self.path.rtt.queue()) || self.pacer.is_crowded()
     }
 
     /// How soon the reader needs text after the packet at `last`.

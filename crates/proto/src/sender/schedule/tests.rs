@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::frame::Ack;
+use crate::path::RecentPackets;
 
 const fn ms(ms: u64) -> Micros {
     Micros::from_ms(ms)
@@ -59,7 +60,7 @@ impl Known {
     /// The acknowledgements of the next packets measure these round trips.
     fn measure(&mut self, rtts_ms: &[u64]) {
         for rtt in rtts_ms {
-            self.path.on_sent(self.packets, ms(1_000));
+            self.path.on_sent(self.packets, ms(1_000), 160);
             let ack = Ack { largest: Some(self.packets), ..Ack::default() };
             assert!(self.path.on_ack(ms(1_000 + rtt), &ack, &self.config.burst));
             self.packets += 1;
@@ -69,7 +70,7 @@ impl Known {
     /// Four packets in a row were lost shortly before `T`; the round trip is 100 ms.
     fn lose_a_burst(&mut self) {
         for number in 0..9 {
-            self.path.on_sent(number, ms(9_000 + 20 * number));
+            self.path.on_sent(number, ms(9_000 + 20 * number), 160);
         }
         let ack = Ack { largest: Some(8), missing: 0b111_1000, ..Ack::default() };
         self.path.on_ack(ms(9_260), &ack, &self.config.burst);
@@ -324,4 +325,39 @@ fn repetitions_take_turns_past_what_the_reader_holds() {
     let affordable = choose(&known);
     assert_eq!(affordable.start, 40, "a short one carries the oldest bytes");
     assert!((128..600).contains(&(affordable.end - affordable.start)), "{affordable:?}");
+}
+
+/// A queue of others holds the round trip at 1300 ms, and 40 % of the packets are lost; the first
+/// round trip took 100 ms, but is forgotten.
+fn crowded() -> Known {
+    let mut known = Known::new();
+    known.measure(&[100, 1_300, 1_300]);
+    known.path.rtt.forget_min();
+    let packets = RecentPackets { lost_per_mille: 400, mean_wire_bytes: 160 };
+    known.pacer.on_fates(ms(1_300), known.path.rtt.excess(), Some(packets));
+    known
+}
+
+#[test]
+fn a_queue_that_others_keep_full_slows_everything_even_if_it_counts_as_a_longer_path() {
+    let known = crowded();
+    assert!(!known.pacer.is_standing(known.path.rtt.queue()));
+    assert!(known.schedule().is_queueing());
+    assert_eq!(known.schedule().when_new_text(T), at(400));
+    assert_eq!(known.schedule().when_repeat(), at(400));
+}
+
+#[test]
+fn in_a_queue_of_others_text_and_what_is_overdue_take_turns() {
+    let mut known = crowded();
+    (known.times.unsent_since, known.head) = (Some(T), 130);
+    // The byte that left first is of T, so nothing is overdue yet.
+    assert_eq!(known.schedule().when_next(), Some((T + ms(400), SendReason::NewText)));
+    let later = T + ms(10_000);
+    (known.times.last_send, known.times.last_new_text) = (Some(later), Some(later));
+    let next = known.schedule().when_next();
+    assert_eq!(next, Some((later + ms(400), SendReason::Repeat)), "after text");
+    known.times.last_send = Some(later + ms(400));
+    let next = known.schedule().when_next();
+    assert_eq!(next, Some((later + ms(800), SendReason::NewText)), "after a repetition");
 }
