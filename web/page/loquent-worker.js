@@ -1355,14 +1355,14 @@ class DatagramAnswer {
     #handleReset(path, code, why) {
         if (path !== this.#path || this.#state.is === "over")
             return;
+        if (this.#receiver?.ended && this.#state.is !== "told") {
+            this.#begin(this.#receiver);
+            return this.#handleEnd(path);
+        }
         const isOver = code === Code.Superseded || code === Code.Stopped || code === Code.Cancelled;
         const isLeft = code === Code.ShuttingDown && !(path.asks && this.#state.is === "asking");
         if (this.#state.is === "told" || !(isOver || isLeft))
             return this.#lose(path, why, code === Code.Malformed);
-        if (this.#receiver?.ended) {
-            this.#begin(this.#receiver);
-            return this.#handleEnd(path);
-        }
         this.listener.ended(code);
         this.#finish();
     }

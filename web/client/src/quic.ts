@@ -214,13 +214,14 @@ export class DatagramAnswer {
   /** The stream broke off, by whichever end: what the code says becomes of the answer (S-2.6). */
   #handleReset(path: Path, code: Code, why: string): void {
     if (path !== this.#path || this.#state.is === "over") return;
+    if (this.#receiver?.ended && this.#state.is !== "told") {
+      // Everything is here: what is left is to show it. Firefox reports even a clean end as an error.
+      this.#begin(this.#receiver);
+      return this.#handleEnd(path);
+    }
     const isOver = code === Code.Superseded || code === Code.Stopped || code === Code.Cancelled;
     const isLeft = code === Code.ShuttingDown && !(path.asks && this.#state.is === "asking");
     if (this.#state.is === "told" || !(isOver || isLeft)) return this.#lose(path, why, code === Code.Malformed);
-    if (this.#receiver?.ended) {
-      this.#begin(this.#receiver); // everything is here: what is left is to show it
-      return this.#handleEnd(path);
-    }
     this.listener.ended(code);
     this.#finish();
   }

@@ -21,7 +21,7 @@ export class Bench {
   room = Infinity;
   #ready = {};
 
-  constructor(timers, { channel, head, body } = QUESTION) {
+  constructor(timers, { channel, head, body, pace = "off" } = QUESTION) {
     timers.enable({ apis: ["setTimeout"] });
     this.timers = timers;
     this.#ready.promise = new Promise((resolve) => (this.#ready.resolve = resolve));
@@ -37,7 +37,7 @@ export class Bench {
       close: () => {},
     };
     const listener = Object.fromEntries(NEWS.map((name) => [name, (...facts) => this.told.push([name, ...facts])]));
-    this.answer = new DatagramAnswer(listener, () => this.now_ms, "off", false, () => 0.9);
+    this.answer = new DatagramAnswer(listener, () => this.now_ms, pace, false, () => 0.9);
     this.answer.ask(connection, head, body);
   }
 

@@ -7,7 +7,8 @@ import { Bench, settled } from "./bench.mjs";
 import { answerOf, logOf, seeded } from "./support.mjs";
 
 const head = { id: "1".repeat(32), token: "2".repeat(32), channel: 1, offset: 0 };
-const log = logOf(answerOf(seeded(1), 20));
+const answer = answerOf(seeded(1), 20);
+const log = logOf(answer);
 
 let bench;
 let packet;
@@ -97,6 +98,21 @@ test("an ANSWER that the whole answer has overtaken still names it", async () =>
   bench.receive(data(0, log.length));
   await begin();
   assert.deepEqual(bench.told.map(([name]) => name), ["deltas", "complete", "answered"]);
+});
+
+test("a stream that breaks off after the whole log has come leaves the rest to be shown", async () => {
+  mock.timers.reset();
+  const pace = { buffer_us: 0, max_tokens_per_s: 10 };
+  bench = new Bench(mock.timers, { channel: 1, head: {}, body: "{}", pace });
+  await settled();
+  await begin();
+  bench.receive(data(0, log.length));
+  bench.server.error(new TypeError("no code, as in Firefox"));
+  await settled();
+  await bench.pass(10_000);
+  assert.deepEqual(bench.told.map(([name]) => name).filter((name) => name !== "deltas"), ["answered", "complete", "over"]);
+  const deltas = bench.told.flatMap(([name, batch]) => (name === "deltas" ? batch : []));
+  assert.deepEqual(deltas.map(([, delta]) => delta), answer);
 });
 
 test("an ANSWER to another request is the server's fault", async () => {
