@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::wire::{FieldReader, crc32c, put_int};
+use crate::wire::{FieldReader, crc32c, int_len, put_int};
 use crate::{Error, Micros};
 
 /// Version of the wire format, in the first byte of every frame (D-2.1).
@@ -124,6 +124,10 @@ impl<'a> Frame<'a> {
         }
     }
 
+    /// Maximum size of a PADDED frame without padding, beyond that of the frame within; for frames
+    /// that fit a datagram.
+    pub(crate) const PADDED_BYTES: usize = 1 + 2;
+
     /// Appends the frame within a PADDED one (D-2.6) that has `len` bytes in all, checksum
     /// included; more if the frame does not fit.
     pub fn encode_padded(&self, checked: bool, len: usize, out: &mut Vec<u8>) {
@@ -140,6 +144,19 @@ impl<'a> Frame<'a> {
         if checked {
             put_checksum(start, out);
         }
+    }
+
+    /// Appends the frame within a PADDED one whose length is a multiple of `step`; as it is if that
+    /// is 0.
+    pub fn encode_in_steps(&self, checked: bool, step: usize, out: &mut Vec<u8>) {
+        if step == 0 {
+            return self.encode(checked, out);
+        }
+        let start = out.len();
+        self.encode_padded(checked, 0, out);
+        let len = (out.len() - start).next_multiple_of(step);
+        out.truncate(start);
+        self.encode_padded(checked, len, out);
     }
 
     /// Reads a datagram, which is one frame (D-2.3). Of a PADDED one this is the frame within
@@ -219,9 +236,15 @@ pub(crate) fn put_unassigned(kind: u64, channel: u64, fields: &[u8], out: &mut V
     out.extend_from_slice(fields);
 }
 
-/// Whether `frame` is an ACK as it is written: neither PADDED nor empty.
-pub(crate) fn is_ack(frame: &[u8]) -> bool {
-    known_first(frame).is_ok_and(|first| first & KIND == kind::ACK)
+/// The flags of an ACK without checksum, PADDED or not; `None` for any other frame.
+pub(crate) fn ack_flags(frame: &mut [u8]) -> Option<&mut u8> {
+    let head_bytes = match frame.first()? & (KIND | CHECKED) {
+        kind::PADDED => 1 + int_len(FieldReader::new(&frame[1..]).int().ok()?),
+        _ => 0,
+    };
+    let ack = frame.get_mut(head_bytes..)?;
+    let is_ack = known_first(ack).is_ok_and(|first| first & (KIND | CHECKED) == kind::ACK);
+    ack.get_mut(1).filter(|_| is_ack)
 }
 
 const fn first_byte(kind: u8, checked: bool) -> u8 {
@@ -264,6 +287,17 @@ fn unpadded(padded: &[u8]) -> Result<&[u8], Error> {
 impl<'a> Data<'a> {
     /// Maximum size of the frame without the log's bytes, checksum included.
     pub const OVERHEAD_BYTES: usize = 1 + 3 * 8 + 4;
+
+    /// Size of the frame without the log's bytes, for an offset up to `offset`.
+    pub(crate) const fn header_bytes(
+        channel: u64,
+        packet: u64,
+        offset: u64,
+        checked: bool,
+    ) -> usize {
+        let checksum = if checked { CHECKSUM_BYTES } else { 0 };
+        1 + int_len(channel) + int_len(packet) + int_len(offset) + checksum
+    }
 
     fn encode(&self, out: &mut Vec<u8>) {
         for field in [self.channel, self.packet, self.offset] {

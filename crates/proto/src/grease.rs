@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use crate::frame::{is_ack, put_unassigned};
+use crate::frame::{ack_flags, put_unassigned};
 use crate::wire::{put_bytes, put_int};
 
 /// The member that any JSON object may have.
@@ -59,11 +59,7 @@ pub fn put_record(draw: u64, out: &mut Vec<u8>) {
 
 /// Sets [`ACK_FLAG`] in `frame` if it is an ACK frame without checksum, as it leaves over QUIC.
 pub fn mark_ack(frame: &mut [u8]) {
-    const CHECKED: u8 = 0x08;
-    if is_ack(frame)
-        && let [first, flags, ..] = frame
-        && *first & CHECKED == 0
-    {
+    if let Some(flags) = ack_flags(frame) {
         *flags |= ACK_FLAG;
     }
 }
@@ -123,6 +119,11 @@ mod tests {
         mark_ack(&mut frame);
         assert_eq!(frame[1], 0x81);
         assert_eq!(Frame::decode(&frame, false), Ok(ack.clone()));
+        let mut padded = Vec::new();
+        ack.encode_in_steps(false, 32, &mut padded);
+        mark_ack(&mut padded);
+        assert_eq!((padded.len(), padded[3]), (32, 0x81));
+        assert_eq!(Frame::decode(&padded, false), Ok(ack.clone()));
         for (other, checked) in [(ack, true), (Frame::Stop { channel: 1 }, false)] {
             let mut frame = Vec::new();
             other.encode(checked, &mut frame);

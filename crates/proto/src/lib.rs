@@ -46,6 +46,6 @@ pub use error::Error;
 pub use fallback::{FallbackEvent, ReliableFallback};
 pub use log::Log;
 pub use playout::Playout;
-pub use receiver::{Receiver, ReceiverConfig, ReceiverEvent};
+pub use receiver::{ACK_STEP_BYTES, Receiver, ReceiverConfig, ReceiverEvent};
 pub use sender::{ReaderState, Sender, SenderConfig, SenderEvent, SenderState, Transmit};
 pub use time::Micros;

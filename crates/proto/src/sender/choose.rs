@@ -6,10 +6,10 @@ use core::ops::Range;
 use super::progress::LogProgress;
 use super::schedule::{SPARE_BYTES_MIN, Schedule, SendReason};
 use crate::Micros;
-use crate::frame::Data;
 
 /// Repeated bytes that accompany new text while a queue stands: each of them delays the text. On
-/// `plans/narrow-links.toml`, full packets fed the queue that they waited in.
+/// `plans/narrow-links.toml`, full packets fed the queue that they waited in. Where frames are
+/// padded, what fits in place of the padding costs nothing.
 const QUEUEING_REPEAT_BYTES: u64 = 64;
 
 impl Schedule<'_> {
@@ -26,9 +26,15 @@ impl Schedule<'_> {
     fn choose_new_text(&self) -> Range<u64> {
         let (max_bytes, sent_head) = (self.max_log_bytes(), self.progress.sent_head);
         let end = self.head.min(sent_head + max_bytes);
-        let before = if self.is_queueing() { QUEUEING_REPEAT_BYTES } else { max_bytes };
+        let before = if self.is_queueing() { self.few_beside(end - sent_head) } else { max_bytes };
         let start = end.saturating_sub(max_bytes).max(sent_head.saturating_sub(before));
         self.progress.cumulative.max(start)..end
+    }
+
+    /// Repeated bytes that travel beside `new_bytes` of new text while a queue stands.
+    fn few_beside(&self, new_bytes: u64) -> u64 {
+        let unpadded = self.unpadded_bytes(new_bytes + QUEUEING_REPEAT_BYTES);
+        unpadded.max(self.room_bytes(new_bytes)) - new_bytes
     }
 
     /// What the bucket allows of the unacknowledged bytes.
@@ -48,10 +54,10 @@ impl Schedule<'_> {
     /// Half of what the bucket has, so that one large repetition does not end all others; while a
     /// queue stands, or may stand on a silent path, only what is always worth it.
     fn affordable_bytes(&self, now: Micros) -> u64 {
-        let level = self.bucket.level(now).saturating_sub(self.cost(Data::OVERHEAD_BYTES));
+        let level = self.bucket.level(now).saturating_sub(self.cost(self.header_bytes));
         let is_careful = self.is_queueing() || self.is_silent(now);
         let generous = if is_careful { 0 } else { level / 2 };
-        SPARE_BYTES_MIN.max(generous)
+        self.unpadded_bytes(SPARE_BYTES_MIN.max(generous))
     }
 
     /// The next piece of a round over everything unacknowledged, past what the reader holds.
@@ -69,10 +75,5 @@ impl Schedule<'_> {
         } else {
             start..self.head.min(start + bytes)
         }
-    }
-
-    /// Log bytes that fit a datagram.
-    pub fn max_log_bytes(&self) -> u64 {
-        self.config.max_datagram_bytes.saturating_sub(Data::OVERHEAD_BYTES).max(1) as u64
     }
 }

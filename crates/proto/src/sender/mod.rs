@@ -33,6 +33,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use padding::RecentLengths;
 use progress::{LogProgress, SendTimes};
 use schedule::{ReaderUrgency, Schedule};
 
@@ -47,6 +48,7 @@ pub use progress::ReaderState;
 
 mod choose;
 mod config;
+mod padding;
 mod progress;
 mod schedule;
 
@@ -109,6 +111,7 @@ pub struct Sender {
     /// A probe has come since the QUIC stream last carried a frame.
     probed: bool,
     events: VecDeque<SenderEvent>,
+    lengths: RecentLengths,
 }
 
 impl Sender {
@@ -128,6 +131,7 @@ impl Sender {
             reader: ReaderState::default(),
             probed: false,
             events: VecDeque::new(),
+            lengths: RecentLengths::default(),
             config,
         }
     }
@@ -237,7 +241,8 @@ impl Sender {
             range = self.progress.cumulative..self.progress.cumulative;
         }
         self.probed = false;
-        self.write(range.clone(), out);
+        let padded = self.config.padded_bytes(range.end - range.start, self.header_bytes());
+        self.write(range.clone(), padded, out);
         self.next_packet += 1;
         self.progress.sent_most = self.progress.sent_most.max(range.end);
         // Otherwise the datagrams' own times decide when the reader counts as gone (D-7.2).
@@ -453,7 +458,13 @@ impl Sender {
         let (_, reason) = schedule.when_next().filter(|(at, _)| *at <= now)?;
         let range = schedule.choose(now, reason);
         let start = out.len();
-        self.write(range.clone(), out);
+        let log_bytes = range.end - range.start;
+        let needed = self.config.padded_bytes(log_bytes, schedule.header_bytes);
+        let padded = needed.map(|_| schedule.frame_bytes(log_bytes));
+        self.write(range.clone(), padded, out);
+        if let Some(needed) = needed {
+            self.lengths.note(needed, self.config.padding_memory_frames);
+        }
         let len = out.len() - start;
         let new_text = range.end > self.progress.sent_head;
         if !new_text {
@@ -476,15 +487,32 @@ impl Sender {
             reader: &self.reader,
             head: self.log.head().min(self.progress.cumulative + MAX_IN_FLIGHT_BYTES),
             is_ended: self.log.is_ended(),
+            header_bytes: self.header_bytes(),
+            lengths: &self.lengths,
         }
     }
 
-    fn write(&self, range: Range<u64>, out: &mut Vec<u8>) {
+    /// Bytes of the next frame around its log bytes, at most.
+    fn header_bytes(&self) -> usize {
+        if self.config.padding_step_bytes == 0 {
+            return Data::OVERHEAD_BYTES;
+        }
+        // Not the bound for any frame: a byte too many can cost a whole step of padding.
+        Data::header_bytes(self.channel, self.next_packet, self.log.head(), self.config.checked)
+            + Frame::PADDED_BYTES
+    }
+
+    /// Appends the frame with `range`, as long as `padded` says.
+    fn write(&self, range: Range<u64>, padded: Option<usize>, out: &mut Vec<u8>) {
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
         let offset = range.start;
         self.log.read(range, &mut bytes).expect("unacknowledged bytes stay in the log");
         let data = Data { channel: self.channel, packet: self.next_packet, offset, bytes: &bytes };
-        Frame::Data(data).encode(self.config.checked, out);
+        let (frame, checked) = (Frame::Data(data), self.config.checked);
+        match padded {
+            Some(len) => frame.encode_padded(checked, len, out),
+            None => frame.encode(checked, out),
+        }
     }
 
     fn record(&mut self, now: Micros, range: &Range<u64>, wire_bytes: u64) {

@@ -3,9 +3,9 @@
 //! Everything here is a pure function of a [`Schedule`], which borrows what the sender knows.
 
 use super::config::SenderConfig;
+use super::padding::RecentLengths;
 use super::progress::{LogProgress, ReaderState, SendTimes};
 use crate::Micros;
-use crate::frame::Data;
 use crate::pacing::SendPacer;
 use crate::path::PathEstimate;
 use crate::token_bucket::TokenBucket;
@@ -64,6 +64,9 @@ pub(super) struct Schedule<'a> {
     pub head: u64,
     /// The log has its last record.
     pub is_ended: bool,
+    /// Bytes of the next frame around its log bytes, at most.
+    pub header_bytes: usize,
+    pub lengths: &'a RecentLengths,
 }
 
 impl Schedule<'_> {
@@ -100,7 +103,7 @@ impl Schedule<'_> {
         due: (Micros, SendReason),
         log_bytes: u64,
     ) -> Option<(Micros, SendReason)> {
-        let ready = self.bucket.ready_at(self.cost(log_bytes as usize + Data::OVERHEAD_BYTES));
+        let ready = self.bucket.ready_at(self.cost(self.frame_bytes(log_bytes)));
         ready.map(|ready| (due.0.max(ready), due.1))
     }
 
@@ -111,7 +114,7 @@ impl Schedule<'_> {
 
     /// Log bytes for which the bucket must have room before anything is repeated.
     fn spare_bytes(&self) -> u64 {
-        self.progress.unacked_bytes().min(SPARE_BYTES_MIN)
+        self.progress.unacked_bytes().min(self.unpadded_bytes(SPARE_BYTES_MIN))
     }
 
     /// When text that is unsent since `since` leaves; `None` while the path is down.
@@ -221,7 +224,7 @@ impl Schedule<'_> {
             return None;
         }
         let at = self.clear_of_new_text(last + gap.times(1 << exponent), gap);
-        let cost = self.cost(self.spare_bytes() as usize + Data::OVERHEAD_BYTES);
+        let cost = self.cost(self.frame_bytes(self.spare_bytes()));
         let ready = self.bucket.ready_at(cost + self.config.copy_reserve_bytes);
         ready.map(|ready| at.max(ready))
     }

@@ -1,4 +1,4 @@
-//! Each rule of section 8 of `spec/delivery.md`, one by one.
+//! Each rule of section 8 of `spec/delivery.md`, one by one; without padding, but for its own tests.
 
 use super::*;
 use crate::frame::Ack;
@@ -15,6 +15,9 @@ fn at(after_ms: u64) -> Option<Micros> {
     Some(T + ms(after_ms))
 }
 
+/// Bytes of a frame around its log bytes.
+const HEADER_BYTES: usize = 10;
+
 /// What a sender knows: an old, steady path with a round trip of 100 ms; 60 bytes of a log of 100
 /// left at [`T`], which is when they were generated, and are unacknowledged.
 struct Known {
@@ -27,12 +30,13 @@ struct Known {
     reader: ReaderState,
     head: u64,
     is_ended: bool,
+    lengths: RecentLengths,
     packets: u64,
 }
 
 impl Known {
     fn new() -> Self {
-        let config = SenderConfig::default();
+        let config = SenderConfig { padding_step_bytes: 0, ..SenderConfig::default() };
         let mut known = Self {
             path: PathEstimate::new(0, ms(100)),
             pacer: fast_pacer(),
@@ -47,6 +51,7 @@ impl Known {
             reader: ReaderState::default(),
             head: 100,
             is_ended: false,
+            lengths: RecentLengths::default(),
             packets: 0,
             config,
         };
@@ -88,6 +93,8 @@ impl Known {
             reader: &self.reader,
             head: self.head,
             is_ended: self.is_ended,
+            header_bytes: HEADER_BYTES,
+            lengths: &self.lengths,
         }
     }
 }
@@ -360,4 +367,45 @@ fn in_a_queue_of_others_text_and_what_is_overdue_take_turns() {
     known.times.last_send = Some(later + ms(400));
     let next = known.schedule().when_next();
     assert_eq!(next, Some((later + ms(800), SendReason::NewText)), "after a repetition");
+}
+
+#[test]
+fn a_frame_is_as_long_as_its_step_and_at_most_the_largest_datagram() {
+    let mut known = Known::new();
+    known.config.padding_step_bytes = 32;
+    let lengths =
+        |known: &Known, log_bytes: [u64; 5]| log_bytes.map(|n| known.schedule().frame_bytes(n));
+    assert_eq!(lengths(&known, [0, 1, 22, 23, 1_139]), [10, 32, 32, 64, 1_150]);
+    known.config.padding_step_bytes = 0;
+    assert_eq!(lengths(&known, [0, 1, 22, 23, 1_139]), [10, 11, 32, 33, 1_149]);
+}
+
+#[test]
+fn a_frame_is_a_step_longer_while_one_of_the_latest_needed_that() {
+    let mut known = Known::new();
+    known.config.padding_step_bytes = 32;
+    for (needed, length) in [(32, 32), (64, 64), (320, 64)] {
+        known.lengths.note(needed, 3);
+        assert_eq!(known.schedule().frame_bytes(5), length, "after one of {needed}");
+    }
+    known.lengths.note(32, 3);
+    assert_eq!(known.schedule().frame_bytes(5), 64, "320 is among the last three");
+    known.measure(&[100, 200, 200]);
+    assert_eq!(known.schedule().frame_bytes(5), 32, "but not into a queue");
+    known.lengths.note(32, 3);
+    known.lengths.note(32, 3);
+    known.measure(&[100, 100, 100, 100]);
+    assert_eq!(known.schedule().frame_bytes(5), 32);
+}
+
+#[test]
+fn repetitions_fill_their_frames_instead_of_padding_them() {
+    let mut known = Known::new();
+    known.config.padding_step_bytes = 48;
+    known.progress.on_sent(T, &(100..5_000));
+    known.head = 5_010;
+    known.measure(&[100, 200, 200]);
+    // 10 bytes of new text and 64 before them do not fill 96 bytes: as many as fill 48.
+    assert_eq!(known.schedule().choose(T, SendReason::NewText), 4_972..5_010);
+    assert_eq!(known.schedule().choose(T, SendReason::Repeat), 40..126, "96 bytes with the header");
 }
