@@ -76,6 +76,7 @@ mod tests {
             progress: DeliveryProgress::Complete,
             finished: true,
             prefix_holds: true,
+            sightings: crate::observer::Sightings::default(),
         }
     }
 

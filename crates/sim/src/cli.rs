@@ -175,6 +175,7 @@ fn case_toml(name: String, rtt_ms: f64, trace: &trace::Trace) -> anyhow::Result<
         link: Link::new(rtt_ms, trace.channel()),
         random: false,
         generator: None,
+        text: None,
     };
     Ok(toml::to_string(&Cases { case: [case] })?)
 }

@@ -80,6 +80,60 @@ impl Generator {
     }
 }
 
+/// What tokens look like, as written in a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TokenKind {
+    /// Short words of three to six bytes.
+    #[default]
+    Short,
+    /// As long as the bundled model's tokens in the answers that it learned.
+    Model,
+    /// As long as whole words with what stands before them: what an endless vocabulary would give.
+    Words,
+}
+
+/// How many tokens of each length, from one byte on, the answers in `tools/train-tiny/corpus` have
+/// under the bundled model's tokenizer: `python tools/train-tiny/lengths.py`.
+const MODEL_LENGTHS: &[u32] =
+    &[2915, 1192, 2014, 2375, 2100, 1545, 1052, 735, 252, 160, 81, 40, 24, 5, 11, 6];
+/// The same for words: `lengths.py --words`, without the 17 that are longer.
+const WORD_LENGTHS: &[u32] = &[
+    47, 424, 1444, 2166, 1831, 1593, 1104, 894, 488, 230, 149, 96, 45, 32, 21, 17, 7, 13, 2, 5, 4,
+    1, 4, 1,
+];
+
+impl TokenKind {
+    /// Appends the `index`th token of a session. It differs from those around it, so that the
+    /// checkers notice a lost, doubled or swapped token.
+    pub fn put(self, seed: u64, index: usize, text: &mut Vec<u8>) {
+        match self {
+            Self::Short => token_text(seed, index, text),
+            Self::Model => put_letters(seed, index, drawn_length(seed, index, MODEL_LENGTHS), text),
+            Self::Words => put_letters(seed, index, drawn_length(seed, index, WORD_LENGTHS), text),
+        }
+    }
+}
+
+/// A length that is as frequent as `counts`, which begin with those of one byte, says.
+fn drawn_length(seed: u64, index: usize, counts: &[u32]) -> usize {
+    let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
+    let mut rank = Draws::new(seed, "token length").bits(index as u64) % total;
+    let within = |&count: &u32| match rank.checked_sub(u64::from(count)) {
+        Some(left) => {
+            rank = left;
+            false
+        }
+        None => true,
+    };
+    1 + counts.iter().position(within).expect("the rank is below the total")
+}
+
+fn put_letters(seed: u64, index: usize, length: usize, text: &mut Vec<u8>) {
+    let mut letters = Draws::new(seed ^ index as u64, "letters").stream();
+    text.extend((0..length).map(|_| b'a' + (letters.bits() % 26) as u8));
+}
+
 /// The text of the `index`th token of a session: a short word, different for each index, so that
 /// the checkers notice a lost, doubled or swapped token.
 pub fn token_text(seed: u64, index: usize, text: &mut Vec<u8>) {
@@ -100,6 +154,23 @@ mod tests {
         let times_us = Generator::Constant { tokens_per_s: 30.0 }.times_us(1, 30_000_000);
         assert_eq!(times_us.len(), 900);
         assert_eq!(times_us[300], 10_000_000);
+    }
+
+    #[test]
+    fn lengths_of_tokens_are_as_frequent_as_measured() {
+        let mut seen = [0u32; 17];
+        let mut text = Vec::new();
+        for index in 0..50_000 {
+            text.clear();
+            TokenKind::Model.put(3, index, &mut text);
+            seen[text.len()] += 1;
+        }
+        let total: u32 = MODEL_LENGTHS.iter().sum();
+        for (length, &count) in MODEL_LENGTHS.iter().enumerate() {
+            let share = f64::from(seen[length + 1]) / 50_000.0;
+            let expected = f64::from(count) / f64::from(total);
+            assert!((share - expected).abs() < 0.01, "{length}: {share} for {expected}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod fuzz;
 pub mod generate;
 pub mod link;
 pub mod metrics;
+pub mod observer;
 pub mod plan;
 pub mod reader;
 pub mod report;
@@ -41,5 +42,6 @@ pub const BUILT_IN_PLANS: &[(&str, &str)] = &[
     ("narrow-links", include_str!("../../../plans/narrow-links.toml")),
     ("outages", include_str!("../../../plans/outages.toml")),
     ("pacing", include_str!("../../../plans/pacing.toml")),
+    ("padding", include_str!("../../../plans/padding.toml")),
     ("pareto", include_str!("../../../plans/pareto.toml")),
 ];

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::channel::Channel;
-use crate::generate::Generator;
+use crate::generate::{Generator, TokenKind};
 use crate::link::Link;
 use crate::reader::ReaderBehaviour;
 use crate::scheme::Scheme;
@@ -57,6 +57,12 @@ pub struct Plan {
     /// The generator of the cases that do not name one.
     #[serde(default = "ten_per_second")]
     pub generator: Generator,
+    /// What tokens look like in the cases that do not say it.
+    #[serde(default)]
+    pub text: TokenKind,
+    /// Measure what the lengths of packets say of the lengths of tokens, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub observe: bool,
     /// The delivery schemes to compare.
     pub scheme: Vec<SchemeEntry>,
     /// The links and generators to compare them on.
@@ -119,6 +125,9 @@ pub struct Case {
     /// The generator, if it is not the plan's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generator: Option<Generator>,
+    /// What tokens look like, if not as the plan says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<TokenKind>,
 }
 
 /// Compares one scheme with each of the others.
@@ -179,11 +188,19 @@ pub enum Metric {
     AckKb,
     /// Share of sessions that ended suspended instead of complete.
     Suspended,
+    /// Bits that the length of a packet with new text tells of that text's length.
+    TextBits,
+    /// The same of the difference to the packet before it.
+    ChangeBits,
+    /// Bits that a repetition's length tells of the length of the newest text.
+    RepeatBits,
+    /// Bits that an acknowledgement's length tells of the length of what it acknowledges first.
+    AckBits,
 }
 
 impl Metric {
-    /// Every metric, in the order of the reports.
-    pub const ALL: [Self; 11] = [
+    /// Every metric of single sessions, in the order of the reports.
+    const OF_SESSIONS: [Self; 11] = [
         Self::Full,
         Self::Excess,
         Self::Late,
@@ -196,6 +213,9 @@ impl Metric {
         Self::AckKb,
         Self::Suspended,
     ];
+    /// What an observer learns, estimated over all sessions of a cell at once.
+    pub const OBSERVED: [Self; 4] =
+        [Self::TextBits, Self::ChangeBits, Self::RepeatBits, Self::AckBits];
 
     /// Its name in CSV, JSON and plans.
     pub fn key(self) -> &'static str {
@@ -211,6 +231,10 @@ impl Metric {
             Self::WireKb => "wire-kb",
             Self::AckKb => "ack-kb",
             Self::Suspended => "suspended",
+            Self::TextBits => "text-bits",
+            Self::ChangeBits => "change-bits",
+            Self::RepeatBits => "repeat-bits",
+            Self::AckBits => "ack-bits",
         }
     }
 
@@ -228,6 +252,10 @@ impl Metric {
             Self::WireKb => "wire (kB/s)",
             Self::AckKb => "acknowledgements (kB/s)",
             Self::Suspended => "suspended sessions (share)",
+            Self::TextBits => "told by a packet's length (bits)",
+            Self::ChangeBits => "told by a change of length (bits)",
+            Self::RepeatBits => "told by a repetition's length (bits)",
+            Self::AckBits => "told by an ACK's length (bits)",
         }
     }
 }
@@ -269,6 +297,15 @@ impl Plot {
             | Self::Session(SessionPlot { file, .. })
             | Self::Bars { file, .. }
             | Self::Lines { file, .. } => file,
+        }
+    }
+
+    /// The metrics that it shows.
+    fn metrics(&self) -> Vec<Metric> {
+        match self {
+            Self::Scatter(ScatterPlot { x, y, .. }) => vec![*x, *y],
+            Self::Bars { y, .. } | Self::Lines { y, .. } => y.clone(),
+            Self::Session(_) => Vec::new(),
         }
     }
 }
@@ -355,6 +392,17 @@ impl Plan {
         }
     }
 
+    /// The metrics of its sessions, in the order of the reports.
+    pub fn metrics(&self) -> impl Iterator<Item = Metric> {
+        let observed = Metric::OBSERVED.into_iter().filter(|_| self.observe);
+        Metric::OF_SESSIONS.into_iter().chain(observed)
+    }
+
+    /// What the tokens of `case` look like.
+    pub fn text(&self, case: &Case) -> TokenKind {
+        case.text.unwrap_or(self.text)
+    }
+
     /// The generator of `case`.
     pub fn generator<'a>(&'a self, case: &'a Case) -> &'a Generator {
         case.generator.as_ref().unwrap_or(&self.generator)
@@ -379,7 +427,18 @@ impl Plan {
                     .find_map(|entry| entry.send.fault().or_else(|| entry.reader.fault()))
             })
             .or_else(|| self.file_fault())
+            .or_else(|| self.unobserved())
             .or_else(|| self.unknown_name())
+    }
+
+    /// A metric that is used and not measured.
+    fn unobserved(&self) -> Option<String> {
+        let of_plots = self.plot.iter().flat_map(Plot::metrics);
+        let of_claims = self.claim.iter().map(|claim| claim.metric);
+        let compared = self.compare.iter().map(|compare| compare.metric);
+        let known: Vec<Metric> = self.metrics().collect();
+        let missing = of_plots.chain(of_claims).chain(compared).find(|used| !known.contains(used));
+        missing.map(|metric| format!("{} needs observe = true", metric.key()))
     }
 
     /// A figure's file that could lie outside the folder of the figures.

@@ -68,6 +68,8 @@ impl Report {
         let shown = [Metric::ShownFull, Metric::AddedMs, Metric::HoldMs];
         let columns: Vec<Metric> =
             columns.into_iter().chain(shown.into_iter().filter(|_| paced)).collect();
+        let observed = Metric::OBSERVED.into_iter().filter(|_| self.plan.observe);
+        let columns: Vec<Metric> = columns.into_iter().chain(observed).collect();
         let mut text = format!(
             "{}\n{} sessions of {} s, seed {}\n",
             self.plan.title, self.plan.sessions, self.plan.seconds, self.plan.seed
@@ -204,7 +206,7 @@ impl Report {
                 let mut row = Map::new();
                 row.insert("case".into(), json!(what.name));
                 row.insert("scheme".into(), json!(entry.label()));
-                for metric in Metric::ALL {
+                for metric in self.plan.metrics() {
                     let (mean, half) = self.study.mean(case, scheme, metric);
                     row.insert(metric.key().into(), json!({ "mean": mean, "ci95": half }));
                 }
@@ -230,7 +232,7 @@ impl Report {
     /// One line for each session.
     pub fn csv(&self) -> String {
         let mut text = String::from("case,scheme,session");
-        for metric in Metric::ALL {
+        for metric in self.plan.metrics() {
             let _ = write!(text, ",{}", metric.key());
         }
         text.push('\n');
@@ -239,7 +241,7 @@ impl Report {
                 for (session, outcome) in self.study.cell(case, scheme).iter().enumerate() {
                     let label = entry.label();
                     let _ = write!(text, "\"{}\",\"{label}\",{session}", what.name);
-                    for metric in Metric::ALL {
+                    for metric in self.plan.metrics() {
                         let _ = write!(text, ",{:.6}", outcome.value(metric));
                     }
                     text.push('\n');

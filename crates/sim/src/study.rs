@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::campaign;
 use crate::check::{self, Violation};
 use crate::metrics::{Smoothness, smoothness};
+use crate::observer::{Sightings, bits_told};
 use crate::plan::{Case, Metric, Plan, SchemeEntry};
 use crate::rng::Draws;
 use crate::scheme::DeliveryProgress;
@@ -25,6 +26,9 @@ pub struct SessionMetrics {
     wire_kb: f64,
     ack_kb: f64,
     suspended: bool,
+    /// Empty unless the plan observes.
+    #[serde(skip)]
+    sightings: Sightings,
 }
 
 impl SessionMetrics {
@@ -42,6 +46,9 @@ impl SessionMetrics {
             Metric::WireKb => self.wire_kb,
             Metric::AckKb => self.ack_kb,
             Metric::Suspended => f64::from(u8::from(self.suspended)),
+            Metric::TextBits | Metric::ChangeBits | Metric::RepeatBits | Metric::AckBits => {
+                bits_told(&[&self.sightings], metric).0
+            }
         }
     }
 }
@@ -147,7 +154,7 @@ fn run_job(plan: &Plan, job: usize) -> (SessionMetrics, Vec<Finding>, f64) {
             })
             .collect();
         let simulated_s = trace.ended_us as f64 / 1e6;
-        (judge(setting, &trace), findings, simulated_s)
+        (judge(setting, trace), findings, simulated_s)
     })
 }
 
@@ -165,10 +172,18 @@ pub fn with_setting<T>(
         Some((link, generator, reader)) => (link, generator, *reader),
         None => (&case.link, plan.generator(case), entry.reader),
     };
-    then(&Setting { link, generator, reader, length_us: (plan.seconds * 1e6) as u64, seed })
+    then(&Setting {
+        link,
+        generator,
+        text: plan.text(case),
+        reader,
+        length_us: (plan.seconds * 1e6) as u64,
+        seed,
+        observe: plan.observe,
+    })
 }
 
-fn judge(setting: &Setting<'_>, trace: &SessionTrace) -> SessionMetrics {
+fn judge(setting: &Setting<'_>, trace: SessionTrace) -> SessionMetrics {
     let rtt_us = (setting.link.rtt_ms * 1e3) as u64;
     let seconds = setting.length_us as f64 / 1e6;
     let hidden_us = setting.reader.hidden_us();
@@ -180,6 +195,7 @@ fn judge(setting: &Setting<'_>, trace: &SessionTrace) -> SessionMetrics {
         wire_kb: trace.wire_bytes as f64 / 1e3 / seconds,
         ack_kb: trace.ack_bytes as f64 / 1e3 / seconds,
         suspended: trace.progress == DeliveryProgress::Suspended,
+        sightings: trace.sightings,
     }
 }
 
@@ -193,6 +209,10 @@ impl Study {
     /// The mean of a figure and the half-width of its 95 % interval.
     pub fn mean(&self, case: usize, scheme: usize, metric: Metric) -> (f64, f64) {
         let cell = self.cell(case, scheme);
+        if Metric::OBSERVED.contains(&metric) {
+            let sightings: Vec<&Sightings> = cell.iter().map(|o| &o.sightings).collect();
+            return bits_told(&sightings, metric);
+        }
         let count = cell.len() as f64;
         let mean = cell.iter().map(|o| o.value(metric)).sum::<f64>() / count;
         let square = |outcome: &SessionMetrics| (outcome.value(metric) - mean).powi(2);

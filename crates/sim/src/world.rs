@@ -5,8 +5,9 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
 use crate::channel::{Direction, LossSchedule};
-use crate::generate::{Generator, token_text};
+use crate::generate::{Generator, TokenKind};
 use crate::link::{Link, LinkState};
+use crate::observer::Sightings;
 use crate::reader::ReaderBehaviour;
 use crate::scheme::{DeliveryProgress, Ends, ReceiverEnd, Scheme, SenderEnd};
 
@@ -20,12 +21,16 @@ pub struct Setting<'a> {
     pub link: &'a Link,
     /// The rhythm of the tokens.
     pub generator: &'a Generator,
+    /// What the tokens look like.
+    pub text: TokenKind,
     /// The reader.
     pub reader: ReaderBehaviour,
     /// How long tokens are generated, in µs.
     pub length_us: u64,
     /// Seed of losses, mishaps, generation times and text. It does not depend on the scheme.
     pub seed: u64,
+    /// Record what an observer of the packets sees.
+    pub observe: bool,
 }
 
 /// Everything recorded about one session.
@@ -57,6 +62,8 @@ pub struct SessionTrace {
     pub finished: bool,
     /// True if everything shown is a prefix of what was generated.
     pub prefix_holds: bool,
+    /// What an observer saw; empty if the setting does not ask for it.
+    pub sightings: Sightings,
 }
 
 /// Runs one session of `scheme`.
@@ -115,6 +122,7 @@ fn oracle(
         progress: DeliveryProgress::Complete,
         finished: true,
         prefix_holds: true,
+        sightings: Sightings::default(),
     }
 }
 
@@ -139,6 +147,7 @@ struct SessionRun<'a> {
     next_migration_us: Option<u64>,
     migrations: u64,
     packet: Vec<u8>,
+    observer: Option<Sightings>,
 }
 
 /// The answer's text, when its tokens were generated, and how much of it is shown.
@@ -155,11 +164,11 @@ struct Transcript {
 }
 
 impl Transcript {
-    fn new(seed: u64, generated_us: Vec<u64>) -> Self {
+    fn new(kind: TokenKind, seed: u64, generated_us: Vec<u64>) -> Self {
         let mut text = Vec::new();
         let ends = (0..generated_us.len())
             .map(|index| {
-                token_text(seed, index, &mut text);
+                kind.put(seed, index, &mut text);
                 text.len()
             })
             .collect();
@@ -220,9 +229,10 @@ impl<'a> SessionRun<'a> {
             path,
             sender,
             receiver,
-            answer: Transcript::new(setting.seed, generated_us),
+            answer: Transcript::new(setting.text, setting.seed, generated_us),
             turns_us: hidden_us.map_or(vec![], |(from, to)| vec![(to, false), (from, true)]),
             packet: Vec::new(),
+            observer: setting.observe.then(Sightings::default),
         }
     }
 
@@ -251,6 +261,7 @@ impl<'a> SessionRun<'a> {
             progress: self.sender.progress(),
             finished: self.receiver.finished(),
             prefix_holds: self.answer.prefix_holds,
+            sightings: self.observer.unwrap_or_default(),
         }
     }
 
@@ -343,7 +354,18 @@ impl<'a> SessionRun<'a> {
         self.packet = packet;
     }
 
+    fn observe(&mut self, direction: Direction, bytes: usize) {
+        let (Some(observer), Some(sent)) = (&mut self.observer, self.sender.tokens_sent()) else {
+            return;
+        };
+        match direction {
+            Direction::Down => observer.on_data(bytes, sent, &self.answer.ends),
+            Direction::Up => observer.on_ack(bytes, self.receiver.arrived(), &self.answer.ends),
+        }
+    }
+
     fn post(&mut self, direction: Direction, packet: &[u8]) {
+        self.observe(direction, packet.len());
         let fate = self.path.send(self.now_us, packet.len(), direction);
         for arrival in fate.arrivals.into_iter().flatten() {
             let mut packet = packet.to_vec();

@@ -62,6 +62,16 @@ fn ours_keeps_its_claims_on_the_default_channel() {
 }
 
 #[test]
+fn padding_hides_the_lengths_of_tokens() {
+    let mut plan = plan("padding", 30);
+    let kept = |name: &str| ["clean, RTT 400", "default, RTT 100"].contains(&name);
+    plan.case.retain(|case| kept(&case.name));
+    plan.claim.retain(|claim| claim.case.as_deref().is_none_or(kept));
+    plan.scheme.retain(|entry| ["none", "24", "24, client paces"].contains(&&*entry.label()));
+    assert_good(&run_plan(&plan, 2, &()));
+}
+
+#[test]
 fn random_links_break_nothing() {
     assert_good(&run_plan(&plan("campaign", 1_500), 2, &()));
 }

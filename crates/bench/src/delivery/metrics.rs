@@ -1,6 +1,7 @@
 //! Computes metrics from arrivals, by the simulator's definitions.
 
 use loquent_proto::Playout;
+use loquent_sim::generate::TokenKind;
 use loquent_sim::metrics::{Smoothness, smoothness};
 use loquent_sim::reader::{ReaderBehaviour, Shower};
 use loquent_sim::world::{self, Setting};
@@ -123,9 +124,11 @@ pub fn predict(
     let setting = Setting {
         link: &plan.link(rtt_ms),
         generator: &plan.generator(),
+        text: TokenKind::default(),
         reader: ReaderBehaviour::default(),
         length_us: plan.length_us(),
         seed: plan.session_seed(session),
+        observe: false,
     };
     let trace = world::run_at(&scheme.simulated(), &setting, generated_us.to_vec());
     let rtt_us = (rtt_ms * 1e3) as u64;

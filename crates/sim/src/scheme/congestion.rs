@@ -297,6 +297,10 @@ impl SenderEnd for CongestedSender {
     fn repeated_bytes(&self) -> u64 {
         self.inner.repeated_bytes()
     }
+
+    fn tokens_sent(&self) -> Option<usize> {
+        self.inner.tokens_sent()
+    }
 }
 
 /// The receiving end: acknowledges every second packet, or after 25 ms, or together with the

@@ -9,7 +9,8 @@ use std::rc::Rc;
 
 use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::{
-    Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig, SenderState,
+    ACK_STEP_BYTES, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig,
+    SenderState,
 };
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +47,10 @@ enum Parameter {
     BucketBytesPerS,
     /// `max_datagram_bytes`.
     MaxDatagramBytes,
+    /// `padding_step_bytes`.
+    PaddingStepBytes,
+    /// `padding_memory_frames`.
+    PaddingMemoryFrames,
 }
 
 impl Parameter {
@@ -62,14 +67,23 @@ impl Parameter {
             Self::BurstMemoryMs => config.burst_memory = ms,
             Self::BucketBytesPerS => config.bucket_bytes_per_s = value,
             Self::MaxDatagramBytes => config.max_datagram_bytes = value as usize,
+            Self::PaddingMemoryFrames => config.padding_memory_frames = value as usize,
+            Self::PaddingStepBytes => config.padding_step_bytes = value as usize,
         }
     }
 }
 
 impl Tuning {
-    /// The shipped parameters with these differences.
+    /// What ships, padding included.
+    pub fn padded() -> Self {
+        let step = SenderConfig::default().padding_step_bytes as u64;
+        Self(BTreeMap::from([(Parameter::PaddingStepBytes, step)]))
+    }
+
+    /// The shipped parameters with these differences. Without padding unless it is among them: no
+    /// other scheme has it, and `plans/padding.toml` says what it costs.
     pub fn config(&self) -> SenderConfig {
-        let mut config = SenderConfig::default();
+        let mut config = SenderConfig { padding_step_bytes: 0, ..SenderConfig::default() };
         for (parameter, &value) in &self.0 {
             parameter.set(&mut config, value);
         }
@@ -95,8 +109,12 @@ pub fn ends(
     reader: &ReaderBehaviour,
 ) -> (LoquentSender, LoquentReceiver) {
     let config = SenderConfig { initial_rtt: Micros(rtt_us), checked, ..tuning.config() };
-    let receiver_config =
-        ReceiverConfig { playout: reader.pace(), checked, ..ReceiverConfig::default() };
+    let receiver_config = ReceiverConfig {
+        playout: reader.pace(),
+        checked,
+        ack_step_bytes: if config.padding_step_bytes > 0 { ACK_STEP_BYTES } else { 0 },
+        ..ReceiverConfig::default()
+    };
     let token_ends = TokenEnds::default();
     let sender = LoquentSender {
         inner: Sender::new(Micros(0), 0, config),
@@ -106,6 +124,7 @@ pub fn ends(
         token_ends: Rc::clone(&token_ends),
         volume: Volume::default(),
         repeated_bytes: 0,
+        sent_end: 0,
     };
     let receiver = LoquentReceiver {
         inner: Receiver::new(Micros(0), 0, 0, receiver_config),
@@ -129,6 +148,8 @@ pub struct LoquentSender {
     token_ends: TokenEnds,
     volume: Volume,
     repeated_bytes: u64,
+    /// Log offset below which everything has left.
+    sent_end: u64,
 }
 
 impl LoquentSender {
@@ -180,6 +201,7 @@ impl SenderEnd for LoquentSender {
             return false;
         };
         self.volume.sent += sent.range.end - sent.range.start;
+        self.sent_end = self.sent_end.max(sent.range.end);
         if !sent.new_text {
             self.repeated_bytes += (sent.len + HEADER_BYTES) as u64;
         }
@@ -212,6 +234,10 @@ impl SenderEnd for LoquentSender {
 
     fn repeated_bytes(&self) -> u64 {
         self.repeated_bytes
+    }
+
+    fn tokens_sent(&self) -> Option<usize> {
+        Some(self.token_ends.borrow().partition_point(|&end| end <= self.sent_end))
     }
 }
 

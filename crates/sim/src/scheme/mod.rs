@@ -50,6 +50,10 @@ pub trait SenderEnd {
     fn repeated_bytes(&self) -> u64 {
         0
     }
+    /// Tokens that have left whole, for schemes whose packets an observer may look at.
+    fn tokens_sent(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// Bytes of an answer, and bytes of it put into packets.
