@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use loquent_proto::ReceiverConfig;
+use loquent_proto::{ACK_STEP_BYTES, ReceiverConfig};
 
 use crate::network;
 
@@ -41,7 +41,10 @@ impl Config {
             head_start: Duration::from_millis(500),
             resume_limit: Duration::from_secs(90),
             memory: None,
-            receiver: ReceiverConfig::with_another_path(),
+            receiver: ReceiverConfig {
+                ack_step_bytes: ACK_STEP_BYTES,
+                ..ReceiverConfig::with_another_path()
+            },
             network: network::source_address,
         }
     }

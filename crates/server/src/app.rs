@@ -95,7 +95,8 @@ impl App {
         if config.metrics_by_key {
             metrics.watch_keys(config.api_keys.clone());
         }
-        let resumable = ResumableAnswers::new(limits, clock, metrics.clone());
+        let obfuscation = config.obfuscation;
+        let resumable = ResumableAnswers::new(limits, obfuscation, clock, metrics.clone());
         let bodies = RequestBodies::new(BodyLimits {
             max_bytes: config.max_request_bytes,
             total_bytes: config.max_request_memory_bytes,

@@ -1,4 +1,5 @@
-//! Which event streams are padded, so that the lengths of their events say little of the text.
+//! Which answers are padded, so that the lengths of their events and datagrams say little of the
+//! text.
 
 use http::{Extensions, Request};
 use loquent_proto::obfuscation::Obfuscation;
@@ -13,10 +14,10 @@ pub fn encrypted<B>(mut request: Request<B>) -> Request<B> {
     request
 }
 
-/// Which event streams are padded if their request leaves `include_obfuscation` out.
+/// Which answers are padded if their request leaves `include_obfuscation` out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ObfuscationDefault {
-    /// Those on encrypted connections: on others everybody reads the text itself.
+    /// Those on encrypted connections, datagrams always: on others everybody reads the text itself.
     #[default]
     Encrypted,
     /// All, for a server behind a proxy that encrypts.
@@ -34,5 +35,25 @@ impl ObfuscationDefault {
             Self::Never => false,
         };
         Obfuscation::new(rand::random(), by_default)
+    }
+
+    /// Whether the datagrams of an answer are padded (D-2.7) whose request `asked` for it or
+    /// against it, or said nothing. They are always encrypted.
+    pub fn pads_datagrams(self, asked: Option<bool>) -> bool {
+        asked.unwrap_or(self != Self::Never)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_are_padded_unless_the_request_or_the_operator_declines() {
+        use ObfuscationDefault::{Always, Encrypted, Never};
+        for (default, said_nothing) in [(Encrypted, true), (Always, true), (Never, false)] {
+            assert_eq!(default.pads_datagrams(None), said_nothing);
+            assert!(default.pads_datagrams(Some(true)) && !default.pads_datagrams(Some(false)));
+        }
     }
 }

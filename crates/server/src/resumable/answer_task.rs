@@ -80,20 +80,16 @@ pub struct AnswerTask {
 }
 
 impl AnswerTask {
-    /// A task that fills a log from `pump` and delivers it over `path`.
+    /// A task that fills a log from `pump` and delivers it over `path`, as `config` says.
     pub fn new(
         answers: Arc<ResumableAnswers>,
         reservation: Reservation,
         handle: AnswerHandle,
         pump: LogPump,
+        config: SenderConfig,
         path: (PathId, ReaderPath),
     ) -> Self {
         let now = Micros::from(answers.clock.now());
-        let config = SenderConfig {
-            max_log_bytes: answers.limits.log_bytes,
-            suspend_after: answers.limits.mute_limit.into(),
-            ..SenderConfig::default()
-        };
         let sender = Sender::new(now, 0, config);
         let mut task = Self {
             answers,

@@ -22,10 +22,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use loquent_infer::tenant::TenantId;
-use loquent_proto::AnswerHandle;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::fallback::LowerLayer;
 use loquent_proto::message::Code;
+use loquent_proto::{AnswerHandle, SenderConfig};
 use subtle::ConstantTimeEq;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -33,6 +33,7 @@ use crate::active_request::ActiveRequest;
 use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::obfuscation::ObfuscationDefault;
 use crate::records::RecordContext;
 
 use answer_task::AnswerTask;
@@ -191,6 +192,7 @@ struct AnswerTable {
 /// All resumable answers of a server.
 pub struct ResumableAnswers {
     limits: ResumableLimits,
+    obfuscation: ObfuscationDefault,
     clock: Clock,
     metrics: Arc<Metrics>,
     table: Mutex<AnswerTable>,
@@ -216,9 +218,15 @@ pub struct BegunAnswer {
 
 impl ResumableAnswers {
     /// An empty table.
-    pub fn new(limits: ResumableLimits, clock: Clock, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub fn new(
+        limits: ResumableLimits,
+        obfuscation: ObfuscationDefault,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             limits,
+            obfuscation,
             clock,
             metrics,
             table: Mutex::default(),
@@ -264,8 +272,9 @@ impl ResumableAnswers {
     ) -> BegunAnswer {
         let handle = random_handle();
         let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
+        let config = self.sender_config(&request);
         let pump = LogPump::new(request, context);
-        let task = AnswerTask::new(self.clone(), reservation, handle, pump, path);
+        let task = AnswerTask::new(self.clone(), reservation, handle, pump, config, path);
         let (started, _key) = first.map(FirstRequest::split).unzip();
         let entry = AnswerEntry { token: handle.token, commands: commands.clone(), _key };
         self.table().answers.insert(handle.id, entry);
@@ -275,6 +284,19 @@ impl ResumableAnswers {
         }
         tokio::spawn(task.run(inbox));
         BegunAnswer { handle, commands }
+    }
+
+    /// How the answer to `request` is sent: padded unless it, or the operator, declined (D-2.7).
+    fn sender_config(&self, request: &ActiveRequest) -> SenderConfig {
+        let mut config = SenderConfig {
+            max_log_bytes: self.limits.log_bytes,
+            suspend_after: self.limits.mute_limit.into(),
+            ..SenderConfig::default()
+        };
+        if !self.obfuscation.pads_datagrams(request.stream().include_obfuscation) {
+            config.padding_step_bytes = 0;
+        }
+        config
     }
 
     /// The answer with `handle`. Unknown ids and wrong tokens look alike, in time too (D-6.2).
@@ -393,7 +415,12 @@ mod tests {
             stall_limit: Duration::ZERO,
             mute_limit: MUTE_LIMIT,
         };
-        let answers = ResumableAnswers::new(limits, Clock::start(), Arc::new(Metrics::new()));
+        let answers = ResumableAnswers::new(
+            limits,
+            ObfuscationDefault::default(),
+            Clock::start(),
+            Arc::new(Metrics::new()),
+        );
         let mut kept = Vec::new();
         // Short answers at a high rate: each log has next to nothing.
         while let Ok(mut reservation) = answers.reserve(TenantId::default()) {

@@ -36,8 +36,8 @@ pub(super) struct StreamArgs {
     /// How to return `<think>…</think>` reasoning; has no effect with --upstream
     #[arg(long, env = "LOQUENT_REASONING_FORMAT", default_value = "auto", value_name = "FORMAT")]
     reasoning_format: ReasoningFormat,
-    /// Which event streams are padded so that the lengths of their events do not show those of
-    /// the tokens; a request's include_obfuscation overrides it
+    /// Which answers are padded so that the lengths of their events and datagrams do not show those
+    /// of the tokens; a request's include_obfuscation overrides it
     #[arg(long, env = "LOQUENT_OBFUSCATION", default_value = "encrypted", value_name = "WHICH")]
     obfuscation: ObfuscateStreams,
     /// Seconds of silence after which a stream gets a comment, so that proxies keep it open
@@ -55,10 +55,10 @@ enum ReasoningFormat {
     None,
 }
 
-/// Which event streams are padded.
+/// Which answers are padded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ObfuscateStreams {
-    /// Those over TLS and QUIC
+    /// Event streams over TLS, and QUIC
     Encrypted,
     /// All, for a server behind a proxy that encrypts
     Always,
