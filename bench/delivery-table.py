@@ -10,7 +10,7 @@ import statistics
 import sys
 
 TCP = ("cubic", "bbr", "serve-cubic", "serve-bbr")
-LOQUENT = ("loquent", "loquent-udp")
+LOQUENT = ("loquent", "loquent-unpadded", "loquent-udp")
 # Of SSE's tokens per second, on a link that loses nothing.
 LEAST_THROUGHPUT = 0.95
 

@@ -24,6 +24,8 @@ pub enum DeliveryScheme {
     LoquentUdp,
     /// `loquent serve` and the native client over QUIC
     Loquent,
+    /// The same with frames that are not padded
+    LoquentUnpadded,
     /// `loquent serve` with server-sent events on kernel TCP with CUBIC
     ServeCubic,
     /// `loquent serve` with server-sent events on kernel TCP with BBR
@@ -39,6 +41,7 @@ impl DeliveryScheme {
             Self::Eloquent => "Eloquent, UDP",
             Self::LoquentUdp => "Loquent, bare UDP",
             Self::Loquent => "Loquent, QUIC",
+            Self::LoquentUnpadded => "Loquent, QUIC, unpadded",
             Self::ServeCubic => "Loquent SSE, CUBIC",
             Self::ServeBbr => "Loquent SSE, BBR",
         }
@@ -49,13 +52,13 @@ impl DeliveryScheme {
         match self {
             Self::Cubic | Self::ServeCubic => Some("cubic"),
             Self::Bbr | Self::ServeBbr => Some("bbr"),
-            Self::Eloquent | Self::LoquentUdp | Self::Loquent => None,
+            Self::Eloquent | Self::LoquentUdp | Self::Loquent | Self::LoquentUnpadded => None,
         }
     }
 
     /// Whether it is one of Loquent's schemes over UDP, which are compared with TCP.
     pub fn is_loquent(self) -> bool {
-        matches!(self, Self::LoquentUdp | Self::Loquent)
+        matches!(self, Self::LoquentUdp | Self::Loquent | Self::LoquentUnpadded)
     }
 
     /// The simulator's counterpart.
@@ -63,9 +66,20 @@ impl DeliveryScheme {
         match self {
             Self::Eloquent => Simulated::Eloquent { max_tokens: 10, resend_ms: 200.0 },
             Self::LoquentUdp | Self::Loquent => {
+                Simulated::Loquent { tuning: Tuning::padded(), congestion: None }
+            }
+            Self::LoquentUnpadded => {
                 Simulated::Loquent { tuning: Tuning::default(), congestion: None }
             }
             _ => Simulated::Tcp,
+        }
+    }
+
+    /// Options of the server that make it this scheme.
+    pub fn server_options(self) -> &'static [&'static str] {
+        match self {
+            Self::LoquentUnpadded => &["--obfuscation", "never"],
+            _ => &[],
         }
     }
 

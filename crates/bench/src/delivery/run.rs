@@ -39,9 +39,10 @@ fn trial(plan: &DeliveryPlan, scheme: DeliveryScheme, rtt_ms: f64) -> anyhow::Re
         DeliveryScheme::Eloquent | DeliveryScheme::LoquentUdp => {
             udp::run(plan, scheme, rtt_ms, &starts)?
         }
-        DeliveryScheme::Loquent | DeliveryScheme::ServeCubic | DeliveryScheme::ServeBbr => {
-            serve::run(plan, scheme, rtt_ms)?
-        }
+        DeliveryScheme::Loquent
+        | DeliveryScheme::LoquentUnpadded
+        | DeliveryScheme::ServeCubic
+        | DeliveryScheme::ServeBbr => serve::run(plan, scheme, rtt_ms)?,
     };
     for trace in &mut trial.traces {
         // A token that was generated after the client had given up counts as missing.

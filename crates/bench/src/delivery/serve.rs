@@ -91,7 +91,8 @@ pub fn run_over(
 ) -> anyhow::Result<(Vec<StreamTrace>, ResourceUsage)> {
     let inside = network.server_side();
     let prompts = rehearse(plan, inside, multi_token)?;
-    let server = ServeProcess::start(plan, inside, &plan.tokens_per_s.to_string(), port)?;
+    let rate = plan.tokens_per_s.to_string();
+    let server = ServeProcess::start(plan, inside, (&rate, scheme.server_options()), port)?;
     let front = TcpFrontend::start(network, plan, scheme, port)?;
     let server_id = server.group.id();
     let asking = Asking { plan, scheme, rtt_ms, network, port: front.port, server_id };
@@ -118,11 +119,12 @@ struct ServeProcess {
 }
 
 impl ServeProcess {
-    /// Starts one that generates `rate` tokens per second for each answer, and waits for it.
+    /// Starts one that generates `rate` tokens per second for each answer, with these further
+    /// `options`, and waits for it.
     fn start(
         plan: &DeliveryPlan,
         inside: Option<&Namespace>,
-        rate: &str,
+        (rate, options): (&str, &[&str]),
         port: u16,
     ) -> anyhow::Result<Self> {
         let batch = plan.sessions.max(16).to_string();
@@ -134,6 +136,7 @@ impl ServeProcess {
             // Prompts are not measured, so every stream shall begin with the first step after its
             // request, whatever else that step computes.
             .args(["--itl-target-ms", "off", "--prefill-max-tokens", "1000000"])
+            .args(options)
             .args(&plan.server_options)
             .env("LOQUENT_LOG", "warn")
             .stdout(Stdio::null());
@@ -238,7 +241,7 @@ fn rehearse(
     multi_token: usize,
 ) -> anyhow::Result<Vec<String>> {
     let port = if inside.is_some() { REHEARSAL_PORT } else { free_port()? };
-    let server = ServeProcess::start(plan, inside, "inf", port)?;
+    let server = ServeProcess::start(plan, inside, ("inf", &[]), port)?;
     let ask = || -> anyhow::Result<Vec<String>> {
         let base = BaseUrl::parse(&format!("http://127.0.0.1:{port}"))?;
         let client = HttpClient::new(base, None)?;
