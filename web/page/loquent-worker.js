@@ -191,6 +191,12 @@ function encodePaddedFrame(frame, length, checked = false) {
         out.uint32(crc32c(out.bytes));
     return out.bytes;
 }
+const ACK_STEP_BYTES = 32;
+function padAck(ack) {
+    const out = new Writer().byte((VERSION << 4) | PADDED).counted(ack);
+    const length = Math.ceil(out.bytes.length / ACK_STEP_BYTES) * ACK_STEP_BYTES;
+    return out.raw(new Uint8Array(length - out.bytes.length)).bytes;
+}
 function decodeFrame(datagram, requireCheck = false) {
     const first = knownFirst(datagram);
     if (!(first & CHECKED) && requireCheck)
@@ -1540,13 +1546,14 @@ class DatagramAnswer {
         path.connection.close();
     }
     #transmit(path, receiver, now) {
-        for (let frame = receiver.pollTransmit(now); frame; frame = receiver.pollTransmit(now)) {
-            if (kindOf(frame) === "stop") {
-                this.#sendStop(path, frame);
+        for (let due = receiver.pollTransmit(now); due; due = receiver.pollTransmit(now)) {
+            if (kindOf(due) === "stop") {
+                this.#sendStop(path, due);
                 continue;
             }
             if (path.greased)
-                greaseAck(frame);
+                greaseAck(due);
+            const frame = padAck(due);
             path.connection.send(frame);
             const isHeard = !path.byStream && receiver.unansweredProbes < PROBES_BY_STREAM;
             if (!isHeard && path.stream)

@@ -116,6 +116,16 @@ export function encodePaddedFrame(frame: Frame, length: number, checked = false)
   return out.bytes;
 }
 
+/** The padding step of ACK frames (D-2.7): what all but the rarest take. */
+const ACK_STEP_BYTES = 32;
+
+/** `ack`, an encoded frame without a checksum, within a PADDED one whose length tells nothing of it (D-2.7). */
+export function padAck(ack: Uint8Array): Uint8Array {
+  const out = new Writer().byte((VERSION << 4) | PADDED).counted(ack);
+  const length = Math.ceil(out.bytes.length / ACK_STEP_BYTES) * ACK_STEP_BYTES;
+  return out.raw(new Uint8Array(length - out.bytes.length)).bytes;
+}
+
 /**
  * Reads a datagram, which is one frame (D-2.3); of a PADDED one, the frame within (D-2.6).
  * `requireCheck` refuses frames without a checksum, for links that do not protect what they carry

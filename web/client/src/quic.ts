@@ -2,7 +2,7 @@
 // comes by datagram or on the stream, sends its acknowledgements (spec/session.md, 4).
 
 import { type Connection, type Stream, reasonOf } from "./connection.js";
-import { encodeFrame, greaseAck, kindOf } from "./frame.js";
+import { encodeFrame, greaseAck, kindOf, padAck } from "./frame.js";
 import { greaseMember, greaseMessage, isGreased } from "./grease.js";
 import { type Playout, smoothPlayout } from "./playout.js";
 import { Receiver, type ReceiverEvent, WITH_ANOTHER_PATH } from "./receiver.js";
@@ -386,12 +386,13 @@ export class DatagramAnswer {
   }
 
   #transmit(path: Path, receiver: Receiver, now: number): void {
-    for (let frame = receiver.pollTransmit(now); frame; frame = receiver.pollTransmit(now)) {
-      if (kindOf(frame) === "stop") {
-        this.#sendStop(path, frame);
+    for (let due = receiver.pollTransmit(now); due; due = receiver.pollTransmit(now)) {
+      if (kindOf(due) === "stop") {
+        this.#sendStop(path, due);
         continue;
       }
-      if (path.greased) greaseAck(frame);
+      if (path.greased) greaseAck(due);
+      const frame = padAck(due);
       path.connection.send(frame);
       // Where data comes on the stream, or none at all, datagrams may be lost (S-4.4, D-9.5).
       const isHeard = !path.byStream && receiver.unansweredProbes < PROBES_BY_STREAM;

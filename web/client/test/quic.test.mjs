@@ -28,6 +28,14 @@ beforeEach(async () => {
 });
 afterEach(() => mock.timers.reset());
 
+test("ACK frames have one length, whatever has arrived", async () => {
+  await begin();
+  for (const [from, to] of [[0, 20], [20, 60], [70, 90], [95, 120], [60, 70]]) bench.receive(data(from, to));
+  const datagrams = bench.sent.filter(({ on }) => on === "datagram");
+  assert.deepEqual(datagrams.map(({ bytes }) => bytes.length), [32, 32, 32, 32, 32]);
+  assert.equal(bench.datagrams.at(-1).cumulative, 90);
+});
+
 test("DATA in a FRAME is acknowledged in a FRAME at once, though it brings nothing new", async () => {
   await begin();
   bench.receive(data(0, 40));

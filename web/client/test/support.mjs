@@ -137,7 +137,8 @@ export class FakeServer {
 
   /** Notes an ACK's flags, which its decoded form does not show all of. */
   noteFlags(frame) {
-    if ((frame[0] & 7) === 1) this.flags.push(frame[1]);
+    const ack = (frame[0] & 7) === 5 ? frame.subarray(frame[1] < 64 ? 2 : 3) : frame; // PADDED
+    if ((ack[0] & 7) === 1) this.flags.push(ack[1]);
   }
 
   /** All sessions break off, as when an address changes. */

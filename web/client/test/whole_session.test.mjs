@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { afterEach, mock, test } from "node:test";
-import { MessageReader, Receiver, decodeFrame, decodeRecord } from "../dist/protocol.js";
+import { MessageReader, Receiver, decodeFrame, decodeRecord, padAck } from "../dist/protocol.js";
 import { Bench, settled } from "./bench.mjs";
 
 const { cases } = JSON.parse(readFileSync(new URL("../../../spec/vectors/session.json", import.meta.url)));
@@ -37,7 +37,7 @@ for (const { name, channel, padding_step, log, steps } of cases) {
     const advance = (now) => {
       receiver.handleTimeout(now);
       for (let event; (event = receiver.pollEvent()); ) events.push(event);
-      for (let frame; (frame = receiver.pollTransmit(now)); ) sent.push({ at_ms: now / 1000, hex: hex(frame) });
+      for (let frame; (frame = receiver.pollTransmit(now)); ) sent.push({ at_ms: now / 1000, hex: hex(padAck(frame)) });
     };
     const due = (until) => {
       for (let at; (at = receiver.pollTimeout()) !== null && at < until; ) advance(at);

@@ -7,7 +7,9 @@ use std::fs;
 use loquent_proto::assembler::AssemblerLimits;
 use loquent_proto::pacing::SendPacer;
 use loquent_proto::sender::MAX_IN_FLIGHT_BYTES;
-use loquent_proto::{Micros, ReceiverConfig, SenderConfig, delta, frame, message, wire};
+use loquent_proto::{
+    ACK_STEP_BYTES, Micros, ReceiverConfig, SenderConfig, delta, frame, message, wire,
+};
 
 use crate::sources::root;
 
@@ -97,6 +99,8 @@ fn the_drafts_limits_are_those_of_the_code() {
     let (receiver, sender) = (ReceiverConfig::default(), SenderConfig::default());
     let client = ReceiverConfig::with_another_path();
     let rows = [
+        ("Padding step", size(sender.padding_step_bytes as u64)),
+        ("Padding step of ACK frames", size(ACK_STEP_BYTES as u64)),
         ("Body of a record", size(delta::MAX_RECORD_BYTES as u64)),
         ("Packets in Missing", frame::ACK_WINDOW.to_string()),
         ("Unit of Hold", time(Micros(frame::Ack::HOLD_UNIT_MICROS))),

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use loquent_proto::frame::{Ack, Data, Frame};
 use loquent_proto::message::{MessageKind, put_message};
-use loquent_proto::{Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
+use loquent_proto::{ACK_STEP_BYTES, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use serde_json::{Value, json};
 
 use crate::draft::{self, Dump};
@@ -20,13 +20,14 @@ const ABOUT: &str = "A whole session: one request whose answer travels in datagr
     what `from` sends at `at_ms`, on the QUIC stream (a message, or its end: `fin`) or in a \
     datagram, which arrives at `arrives_ms` unless that is null: then it is lost. `means` says what \
     it is for, `message` or `frame` what is in it, `records` the records in it. `padding_step` is \
-    that of D-2.7, `log` the whole log. A receiver of channel 0 with default parameters, to which \
-    the server's datagrams arrive at these times, sends just the client's datagrams.";
+    that of D-2.7, `log` the whole log. A receiver of channel 0 with default parameters that pads \
+    its ACK frames, to which the server's datagrams arrive at these times, sends just the client's \
+    datagrams.";
 
 /// How long anything travels, each way.
 const DELAY_MS: u64 = 20;
 /// The padding step of this session (D-2.7).
-const STEP_BYTES: usize = 64;
+const STEP_BYTES: usize = 24;
 
 const REQUEST: &str = r#"{"key":"sk-1","method":"POST","path":"/v1/chat/completions","channel":0}"#;
 const BODY: &str = r#"{"model":"m","messages":[{"role":"user","content":"Or?"}]}"#;
@@ -61,7 +62,12 @@ impl Session {
         deltas.iter().for_each(|delta| delta.encode(&mut log).expect("a short record"));
         Self {
             steps: Vec::new(),
-            receiver: Receiver::new(Micros(0), 0, 0, ReceiverConfig::default()),
+            receiver: Receiver::new(
+                Micros(0),
+                0,
+                0,
+                ReceiverConfig { ack_step_bytes: ACK_STEP_BYTES, ..ReceiverConfig::default() },
+            ),
             shown: Vec::new(),
             is_complete: false,
             log,
@@ -193,7 +199,7 @@ fn frame_json(bytes: &[u8]) -> Value {
             })
         }
         Frame::Ack(ack) => json!({
-            "kind": "ack", "channel": ack.channel, "number": ack.number,
+            "kind": "ack", "padded": true, "channel": ack.channel, "number": ack.number,
             "cumulative": ack.cumulative, "largest": ack.largest, "missing": ack.missing,
             "hold_us": ack.hold.0, "unshown": ack.unshown, "pace": ack.pace,
             "hidden": ack.hidden, "probe": ack.probe,
@@ -314,8 +320,9 @@ fn the_draft_shows_the_session() {
     let _ = writeln!(
         text,
         "A client asks for an answer, whose log has {} bytes. Everything takes {DELAY_MS} ms to arrive; one DATA frame\n\
-         and one ACK frame are lost. The padding step is {STEP_BYTES} bytes. Bytes are hexadecimal, in pairs; beside them\n\
-         stands the field, and the value of an integer. The file session.json of {{{{vectors}}}} has the same session.\n",
+         and one ACK frame are lost. DATA frames are padded in steps of {STEP_BYTES} bytes, ACK frames of {ACK_STEP_BYTES}. Bytes are\n\
+         hexadecimal, in pairs; beside them stands the field, and the value of an integer. The file session.json of\n\
+         {{{{vectors}}}} has the same session.\n",
         session.log.len(),
     );
     text.push_str("~~~\n");
