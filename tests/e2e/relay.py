@@ -8,6 +8,7 @@ import random
 import select
 import socket
 import threading
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -32,6 +33,8 @@ class Relay:
         self.chains = [random.Random(seed), random.Random(-seed)]
         self.bad = [False, False]
         self.passed = self.lost = 0
+        #: When a datagram for a client passed, and how long it was: what an observer sees.
+        self.seen = []
         self.dark = False
         self._front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._front.bind(("127.0.0.1", port))
@@ -64,6 +67,8 @@ class Relay:
             self.lost += 1
         else:
             self.passed += 1
+            if direction == 1:
+                self.seen.append((time.monotonic(), len(data)))
             sock.sendto(data, address)
 
     def _back(self, client):
