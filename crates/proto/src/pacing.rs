@@ -119,8 +119,8 @@ impl SendPacer {
         self.slow_since = slow.then(|| self.slow_since.unwrap_or((now, queue)));
     }
 
-    /// A round trip of `rtt` was measured, which took `excess` longer than the least ever; `packets`
-    /// tells what became of recent packets, if that is known.
+    /// A round trip of `rtt` was measured, which took `excess` longer than the least ever;
+    /// `packets` tells what became of recent packets, if that is known.
     pub fn on_fates(&mut self, rtt: Micros, excess: Micros, packets: Option<RecentPackets>) {
         // Without a queue losses are noise, which must not slow a stream on a lossy path.
         let may_be_queue = excess > self.queue_max || rtt > LONG_ROUND_TRIP;
