@@ -101,6 +101,8 @@ fn the_drafts_limits_are_those_of_the_code() {
     let rows = [
         ("Padding step", size(sender.padding_step_bytes as u64)),
         ("Padding step of ACK frames", size(ACK_STEP_BYTES as u64)),
+        ("Padding step", size(sender.padding_step_bytes as u64)),
+        ("Padding step of ACK frames", size(ACK_STEP_BYTES as u64)),
         ("Body of a record", size(delta::MAX_RECORD_BYTES as u64)),
         ("Packets in Missing", frame::ACK_WINDOW.to_string()),
         ("Unit of Hold", time(Micros(frame::Ack::HOLD_UNIT_MICROS))),
