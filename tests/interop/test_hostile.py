@@ -296,6 +296,22 @@ async def test_cut_request(target, size):
         assert await exchange.ended is Code.MALFORMED
 
 
+@rules("S-2.1, S-2.4")
+@scenario
+async def test_oversized_body(target):
+    """A body beyond the server's limit is refused with 413 or code 1, and the connection stays usable"""
+    async with connect(target.url) as session:
+        try:
+            await session.ask({**BODY, "user": "x" * 9 * 1024 * 1024})
+            raise AssertionError("a body of 9 MiB was taken")
+        except Refused as refused:
+            assert refused.response.status == 413
+        except StreamEnded as ended:
+            assert ended.code is Code.MALFORMED
+        answer, path = await session.ask(BODY)
+        assert await whole(answer, path) == await target.text(BODY)
+
+
 @rules("S-4.2")
 @scenario
 async def test_refused_by_response(target):

@@ -32,6 +32,17 @@ async def test_new_connection(target):
     assert 0 < seen < len(answer.text())
 
 
+@rules("S-4.10")
+@scenario
+async def test_another_port(target):
+    """A client that moves to another local port keeps its connection and its answer"""
+    async with connect(target.url) as session:
+        answer, path = await begun(session, TOKENS)
+        await session.move()
+        assert answer.outcome is None
+        assert await whole(answer, path) == await target.text(request_of(TOKENS))
+
+
 @rules("D-4.1, D-5.4, D-6.3, S-2.6")
 @scenario
 async def test_superseded(target):

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import socket
 import ssl
 from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Callable, Optional, Union
@@ -437,6 +438,17 @@ class Session(QuicConnectionProtocol):
 
     def from_wire_code(self, code: int) -> Code:
         return Code(code)
+
+    async def move(self) -> None:
+        """Goes on from another local port, as a client should on a silent path (S-4.10)."""
+        old_transport = self._transport
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(("::", 0))
+        await self.loop.create_datagram_endpoint(lambda: self, sock=sock)
+        assert old_transport is not None
+        old_transport.close()
+        self.change_connection_id()
 
     def vanish(self) -> None:
         """Goes away without a word, as a machine does that loses its network."""
