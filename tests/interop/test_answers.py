@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from .checks import departs, rules
+from .checks import rules
 from .client.chunks import ChunkWriter
 from .client.events import delete_answer, resume_events
 from .client.messages import Code
@@ -338,7 +338,6 @@ async def frame_lengths(target, **members):
 
 
 @rules("D-2.6, D-2.7")
-@departs("frames are not padded yet", strict=False)
 @scenario
 async def test_padding(target):
     """DATA with log bytes is padded to multiples of the step"""

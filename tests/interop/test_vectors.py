@@ -18,6 +18,7 @@ from .client.messages import (
     write_message,
 )
 from .client.receiver import Complete, Failed, Receiver, Shown, Silent
+from .client.session import PADDING_STEP
 from .client.wire import Incomplete, WireError
 
 VECTORS = Path(__file__).resolve().parents[2] / "spec" / "vectors"
@@ -201,7 +202,7 @@ def test_session(case):
             note(wake_us)
 
     def note(at_us):
-        sent.extend((at_us, transmit.frame.hex()) for transmit in receiver.transmits)
+        sent.extend((at_us, wire.pad_to_step(it.frame, PADDING_STEP).hex()) for it in receiver.transmits)
         receiver.transmits.clear()
 
     arriving = [step for step in case["steps"] if step["from"] == "server" and step["arrives_ms"] is not None]
