@@ -32,5 +32,6 @@ def test_the_page_receives_over_webtransport(relays, firefox, tmp_path, stay_goo
     shown = json.loads(run.stdout)
     assert shown["problems"] == []
     assert shown["footer"].startswith("WebTransport · first token")
+    assert stay_good < 1 or "resumed" not in shown["footer"], "the end of a stream is no break"
     assert shown["text"] == whole_answer(server, question, 120)
     assert relay.passed > 50 and (relay.lost > 15) == (stay_good < 1)
