@@ -19,7 +19,7 @@ const SERVE_PORT: u16 = 8080;
 const LEAD: Duration = Duration::from_millis(500);
 /// Tokens for which an answer may have one character that takes several tokens. Answers of some
 /// length without any are rare among the simulated engine's.
-const TOKENS_PER_MULTI_TOKEN: usize = 400;
+const TOKENS_PER_MULTI_TOKEN: usize = 250;
 
 /// A trial: the case's number, the company, and the run's number.
 pub type TrialKey = (usize, Company, usize);
