@@ -45,8 +45,8 @@ pub struct ReceiverConfig {
     pub limits: AssemblerLimits,
     /// Add a checksum to every frame and ignore frames without one (D-2.4). Default off.
     pub checked: bool,
-    /// Pad ACK frames to a multiple of this (D-2.7); 0: not at all. Default 0, which the vectors are
-    /// written for; clients pad to [`ACK_STEP_BYTES`].
+    /// Pad ACK frames to a multiple of this (D-2.7); 0: not at all. Default 0, which the vectors
+    /// are written for; clients pad to [`ACK_STEP_BYTES`].
     pub ack_step_bytes: usize,
     /// When to show what has arrived. Default at once.
     pub playout: Playout,

@@ -27,8 +27,9 @@ pub struct SimArgs {
     seed: Option<u64>,
     /// Run under N consecutive seeds and show the worst figure of each claim
     ///
-    /// The first seed is --seed, or else follows from the plan's name, so that nobody has chosen it:
-    /// `printf NAME | sha256sum`, the first eight digits. Example: loquent sim outages --seeds 20
+    /// The first seed is --seed, or else follows from the plan's name, so that nobody has chosen
+    /// it: `printf NAME | sha256sum`, the first eight digits. Example: loquent sim outages
+    /// --seeds 20
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000),
           conflicts_with_all = ["replay", "json", "csv", "svg"])]
     seeds: Option<u32>,

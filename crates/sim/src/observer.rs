@@ -1,8 +1,8 @@
 //! What somebody who sees only the lengths of packets learns of the lengths of tokens.
 //!
 //! The measure is mutual information in bits, within packets of the same number of new tokens:
-//! how many tokens were generated meanwhile is seen from the times anyway. The estimate from counts is
-//! too high by what chance alone makes of as many samples, so the mean of the estimates for
+//! how many tokens were generated meanwhile is seen from the times anyway. The estimate from counts
+//! is too high by what chance alone makes of as many samples, so the mean of the estimates for
 //! shuffled lengths is taken off (it can fall below 0). Its interval is that of a jackknife over
 //! groups of sessions, since packets of one session depend on each other.
 

@@ -75,6 +75,7 @@ impl Bottleneck {
         let from = start + self.plan.warm_up;
         let times = TrialTimes { start, from, to: from + self.plan.length };
         self.times.send_if_modified(|known| {
+            // Every stream says when it begins; the first one decides.
             if known.is_some() {
                 return false;
             }

@@ -119,6 +119,7 @@ async fn read_one(address: SocketAddr, delay: Duration, mut times: TimesWatch) -
     let mut stream = TcpStream::connect(address).await?;
     let TrialTimes { start, from, to } = times.wait().await?;
     tokio::time::sleep_until((start + delay).into()).await;
+    // Downloads that begin together would lose together, and share the link in lockstep.
     stream.write_all(&[0]).await?;
     let (mut block, mut counted) = (vec![0; BLOCK_BYTES], 0);
     while let Ok(read) = tokio::time::timeout_at(to.into(), stream.read(&mut block)).await {

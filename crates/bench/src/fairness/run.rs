@@ -78,6 +78,7 @@ pub fn trial(plan: &FairnessPlan, key: TrialKey) -> anyhow::Result<TrialFigures>
     let (case, company, run) = key;
     let case = &plan.cases[case];
     let bottleneck = Bottleneck::new(plan, case, run)?;
+    // Connected before the trial, so that no handshake competes with what is measured.
     let downloads = Downloads::start(plan, case, run, &bottleneck)?;
     let traces = match company {
         Company::Nothing => {

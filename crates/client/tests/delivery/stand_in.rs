@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::fallback::LowerLayer;
-use loquent_proto::frame::Frame;
+use loquent_proto::frame::{Data, Frame};
 use loquent_proto::message::Code;
 use loquent_proto::wire::{FieldReader, put_int};
 use loquent_proto::{Delta, Micros, ReliableFallback, Sender, SenderConfig, SenderState, grease};
@@ -562,13 +562,15 @@ impl Stream {
             Fault::Noise => {
                 let noise: Vec<u8> = (0..rand::random::<u8>()).map(|_| rand::random()).collect();
                 let _ = self.connection.send_datagram(noise.into());
-                let mut other = frame.clone();
-                other[1] ^= 0x21;
-                let _ = self.connection.send_datagram(other.into());
+                if let Ok(Frame::Data(data)) = Frame::decode(&frame, false) {
+                    let other = Data { channel: data.channel ^ 0x21, ..data };
+                    let _ = self.connection.send_datagram(encoded(other).into());
+                }
             }
             Fault::BadLog => {
-                if let Some(last) = frame.get_mut(4..) {
-                    last.fill(0x05);
+                if let Ok(Frame::Data(data)) = Frame::decode(&frame, false) {
+                    let bytes = vec![0x05; data.bytes.len()];
+                    frame = encoded(Data { bytes: &bytes, ..data });
                 }
             }
             _ => {}
@@ -712,4 +714,10 @@ async fn events(
         stream.write_all(b"0\r\n\r\n").await?;
     }
     Ok(())
+}
+
+fn encoded(data: Data<'_>) -> Vec<u8> {
+    let mut frame = Vec::new();
+    Frame::Data(data).encode(false, &mut frame);
+    frame
 }

@@ -67,7 +67,8 @@ pub struct SenderConfig {
     /// What counts as a burst. Default 60 ms or 4 packets.
     pub burst: Burst,
     /// Bytes per second for packets without new text. Default 3200: with acknowledgements and
-    /// headers an answer of ten tokens per second stays below 4 kB/s unpadded (`plans/pareto.toml`).
+    /// headers an answer of ten tokens per second stays below 4 kB/s, unpadded
+    /// (`plans/pareto.toml`).
     pub bucket_bytes_per_s: u64,
     /// Bytes of such packets that may leave at once. Default 3000.
     pub bucket_depth_bytes: u64,

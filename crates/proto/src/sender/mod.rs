@@ -33,8 +33,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use padding::RecentLengths;
-use progress::{LogProgress, SendTimes};
+use progress::{LogProgress, RecentLengths, SendTimes};
 use schedule::{ReaderUrgency, Schedule};
 
 use crate::frame::{Ack, Data, Frame};

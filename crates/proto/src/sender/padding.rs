@@ -1,35 +1,7 @@
 //! How long frames are: at few lengths, so that these tell little of the log bytes within (D-2.7).
 
-use alloc::collections::VecDeque;
-
 use super::config::SenderConfig;
 use super::schedule::Schedule;
-
-/// The lengths that the latest frames needed, padded to a step.
-///
-/// Where what is unacknowledged swings around the end of a step, one token more or less would
-/// decide on the length of every other frame. So a frame is a step longer than it needs while
-/// another one among the latest needed that.
-#[derive(Debug, Clone, Default)]
-pub(super) struct RecentLengths {
-    needed: VecDeque<usize>,
-}
-
-impl RecentLengths {
-    /// A frame leaves that needs `len` bytes; `memory` of them are remembered.
-    pub fn note(&mut self, len: usize, memory: usize) {
-        self.needed.push_back(len);
-        while self.needed.len() > memory {
-            self.needed.pop_front();
-        }
-    }
-
-    /// The length of a frame that needs `len`: at most a step more.
-    fn steadied(&self, len: usize, step: usize) -> usize {
-        let longest = self.needed.iter().copied().max().unwrap_or(0);
-        len.max(longest.min(len + step))
-    }
-}
 
 impl SenderConfig {
     /// Length to which a frame with `log_bytes` and `header_bytes` around them is padded if nothing

@@ -3,8 +3,7 @@
 //! Everything here is a pure function of a [`Schedule`], which borrows what the sender knows.
 
 use super::config::SenderConfig;
-use super::padding::RecentLengths;
-use super::progress::{LogProgress, ReaderState, SendTimes};
+use super::progress::{LogProgress, ReaderState, RecentLengths, SendTimes};
 use crate::Micros;
 use crate::pacing::SendPacer;
 use crate::path::PathEstimate;
@@ -84,6 +83,7 @@ impl Schedule<'_> {
         let spare = [repeat, probe].into_iter().flatten().min_by_key(|(at, _)| *at);
         let spare = spare.and_then(|due| self.when_affordable(due, self.spare_bytes()));
         // The first of those that are due at the same time.
+        // New text carries what it can of the old, so that it is usually worth more than a copy.
         let order = if self.is_repair_due() { [spare, text] } else { [text, spare] };
         order.into_iter().flatten().min_by_key(|(at, _)| *at)
     }

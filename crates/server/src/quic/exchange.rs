@@ -335,6 +335,7 @@ impl Exchange {
     async fn begin_answer(&mut self, answer: &AnswerHead) -> Result<(), Broken> {
         let draw = rand::random::<u64>();
         let mut json = answer.json();
+        // Not in every answer: the bytes are wasted, and a client that cannot skip them shows soon.
         if !draw.is_multiple_of(GREASED_EVERY) {
             return self.write(MessageKind::Answer, json.to_string().as_bytes()).await;
         }

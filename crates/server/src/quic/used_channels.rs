@@ -30,6 +30,7 @@ impl UsedChannels {
         }
         self.highest = Some(highest.max(channel));
         let (word, bit) = (slot(channel / WORD_BITS), 1 << (channel % WORD_BITS));
+        // A bit that is set is this channel's: those of channels below the window were cleared.
         let is_new = self.bits[word] & bit == 0;
         self.bits[word] |= bit;
         is_new
