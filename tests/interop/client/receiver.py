@@ -36,7 +36,7 @@ from .wire import (
 SECOND_US = 1_000_000
 ACK_GAP_US = 100_000  # D-9.2
 LINGER_US = 3 * SECOND_US  # D-9.1
-LATER_PROBES_US = (4 * SECOND_US, 8 * SECOND_US, 16 * SECOND_US, 32 * SECOND_US)  # D-9.4
+MAX_PROBES = 5  # D-9.4
 MAX_HELD_BYTES = 64 * 1024  # D-7.1 asks for 32 KiB at least
 MAX_HELD_RANGES = 32
 
@@ -354,10 +354,9 @@ class Receiver:
     # --- Silence -------------------------------------------------------------------------------
 
     def _probe_at_us(self) -> Optional[int]:
-        if self.has_last_record or self._reader_is_behind() or self.probes_sent > len(LATER_PROBES_US):
+        if self.has_last_record or self._reader_is_behind() or self.probes_sent == MAX_PROBES:
             return None
-        pauses = (self.first_probe_us, *LATER_PROBES_US)
-        return self.quiet_since_us + pauses[self.probes_sent]
+        return self.quiet_since_us + self.first_probe_us * 2**self.probes_sent
 
     def _silent_at_us(self) -> Optional[int]:
         if self.has_last_record or self._reader_is_behind() or self.told_silent:
