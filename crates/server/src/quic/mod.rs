@@ -269,9 +269,11 @@ async fn web_session(
         SessionRefusal::UnknownPath => crate::error::NOT_FOUND,
         SessionRefusal::ForeignName | SessionRefusal::ForeignPage => crate::error::FORBIDDEN,
     };
-    request.reject(status).await?;
-    // Dropping the connection now would take the response back.
+    // Dropped now, the connection would take the response back, and HTTP/3's control stream, which
+    // this holds, would end before it: an error that hides the status.
+    let held = request.respond(status).await?;
     let _ = timeout(REFUSAL_TIMEOUT, connection.closed()).await;
+    drop(held);
     Err(refusal.into())
 }
 
