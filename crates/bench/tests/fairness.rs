@@ -56,7 +56,10 @@ fn downloads_fill_the_link_and_make_room_for_event_streams() {
     assert!(alone.streams.is_empty());
     assert_eq!(beside.streams.len(), 2);
     let tokens_per_s = beside.mean(|view| view.tokens_per_s);
-    assert!((5.0..12.0).contains(&tokens_per_s), "{tokens_per_s}");
+    // What the queue of the warm-up held back may be shown within the measurement.
+    let (warm_up, length) = (plan.warm_up.as_secs_f64(), plan.length.as_secs_f64());
+    let most = plan.tokens_per_s * (warm_up + length) / length;
+    assert!((5.0..=most).contains(&tokens_per_s), "{tokens_per_s} of at most {most}");
     assert!(beside.streams_down.kb_s > 2.0, "{:?}", beside.streams_down);
     assert!(beside.streams_down.queue_ms > 1.0, "downloads fill the queue of both");
 }
