@@ -9,16 +9,18 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::{HeaderValue, Method, Request as HttpRequest, Uri, header};
+use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::REPEAT_HEADER;
 use serde_json::json;
 
 use crate::active_request::ActiveRequest;
-use crate::api::full_response::{FullCompletion, full_response};
+use crate::api::full_response::full_response;
 use crate::api::request::Endpoint;
 use crate::app::App;
 use crate::auth::EarlyIdentity;
 use crate::browser;
 use crate::error::ApiError;
+use crate::full_answer::FullAnswer;
 use crate::identity::Identity;
 use crate::intake::{Intake, ParsedRequest};
 use crate::json_response::{json_response, json_text};
@@ -107,7 +109,8 @@ async fn answer(
     let StartedAnswer { active, echo, ignored } = started;
     let response = if streams {
         let context = RecordContext { vocab: &service.model().vocab, echo: &echo };
-        stream(&app, DirectAnswer::open(active, &context, obfuscation))
+        let chunks = ChunkWriter::new().obfuscate(obfuscation);
+        stream(&app, DirectAnswer::open(active, &context, chunks))
     } else {
         full(&app, service, active, &echo).await?
     };
@@ -158,33 +161,20 @@ async fn pass_on(
     upstream.pass_on(target, &parts.headers, body, permits).await
 }
 
-fn stream(app: &App, (answer, preface): (DirectAnswer, Vec<u8>)) -> Response {
+fn stream(app: &App, (answer, preface): (DirectAnswer<ChunkWriter>, Vec<u8>)) -> Response {
     event_stream(Body::new(SseBody::new(answer, preface, app.config.heartbeat)))
 }
 
 async fn full(
     app: &App,
     service: &Service,
-    mut active: ActiveRequest,
+    active: ActiveRequest,
     echo: &[String],
 ) -> Result<Response, ApiError> {
-    let mut completions = vec![FullCompletion::default(); active.completions()];
-    for (index, completion) in completions.iter_mut().enumerate().filter(|_| !echo.is_empty()) {
-        *completion = FullCompletion::with_echo(active.prompt_of(index, echo));
-    }
-    while let Some(flush) = active.next_flush().await {
-        if let Some(error) = flush.error() {
-            return Err(error);
-        }
-        completions[flush.choice as usize].push(flush);
-    }
-    if !active.is_complete() {
-        return Err(ApiError::internal("The engine has stopped. Restart the server."));
-    }
+    let answer = FullAnswer::collect(active, echo).await?;
     let vocab = service.model().vocab.clone();
-    let is_large = completions.iter().map(FullCompletion::bytes).sum::<usize>() > SMALL_BYTES;
-    let (head, usage) = (active.head().clone(), active.usage());
-    let render = move || full_response(&head, &completions, &usage, &*vocab).to_string();
+    let is_large = answer.bytes() > SMALL_BYTES;
+    let render = move || full_response(&answer, &*vocab).to_string();
     let json = match is_large {
         true => app.bodies.workers().run(move || Ok(render())).await?,
         false => render(),

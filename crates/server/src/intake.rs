@@ -42,6 +42,22 @@ impl Intake {
         body: ReceivedBody,
         again: Option<&HeaderValue>,
     ) -> Result<ParsedRequest, ApiError> {
+        let (parsed, ()) = self.parse_lowered(app, body, again, |fields| Ok((fields, ()))).await?;
+        Ok(parsed)
+    }
+
+    /// [`Self::parse`] for a dialect: `lower` turns its fields into those of a chat completion, and
+    /// keeps what only the dialect knows.
+    ///
+    /// # Errors
+    /// Those of [`Self::parse`] and of `lower`.
+    pub async fn parse_lowered<T: Send + 'static>(
+        self,
+        app: &App,
+        body: ReceivedBody,
+        again: Option<&HeaderValue>,
+        lower: impl FnOnce(Fields) -> Result<(Fields, T), ApiError> + Send + 'static,
+    ) -> Result<(ParsedRequest, T), ApiError> {
         let Self { endpoint, caller, key, is_ask } = self;
         let (service, keys) = (app.service()?.clone(), app.resumable.idempotency.clone());
         let again = again.cloned();
@@ -51,7 +67,9 @@ impl Intake {
             }
             let asker = key.as_ref().map(HeaderValue::as_bytes);
             let idempotent = keys.idempotent(asker, again.as_ref(), endpoint, fields.map());
-            Ok(ParsedRequest { request: service.parse(endpoint, fields, caller)?, idempotent })
+            let (fields, kept) = lower(fields)?;
+            let request = service.parse(endpoint, fields, caller)?;
+            Ok((ParsedRequest { request, idempotent }, kept))
         };
         body.parse(read).await
     }

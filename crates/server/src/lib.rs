@@ -24,11 +24,13 @@ mod cache_domain;
 mod clock;
 mod completion;
 mod connections;
+mod dialect;
 mod engine_thread;
 mod engine_watch;
 mod error;
 mod flush;
 mod flush_channel;
+mod full_answer;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod held;

@@ -13,21 +13,17 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use http_body::{Body, Frame};
-use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::IGNORED_HEADER;
-use loquent_proto::obfuscation::Obfuscation;
 use tokio::time::{Instant, Sleep};
 
 use crate::active_request::ActiveRequest;
+use crate::dialect::EventWriter;
 use crate::error::ApiError;
 use crate::records::{RecordContext, RecordWriter};
 
 /// Bytes gathered into one frame while more is ready: one TLS record, and enough that a
 /// system call more or less does not show.
 const FRAME_BYTES: usize = 16 * 1024;
-/// The first comment of every stream.
-pub const PREFACE: &[u8] = b": admitted\n\n";
-
 /// The connection is torn down because the stream broke.
 #[derive(Debug, thiserror::Error)]
 #[error("the stream broke off: {0}")]
@@ -49,6 +45,9 @@ pub trait EventSource: Unpin {
     /// Appends the events that are ready to `out`; none if nothing is. The task of `context` is
     /// woken when there are more.
     fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus;
+
+    /// What leaves after a silence; see [`EventWriter::heartbeat`].
+    fn heartbeat(&self) -> Bytes;
 }
 
 enum BodyPhase {
@@ -94,7 +93,10 @@ impl<S: EventSource> SseBody<S> {
         }
         let frame = match self.events.is_empty() {
             false => Bytes::copy_from_slice(&self.events),
-            true if is_open => ready!(self.heartbeat.poll(context)),
+            true if is_open => {
+                ready!(self.heartbeat.poll(context));
+                self.source.heartbeat()
+            }
             true => return Poll::Ready(None),
         };
         self.heartbeat.reset();
@@ -140,44 +142,47 @@ impl<S: EventSource> Body for SseBody<S> {
 }
 
 /// An answer that nothing keeps: what its reader misses is lost, so its events have no ids.
-pub struct DirectAnswer {
+pub struct DirectAnswer<W> {
     request: ActiveRequest,
     records: RecordWriter,
-    chunks: ChunkWriter,
+    events: W,
 }
 
-impl DirectAnswer {
-    /// The answer to `request`, and the events that begin it; events of text are padded by
-    /// `obfuscation`.
+impl<W: EventWriter> DirectAnswer<W> {
+    /// The answer to `request` as `events` writes it, and the events that begin it.
     pub fn open(
         request: ActiveRequest,
         context: &RecordContext<'_>,
-        obfuscation: Obfuscation,
+        mut events: W,
     ) -> (Self, Vec<u8>) {
-        let mut chunks = ChunkWriter::new().obfuscate(obfuscation);
-        let mut preface = PREFACE.to_vec();
+        let mut preface = events.preface().to_vec();
         let records = RecordWriter::open(&request, context, &mut |delta| {
-            chunks.write(None, &delta, &mut preface).expect("the first record opens the log");
+            events.write(None, &delta, &mut preface).expect("the first record opens the log");
         });
-        (Self { request, records, chunks }, preface)
+        (Self { request, records, events }, preface)
+    }
+
+    fn break_off(&mut self, error: ApiError, out: &mut Vec<u8>) -> StreamStatus {
+        self.events.write_error(&error, out);
+        StreamStatus::Broken(error)
     }
 
     fn finish(&mut self, out: &mut Vec<u8>) -> StreamStatus {
         if !self.request.is_complete() {
-            return break_off(ApiError::internal("The engine has stopped."), out);
+            return self.break_off(ApiError::internal("The engine has stopped."), out);
         }
         let mut written = Ok(());
         self.records.finish_stream(&self.request, &mut |delta| {
-            written = written.and_then(|()| self.chunks.write(None, &delta, out));
+            written = written.and_then(|()| self.events.write(None, &delta, out));
         });
         match written {
             Ok(()) => StreamStatus::Complete,
-            Err(error) => break_off(ApiError::internal(error.to_string()), out),
+            Err(error) => self.break_off(ApiError::internal(error.to_string()), out),
         }
     }
 }
 
-impl EventSource for DirectAnswer {
+impl<W: EventWriter> EventSource for DirectAnswer<W> {
     fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
         while out.len() < FRAME_BYTES {
             let Poll::Ready(flush) = self.request.poll_flush(context) else {
@@ -188,23 +193,22 @@ impl EventSource for DirectAnswer {
             };
             let error = flush.error();
             let mut written = Ok(());
-            let Self { request, records, chunks } = self;
+            let Self { request, records, events } = self;
             records.flush(flush, || request.usage(), &mut |delta| {
-                written = written.and_then(|()| chunks.write(None, &delta, out));
+                written = written.and_then(|()| events.write(None, &delta, out));
             });
             // Only an upstream server's members can be unwritable.
             let unwritable = written.err().map(|error| ApiError::bad_gateway(error.to_string()));
             if let Some(error) = error.or(unwritable) {
-                return break_off(error, out);
+                return self.break_off(error, out);
             }
         }
         StreamStatus::Open
     }
-}
 
-fn break_off(error: ApiError, out: &mut Vec<u8>) -> StreamStatus {
-    out.extend_from_slice(format!("data: {}\n\n", error.json()).as_bytes());
-    StreamStatus::Broken(error)
+    fn heartbeat(&self) -> Bytes {
+        self.events.heartbeat()
+    }
 }
 
 /// The comments that leave while a stream is silent.
@@ -234,11 +238,11 @@ impl Heartbeat {
         self.fresh = true;
     }
 
-    /// The comment that is due.
+    /// Ready when a comment is due.
     ///
     /// Polled between any two frames, and hardly ever due: the timer itself, whose registration
     /// takes a lock, is polled only when it is due or must wake another task.
-    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let armed = self.armed.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
         let now = if std::mem::take(&mut self.fresh) { self.last_frame } else { Instant::now() };
         if armed && now < self.due {
@@ -252,7 +256,7 @@ impl Heartbeat {
             self.due = if over { now + self.period } else { due };
             self.silence.as_mut().reset(self.due);
             if over {
-                return Poll::Ready(Bytes::from_static(b": waiting\n\n"));
+                return Poll::Ready(());
             }
         }
     }

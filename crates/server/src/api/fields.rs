@@ -65,6 +65,11 @@ impl Fields {
         self.map.remove("resumable");
     }
 
+    /// Other fields in place of these, under the same charge: what a dialect's request is lowered to.
+    pub fn replaced(self, map: Map<String, Value>) -> Self {
+        Self { map, path: String::new(), ..self }
+    }
+
     /// What must be held as long as anything that was taken from the fields.
     pub fn charge(&self) -> Option<Arc<MemoryCharge>> {
         self.charge.clone()

@@ -1,22 +1,15 @@
 //! The answer to a request that does not stream, as one of OpenAI's objects.
 
 use loquent_infer::vocab::Vocab;
-use loquent_proto::Delta;
 use serde_json::{Value, json};
 
-use super::head::AnswerHead;
 use super::logprobs::logprobs_json;
 use super::request::Endpoint;
-use crate::flush::{Flush, TokenLogprobs};
-use crate::usage::Usage;
+use crate::full_answer::{FullAnswer, FullCall, FullCompletion};
 
-/// The response of complete `completions`.
-pub fn full_response(
-    head: &AnswerHead,
-    completions: &[FullCompletion],
-    usage: &Usage,
-    vocab: &dyn Vocab,
-) -> Value {
+/// The response of a complete `answer`.
+pub fn full_response(answer: &FullAnswer, vocab: &dyn Vocab) -> Value {
+    let FullAnswer { head, completions, usage } = answer;
     let object = match head.endpoint {
         Endpoint::Chat => "chat.completion",
         Endpoint::Text => "text_completion",
@@ -30,59 +23,7 @@ pub fn full_response(
     })
 }
 
-/// One completion, put together from its flushes.
-#[derive(Debug, Clone, Default)]
-pub struct FullCompletion {
-    text: String,
-    reasoning: String,
-    calls: Vec<FullCall>,
-    logprobs: Vec<TokenLogprobs>,
-    finish_reason: Option<String>,
-}
-
-#[derive(Debug, Clone)]
-struct FullCall {
-    index: u32,
-    id: String,
-    name: String,
-    arguments: String,
-}
-
 impl FullCompletion {
-    /// A completion whose text begins with `echo`, the repeated prompt.
-    pub fn with_echo(echo: &str) -> Self {
-        Self { text: echo.to_owned(), ..Self::default() }
-    }
-
-    /// Adds a flush.
-    pub fn push(&mut self, flush: Flush) {
-        flush.deltas.into_iter().for_each(|delta| self.push_delta(delta));
-        self.logprobs.extend(flush.logprobs);
-    }
-
-    /// About how many bytes its JSON has.
-    pub fn bytes(&self) -> usize {
-        /// About what a token takes in JSON: its text, its bytes and its log-probability.
-        const TOKEN_BYTES: usize = 128;
-        let tokens = self.logprobs.iter().map(|one| 1 + one.logprobs.top.len()).sum::<usize>();
-        self.text.len() + self.reasoning.len() + tokens * TOKEN_BYTES
-    }
-
-    fn push_delta(&mut self, delta: Delta) {
-        match delta {
-            Delta::Text { text, .. } => self.text.push_str(&text),
-            Delta::Reasoning { text, .. } => self.reasoning.push_str(&text),
-            Delta::ToolCall { index, id, name, arguments, .. } => match self.calls.last_mut() {
-                Some(last) if last.index == index => last.arguments.push_str(&arguments),
-                _ => self.calls.push(FullCall { index, id, name, arguments }),
-            },
-            Delta::Finish { reason, .. } => self.finish_reason = Some(reason),
-            // Records of the whole answer, and an upstream's, whose full responses pass as
-            // they are.
-            _ => {}
-        }
-    }
-
     fn choice_json(&self, endpoint: Endpoint, index: usize, vocab: &dyn Vocab) -> Value {
         let logprobs = match self.logprobs.as_slice() {
             [] => Value::Null,
@@ -100,7 +41,8 @@ impl FullCompletion {
         }
     }
 
-    fn message(&self) -> Value {
+    /// It as a chat message of the assistant.
+    pub fn message(&self) -> Value {
         let only_calls = self.text.is_empty() && !self.calls.is_empty();
         let content = if only_calls { Value::Null } else { self.text.as_str().into() };
         let mut message = json!({"role": "assistant", "content": content, "refusal": null});

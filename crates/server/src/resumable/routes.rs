@@ -20,10 +20,11 @@ use super::sse_reader::{LogReader, events_path};
 use super::{AnswerCommand, BegunAnswer, CommandSender, PathId, ReaderPath};
 use crate::api::request::Request;
 use crate::app::App;
+use crate::dialect::COMMENT;
 use crate::error::ApiError;
 use crate::records::RecordContext;
 use crate::service::StartedAnswer;
-use crate::sse::{PREFACE, SseBody, event_stream, with_ignored};
+use crate::sse::{SseBody, event_stream, with_ignored};
 
 /// A request for a resumable answer.
 pub struct ResumableRequest {
@@ -122,8 +123,8 @@ pub async fn stream(
     Ok(response)
 }
 
-fn events(app: &App, reader: LogReader) -> Response {
-    event_stream(Body::new(SseBody::new(reader, PREFACE.to_vec(), app.config.heartbeat)))
+fn events(app: &App, reader: LogReader<ChunkWriter>) -> Response {
+    event_stream(Body::new(SseBody::new(reader, COMMENT.to_vec(), app.config.heartbeat)))
 }
 
 /// `GET /v1/streams/{id}` (S-5.2).

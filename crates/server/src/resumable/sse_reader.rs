@@ -2,11 +2,12 @@
 
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use loquent_proto::Delta;
-use loquent_proto::chunk::ChunkWriter;
 use tokio::sync::{mpsc, watch};
 
 use super::{EventsPath, LogPiece};
+use crate::dialect::EventWriter;
 use crate::error::ApiError;
 use crate::sse::{EventSource, StreamStatus};
 
@@ -15,9 +16,9 @@ const MAX_PIECES: usize = 2;
 
 /// Reads an answer's log from some offset on. Every event that completes a record has the log
 /// offset behind it as its id (S-5.1).
-pub struct LogReader {
+pub struct LogReader<W> {
     pieces: mpsc::Receiver<LogPiece>,
-    chunks: ChunkWriter,
+    events: W,
     /// Tells the answer's task how far the connection is.
     taken: watch::Sender<u64>,
     /// Log offset behind the piece that was written last.
@@ -37,12 +38,12 @@ pub fn events_path(offset: u64) -> (EventsPath, EventsInbox) {
     (EventsPath { pieces: sender, taken: receiver }, EventsInbox { pieces, taken })
 }
 
-impl LogReader {
-    /// Reads what comes into `inbox`; `chunks` has the state of the offset where that begins.
-    pub fn new(inbox: EventsInbox, chunks: ChunkWriter) -> Self {
+impl<W: EventWriter> LogReader<W> {
+    /// Reads what comes into `inbox`; `events` has the state of the offset where that begins.
+    pub fn new(inbox: EventsInbox, events: W) -> Self {
         let EventsInbox { pieces, taken } = inbox;
         let written = *taken.borrow();
-        Self { pieces, chunks, taken, written }
+        Self { pieces, events, taken, written }
     }
 
     /// Appends the events of a piece; whether the log goes on after it.
@@ -52,7 +53,7 @@ impl LogReader {
         while let Ok(Some((len, delta))) = Delta::decode(&piece.bytes[at..]) {
             at += len;
             let Some(delta) = delta else { continue };
-            let written = self.chunks.write(Some(piece.offset + at as u64), &delta, out);
+            let written = self.events.write(Some(piece.offset + at as u64), &delta, out);
             if written.is_err() || matches!(delta, Delta::Error { .. }) {
                 return StreamStatus::Broken(lost());
             }
@@ -61,7 +62,7 @@ impl LogReader {
     }
 }
 
-impl EventSource for LogReader {
+impl<W: EventWriter> EventSource for LogReader<W> {
     fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
         // It asks for more, so that the connection has what was written before.
         let written = self.written;
@@ -78,6 +79,10 @@ impl EventSource for LogReader {
             }
         }
         StreamStatus::Open
+    }
+
+    fn heartbeat(&self) -> Bytes {
+        self.events.heartbeat()
     }
 }
 

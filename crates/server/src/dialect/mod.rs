@@ -1,0 +1,46 @@
+//! The APIs that Loquent speaks beside OpenAI's chat: each turns its request into the fields of a chat
+//! completion, so that everything behind parsing (limits, templates, tools, upstream servers) knows one
+//! kind of request, and writes its events from the answer's records.
+
+use bytes::Bytes;
+use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::{Delta, Error};
+
+use crate::error::ApiError;
+
+/// The comment that begins an event stream and tells a client that it was admitted.
+pub const COMMENT: &[u8] = b": admitted\n\n";
+
+/// Writes an answer's records as the events of one API.
+pub trait EventWriter: Send + Unpin {
+    /// Appends the events of `delta` to `out`. `id`: log offset behind the record, of an answer that
+    /// is kept.
+    ///
+    /// # Errors
+    /// For a record that cannot be written, such as an upstream server's broken JSON.
+    fn write(&mut self, id: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error>;
+
+    /// Appends the event that says why the answer breaks off. Nothing is written after it.
+    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>);
+
+    /// What leaves at once, before the first token is there.
+    fn preface(&self) -> &'static [u8] {
+        COMMENT
+    }
+
+    /// What leaves after a silence, so that proxies keep the connection open.
+    fn heartbeat(&self) -> Bytes {
+        Bytes::from_static(b": waiting\n\n")
+    }
+}
+
+/// OpenAI's chunks.
+impl EventWriter for ChunkWriter {
+    fn write(&mut self, id: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.write(id, delta, out)
+    }
+
+    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("data: {}\n\n", error.json()).as_bytes());
+    }
+}

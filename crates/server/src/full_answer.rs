@@ -1,0 +1,114 @@
+//! A whole answer, put together from its flushes, for those who do not stream: the object of any API
+//! is written from it.
+
+use loquent_proto::Delta;
+
+use crate::active_request::ActiveRequest;
+use crate::api::head::AnswerHead;
+use crate::error::ApiError;
+use crate::flush::{Flush, TokenLogprobs};
+use crate::usage::Usage;
+
+/// A complete answer.
+#[derive(Debug)]
+pub struct FullAnswer {
+    /// What all its parts share.
+    pub head: AnswerHead,
+    /// Its completions, in the order of their indices.
+    pub completions: Vec<FullCompletion>,
+    /// What it took, tokens.
+    pub usage: Usage,
+}
+
+impl FullAnswer {
+    /// Waits for the end of `active`; `echo` has the prompts where the request asks to have them
+    /// repeated.
+    ///
+    /// # Errors
+    /// That of a completion that failed; 500 when the engine has stopped.
+    pub async fn collect(mut active: ActiveRequest, echo: &[String]) -> Result<Self, ApiError> {
+        let mut completions = vec![FullCompletion::default(); active.completions()];
+        for (index, completion) in completions.iter_mut().enumerate().filter(|_| !echo.is_empty()) {
+            *completion = FullCompletion::with_echo(active.prompt_of(index, echo));
+        }
+        while let Some(flush) = active.next_flush().await {
+            if let Some(error) = flush.error() {
+                return Err(error);
+            }
+            completions[flush.choice as usize].push(flush);
+        }
+        if !active.is_complete() {
+            return Err(ApiError::internal("The engine has stopped. Restart the server."));
+        }
+        Ok(Self { head: active.head().clone(), completions, usage: active.usage() })
+    }
+
+    /// About how many bytes its JSON has.
+    pub fn bytes(&self) -> usize {
+        self.completions.iter().map(FullCompletion::bytes).sum()
+    }
+}
+
+/// One completion, put together from its flushes.
+#[derive(Debug, Clone, Default)]
+pub struct FullCompletion {
+    /// What it says.
+    pub text: String,
+    /// What was thought before.
+    pub reasoning: String,
+    /// The tools that it calls, in the order of their indices.
+    pub calls: Vec<FullCall>,
+    /// Log-probabilities of its tokens, where the request asks for them.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// Why it ended, by OpenAI's names.
+    pub finish_reason: Option<String>,
+}
+
+/// A tool call.
+#[derive(Debug, Clone)]
+pub struct FullCall {
+    /// Its number among the completion's.
+    pub index: u32,
+    /// Its random name.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// A JSON object, unless the model wrote something else.
+    pub arguments: String,
+}
+
+impl FullCompletion {
+    /// A completion whose text begins with `echo`, the repeated prompt.
+    fn with_echo(echo: &str) -> Self {
+        Self { text: echo.to_owned(), ..Self::default() }
+    }
+
+    /// Adds a flush.
+    fn push(&mut self, flush: Flush) {
+        flush.deltas.into_iter().for_each(|delta| self.push_delta(delta));
+        self.logprobs.extend(flush.logprobs);
+    }
+
+    /// About how many bytes its JSON has.
+    fn bytes(&self) -> usize {
+        /// About what a token takes in JSON: its text, its bytes and its log-probability.
+        const TOKEN_BYTES: usize = 128;
+        let tokens = self.logprobs.iter().map(|one| 1 + one.logprobs.top.len()).sum::<usize>();
+        self.text.len() + self.reasoning.len() + tokens * TOKEN_BYTES
+    }
+
+    fn push_delta(&mut self, delta: Delta) {
+        match delta {
+            Delta::Text { text, .. } => self.text.push_str(&text),
+            Delta::Reasoning { text, .. } => self.reasoning.push_str(&text),
+            Delta::ToolCall { index, id, name, arguments, .. } => match self.calls.last_mut() {
+                Some(last) if last.index == index => last.arguments.push_str(&arguments),
+                _ => self.calls.push(FullCall { index, id, name, arguments }),
+            },
+            Delta::Finish { reason, .. } => self.finish_reason = Some(reason),
+            // Records of the whole answer, and an upstream's, whose full responses pass as
+            // they are.
+            _ => {}
+        }
+    }
+}
