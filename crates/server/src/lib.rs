@@ -24,6 +24,7 @@ mod cache_domain;
 mod clock;
 mod completion;
 mod connections;
+#[allow(dead_code, reason = "the first dialects come next")]
 mod dialect;
 mod engine_thread;
 mod engine_watch;
