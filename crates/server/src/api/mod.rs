@@ -6,5 +6,6 @@ pub mod head;
 pub mod json;
 pub mod logprobs;
 pub mod message;
+pub mod parameters;
 pub mod request;
 pub mod tools;

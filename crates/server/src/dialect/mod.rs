@@ -2,6 +2,8 @@
 //! completion, so that everything behind parsing (limits, templates, tools, upstream servers) knows one
 //! kind of request, and writes its events from the answer's records.
 
+#[cfg(test)]
+mod compatibility;
 pub mod parameters;
 
 use bytes::Bytes;

@@ -1,0 +1,73 @@
+//! What becomes of each parameter of `/v1/chat/completions` and `/v1/completions`.
+
+use crate::dialect::parameters::{Parameter, ignored, refused, supported};
+
+/// Parameters of both endpoints.
+const SHARED: &[Parameter] = &[
+    supported("model", "any name, unless the server runs with `--strict-model`"),
+    supported("stream", ""),
+    supported(
+        "stream_options",
+        "`include_usage`, `continuous_usage_stats`, `include_timings`, `include_obfuscation`",
+    ),
+    supported("max_tokens", ""),
+    supported("max_completion_tokens", "takes precedence over `max_tokens`"),
+    supported("temperature", "0 to 2; 0 is greedy"),
+    supported("top_p", ""),
+    supported("top_k", "0 or -1: all tokens"),
+    supported("min_p", ""),
+    supported("presence_penalty", ""),
+    supported("frequency_penalty", ""),
+    supported("repetition_penalty", "above 0 to 10; 1 is off"),
+    supported("seed", ""),
+    supported("logit_bias", "at most 1,024 tokens"),
+    supported("stop", "at most 16 strings of 256 bytes"),
+    supported("n", "at most 64 completions of all prompts together"),
+    supported("response_format", "`text`, `json_object`, `json_schema`"),
+    supported("ignore_eos", ""),
+    supported("stream_interval", "tokens per chunk, or `auto`"),
+    supported("resumable", "the answer can be resumed after its connection was lost"),
+    supported("priority", "lower goes first; limited by the API key"),
+    supported("cache_salt", "separates the prefixes that requests may share"),
+    ignored("user", ""),
+    ignored("metadata", ""),
+    ignored("service_tier", ""),
+    ignored("prompt_cache_key", "equal prefixes are reused without it"),
+    ignored("prompt_cache_retention", ""),
+    ignored("safety_identifier", ""),
+    refused("audio", "no audio output"),
+    refused("modalities", "anything but `[\"text\"]`"),
+    refused("prediction", ""),
+    refused("web_search_options", ""),
+    refused("functions", "use `tools`"),
+    refused("function_call", "use `tool_choice`"),
+    refused("best_of", "use `n`"),
+];
+
+/// Parameters of `/v1/chat/completions` alone.
+const CHAT: &[Parameter] = &[
+    supported("messages", "text parts; images, audio and files are refused by name"),
+    supported("tools", "functions, at most 128"),
+    supported("tool_choice", ""),
+    supported("parallel_tool_calls", ""),
+    supported("chat_template_kwargs", "variables of the model's chat template"),
+    supported("logprobs", ""),
+    supported("top_logprobs", "at most 20"),
+];
+
+/// Parameters of `/v1/completions` alone.
+const TEXT: &[Parameter] = &[
+    supported("prompt", "text or token ids, one or many"),
+    supported("echo", ""),
+    supported("logprobs", "at most 20"),
+];
+
+/// The tables of an endpoint.
+pub fn chat() -> impl Iterator<Item = &'static Parameter> {
+    CHAT.iter().chain(SHARED)
+}
+
+/// [`chat`] for `/v1/completions`.
+pub fn text() -> impl Iterator<Item = &'static Parameter> {
+    TEXT.iter().chain(SHARED)
+}

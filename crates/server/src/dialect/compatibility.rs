@@ -1,0 +1,129 @@
+//! Holds `docs/compatibility.md` to the code: its tables are the APIs' own, and each parameter is
+//! sent to find out whether it does what its table says. `UPDATE_DOCS=1 cargo test -p loquent-server
+//! compatibility` writes the page anew.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::parameters::{Parameter, Support};
+use crate::api::parameters;
+use crate::api::request::{Endpoint, Request};
+use crate::error::ApiError;
+
+/// An API's table, and how a request of it is read.
+struct Api {
+    endpoint: &'static str,
+    parameters: Vec<&'static Parameter>,
+    /// A valid request.
+    base: Value,
+    /// Reads a request; gives the names that it ignores.
+    read: fn(Value) -> Result<Vec<String>, ApiError>,
+}
+
+fn apis() -> Vec<Api> {
+    vec![
+        Api {
+            endpoint: "POST /v1/chat/completions",
+            parameters: parameters::chat().collect(),
+            base: json!({"messages": [{"role": "user", "content": "hi"}]}),
+            read: |body| read_completion(Endpoint::Chat, &body),
+        },
+        Api {
+            endpoint: "POST /v1/completions",
+            parameters: parameters::text().collect(),
+            base: json!({"prompt": "hi"}),
+            read: |body| read_completion(Endpoint::Text, &body),
+        },
+    ]
+}
+
+fn read_completion(endpoint: Endpoint, body: &Value) -> Result<Vec<String>, ApiError> {
+    Request::parse(endpoint, body.to_string().as_bytes()).map(|request| request.ignored)
+}
+
+/// Values of every kind: one of them is of the type that the parameter takes, or of none.
+fn probes() -> [Value; 6] {
+    [json!(true), json!(1), json!("loquent"), json!({"a": {}}), json!(["loquent"]), json!([{}])]
+}
+
+/// What the code makes of a parameter.
+fn found(api: &Api, name: &str) -> Support {
+    let outcomes: Vec<_> = probes()
+        .into_iter()
+        .map(|probe| {
+            let mut body = api.base.clone();
+            body[name] = probe;
+            (api.read)(body)
+        })
+        .collect();
+    if outcomes.iter().all(Result::is_err) {
+        return Support::Refused;
+    }
+    let ignores = |read: &Vec<String>| read.iter().any(|ignored| ignored == name);
+    match outcomes.iter().flatten().all(ignores) {
+        true => Support::Ignored,
+        false => Support::Supported,
+    }
+}
+
+/// Supported parameters that none of [`probes`] fits: each takes a form of its own.
+const OWN_FORMS: &[&str] = &[
+    "messages",
+    "stream_options",
+    "top_logprobs",
+    "tools",
+    "tool_choice",
+    "response_format",
+    "logit_bias",
+];
+
+#[test]
+fn each_parameter_does_what_its_table_says() {
+    for api in apis() {
+        for parameter in &api.parameters {
+            let found = found(&api, parameter.name);
+            let fits = found == parameter.support
+                || found == Support::Refused
+                    && parameter.support == Support::Supported
+                    && OWN_FORMS.contains(&parameter.name);
+            assert!(fits, "{} {}: {found:?}", api.endpoint, parameter.name);
+        }
+        assert_eq!(found(&api, "no_such_parameter"), Support::Ignored, "{}", api.endpoint);
+    }
+}
+
+#[test]
+fn the_page_is_made_from_the_tables() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
+    let page = page();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == page, "run UPDATE_DOCS=1 cargo test -p loquent-server compatibility");
+}
+
+fn page() -> String {
+    let mut page = String::from(
+        "# Compatibility\n\n\
+         What becomes of each parameter. *Ignored* ones are named in the response's header\n\
+         `x-loquent-ignored-parameters`, unless they only annotate a request, and so is every name that\n\
+         is not here. *Refused* ones get 400, because the answer would not be what was asked for.\n\
+         [apis.md](apis.md) has examples. A test makes this page from the code and sends each parameter.\n",
+    );
+    for api in apis() {
+        write!(page, "\n## {}\n\n", api.endpoint).unwrap();
+        page.push_str("| parameter | | |\n| --- | --- | --- |\n");
+        for Parameter { name, support, note } in api.parameters {
+            let support = match support {
+                Support::Supported => "supported",
+                Support::Ignored => "ignored",
+                Support::Refused => "refused",
+            };
+            writeln!(page, "| `{name}` | {support} | {note} |").unwrap();
+        }
+    }
+    page
+}
