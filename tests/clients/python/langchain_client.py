@@ -27,7 +27,7 @@ assert "".join(chunk.content for chunk in streamed) == whole.content
 assert len(streamed) > 2, "it came in pieces"
 assert any(chunk.usage_metadata for chunk in streamed)
 
-called = chat.bind_tools([weather], tool_choice="weather").invoke("What is the weather in Paris?")
+called = chat.bind_tools([weather], tool_choice="weather", strict=True).invoke("What is the weather in Paris?")
 assert [call["name"] for call in called.tool_calls] == ["weather"], called
 assert called.tool_calls[0]["args"]["city"] in ("Paris", "Rome"), called
 
