@@ -31,6 +31,8 @@ const TRANSPORTS = {
 const element = (id) => document.getElementById(id);
 let conversation = [];
 let running = null;
+/** Name of the model to ask, once the server has told. */
+let model = null;
 
 /** The request body for the conversation so far. */
 function requestBody() {
@@ -40,6 +42,8 @@ function requestBody() {
   return {
     messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation],
     stream_options: { include_usage: true },
+    return_progress: true,
+    ...(model !== null && { model }),
     ...(Number.isFinite(temperature) && { temperature }),
     ...(Number.isFinite(maxTokens) && { max_tokens: maxTokens }),
   };
@@ -157,9 +161,18 @@ class Showing {
   #progress(silence) {
     const seconds = `${(silence / 1000).toFixed(1)} s`;
     if (this.#state === "resuming") return `connection lost, resuming… ${seconds}`;
-    if (this.#last === null) return silence > STALL_MS ? `waiting for the first token… ${seconds}` : "";
+    if (this.#last === null) return silence > STALL_MS ? this.#waiting(seconds) : "";
     const stall = silence > STALL_MS && `stalled for ${seconds}`;
     return [this.#transport(), this.#rate(), stall].filter(Boolean).join(" · ");
+  }
+
+  /** What the server says of the wait for the first token. */
+  #waiting(seconds) {
+    const news = this.answer?.progress;
+    if (!news) return `waiting for the first token… ${seconds}`;
+    const about = news.eta_ms === null ? "" : `, about ${(news.eta_ms / 1000).toFixed(1)} s to go`;
+    if (news.queued > 0) return `number ${news.queued} in the queue${about}… ${seconds}`;
+    return `reading the prompt, ${news.processed} of ${news.total} tokens${about}… ${seconds}`;
   }
 
   #transport() {
@@ -327,7 +340,10 @@ async function showModel() {
       const ready = await fetch("ready");
       const body = await ready.json();
       element("model").textContent = ready.ok ? body.model : body.error.message;
-      if (ready.ok) return showTransport(await prepare(ENDPOINT));
+      if (ready.ok) {
+        model = body.model_id ?? null;
+        return showTransport(await prepare(ENDPOINT));
+      }
     } catch {
       element("model").textContent = "the server does not answer";
     }

@@ -4,6 +4,7 @@ class ChunkWriter {
     #usageIn = "none";
     #usage = null;
     #usageShown = true;
+    #progress = false;
     #begun = new Set();
     #logprobs = new Map();
     chunks(delta) {
@@ -28,6 +29,8 @@ class ChunkWriter {
                 return this.#usageShown ? this.#usageChunk() : [];
             case "other":
                 return [this.#other(parseJson(delta.json))];
+            case "progress":
+                return this.#progress ? [this.#standing(delta)] : [];
             default:
                 return delta.kind === "done" && !this.#usageShown ? this.#usageChunk() : [];
         }
@@ -36,8 +39,9 @@ class ChunkWriter {
         return this.#head.object === "chat.completion.chunk";
     }
     #open(meta) {
-        const { id, object, created, model, system_fingerprint, usage } = parseJson(meta);
+        const { id, object, created, model, system_fingerprint, usage, progress } = parseJson(meta);
         this.#usageIn = usage;
+        this.#progress = progress === true;
         const known = { id, object, created, model, system_fingerprint };
         const set = Object.entries(known).filter(([, value]) => value !== undefined);
         this.#head = { ...this.#head, ...Object.fromEntries(set) };
@@ -48,6 +52,10 @@ class ChunkWriter {
     #other(members) {
         this.#usageShown ||= "usage" in members;
         return { ...this.#head, choices: [], ...members };
+    }
+    #standing({ total, cached, processed, elapsed_ms, queued, eta_ms }) {
+        const prompt_progress = { total, cache: cached, processed, time_ms: elapsed_ms, queued, eta_ms };
+        return { ...this.#chunk(0, this.#content(null, ""), null, null), prompt_progress };
     }
     #content(name, text) {
         if (!this.#chat)
@@ -104,17 +112,19 @@ const asCount = (value) => (Number.isSafeInteger(value) && Number(value) >= 0 ? 
 class ChunkReader {
     #opened = false;
     deltas(chunk) {
-        const { id, object, created, model, choices, usage, error } = asObject(chunk);
+        const { id, object, created, model, choices, usage, prompt_progress, error } = asObject(chunk);
         if (error !== undefined)
             return [errorDelta(error)];
         const deltas = [];
         if (!this.#opened)
-            deltas.push({ kind: "open", meta: JSON.stringify({ id, object, created, model }) });
+            deltas.push({ kind: "open", meta: JSON.stringify({ id, object, created, model, progress: prompt_progress !== undefined }) });
         this.#opened = true;
         for (const choice of Array.isArray(choices) ? choices : [])
             deltas.push(...choiceDeltas(asObject(choice)));
         if (usage)
             deltas.push(usageDelta(asObject(usage)));
+        if (prompt_progress)
+            deltas.push(progressDelta(asObject(prompt_progress)));
         return deltas;
     }
 }
@@ -151,6 +161,17 @@ function toolDelta(choice, call) {
         id: asText(call["id"]),
         name: asText(name),
         arguments: asText(fragment),
+    };
+}
+function progressDelta(progress) {
+    return {
+        kind: "progress",
+        queued: asCount(progress["queued"]),
+        eta_ms: typeof progress["eta_ms"] === "number" ? asCount(progress["eta_ms"]) : null,
+        total: asCount(progress["total"]),
+        cached: asCount(progress["cache"]),
+        processed: asCount(progress["processed"]),
+        elapsed_ms: asCount(progress["time_ms"]),
     };
 }
 function usageDelta(usage) {
@@ -801,6 +822,7 @@ var Kind;
     Kind[Kind["Error"] = 9] = "Error";
     Kind[Kind["Done"] = 10] = "Done";
     Kind[Kind["Other"] = 11] = "Other";
+    Kind[Kind["Progress"] = 12] = "Progress";
     Kind[Kind["Long"] = 15] = "Long";
 })(Kind || (Kind = {}));
 const LEAST_LONG_KIND = 16;
@@ -869,6 +891,8 @@ function decodeFields(kind, choice, reader) {
             return { kind: "done" };
         case Kind.Other:
             return { kind: "other", choice, json: reader.restText() };
+        case Kind.Progress:
+            return decodeProgress(reader);
         case Kind.Long:
             if (reader.int() < LEAST_LONG_KIND)
                 throw new WireError("Malformed");
@@ -889,6 +913,12 @@ function decodeUsage(reader) {
     const [prompt, completion] = [reader.int(), reader.int()];
     const [cached, reasoning] = [reader.int(), reader.int()];
     return { kind: "usage", prompt, completion, cached, reasoning };
+}
+function decodeProgress(reader) {
+    const [queued, eta] = [reader.int32(), reader.int32()];
+    const [total, cached, processed] = [reader.int32(), reader.int32(), reader.int32()];
+    const eta_ms = eta === 0 ? null : eta - 1;
+    return { kind: "progress", queued, eta_ms, total, cached, processed, elapsed_ms: reader.int32() };
 }
 function encodeRecord(delta) {
     if (delta.kind === "text" && delta.choice === 0 && delta.tokens === 1) {
@@ -926,6 +956,9 @@ function encodeDelta(delta) {
         case "error":
             putTag(out, Kind.Error).counted(encodeUtf8(delta.code));
             return out.raw(encodeUtf8(delta.message)).bytes;
+        case "progress":
+            putTag(out, Kind.Progress).int(delta.queued).int(delta.eta_ms === null ? 0 : delta.eta_ms + 1);
+            return out.int(delta.total).int(delta.cached).int(delta.processed).int(delta.elapsed_ms).bytes;
         case "done":
             return putTag(out, Kind.Done).bytes;
     }
@@ -1139,6 +1172,7 @@ class Answer {
     reasoning = "";
     finish = null;
     usage = null;
+    progress = null;
     transport = null;
     handle = null;
     ignoredParameters = null;
@@ -1240,6 +1274,8 @@ class Answer {
             this.#meta = delta.meta;
         if (delta.kind === "usage")
             this.usage = delta;
+        if (delta.kind === "progress")
+            this.progress = delta;
         if ("choice" in delta && delta.choice === 0) {
             if (delta.kind === "text")
                 this.text += delta.text;

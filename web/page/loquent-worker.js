@@ -641,6 +641,7 @@ var Kind;
     Kind[Kind["Error"] = 9] = "Error";
     Kind[Kind["Done"] = 10] = "Done";
     Kind[Kind["Other"] = 11] = "Other";
+    Kind[Kind["Progress"] = 12] = "Progress";
     Kind[Kind["Long"] = 15] = "Long";
 })(Kind || (Kind = {}));
 const LEAST_LONG_KIND = 16;
@@ -709,6 +710,8 @@ function decodeFields(kind, choice, reader) {
             return { kind: "done" };
         case Kind.Other:
             return { kind: "other", choice, json: reader.restText() };
+        case Kind.Progress:
+            return decodeProgress(reader);
         case Kind.Long:
             if (reader.int() < LEAST_LONG_KIND)
                 throw new WireError("Malformed");
@@ -729,6 +732,12 @@ function decodeUsage(reader) {
     const [prompt, completion] = [reader.int(), reader.int()];
     const [cached, reasoning] = [reader.int(), reader.int()];
     return { kind: "usage", prompt, completion, cached, reasoning };
+}
+function decodeProgress(reader) {
+    const [queued, eta] = [reader.int32(), reader.int32()];
+    const [total, cached, processed] = [reader.int32(), reader.int32(), reader.int32()];
+    const eta_ms = eta === 0 ? null : eta - 1;
+    return { kind: "progress", queued, eta_ms, total, cached, processed, elapsed_ms: reader.int32() };
 }
 function encodeRecord(delta) {
     if (delta.kind === "text" && delta.choice === 0 && delta.tokens === 1) {
@@ -766,6 +775,9 @@ function encodeDelta(delta) {
         case "error":
             putTag(out, Kind.Error).counted(encodeUtf8(delta.code));
             return out.raw(encodeUtf8(delta.message)).bytes;
+        case "progress":
+            putTag(out, Kind.Progress).int(delta.queued).int(delta.eta_ms === null ? 0 : delta.eta_ms + 1);
+            return out.int(delta.total).int(delta.cached).int(delta.processed).int(delta.elapsed_ms).bytes;
         case "done":
             return putTag(out, Kind.Done).bytes;
     }

@@ -6,7 +6,7 @@
 
 mod members;
 
-use loquent_proto::Delta;
+use loquent_proto::{Delta, Progress};
 use serde_json::{Map, Value, json};
 
 pub use members::ChunkEnvelope;
@@ -98,6 +98,10 @@ impl Chunk {
         let mut deltas = Vec::with_capacity(choices.len() + 1);
         // Members of the chunk itself go with its first choice, so that they stay one event.
         let mut of_chunk = others;
+        deltas.extend(of_chunk.get("prompt_progress").and_then(progress).map(Delta::Progress));
+        if let Some(Delta::Progress(_)) = deltas.last() {
+            of_chunk.remove("prompt_progress");
+        }
         if choices.is_empty() && !of_chunk.is_empty() {
             deltas.push(Delta::Other { choice: 0, json: Value::from(of_chunk).to_string() });
             of_chunk = Map::new();
@@ -217,6 +221,20 @@ fn tool_call(
     };
     let (id, name) = (raw.id.unwrap_or_default(), raw.function.name.unwrap_or_default());
     Ok(Delta::ToolCall { choice, index, tokens, id, name, arguments })
+}
+
+/// Progress as llama-server reports it, with what Loquent adds (S-6.7); `None` for what only bears
+/// the name.
+fn progress(value: &Value) -> Option<Progress> {
+    let count = |name: &str| value.get(name)?.as_u64()?.try_into().ok();
+    Some(Progress {
+        queued: count("queued").unwrap_or(0),
+        eta_ms: count("eta_ms"),
+        total: count("total")?,
+        cached: count("cache")?,
+        processed: count("processed")?,
+        elapsed_ms: value.get("time_ms")?.as_f64()? as u32,
+    })
 }
 
 fn index(raw: Option<Value>, default: u64) -> Result<u32, Value> {

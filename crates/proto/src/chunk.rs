@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use crate::json::{members, put_number, put_string};
 use crate::obfuscation::Obfuscation;
-use crate::{Delta, Error};
+use crate::{Delta, Error, Progress};
 
 /// Completions that one log may have: far above what any request asks for.
 const MAX_CHOICES: usize = 4096;
@@ -62,6 +62,8 @@ struct Envelope {
     usage: UsageInChunks,
     /// Whether the request asked for padding, or against it.
     obfuscation: Option<bool>,
+    /// Whether the request asked for progress in chunks; it gets comments otherwise (S-6.7).
+    progress: bool,
 }
 
 impl Envelope {
@@ -75,6 +77,7 @@ impl Envelope {
         };
         let usage = UsageInChunks::parse(value("usage"))?;
         let obfuscation = value("obfuscation").map(|it| it == "true");
+        let progress = value("progress") == Some("true");
         let mut lead = b"data: {".to_vec();
         for (at, name) in ["id", "object", "created", "model"].into_iter().enumerate() {
             lead.extend_from_slice(if at == 0 { b"\"" } else { b",\"" });
@@ -84,7 +87,7 @@ impl Envelope {
             put_all(&mut lead, [b",\"system_fingerprint\":", fingerprint.as_bytes()]);
         }
         lead.extend_from_slice(CHOICES);
-        Some(Self { lead, chat, usage, obfuscation })
+        Some(Self { lead, chat, usage, obfuscation, progress })
     }
 
     /// Begins an event without choices: everything up to the first member of its own.
@@ -233,6 +236,7 @@ impl ChunkWriter {
                 put_error(code, message, out);
                 Ok(())
             }
+            Delta::Progress(progress) => self.progress(offset, progress, out),
             Delta::Done => self.done(offset, out),
         }
     }
@@ -419,6 +423,33 @@ impl ChunkWriter {
             self.counts.shown |= name == "usage";
         }
         self.close(event, out.len() - own, out);
+        Ok(())
+    }
+
+    /// Progress as a chunk, or as a comment, which has no id: whoever resumes from before it gets
+    /// it again.
+    fn progress(
+        &mut self,
+        offset: Option<u64>,
+        progress: &Progress,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let envelope = self.envelope()?;
+        if !envelope.progress {
+            progress.put_comment(out);
+            return Ok(());
+        }
+        put_id(offset, out);
+        // With a choice, since clients look into the first one of any chunk, but without a role:
+        // the answer has not begun.
+        envelope.open_choice(0, out);
+        let nothing: &[u8] = if envelope.chat { b"\"delta\":{}" } else { b"\"text\":\"\"" };
+        put_all(out, [nothing, b",\"logprobs\":null,\"finish_reason\":null"]);
+        envelope.close_choice(self.counts.json(), out);
+        out.extend_from_slice(b",\"prompt_progress\":");
+        progress.put_json(out);
+        out.extend_from_slice(END);
+        self.counts.shown = true;
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::Error;
+use crate::progress::Progress;
 use crate::wire::{FieldReader, put_bytes, put_int};
 
 /// Version of the record format, the first field of every [`Delta::Open`] (D-3.4).
@@ -103,6 +104,8 @@ pub enum Delta {
         /// JSON object.
         json: String,
     },
+    /// Where the answer stands before its first token; the last one counts.
+    Progress(Progress),
     /// The answer is complete; nothing follows.
     Done,
 }
@@ -120,6 +123,7 @@ mod kind {
     pub const ERROR: u8 = 9;
     pub const DONE: u8 = 10;
     pub const OTHER: u8 = 11;
+    pub const PROGRESS: u8 = 12;
     /// The kind is an `int` that follows, at least [`LEAST_LONG`] (D-3.1).
     pub const LONG: u8 = 15;
     pub const LEAST_LONG: u64 = 16;
@@ -145,7 +149,11 @@ impl Delta {
             | Self::Logprobs { choice, .. }
             | Self::Finish { choice, .. }
             | Self::Other { choice, .. } => Some(*choice),
-            Self::Open { .. } | Self::Usage { .. } | Self::Error { .. } | Self::Done => None,
+            Self::Open { .. }
+            | Self::Usage { .. }
+            | Self::Error { .. }
+            | Self::Progress(_)
+            | Self::Done => None,
         }
     }
 
@@ -167,7 +175,7 @@ impl Delta {
             Self::Logprobs { json, .. } | Self::Other { json, .. } => json.len(),
             Self::Finish { reason, .. } => reason.len(),
             Self::Error { code, message } => code.len() + message.len(),
-            Self::Open { .. } | Self::Usage { .. } | Self::Done => 0,
+            Self::Open { .. } | Self::Usage { .. } | Self::Progress(_) | Self::Done => 0,
         }
     }
 
@@ -237,6 +245,10 @@ impl Delta {
                 put_bytes(out, code.as_bytes());
                 out.extend_from_slice(message.as_bytes());
             }
+            Self::Progress(progress) => {
+                put_tag(out, kind::PROGRESS, 0);
+                progress.encode(out);
+            }
             Self::Done => put_tag(out, kind::DONE, 0),
         }
     }
@@ -297,6 +309,7 @@ impl Delta {
             kind::ERROR => Self::Error { code: r.text()?, message: r.rest_text()? },
             kind::DONE => Self::Done,
             kind::OTHER => Self::Other { choice, json: r.rest_text()? },
+            kind::PROGRESS => Self::Progress(Progress::decode(&mut r)?),
             kind::LONG => return decode_long_kind(&mut r).map(|()| None),
             _ => return Ok(None),
         };

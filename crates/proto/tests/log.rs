@@ -2,7 +2,7 @@
 
 use loquent_proto::delta::MAX_RECORD_BYTES;
 use loquent_proto::log::END_RESERVE_BYTES;
-use loquent_proto::{Assembler, AssemblerLimits, Delta, Error, Log};
+use loquent_proto::{Assembler, AssemblerLimits, Delta, Error, Log, Progress};
 use proptest::prelude::*;
 
 fn any_delta() -> impl Strategy<Value = Delta> {
@@ -29,6 +29,11 @@ fn any_delta() -> impl Strategy<Value = Delta> {
         (choice.clone(), text).prop_map(|(choice, json)| Delta::Logprobs { choice, json }),
         (choice.clone(), text).prop_map(|(choice, reason)| Delta::Finish { choice, reason }),
         (choice, text).prop_map(|(choice, json)| Delta::Other { choice, json }),
+        (proptest::array::uniform5(any::<u32>()), proptest::option::of(0..u32::MAX)).prop_map(
+            |([queued, total, cached, processed, elapsed_ms], eta_ms)| {
+                Delta::Progress(Progress { queued, eta_ms, total, cached, processed, elapsed_ms })
+            }
+        ),
         [count.clone(), count.clone(), count.clone(), count].prop_map(
             |[prompt, completion, cached, reasoning]| Delta::Usage {
                 prompt,
@@ -99,7 +104,7 @@ fn long_text_is_split_at_characters_and_counted_once() {
 #[test]
 fn unknown_kinds_are_skipped_and_other_versions_refused() {
     let mut assembler = Assembler::new(0, AssemblerLimits::default());
-    assembler.insert(0, b"\x03\x0cxx\x02\x01a").expect("room");
+    assembler.insert(0, b"\x03\x0dxx\x02\x01a").expect("room");
     assert_eq!(assembler.poll(), Ok(Some((7, Delta::text("a")))));
     assembler.insert(7, b"\x02\x00\x02").expect("room");
     assert_eq!(assembler.poll(), Err(Error::UnknownVersion));

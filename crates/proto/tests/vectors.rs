@@ -11,7 +11,9 @@ use std::ops::Range;
 use loquent_proto::delta::Delta;
 use loquent_proto::frame::{Ack, Data, Frame, Resume};
 use loquent_proto::wire::{FieldReader, put_int};
-use loquent_proto::{Error, Log, Micros, Playout, Receiver, ReceiverConfig, ReceiverEvent, grease};
+use loquent_proto::{
+    Error, Log, Micros, Playout, Progress, Receiver, ReceiverConfig, ReceiverEvent, grease,
+};
 use serde_json::{Value, json};
 use vector_file::{delta_json, hex};
 
@@ -69,6 +71,11 @@ fn written_int(value: u64) -> Value {
     json!({ "hex": hex(&out), "value": value, "shortest": true })
 }
 
+fn progress(queued: u32, eta_ms: Option<u32>, rest: [u32; 4]) -> Delta {
+    let [total, cached, processed, elapsed_ms] = rest;
+    Delta::Progress(Progress { queued, eta_ms, total, cached, processed, elapsed_ms })
+}
+
 fn deltas() -> Vec<Delta> {
     let text = |text: &str| text.to_owned();
     let tool = |tokens, id: &str, name: &str, arguments: &str| Delta::ToolCall {
@@ -102,13 +109,16 @@ fn deltas() -> Vec<Delta> {
         Delta::Usage { prompt: (1 << 32) - 1, completion: 0, cached: 64, reasoning: 0 },
         Delta::Error { code: text("engine_failed"), message: text("the engine stopped") },
         Delta::Other { choice: 0, json: text(r#"{"refusal":null}"#) },
+        progress(3, Some(2_050), [4096, 0, 0, 12]),
+        progress(0, None, [4096, 1024, 1536, 70_000]),
+        progress(0, Some(u32::MAX - 1), [u32::MAX; 4]),
         Delta::Done,
     ]
 }
 
 /// Records that no writer of this version writes so: to be skipped, not complete, or wrong.
-const READ_ONLY_RECORDS: [&[u8]; 37] = [
-    b"\x03\x0cxx", // an unknown kind
+const READ_ONLY_RECORDS: [&[u8]; 40] = [
+    b"\x03\x0dxx", // an unknown kind
     b"",
     b"\x85hell",
     b"\x05\x07sto",
@@ -136,11 +146,15 @@ const READ_ONLY_RECORDS: [&[u8]; 37] = [
     b"\x01\xfa",
     b"\x05\x28\x01\x02\0\0",
     b"\x04\x20\x01{}",
-    b"\x03\xfc\x14x",
-    b"\x01\xfc",
+    b"\x03\xfd\x14x",
+    b"\x01\xfd",
     // Counts and indices are below 2^32.
     b"\x09\x02\xc0\0\0\x01\0\0\0\0",
     b"\x0c\x05\xc0\0\0\x01\0\0\0\0\x01\0\0",
+    b"\x0e\x0c\xc0\0\0\x01\0\0\0\0\0\0\0\0\0",
+    // Progress with a field too few, and one too many.
+    b"\x06\x0c\0\0\0\0\0",
+    b"\x08\x0c\0\0\0\0\0\0\0",
     // Kind 15: the kind follows the choice, and is at least 16.
     b"\x02\x0f\x10",
     b"\x05\x0f\x40\x10ab",

@@ -10,7 +10,7 @@ from typing import Any, Iterator
 
 from .events import ServerEvent
 from .receiver import Shown
-from .wire import Done, Error, Finish, Logprobs, Open, Other, Reasoning, Record, Text, ToolCall, Usage
+from .wire import Done, Error, Finish, Logprobs, Open, Other, Progress, Reasoning, Record, Text, ToolCall, Usage
 
 
 class ChunkWriter:
@@ -50,6 +50,8 @@ class ChunkWriter:
             case Other(_, text):  # S-6.4
                 beside = {key: self.meta[key] for key in ("id", "object", "created", "model")}
                 yield {**beside, "choices": [], **json.loads(text)}
+            case Progress() if self.meta.get("progress") is True:  # S-6.7
+                yield self._progress(record)
             case Usage():  # S-6.3
                 self.usage, self.usage_is_told = _usage(record), False
                 if self.meta.get("usage") != "counts":
@@ -75,8 +77,22 @@ class ChunkWriter:
     def _choice(self, choice: int, says: dict[str, Any], logprobs: Any = None, finish_reason: Any = None) -> Any:
         return self._chunk([{"index": choice, **says, "logprobs": logprobs, "finish_reason": finish_reason}])
 
+    def _progress(self, record: Progress) -> dict[str, Any]:
+        """A chunk without content, whose choice has not begun."""
+        is_chat = self.meta["object"] != "text_completion"
+        chunk = self._choice(0, {"delta": {}} if is_chat else {"text": ""})
+        chunk["prompt_progress"] = {
+            "total": record.total,
+            "cache": record.cached,
+            "processed": record.processed,
+            "time_ms": record.elapsed_ms,
+            "queued": record.queued,
+            "eta_ms": record.eta_ms,
+        }
+        return chunk
+
     def _chunk(self, choices: list[Any], is_usage: bool = False) -> dict[str, Any]:
-        chunk = {key: value for key, value in self.meta.items() if key not in ("usage", "obfuscation")}
+        chunk = {key: value for key, value in self.meta.items() if key not in ("usage", "obfuscation", "progress")}
         chunk["choices"] = choices
         told = self.meta.get("usage")
         if is_usage or told == "counts":

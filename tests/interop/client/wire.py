@@ -371,7 +371,17 @@ class Other:
     json: str
 
 
-Record = Union[Open, Text, Reasoning, ToolCall, Logprobs, Finish, Usage, Error, Done, Other]
+@dataclass(frozen=True)
+class Progress:
+    queued: int
+    eta_ms: Optional[int]
+    total: int
+    cached: int
+    processed: int
+    elapsed_ms: int
+
+
+Record = Union[Open, Text, Reasoning, ToolCall, Logprobs, Finish, Usage, Error, Done, Other, Progress]
 
 
 def read_record(log: bytes) -> tuple[int, Optional[Record]]:
@@ -424,6 +434,12 @@ def _read_usage(_choice: int, body: Reader) -> Record:
     return usage
 
 
+def _read_progress(_choice: int, body: Reader) -> Record:
+    queued, eta, *rest = (body.int(below=BELOW_U32) for _ in range(6))
+    body.end()
+    return Progress(queued, eta - 1 if eta else None, *rest)
+
+
 def _read_done(_choice: int, body: Reader) -> Record:
     body.end()
     return Done()
@@ -442,6 +458,7 @@ _RECORD_READERS: dict[int, Callable[[int, Reader], Record]] = {
     9: lambda choice, body: Error(body.text(), as_text(body.rest())),
     10: _read_done,
     11: lambda choice, body: Other(choice, as_text(body.rest())),
+    12: _read_progress,
 }
 
 
@@ -478,4 +495,8 @@ def _record_fields(record: Record) -> tuple[int, bytes]:
             return 10, b""
         case Other(_, json):
             return 11, json.encode()
+        case Progress(queued, eta_ms, *_):
+            eta = 0 if eta_ms is None else eta_ms + 1
+            fields = (queued, eta, record.total, record.cached, record.processed, record.elapsed_ms)
+            return 12, b"".join(write_int(field) for field in fields)
     raise TypeError(record)

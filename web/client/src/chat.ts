@@ -8,7 +8,7 @@ import type { Target } from "./connection.js";
 import { LoquentError } from "./errors.js";
 import { type Link, LinkAnswer, type LinkRequest, sharedLink } from "./worker_link.js";
 import { ProgressStore, type Progress, forget, recall } from "./progress_store.js";
-import type { Delta } from "./delta.js";
+import type { Delta, PromptProgress } from "./delta.js";
 import type { RequestHead } from "./message.js";
 import { PathLost, REPEAT_HEADER, type AnswerHandle, type Source, type TransportName } from "./source.js";
 import { askBySse, resumeBySse, stopByHttp } from "./sse.js";
@@ -108,6 +108,8 @@ export class Answer implements AsyncIterable<Delta> {
   finish: string | null = null;
   /** The last token counts that came. */
   usage: Extract<Delta, { kind: "usage" }> | null = null;
+  /** Where it stands before its first token, by the latest news. */
+  progress: PromptProgress | null = null;
   /** How it travels; `null` before it does. */
   transport: TransportName | null = null;
   /** What proves the right to go on with it; `null` where that is not possible. */
@@ -222,6 +224,7 @@ export class Answer implements AsyncIterable<Delta> {
     this.ignoredParameters ??= this.#source?.ignoredParameters ?? null;
     if (delta.kind === "open") this.#meta = delta.meta;
     if (delta.kind === "usage") this.usage = delta;
+    if (delta.kind === "progress") this.progress = delta;
     if ("choice" in delta && delta.choice === 0) {
       if (delta.kind === "text") this.text += delta.text;
       if (delta.kind === "reasoning") this.reasoning += delta.text;

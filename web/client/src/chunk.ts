@@ -1,6 +1,6 @@
 // OpenAI's chunks and the log's deltas, each from the other (spec/session.md, section 6).
 
-import type { Delta } from "./delta.js";
+import type { Delta, PromptProgress } from "./delta.js";
 
 /** A JSON object. */
 export type Json = Record<string, unknown>;
@@ -14,6 +14,20 @@ export interface Chunk {
   readonly system_fingerprint?: string;
   readonly choices: readonly ChunkChoice[];
   readonly usage?: ChunkUsage | null;
+  /** Of a request with `return_progress`: where the answer stands before its first token. */
+  readonly prompt_progress?: ChunkProgress;
+}
+
+/** Progress of a {@link Chunk}, under llama-server's names. */
+export interface ChunkProgress {
+  readonly total: number;
+  readonly cache: number;
+  readonly processed: number;
+  readonly time_ms: number;
+  /** Place in the queue, from 1; 0 once the prompt is being computed. */
+  readonly queued: number;
+  /** Predicted time to the first token; `null` if nothing can be said. */
+  readonly eta_ms: number | null;
 }
 
 /** One choice of a {@link Chunk}: `delta` for chat, `text` for text completions. */
@@ -44,6 +58,8 @@ export class ChunkWriter {
   #usage: ChunkUsage | null = null;
   /** A chunk has carried the latest counts: they do not come again before the end (S-6.3). */
   #usageShown = true;
+  /** The request asked for progress in chunks (S-6.7). */
+  #progress = false;
   /** Choices whose role was written, and log probabilities that wait for their text. */
   readonly #begun = new Set<number>();
   readonly #logprobs = new Map<number, unknown>();
@@ -71,6 +87,8 @@ export class ChunkWriter {
         return this.#usageShown ? this.#usageChunk() : [];
       case "other":
         return [this.#other(parseJson(delta.json))];
+      case "progress":
+        return this.#progress ? [this.#standing(delta)] : [];
       default:
         return delta.kind === "done" && !this.#usageShown ? this.#usageChunk() : [];
     }
@@ -81,8 +99,9 @@ export class ChunkWriter {
   }
 
   #open(meta: string): void {
-    const { id, object, created, model, system_fingerprint, usage } = parseJson(meta);
+    const { id, object, created, model, system_fingerprint, usage, progress } = parseJson(meta);
     this.#usageIn = usage;
+    this.#progress = progress === true;
     const known = { id, object, created, model, system_fingerprint };
     const set = Object.entries(known).filter(([, value]) => value !== undefined);
     this.#head = { ...this.#head, ...Object.fromEntries(set) };
@@ -96,6 +115,12 @@ export class ChunkWriter {
   #other(members: Json): Chunk {
     this.#usageShown ||= "usage" in members;
     return { ...this.#head, choices: [], ...members };
+  }
+
+  /** A chunk without content, whose choice has not begun. */
+  #standing({ total, cached, processed, elapsed_ms, queued, eta_ms }: PromptProgress): Chunk {
+    const prompt_progress = { total, cache: cached, processed, time_ms: elapsed_ms, queued, eta_ms };
+    return { ...this.#chunk(0, this.#content(null, ""), null, null), prompt_progress };
   }
 
   #content(name: string | null, text: string): Json {
@@ -162,13 +187,14 @@ export class ChunkReader {
 
   /** The deltas that a chunk carries. A chunk's tokens are counted as one: it does not tell. */
   deltas(chunk: unknown): Delta[] {
-    const { id, object, created, model, choices, usage, error } = asObject(chunk);
+    const { id, object, created, model, choices, usage, prompt_progress, error } = asObject(chunk);
     if (error !== undefined) return [errorDelta(error)];
     const deltas: Delta[] = [];
-    if (!this.#opened) deltas.push({ kind: "open", meta: JSON.stringify({ id, object, created, model }) });
+    if (!this.#opened) deltas.push({ kind: "open", meta: JSON.stringify({ id, object, created, model, progress: prompt_progress !== undefined }) });
     this.#opened = true;
     for (const choice of Array.isArray(choices) ? choices : []) deltas.push(...choiceDeltas(asObject(choice)));
     if (usage) deltas.push(usageDelta(asObject(usage)));
+    if (prompt_progress) deltas.push(progressDelta(asObject(prompt_progress)));
     return deltas;
   }
 }
@@ -205,6 +231,18 @@ function toolDelta(choice: number, call: Json): Delta {
     id: asText(call["id"]),
     name: asText(name),
     arguments: asText(fragment),
+  };
+}
+
+function progressDelta(progress: Json): Delta {
+  return {
+    kind: "progress",
+    queued: asCount(progress["queued"]),
+    eta_ms: typeof progress["eta_ms"] === "number" ? asCount(progress["eta_ms"]) : null,
+    total: asCount(progress["total"]),
+    cached: asCount(progress["cache"]),
+    processed: asCount(progress["processed"]),
+    elapsed_ms: asCount(progress["time_ms"]),
   };
 }
 

@@ -48,10 +48,29 @@ export type Delta =
       readonly cached: number;
       readonly reasoning: number;
     }
+  /** Where the answer stands before its first token; the last one counts. */
+  | PromptProgress
   /** Last: the answer is incomplete. */
   | { readonly kind: "error"; readonly code: string; readonly message: string }
   /** Last: the answer is complete. */
   | { readonly kind: "done" };
+
+/** Where an answer stands before its first token (S-6.7). */
+export interface PromptProgress {
+  readonly kind: "progress";
+  /** Its place in the queue, from 1; 0 once its prompt is being computed. */
+  readonly queued: number;
+  /** Predicted time to the first token, ms; `null` if nothing can be said. */
+  readonly eta_ms: number | null;
+  /** Tokens of the prompt. */
+  readonly total: number;
+  /** Tokens of it that came from a cache. */
+  readonly cached: number;
+  /** Tokens of it that the model knows by now. */
+  readonly processed: number;
+  /** Time since the request was accepted, ms. */
+  readonly elapsed_ms: number;
+}
 
 const enum Kind {
   Open,
@@ -66,6 +85,7 @@ const enum Kind {
   Error,
   Done,
   Other,
+  Progress,
   /** The kind is an integer that follows, at least {@link LEAST_LONG_KIND} (D-3.1). */
   Long = 15,
 }
@@ -152,6 +172,8 @@ function decodeFields(kind: Kind, choice: number, reader: Reader): Delta | null 
       return { kind: "done" };
     case Kind.Other:
       return { kind: "other", choice, json: reader.restText() };
+    case Kind.Progress:
+      return decodeProgress(reader);
     case Kind.Long:
       // None of these is assigned yet; one that cannot be read makes the log unreadable.
       if (reader.int() < LEAST_LONG_KIND) throw new WireError("Malformed");
@@ -175,6 +197,13 @@ function decodeUsage(reader: Reader): Delta {
   const [prompt, completion] = [reader.int(), reader.int()];
   const [cached, reasoning] = [reader.int(), reader.int()];
   return { kind: "usage", prompt, completion, cached, reasoning };
+}
+
+function decodeProgress(reader: Reader): Delta {
+  const [queued, eta] = [reader.int32(), reader.int32()];
+  const [total, cached, processed] = [reader.int32(), reader.int32(), reader.int32()];
+  const eta_ms = eta === 0 ? null : eta - 1;
+  return { kind: "progress", queued, eta_ms, total, cached, processed, elapsed_ms: reader.int32() };
 }
 
 /**
@@ -217,6 +246,9 @@ function encodeDelta(delta: Delta): Uint8Array {
     case "error":
       putTag(out, Kind.Error).counted(encodeUtf8(delta.code));
       return out.raw(encodeUtf8(delta.message)).bytes;
+    case "progress":
+      putTag(out, Kind.Progress).int(delta.queued).int(delta.eta_ms === null ? 0 : delta.eta_ms + 1);
+      return out.int(delta.total).int(delta.cached).int(delta.processed).int(delta.elapsed_ms).bytes;
     case "done":
       return putTag(out, Kind.Done).bytes;
   }

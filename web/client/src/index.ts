@@ -7,5 +7,5 @@ export type { PlayoutChoice } from "./quic.js";
 export { LoquentError } from "./errors.js";
 export type { ErrorFacts, ErrorKind } from "./errors.js";
 export type { Playout } from "./playout.js";
-export type { Delta } from "./delta.js";
+export type { Delta, PromptProgress } from "./delta.js";
 export type { AnswerHandle, TransportName } from "./source.js";

@@ -124,6 +124,7 @@ pub const fn record_name(delta: &Delta) -> &'static str {
         Delta::Usage { .. } => "usage",
         Delta::Error { .. } => "error",
         Delta::Other { .. } => "other",
+        Delta::Progress(_) => "progress",
         Delta::Done => "done",
     }
 }

@@ -5,8 +5,8 @@
 
 use std::fmt::Write;
 
-use loquent_proto::Delta;
 use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::{Delta, Progress};
 use serde_json::{Value, json};
 
 use crate::draft::{self, Dump};
@@ -57,6 +57,11 @@ fn call(id: &str, name: &str, arguments: &str) -> Delta {
 
 fn other(json: &str) -> Delta {
     Delta::Other { choice: 0, json: json.into() }
+}
+
+fn progress(queued: u32, processed: u32) -> Delta {
+    let eta_ms = (queued == 0).then_some(1500);
+    Delta::Progress(Progress { queued, eta_ms, total: 40, cached: 4, processed, elapsed_ms: 7 })
 }
 
 fn case(name: &'static str, deltas: Vec<Delta>) -> Case {
@@ -145,6 +150,27 @@ fn cases() -> Vec<Case> {
                 Delta::Done,
             ],
         ),
+        case(
+            "progress, for a reader that asked for it",
+            vec![
+                chat(r#","usage":"null","progress":true"#),
+                progress(2, 0),
+                progress(0, 12),
+                text(0, "a"),
+                finish(0, "stop"),
+                Delta::Done,
+            ],
+        ),
+        case(
+            "progress of a text completion, for a reader that did not ask",
+            vec![
+                open("text_completion", ""),
+                progress(0, 12),
+                text(0, "a"),
+                finish(0, "stop"),
+                Delta::Done,
+            ],
+        ),
         Case {
             unknown: Some(2),
             ..case("a record of an unknown kind", vec![chat(null), text(0, "a"), Delta::Done])
@@ -215,7 +241,9 @@ fn case_json(case: &Case, before: usize) -> Value {
     let (bytes, records) = log(case);
     let from = before.checked_sub(1).map_or(0, |last| records[last].0);
     let stream = event_stream(&records, before);
-    let events: Vec<_> = stream.split_terminator("\n\n").map(event_json).collect();
+    // Comments are no events (S-6.7).
+    let events = stream.split_terminator("\n\n").filter(|event| !event.starts_with(':'));
+    let events: Vec<_> = events.map(event_json).collect();
     let record = |(end, delta): &(u64, Option<Delta>)| json!({ "end": end, "delta": delta.as_ref().map(delta_json) });
     json!({
         "name": case.name, "log": hex(&bytes), "from": from, "events": events,

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use loquent_proto::Delta;
+use loquent_proto::{Delta, Progress};
 use serde_json::{Value, json};
 
 /// A file below `spec/`.
@@ -62,6 +62,12 @@ pub fn delta_json(delta: &Delta) -> Value {
             json!({ "kind": "error", "code": code, "message": message })
         }
         Delta::Other { choice, json } => json!({ "kind": "other", "choice": choice, "json": json }),
+        Delta::Progress(Progress { queued, eta_ms, total, cached, processed, elapsed_ms }) => {
+            json!({
+                "kind": "progress", "queued": queued, "eta_ms": eta_ms, "total": total,
+                "cached": cached, "processed": processed, "elapsed_ms": elapsed_ms,
+            })
+        }
         Delta::Done => json!({ "kind": "done" }),
     }
 }

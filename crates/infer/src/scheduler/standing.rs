@@ -1,0 +1,65 @@
+//! Where completions stand whose prompts are not computed yet, for those who wait for them.
+
+use std::time::Duration;
+
+use super::Scheduler;
+use super::shares::AccountId;
+use crate::request::{PromptStanding, Standing, Step, Tag};
+
+/// Least time between two reports. Readers get one every 500 ms at most; this is how late theirs
+/// may be.
+const PERIOD: Duration = Duration::from_millis(100);
+
+impl Scheduler {
+    /// Adds to `step`, the latest one, where prompts stand, unless that was said a moment ago. It
+    /// costs nothing while no prompt waits or is being computed.
+    pub fn note_standing(&mut self, step: &mut Step) {
+        if step.prefills == 0 && self.waiting.len() == 0 {
+            return;
+        }
+        let now = step.finished;
+        if self.stood_at.is_some_and(|last| now.saturating_sub(last) < PERIOD) {
+            return;
+        }
+        self.stood_at = Some(now);
+        step.standing = Some(Box::new(self.standing()));
+    }
+
+    fn standing(&self) -> Standing {
+        let computing = self.order.iter().map(|&slot| (self.sequence(slot), self.kv.len(slot)));
+        let computing = computing.filter(|(sequence, _)| sequence.generated().is_empty());
+        let computing = computing.map(|(sequence, known)| PromptStanding {
+            tag: sequence.tag,
+            cached: sequence.admitted.map_or(0, |admitted| admitted.cached_tokens),
+            known,
+        });
+        Standing {
+            places: self.limits.max_batch_size,
+            shared_tokens: self.budget.usual_tokens(self.order.len().max(1)),
+            prefill_tokens: self.limits.prefill_max_tokens.min(self.capacity.batch_tokens),
+            computing: computing.collect(),
+            waiting: self.waiting_in_turn(),
+        }
+    }
+
+    /// The waiting completions in the order in which places will be given, if tenants are served
+    /// as they are now: each in its own order, and between tenants by their shares.
+    fn waiting_in_turn(&self) -> Vec<Tag> {
+        // Of each tenant: how many of its sequences have had their turn.
+        let mut queues: Vec<(AccountId, usize)> =
+            self.waiting.accounts().map(|account| (account, 0)).collect();
+        let mut order = Vec::with_capacity(self.waiting.len());
+        loop {
+            let next = queues.iter_mut().filter_map(|(account, taken)| {
+                let sequence = self.waiting.of(*account).get(*taken)?;
+                let turn = self.shares.with_more(*account, *taken as u64 + 1);
+                Some(((turn, sequence.arrival), sequence.tag, taken))
+            });
+            let Some((_, tag, taken)) = next.min_by_key(|(turn, ..)| *turn) else {
+                return order;
+            };
+            *taken += 1;
+            order.push(tag);
+        }
+    }
+}

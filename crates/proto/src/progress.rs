@@ -1,0 +1,133 @@
+//! Where an answer stands before its first token: its place in the queue, how much of the prompt is
+//! computed, and when the first token may be expected (D-3.4). In event streams it is a chunk for
+//! those who asked, under llama-server's names, and a comment for everybody else (S-6.7).
+
+use alloc::vec::Vec;
+
+use crate::Error;
+use crate::json::put_number;
+use crate::wire::{FieldReader, put_int};
+
+/// Where an answer stands before its first token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Its place in the queue, from 1; 0 once its prompt is being computed.
+    pub queued: u32,
+    /// Predicted time from now to the first token, ms; `None` if nothing can be said.
+    pub eta_ms: Option<u32>,
+    /// Tokens of the prompt.
+    pub total: u32,
+    /// Tokens of it that came from a cache.
+    pub cached: u32,
+    /// Tokens of it that are known to the model, those from the cache included.
+    pub processed: u32,
+    /// Time since the request was accepted, ms.
+    pub elapsed_ms: u32,
+}
+
+impl Progress {
+    /// Appends the fields of its record.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let eta = self.eta_ms.map_or(0, |eta_ms| u64::from(eta_ms.min(u32::MAX - 1)) + 1);
+        put_int(out, u64::from(self.queued));
+        put_int(out, eta);
+        for field in [self.total, self.cached, self.processed, self.elapsed_ms] {
+            put_int(out, u64::from(field));
+        }
+    }
+
+    /// Reads the fields of its record.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] or [`Error::Malformed`].
+    pub(crate) fn decode(r: &mut FieldReader<'_>) -> Result<Self, Error> {
+        let (queued, eta) = (r.int32()?, r.int32()?);
+        Ok(Self {
+            queued,
+            eta_ms: eta.checked_sub(1),
+            total: r.int32()?,
+            cached: r.int32()?,
+            processed: r.int32()?,
+            elapsed_ms: r.int32()?,
+        })
+    }
+
+    /// Appends the object that a chunk has as `prompt_progress`.
+    pub fn put_json(&self, out: &mut Vec<u8>) {
+        let members: [(&[u8], u32); 5] = [
+            (b"{\"total\":", self.total),
+            (b",\"cache\":", self.cached),
+            (b",\"processed\":", self.processed),
+            (b",\"time_ms\":", self.elapsed_ms),
+            (b",\"queued\":", self.queued),
+        ];
+        for (name, value) in members {
+            out.extend_from_slice(name);
+            put_number(out, u64::from(value));
+        }
+        out.extend_from_slice(b",\"eta_ms\":");
+        match self.eta_ms {
+            Some(eta_ms) => put_number(out, u64::from(eta_ms)),
+            None => out.extend_from_slice(b"null"),
+        }
+        out.push(b'}');
+    }
+
+    /// Appends the comment that says it in an event stream: `: queued 3, about 2.1 s`.
+    pub fn put_comment(&self, out: &mut Vec<u8>) {
+        if self.queued > 0 {
+            out.extend_from_slice(b": queued ");
+            put_number(out, u64::from(self.queued));
+        } else {
+            out.extend_from_slice(b": prompt ");
+            put_number(out, u64::from(self.processed));
+            out.extend_from_slice(b" of ");
+            put_number(out, u64::from(self.total));
+        }
+        if let Some(eta_ms) = self.eta_ms {
+            let tenths = u64::from(eta_ms).div_ceil(100);
+            out.extend_from_slice(b", about ");
+            put_number(out, tenths / 10);
+            out.push(b'.');
+            put_number(out, tenths % 10);
+            out.extend_from_slice(b" s");
+        }
+        out.extend_from_slice(b"\n\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::String;
+
+    use super::*;
+
+    fn comment(progress: Progress) -> String {
+        let mut out = Vec::new();
+        progress.put_comment(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn people_can_read_the_comments() {
+        let waiting = Progress { queued: 3, eta_ms: Some(2_050), ..Progress::default() };
+        assert_eq!(comment(waiting), ": queued 3, about 2.1 s\n\n");
+        let reading = Progress { processed: 512, total: 4096, ..Progress::default() };
+        assert_eq!(comment(reading), ": prompt 512 of 4096\n\n");
+        let soon = Progress { total: 9, eta_ms: Some(0), ..Progress::default() };
+        assert_eq!(comment(soon), ": prompt 0 of 9, about 0.0 s\n\n");
+    }
+
+    #[test]
+    fn chunks_have_the_names_of_llama_server() {
+        let progress =
+            Progress { total: 9, cached: 2, processed: 5, elapsed_ms: 7, ..Progress::default() };
+        let mut out = Vec::new();
+        progress.put_json(&mut out);
+        let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        let expected = serde_json::json!({
+            "total": 9, "cache": 2, "processed": 5, "time_ms": 7, "queued": 0, "eta_ms": null,
+        });
+        assert_eq!(json, expected);
+    }
+}

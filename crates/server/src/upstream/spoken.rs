@@ -1,0 +1,167 @@
+//! Which APIs beside chat completions an upstream speaks itself. One that it does not know is
+//! translated to chat completions here; one that it knows is passed on, since only the upstream
+//! knows all of it.
+
+use std::future::Future;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::sync::Mutex;
+
+use crate::clock::Clock;
+use crate::error::ApiError;
+
+/// How long an answer to the question counts: an upstream may be replaced by a newer version.
+const FRESH: Duration = Duration::from_secs(600);
+
+/// An API that some upstreams speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpokenApi {
+    /// OpenAI's `/v1/responses`.
+    Responses,
+    /// Anthropic's `/v1/messages`.
+    Messages,
+}
+
+impl SpokenApi {
+    /// The path that begins all of its own.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Responses => "/v1/responses",
+            Self::Messages => "/v1/messages",
+        }
+    }
+}
+
+/// How a request is answered on a server with an upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Here: completions, which are relayed, and what is translated to them.
+    Here,
+    /// Passed on, if the route is on the list.
+    PassedOn,
+    /// Passed on if the upstream speaks this API, or else here.
+    IfSpoken(SpokenApi),
+}
+
+impl Way {
+    /// The way of a request for `path`, for which there is a route here.
+    pub fn of(path: &str) -> Self {
+        let path = path.strip_prefix("/v1").unwrap_or(path);
+        let first = path.split('/').nth(1).unwrap_or_default();
+        match first {
+            "models" | "tokenize" | "detokenize" | "embeddings" => Self::PassedOn,
+            "responses" => Self::IfSpoken(SpokenApi::Responses),
+            "messages" => Self::IfSpoken(SpokenApi::Messages),
+            _ => Self::Here,
+        }
+    }
+}
+
+/// What is known of the APIs that an upstream speaks.
+#[derive(Debug, Default)]
+pub struct SpokenApis {
+    responses: Mutex<Option<(Duration, bool)>>,
+    messages: Mutex<Option<(Duration, bool)>>,
+}
+
+impl SpokenApis {
+    /// Whether the upstream speaks `api`. `probe` sends it an empty request and gives the status,
+    /// once in a while.
+    ///
+    /// # Errors
+    /// Those of `probe`.
+    pub async fn speaks<F>(
+        &self,
+        api: SpokenApi,
+        clock: Clock,
+        probe: impl FnOnce() -> F,
+    ) -> Result<bool, ApiError>
+    where
+        F: Future<Output = Result<StatusCode, ApiError>>,
+    {
+        let known = match api {
+            SpokenApi::Responses => &self.responses,
+            SpokenApi::Messages => &self.messages,
+        };
+        let mut known = known.lock().await;
+        if let Some((at, speaks)) = *known
+            && clock.now().saturating_sub(at) < FRESH
+        {
+            return Ok(speaks);
+        }
+        let status = probe().await?;
+        let speaks = !matches!(
+            status,
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
+        );
+        // A refusal for another reason than the request itself proves nothing: it goes to the
+        // client, and the next request asks again.
+        let proves = !speaks || status.is_success() || is_about_the_request(status);
+        *known = proves.then(|| (clock.now(), speaks));
+        Ok(speaks)
+    }
+}
+
+/// Whether the status says that an empty request is wrong.
+fn is_about_the_request(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST
+            | StatusCode::UNPROCESSABLE_ENTITY
+            | StatusCode::INTERNAL_SERVER_ERROR
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn each_path_has_its_way() {
+        for (path, way) in [
+            ("/v1/chat/completions", Way::Here),
+            ("/v1/chat/completions/chatcmpl-1/messages", Way::Here),
+            ("/v1/completions", Way::Here),
+            ("/chat/completions", Way::Here),
+            ("/api/chat", Way::Here),
+            ("/v1/models", Way::PassedOn),
+            ("/v1/models/a/b", Way::PassedOn),
+            ("/tokenize", Way::PassedOn),
+            ("/v1/embeddings", Way::PassedOn),
+            ("/v1/responses", Way::IfSpoken(SpokenApi::Responses)),
+            ("/v1/responses/resp_1/cancel", Way::IfSpoken(SpokenApi::Responses)),
+            ("/v1/messages/count_tokens", Way::IfSpoken(SpokenApi::Messages)),
+            ("/", Way::Here),
+        ] {
+            assert_eq!(Way::of(path), way, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_upstream_is_asked_once_unless_it_says_nothing_of_the_api() {
+        let clock = Clock::start();
+        for (status, speaks, asked_twice) in [
+            (404, false, false),
+            (405, false, false),
+            (501, false, false),
+            (400, true, false),
+            (422, true, false),
+            (200, true, false),
+            (401, true, true),
+            (503, true, true),
+        ] {
+            let (apis, asked) = (SpokenApis::default(), Cell::new(0));
+            let probe = || {
+                asked.set(asked.get() + 1);
+                async move { Ok(StatusCode::from_u16(status).unwrap()) }
+            };
+            for _ in 0..2 {
+                assert_eq!(apis.speaks(SpokenApi::Messages, clock, probe).await, Ok(speaks));
+            }
+            assert_eq!(asked.get(), 1 + usize::from(asked_twice), "{status}");
+        }
+    }
+}
