@@ -86,6 +86,14 @@ impl PrefillBudget {
         affordable.clamp(MIN_CHUNK_TOKENS.min(self.max_tokens), self.max_tokens)
     }
 
+    /// [`Self::tokens`] as they will be once both costs are known.
+    pub fn usual_tokens(&self, decode_rows: usize) -> u32 {
+        match self.tokens(decode_rows) {
+            0 => PROBE_CHUNK_TOKENS.min(self.max_tokens),
+            tokens => tokens,
+        }
+    }
+
     /// Learns from a step of `decode_rows` rows and `prefill_tokens` that took `took`.
     pub fn observe(&mut self, decode_rows: usize, prefill_tokens: u32, took: Duration) {
         let took_s = took.as_secs_f64();

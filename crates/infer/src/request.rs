@@ -77,6 +77,36 @@ pub struct Step {
     pub rows: u32,
     /// Tokens of prefill chunks in the batch.
     pub prefill_tokens: u32,
+    /// Sequences whose prompts had a part in the batch.
+    pub prefills: u32,
     /// At most one per row and accepted draft token, in batch order.
     pub events: Vec<SequenceEvent>,
+    /// Now and then, and only while any prompt waits or is being computed.
+    pub standing: Option<Box<Standing>>,
+}
+
+/// Where the completions stand whose prompts are not computed yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Places in the batch.
+    pub places: usize,
+    /// Prompt tokens that a step with answers may have.
+    pub shared_tokens: u32,
+    /// Prompt tokens that a step without answers may have.
+    pub prefill_tokens: u32,
+    /// Those without a place, in the order in which they are due for one.
+    pub waiting: Vec<Tag>,
+    /// Those with a place, in the order in which they got it.
+    pub computing: Vec<PromptStanding>,
+}
+
+/// How much of a prompt is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptStanding {
+    /// Its completion.
+    pub tag: Tag,
+    /// Tokens that the prefix cache held.
+    pub cached: u32,
+    /// Tokens in the cache now, those included.
+    pub known: u32,
 }

@@ -13,7 +13,7 @@ use crate::clock::{Clock, unix_time_s};
 use crate::error::ApiError;
 use crate::hosts::AllowedHosts;
 use crate::identity::Identity;
-use crate::metrics::Metrics;
+use crate::metrics::{MetricNames, Metrics};
 use crate::obfuscation::ObfuscationDefault;
 use crate::origin::is_page_of_this_machine;
 use crate::peer::{PeerAddress, TrustedProxies};
@@ -35,6 +35,8 @@ pub struct HttpConfig {
     pub trusted_proxies: TrustedProxies,
     /// Whether `/metrics` counts by the names of keys. Whoever reaches the port can read them.
     pub metrics_by_key: bool,
+    /// Whose names metrics have.
+    pub metrics_names: MetricNames,
     /// Origins whose pages may use the API; `*` is all.
     pub cors_origins: Vec<String>,
     /// The names that requests may use for the server.

@@ -139,6 +139,11 @@ impl Completion {
         }
     }
 
+    /// Which of the request's completions it is.
+    pub const fn choice(&self) -> u32 {
+        self.held.choice()
+    }
+
     /// What should leave now; `None` when there is nothing to show.
     pub fn take_flush(&mut self, now: Duration) -> Option<Flush> {
         let logprobs = std::mem::take(&mut self.held_logprobs);

@@ -337,7 +337,8 @@ impl EngineLoop {
     }
 
     /// Sends a step to the delivery task; false when that has ended.
-    fn hand_over(&mut self, step: Step) -> bool {
+    fn hand_over(&mut self, mut step: Step) -> bool {
+        self.scheduler.note_standing(&mut step);
         self.metrics.on_step(&step, &self.scheduler.load());
         // Almost always there is room. Otherwise the engine waits, since steps must not be lost.
         match self.outbox.try_send(step) {

@@ -108,7 +108,7 @@ fn upstream_path(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else { return };
     let Some((method, path)) = text.split_once(' ') else { return };
     let (Ok(method), Ok(uri)) = (method.parse(), path.parse()) else { return };
-    let routes = UpstreamRoutes::with(&["GET /v1/files/*".parse().expect("a route")]);
+    let routes = UpstreamRoutes::with(&["GET /v1/files/*".parse().expect("a route")], true);
     let Ok(target) = routes.admit(&method, &uri) else { return };
     let mut path = target.path.path().to_owned();
     for _ in 0..3 {

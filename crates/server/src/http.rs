@@ -117,18 +117,19 @@ async fn answer(
     Ok(with_ignored(response, &ignored))
 }
 
-/// Passes `/v1/models`, `/tokenize` and the like on if there is an upstream server. Completions
-/// are not passed on here, because streams are relayed.
+/// Passes `/v1/models`, `/tokenize` and the like on if there is an upstream server, and other APIs
+/// if it speaks them. Completions are not passed on here, because streams are relayed.
 async fn ask_upstream(
     State(app): Shared,
     request: HttpRequest<Body>,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let completes = request.uri().path().ends_with("/completions");
-    match app.service().ok().and_then(|service| service.upstream()) {
-        Some(upstream) if !completes => pass_on(&app, upstream, request).await,
-        _ => Ok(next.run(request).await),
+    if let Some(upstream) = app.service().ok().and_then(|service| service.upstream())
+        && upstream.takes(request.uri().path(), request.headers()).await?
+    {
+        return pass_on(&app, upstream, request).await;
     }
+    Ok(next.run(request).await)
 }
 
 /// Paths unknown here are passed on if they are among the upstream's routes.
@@ -202,15 +203,22 @@ async fn health(State(app): Shared) -> Result<Response, ApiError> {
 
 async fn ready(State(app): Shared) -> Result<Response, ApiError> {
     app.ready()?;
+    let mut model = app.service()?.model().name.clone();
+    let mut id = Some(model.clone());
     if let Some(upstream) = app.service()?.upstream() {
         upstream.check_ready().await?;
+        // Only a name that the upstream has told can be asked for.
+        id = upstream.known_model().await;
+        model = id.clone().unwrap_or(model);
     }
-    Ok(json_response(&json!({"status": "ready", "model": app.service()?.model().name})))
+    Ok(json_response(&json!({"status": "ready", "model": model, "model_id": id})))
 }
 
 async fn metrics(State(app): Shared) -> Response {
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4");
-    ([(header::CONTENT_TYPE, content_type)], app.metrics.render()).into_response()
+    let model = app.service().map(|service| service.model().name.as_str()).unwrap_or_default();
+    let text = app.metrics.render_as(app.config.metrics_names, model);
+    ([(header::CONTENT_TYPE, content_type)], text).into_response()
 }
 
 /// Checks the key, and tells the handler who asks and the client what is left of its budgets.

@@ -31,6 +31,7 @@ mod engine_watch;
 mod error;
 mod flush;
 mod flush_channel;
+mod forecast;
 mod full_answer;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -77,7 +78,7 @@ pub use flush::Flush;
 pub use hosts::AllowedHosts;
 pub use http::router;
 pub use identity::{ApiKey, Identity, KeyUsage};
-pub use metrics::Metrics;
+pub use metrics::{MetricNames, Metrics};
 pub use model::{ChatFormat, GrammarSource, SamplingDefaults, ServedModel, end_tokens};
 pub use obfuscation::ObfuscationDefault;
 pub use otel::Telemetry;

@@ -1,6 +1,7 @@
 //! Prometheus metrics, with vLLM's names where vLLM has one, so that dashboards port.
 
 mod keys;
+mod names;
 mod stages;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use prometheus::{
 use crate::auth::ApiKeys;
 use crate::flush::End;
 use keys::KeyCollector;
+pub use names::MetricNames;
 use stages::StageCollector;
 
 /// Buckets for latencies in seconds, 100 µs to 60 s: fine where token gaps lie (5 to 300 ms).
@@ -27,6 +29,9 @@ const LATENCY_S: &[f64] = &[
 ];
 /// Buckets for counts of rows and tokens.
 const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+/// Buckets for the tokens of a whole prompt or answer.
+const LENGTHS: &[f64] =
+    &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5];
 
 /// All metrics of a server. Observations are atomic operations without a lock.
 #[derive(Debug)]
@@ -53,6 +58,7 @@ struct EngineMetrics {
     steps: IntCounter,
     step_time: Histogram,
     step_rows: Histogram,
+    step_tokens: Histogram,
     batch_wait: Histogram,
 }
 
@@ -67,6 +73,9 @@ struct RequestMetrics {
     queue: Histogram,
     prefill: Histogram,
     decode: Histogram,
+    prompt_length: Histogram,
+    answer_length: Histogram,
+    forecast_error: Histogram,
 }
 
 /// From the engine's steps to the connections.
@@ -181,6 +190,10 @@ impl Registrar {
         self.register(Histogram::with_opts(options))
     }
 
+    fn length(&self, name: &str, help: &str) -> Histogram {
+        self.register(Histogram::with_opts(HistogramOpts::new(name, help).buckets(LENGTHS.into())))
+    }
+
     fn count(&self, name: &str, help: &str) -> Histogram {
         self.register(Histogram::with_opts(HistogramOpts::new(name, help).buckets(COUNTS.into())))
     }
@@ -208,6 +221,7 @@ impl EngineMetrics {
             step_time: to
                 .latency("engine_step_seconds", "Duration of a native decode with its sampling."),
             step_rows: to.count("decode_batch_size", "Sequences in a native decode."),
+            step_tokens: to.length("engine_step_tokens", "Tokens in a native decode."),
             batch_wait: to
                 .latency("decode_batch_wait_seconds", "Sequence ready to its native decode."),
         }
@@ -218,6 +232,7 @@ impl RequestMetrics {
     fn new(to: &Registrar) -> Self {
         let (success, refused) =
             ("Completions by finish reason.", "Requests answered with an error, by status.");
+        let wrong = "First forecast of a first token, earlier or later than that came.";
         Self {
             prompt_tokens: to
                 .counter("prompt_tokens_total", "Prompt tokens of finished completions."),
@@ -230,6 +245,9 @@ impl RequestMetrics {
             prefill: to
                 .latency("request_prefill_time_seconds", "Admitted to the batch to first token."),
             decode: to.latency("request_decode_time_seconds", "First token to last token."),
+            prompt_length: to.length("request_prompt_tokens", "Prompt tokens of a completion."),
+            answer_length: to.length("request_generation_tokens", "Tokens of an answer."),
+            forecast_error: to.latency("time_to_first_token_forecast_error_seconds", wrong),
         }
     }
 }
@@ -295,7 +313,13 @@ impl Metrics {
 
     /// All metrics in Prometheus' text format.
     pub fn render(&self) -> String {
-        TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
+        self.render_as(MetricNames::Loquent, "")
+    }
+
+    /// All metrics under `names`; `model` is the name of the server's.
+    pub fn render_as(&self, names: MetricNames, model: &str) -> String {
+        let families = names.apply(self.registry.gather(), model);
+        TextEncoder::new().encode_to_string(&families).unwrap_or_default()
     }
 
     /// Notes one step of the engine and the load after it.
@@ -306,6 +330,7 @@ impl Metrics {
         self.engine.step_rows.observe(f64::from(step.rows));
         let tokens = step.events.iter().filter(|event| event.token.is_some()).count();
         self.engine.generation_tokens.inc_by(tokens as u64);
+        self.engine.step_tokens.observe(f64::from(step.rows - step.prefills + step.prefill_tokens));
         // One update of the shared histogram for the whole step, however many sequences it has.
         let waits = self.engine.batch_wait.local();
         step.events.iter().for_each(|event| waits.observe(event.wait.as_secs_f64()));
@@ -359,6 +384,11 @@ impl Metrics {
     /// Counts a completion that an upstream server computes, until it is dropped.
     pub fn upstream_completion(&self) -> GaugeGuard {
         GaugeGuard::count(&self.engine.running)
+    }
+
+    /// Notes by how much the first forecast of a completion's first token was wrong.
+    pub fn on_forecast_error(&self, error: Duration) {
+        self.requests.forecast_error.observe(error.as_secs_f64());
     }
 
     /// Notes a completion paused for its reader.
@@ -417,6 +447,8 @@ impl Metrics {
     pub fn on_end(&self, phases: Phases, prompt_tokens: usize, end: &End) {
         self.requests.prompt_tokens.inc_by(prompt_tokens as u64);
         self.requests.success.with_label_values(&[end.reason.label()]).inc();
+        self.requests.prompt_length.observe(prompt_tokens as f64);
+        self.requests.answer_length.observe(f64::from(end.completion_tokens));
         let observe = |histogram: &Histogram, from: Duration, to: Option<Duration>| {
             if let Some(to) = to {
                 histogram.observe(to.saturating_sub(from).as_secs_f64());
@@ -445,3 +477,6 @@ impl Default for Metrics {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests;

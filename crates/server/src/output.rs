@@ -5,6 +5,8 @@
 //! [`Backlog`] decides how to treat a reader that is behind; only that reader's completion is
 //! held, paused or ended.
 
+mod progress;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +23,8 @@ use crate::engine_thread::EngineCommand;
 use crate::flush::Flush;
 use crate::flush_channel::{FlushReceiver, FlushSender, flush_channel};
 use crate::metrics::{LocalMetrics, Metrics};
+pub use progress::ProgressWish;
+use progress::{ProgressBoard, PromptProgress};
 
 /// Bounds on what a reader may leave unread.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +66,8 @@ pub struct NewCompletion {
     pub permit: Permit,
     /// A slow reader pauses it, but never ends it.
     pub exempt_from_stall_limit: bool,
+    /// What its reader is told before the first token.
+    pub progress: ProgressWish,
 }
 
 /// A request's completions to start.
@@ -139,6 +145,8 @@ struct RunningCompletion {
     backlog: Backlog,
     /// Tells completions apart that have the same slab index one after the other.
     generation: u32,
+    /// Where it stands before its first token.
+    progress: PromptProgress,
     /// Its tag is in [`OutputProcessor::watched`].
     watched: bool,
 }
@@ -151,6 +159,8 @@ struct OutputProcessor {
     engine: mpsc::UnboundedSender<EngineCommand>,
     metrics: Arc<Metrics>,
     local: LocalMetrics,
+    /// What is known of when prompts will be computed.
+    board: ProgressBoard,
     /// Tags of completions to look at though the engine has nothing new for them: they hold
     /// content under a deadline, wait for their reader, or are paused.
     watched: Vec<Tag>,
@@ -176,7 +186,9 @@ pub fn start(
                     None => return processor.fail_all(clock.now(), ENGINE_FAILED),
                 },
                 command = inbox.recv() => match command {
-                    Some(OutputCommand::Start(request)) => processor.start_request(request),
+                    Some(OutputCommand::Start(request)) => {
+                        processor.start_request(clock.now(), request);
+                    }
                     Some(OutputCommand::Cancel(tags)) => processor.cancel(tags),
                     Some(OutputCommand::Stop(why)) => {
                         return processor.fail_all(clock.now(), why);
@@ -205,6 +217,7 @@ impl OutputProcessor {
             engine,
             local: metrics.local(),
             metrics,
+            board: ProgressBoard::default(),
             watched: Vec::new(),
         }
     }
@@ -223,24 +236,28 @@ impl OutputProcessor {
         }
     }
 
-    fn start_request(&mut self, request: NewRequest) {
+    fn start_request(&mut self, now: Duration, request: NewRequest) {
         let NewRequest { completions, flushes, tags: reply } = request;
         let mut tags = Vec::with_capacity(completions.len());
         let mut works = Vec::with_capacity(completions.len());
         for new in completions {
-            let NewCompletion { completion, mut work, permit, exempt_from_stall_limit } = new;
+            let NewCompletion { completion, mut work, permit, exempt_from_stall_limit, progress } =
+                new;
             self.next_generation = self.next_generation.wrapping_add(1);
+            let generation = self.next_generation;
+            let (prompt, answer) = (work.prompt.len(), work.max_tokens);
             let index = self.running.insert(RunningCompletion {
                 completion,
                 permit,
                 flushes: flushes.clone(),
                 backlog: Backlog::new(self.bounds.backlog(exempt_from_stall_limit)),
-                generation: self.next_generation,
+                generation,
+                progress: PromptProgress::new(progress, prompt, answer, generation, now),
                 watched: false,
             });
             // The engine gives the tag back with every event. The generation keeps events that
             // are still on their way from the next completion with this index.
-            work.tag = Tag((u64::from(self.next_generation) << 32) | index as u64);
+            work.tag = tag(generation, index);
             tags.push(work.tag);
             works.push(work);
         }
@@ -252,17 +269,23 @@ impl OutputProcessor {
         works.into_iter().for_each(|work| self.send(EngineCommand::Submit(work)));
         // Only after all were submitted: an engine at rest waits for requests that are on
         // their way, and starts a request's completions in one step.
-        for tag in tags {
+        for &tag in &tags {
             if let Some(running) = self.find(tag) {
                 running.permit.arrive();
             }
         }
+        // After the engine has its work: what is said of it costs it nothing.
+        tags.into_iter().for_each(|tag| self.greet(now, tag));
     }
 
     fn handle_step(&mut self, now: Duration, step: Step) {
         self.metrics.on_hand_over(now.saturating_sub(step.finished));
+        self.board.forecast_mut().observe(&step);
         for event in step.events {
             self.handle_event(now, step.finished, step.rows, event);
+        }
+        if let Some(standing) = step.standing {
+            self.handle_standing(now, &standing);
         }
         self.local.publish();
     }
@@ -270,11 +293,15 @@ impl OutputProcessor {
     /// Takes an event of a step that had `rows` sequences and was `finished` a moment ago.
     fn handle_event(&mut self, now: Duration, finished: Duration, rows: u32, event: SequenceEvent) {
         let tag = event.tag;
-        let Some(running) = self.find(tag) else {
+        let Some(running) = find(&mut self.running, tag) else {
             return;
         };
         running.permit.dequeue();
-        running.permit.count_generated(u64::from(event.token.is_some()));
+        if event.token.is_some() {
+            running.permit.count_generated(1);
+            let error = running.note_token(now, &event, self.board.forecast_mut());
+            error.into_iter().for_each(|error| self.metrics.on_forecast_error(error));
+        }
         let completion = &mut running.completion;
         let clear = completion.minds_backlog() && running.flushes.unread_bytes() == 0;
         let last = completion.last_token().filter(|_| event.token.is_some());
@@ -339,6 +366,7 @@ impl OutputProcessor {
         let Some(mut running) = self.remove(tag) else {
             return;
         };
+        running.note_end(self.board.forecast_mut());
         if let Some(flush) = running.completion.take_flush(now) {
             self.local.on_flush(flush.tokens);
             running.flushes.send(flush);
@@ -387,8 +415,7 @@ impl OutputProcessor {
     }
 
     fn find(&mut self, tag: Tag) -> Option<&mut RunningCompletion> {
-        let (index, generation) = split(tag);
-        self.running.get_mut(index).filter(|running| running.generation == generation)
+        find(&mut self.running, tag)
     }
 
     fn remove(&mut self, tag: Tag) -> Option<RunningCompletion> {
@@ -400,6 +427,22 @@ impl OutputProcessor {
         // A dead engine closes the step queue, which ends this task with an error to all.
         let _ = self.engine.send(command);
     }
+}
+
+fn find(running: &mut Slab<RunningCompletion>, tag: Tag) -> Option<&mut RunningCompletion> {
+    let (index, generation) = split(tag);
+    running.get_mut(index).filter(|running| running.generation == generation)
+}
+
+impl RunningCompletion {
+    /// Its tag, of the completion with slab `index`.
+    fn tag(&self, index: usize) -> Tag {
+        tag(self.generation, index)
+    }
+}
+
+fn tag(generation: u32, index: usize) -> Tag {
+    Tag((u64::from(generation) << 32) | index as u64)
 }
 
 /// A tag's slab index and generation.

@@ -45,7 +45,7 @@ impl RecordWriter {
         put: &mut impl FnMut(Delta),
     ) -> Self {
         let (head, usage) = (request.head(), usage_in_chunks(request.stream()));
-        put(Delta::Open { meta: meta(head, usage, request.stream().include_obfuscation) });
+        put(Delta::Open { meta: meta(head, request.stream()) });
         let chars = vec![0; request.completions()];
         let vocab = context.vocab.clone();
         let mut writer = Self { endpoint: head.endpoint, vocab, usage, chars };
@@ -179,11 +179,14 @@ fn usage_in_chunks(stream: StreamParams) -> UsageInChunks {
 }
 
 /// The Open record's meta (S-6.1).
-fn meta(head: &AnswerHead, usage: UsageInChunks, obfuscation: Option<bool>) -> String {
+fn meta(head: &AnswerHead, stream: StreamParams) -> String {
     let mut meta = head.json();
-    meta["usage"] = usage.name().into();
-    if let Some(asked) = obfuscation {
+    meta["usage"] = usage_in_chunks(stream).name().into();
+    if let Some(asked) = stream.include_obfuscation {
         meta["obfuscation"] = asked.into();
+    }
+    if stream.return_progress {
+        meta["progress"] = true.into();
     }
     meta.to_string()
 }

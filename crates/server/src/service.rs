@@ -34,7 +34,7 @@ use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::otel::Telemetry;
-use crate::output::{NewCompletion, OutputHandle, SHUTDOWN};
+use crate::output::{NewCompletion, OutputHandle, ProgressWish, SHUTDOWN};
 use crate::prompt_threads::PromptThreads;
 use crate::trace_context::TraceParent;
 use crate::upstream::{self, Upstream, UpstreamAnswer};
@@ -314,7 +314,9 @@ impl Service {
             // through byte by byte, and only admission counts it.
             let target = upstream.admit(&head.method, &head.uri)?;
             let permits = self.admit_request(&request)?;
-            let body = Value::from(forward.body.clone()).to_string();
+            let mut body = forward.body.clone();
+            upstream.fill_model(&mut body, forward.authorization.as_ref()).await;
+            let body = Value::from(body).to_string();
             let passed = upstream.pass_on(target, &head.headers, body.into(), permits);
             return passed.await.map(Answer::PassedOn);
         }
@@ -673,6 +675,7 @@ impl Service {
                 permit,
                 // A resumable answer has a reader grace period of its own, and may have no reader.
                 exempt_from_stall_limit: request.resumable,
+                progress: progress_wish(request, index),
             });
         }
         Ok(completions)
@@ -724,6 +727,15 @@ impl Service {
             created_s: unix_time_s(),
             fingerprint: None,
         }
+    }
+}
+
+/// What is told of completion `index` before its first token: the first one speaks for all.
+fn progress_wish(request: &Request, index: usize) -> ProgressWish {
+    match request.stream {
+        Some(stream) if index == 0 && stream.return_progress => ProgressWish::Everything,
+        Some(_) if index == 0 => ProgressWish::LongWaits,
+        _ => ProgressWish::Nothing,
     }
 }
 

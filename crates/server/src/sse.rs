@@ -17,7 +17,7 @@ use loquent_proto::headers::IGNORED_HEADER;
 use tokio::time::{Instant, Sleep};
 
 use crate::active_request::ActiveRequest;
-use crate::dialect::EventWriter;
+use crate::dialect::{EventWriter, write_record};
 use crate::error::ApiError;
 use crate::records::{RecordContext, RecordWriter};
 
@@ -195,7 +195,7 @@ impl<W: EventWriter> EventSource for DirectAnswer<W> {
             let mut written = Ok(());
             let Self { request, records, events } = self;
             records.flush(flush, || request.usage(), &mut |delta| {
-                written = written.and_then(|()| events.write(None, &delta, out));
+                written = written.and_then(|()| write_record(events, None, &delta, out));
             });
             // Only an upstream server's members can be unwritable.
             let unwritable = written.err().map(|error| ApiError::bad_gateway(error.to_string()));

@@ -210,7 +210,9 @@ impl Scheduler {
             finished: now,
             rows: batch.spans.len() as u32,
             prefill_tokens: prefill_spans(batch).map(|span| span.tokens.len() as u32).sum(),
+            prefills: prefill_spans(batch).count() as u32,
             events: Vec::with_capacity(batch.spans.len()),
+            standing: None,
         }
     }
 

@@ -22,6 +22,7 @@ mod plan;
 mod room;
 mod sequence;
 mod shares;
+mod standing;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -34,6 +35,7 @@ use crate::runner::{Capacity, Runner, Slot};
 use crate::speculation::{Speculation, Speculator};
 use crate::token::TokenId;
 
+pub use plan::share as share_prefill;
 use sequence::{KvAfterEnd, Sequence};
 use shares::Shares;
 use waiting::WaitingQueues;
@@ -120,6 +122,8 @@ pub struct Scheduler {
     /// The last plan left sequences out because the runner could not sample them yet.
     awaits_runner: bool,
     load: Load,
+    /// When the latest [`Standing`] was made.
+    stood_at: Option<Duration>,
 }
 
 /// A sequence of a batch that failed.
@@ -164,6 +168,7 @@ impl Scheduler {
             in_flight: 0,
             awaits_runner: false,
             load: Load { kv_cells: capacity.kv_cells, ..Load::default() },
+            stood_at: None,
         }
     }
 

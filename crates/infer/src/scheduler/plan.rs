@@ -173,7 +173,7 @@ impl Scheduler {
 }
 
 /// Parts of `budget` for prompts with `pending` tokens, oldest first; never more than pending.
-fn share(budget: u32, pending: &[u32]) -> Vec<u32> {
+pub fn share(budget: u32, pending: &[u32]) -> Vec<u32> {
     let Some((&oldest, others)) = pending.split_first() else {
         return Vec::new();
     };

@@ -133,7 +133,12 @@ impl Shares {
 
     /// How far the tenant would be served with one place more than it has.
     pub fn with_one_more(&self, account: AccountId) -> u64 {
-        self.standing(account, self.accounts[account].places + 1)
+        self.with_more(account, 1)
+    }
+
+    /// How far the tenant would be served with so many places more than it has.
+    pub fn with_more(&self, account: AccountId, places: u64) -> u64 {
+        self.standing(account, self.accounts[account].places + places)
     }
 
     /// How far the tenant is served as it stands; a higher one should give rather than get.

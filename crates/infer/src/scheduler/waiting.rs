@@ -36,6 +36,11 @@ impl WaitingQueues {
         self.queues.iter().flatten()
     }
 
+    /// The tenants with waiting sequences.
+    pub fn accounts(&self) -> impl Iterator<Item = AccountId> {
+        (0..self.queues.len()).filter(|&account| !self.queues[account].is_empty())
+    }
+
     /// The tenant's waiting sequences, in their order.
     pub fn of(&self, account: AccountId) -> &VecDeque<Sequence> {
         &self.queues[account]

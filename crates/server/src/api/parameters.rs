@@ -26,6 +26,10 @@ const SHARED: &[Parameter] = &[
     supported("response_format", "`text`, `json_object`, `json_schema`"),
     supported("ignore_eos", ""),
     supported("stream_interval", "tokens per chunk, or `auto`"),
+    supported(
+        "return_progress",
+        "of a stream: chunks with `prompt_progress` until the first token; others get comments",
+    ),
     supported("resumable", "the answer can be resumed after its connection was lost"),
     supported("priority", "lower goes first; limited by the API key"),
     supported("cache_salt", "separates the prefixes that requests may share"),

@@ -172,6 +172,8 @@ pub struct StreamParams {
     pub include_timings: bool,
     /// Whether to pad events to few lengths; `None` leaves it to the server.
     pub include_obfuscation: Option<bool>,
+    /// Progress before the first token comes as chunks (`return_progress`); otherwise as comments.
+    pub return_progress: bool,
 }
 
 /// A valid request for completions.
@@ -517,8 +519,11 @@ fn parse_logprobs(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<u8>,
 
 fn parse_stream(fields: &mut Fields) -> Result<Option<StreamParams>, ApiError> {
     let stream = fields.boolean("stream")?.unwrap_or(false);
+    // llama-server's name and place for it; without a stream it has no effect, as there.
+    let return_progress = fields.boolean("return_progress")?.unwrap_or(false);
     let Some(mut options) = fields.object("stream_options")? else {
-        return Ok(stream.then(StreamParams::default));
+        let plain = StreamParams { return_progress, ..StreamParams::default() };
+        return Ok(stream.then_some(plain));
     };
     if !stream {
         return Err(fields.error("stream_options", "needs 'stream': true."));
@@ -528,6 +533,7 @@ fn parse_stream(fields: &mut Fields) -> Result<Option<StreamParams>, ApiError> {
         continuous_usage: options.boolean("continuous_usage_stats")?.unwrap_or(false),
         include_timings: options.boolean("include_timings")?.unwrap_or(false),
         include_obfuscation: options.boolean("include_obfuscation")?,
+        return_progress,
     }))
 }
 

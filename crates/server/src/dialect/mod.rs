@@ -8,7 +8,7 @@ pub mod parameters;
 
 use bytes::Bytes;
 use loquent_proto::chunk::ChunkWriter;
-use loquent_proto::{Delta, Error};
+use loquent_proto::{Delta, Error, Progress};
 
 use crate::error::ApiError;
 
@@ -27,6 +27,24 @@ pub trait EventWriter: Send + Unpin {
     /// Appends the event that says why the answer breaks off. Nothing is written after it.
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>);
 
+    /// Appends what says where the answer stands before its first token: a comment, in an API that
+    /// has them.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn write_progress(
+        &mut self,
+        _id: Option<u64>,
+        progress: &Progress,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        // Lines of JSON have neither comments nor a heartbeat.
+        if !self.heartbeat().is_empty() {
+            progress.put_comment(out);
+        }
+        Ok(())
+    }
+
     /// What leaves at once, before the first token is there.
     fn preface(&self) -> &'static [u8] {
         COMMENT
@@ -38,10 +56,36 @@ pub trait EventWriter: Send + Unpin {
     }
 }
 
+/// Appends the events of a record to `out`, or what takes their place.
+///
+/// # Errors
+/// Those of [`EventWriter::write`].
+pub fn write_record<W: EventWriter>(
+    events: &mut W,
+    id: Option<u64>,
+    delta: &Delta,
+    out: &mut Vec<u8>,
+) -> Result<(), Error> {
+    match delta {
+        Delta::Progress(progress) => events.write_progress(id, progress, out),
+        delta => events.write(id, delta, out),
+    }
+}
+
 /// OpenAI's chunks.
 impl EventWriter for ChunkWriter {
     fn write(&mut self, id: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error> {
         self.write(id, delta, out)
+    }
+
+    /// As a chunk for those who asked, under llama-server's names (S-6.7).
+    fn write_progress(
+        &mut self,
+        id: Option<u64>,
+        progress: &Progress,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.write(id, &Delta::Progress(*progress), out)
     }
 
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {

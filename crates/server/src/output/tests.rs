@@ -57,13 +57,17 @@ impl Bench {
             work: work(),
             permit,
             exempt_from_stall_limit: exempt,
+            progress: ProgressWish::Nothing,
         };
         let permits = gate.enter(&Identity::in_process(), completions, 1).unwrap();
         let completions = permits.into_iter().enumerate().map(new).collect();
         let (sender, flushes) = flush_channel();
         let (reply, mut tags) = oneshot::channel();
         let mut bench = Self { processor, engine: commands, flushes: Some(flushes), tags: vec![] };
-        bench.processor.start_request(NewRequest { completions, flushes: sender, tags: reply });
+        bench.processor.start_request(
+            Duration::ZERO,
+            NewRequest { completions, flushes: sender, tags: reply },
+        );
         bench.tags = tags.try_recv().unwrap();
         while bench.engine.try_recv().is_ok() {} // the submitted work
         bench

@@ -7,7 +7,7 @@ use loquent_proto::Delta;
 use tokio::sync::{mpsc, watch};
 
 use super::{EventsPath, LogPiece};
-use crate::dialect::EventWriter;
+use crate::dialect::{EventWriter, write_record};
 use crate::error::ApiError;
 use crate::sse::{EventSource, StreamStatus};
 
@@ -53,7 +53,8 @@ impl<W: EventWriter> LogReader<W> {
         while let Ok(Some((len, delta))) = Delta::decode(&piece.bytes[at..]) {
             at += len;
             let Some(delta) = delta else { continue };
-            let written = self.events.write(Some(piece.offset + at as u64), &delta, out);
+            let id = Some(piece.offset + at as u64);
+            let written = write_record(&mut self.events, id, &delta, out);
             if written.is_err() || matches!(delta, Delta::Error { .. }) {
                 return StreamStatus::Broken(lost());
             }

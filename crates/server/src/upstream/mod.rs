@@ -6,10 +6,12 @@
 //! with them the headers that concern both ends ([`headers`]).
 
 pub mod headers;
+mod models;
 pub mod passage;
 mod probe;
 pub mod relay;
 pub mod routes;
+mod spoken;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
-use http::{HeaderValue, Method, Request as HttpRequest, Uri};
+use http::{HeaderValue, Method, Request as HttpRequest, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
@@ -39,15 +41,19 @@ use crate::flush_channel::{FlushReceiver, flush_channel};
 use crate::metrics::Metrics;
 use crate::output::StreamBounds;
 
+use models::{FirstModels, lacks_model, with_model};
 use passage::PassingBody;
 use probe::ReadinessProbe;
 use relay::{Relay, RelayConfig};
 use routes::{UpstreamRoute, UpstreamRoutes, UpstreamTarget};
+use spoken::{SpokenApi, SpokenApis, Way};
 
 /// Most completions of one request; the upstream may have a lower limit.
 const MAX_CHOICES: u64 = 128;
 /// Largest error body that is passed on.
 const MAX_ERROR_BYTES: usize = 1 << 20;
+/// Largest list of models that is read.
+const MAX_LIST_BYTES: usize = 1 << 20;
 /// How long connecting to the upstream may take: its clients wait meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the upstream may take to respond to the probe of `/ready`.
@@ -76,6 +82,8 @@ pub struct Upstream {
     routes: UpstreamRoutes,
     silence_limit: Duration,
     probe: ReadinessProbe,
+    models: FirstModels,
+    spoken: SpokenApis,
     bounds: StreamBounds,
     max_delay: Option<Duration>,
     /// How long a client waits for the response's head while the upstream has not responded.
@@ -121,9 +129,11 @@ impl Upstream {
             client: HttpClient::new(base, None)?.with_connect_timeout(CONNECT_TIMEOUT),
             api_key,
             keeps_keys: options.keeps_keys,
-            routes: UpstreamRoutes::with(&options.routes),
+            routes: UpstreamRoutes::with(&options.routes, options.keeps_keys),
             silence_limit: options.silence_limit,
             probe: ReadinessProbe::default(),
+            models: FirstModels::default(),
+            spoken: SpokenApis::default(),
             bounds,
             max_delay,
             first_byte_timeout,
@@ -156,7 +166,13 @@ impl Upstream {
         let request = self.request(Method::GET, "/v1/models", Bytes::new(), None);
         let answered = tokio::time::timeout(PROBE_TIMEOUT, self.client.send(request)).await;
         match answered {
-            Ok(Ok(response)) if !response.status().is_server_error() => Ok(()),
+            Ok(Ok(response)) if !response.status().is_server_error() => {
+                // It is asked anyway, so the page can name the model in its questions.
+                let list = read_list(response.into_body());
+                let list = tokio::time::timeout(PROBE_TIMEOUT, list).await.ok().flatten();
+                self.models.note(self.clock, self.key(None), list.as_ref()).await;
+                Ok(())
+            }
             Ok(Ok(response)) => Err(ApiError::upstream_down(format!(
                 "{} answers {}",
                 self.authority(),
@@ -187,6 +203,7 @@ impl Upstream {
         let forward = request.forward.as_ref();
         let forward = forward.ok_or_else(|| ApiError::internal("A request was not prepared."))?;
         let mut body = forward.body.clone();
+        self.fill_model(&mut body, forward.authorization.as_ref()).await;
         // A resumable answer is always streamed from the upstream, even if its request did not
         // set `stream`. The counts are requested too, because the metrics need them.
         body.insert("stream".into(), true.into());
@@ -256,6 +273,63 @@ impl Upstream {
         Ok(response)
     }
 
+    /// Names the upstream's first model in a request that names none: many servers refuse those.
+    pub async fn fill_model(&self, body: &mut Map<String, Value>, own: Option<&HeaderValue>) {
+        if body.get("model").is_none_or(Value::is_null)
+            && let Some(model) = self.first_model(own).await
+        {
+            body.insert("model".into(), model.into());
+        }
+    }
+
+    /// The first model that the upstream listed to this server, when it was last asked.
+    pub async fn known_model(&self) -> Option<String> {
+        self.models.known(self.key(None)).await
+    }
+
+    /// The first model that the upstream lists, if it lists any.
+    async fn first_model(&self, own: Option<&HeaderValue>) -> Option<String> {
+        let key = self.key(own);
+        self.models.of(self.clock, key, || self.list_models(own)).await
+    }
+
+    async fn list_models(&self, own: Option<&HeaderValue>) -> Option<Value> {
+        let request = self.request(Method::GET, "/v1/models", Bytes::new(), own);
+        let listed = async { read_list(self.ask(request).await.ok()?).await };
+        tokio::time::timeout(PROBE_TIMEOUT, listed).await.ok().flatten()
+    }
+
+    /// Whether the upstream gets a request for `path`, which there is a route for here too;
+    /// `headers` are the client's.
+    ///
+    /// # Errors
+    /// 502 when it has to be asked, and cannot be reached.
+    pub async fn takes(&self, path: &str, headers: &HeaderMap) -> Result<bool, ApiError> {
+        match Way::of(path) {
+            Way::Here => Ok(false),
+            Way::PassedOn => Ok(true),
+            // With keys of this server, stored responses belong to the key that made them, of which
+            // the upstream knows nothing: it would give them to any client that has the id.
+            Way::IfSpoken(SpokenApi::Responses) if self.keeps_keys => Ok(false),
+            Way::IfSpoken(api) => {
+                let own = headers.get(header::AUTHORIZATION);
+                self.spoken.speaks(api, self.clock, || self.try_out(api, own)).await
+            }
+        }
+    }
+
+    /// The status of an empty request, which no server that knows the path can take for a question.
+    async fn try_out(
+        &self,
+        api: SpokenApi,
+        own: Option<&HeaderValue>,
+    ) -> Result<StatusCode, ApiError> {
+        let mut request = self.request(Method::POST, api.path(), Bytes::from_static(b"{}"), own);
+        let headers = request.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Ok(self.send(request).await?.status())
+    }
+
     /// Checks that clients may send this request to the upstream.
     ///
     /// # Errors
@@ -277,6 +351,7 @@ impl Upstream {
         permits: Vec<Permit>,
     ) -> Result<Response, ApiError> {
         let own = headers.get(header::AUTHORIZATION);
+        let body = self.with_model(&target, body, own).await;
         let mut request = self.request(target.method, target.path.as_str(), body, own);
         let with_credentials = self.api_key.is_none() && !self.keeps_keys;
         request.headers_mut().extend(headers::for_upstream(headers, with_credentials));
@@ -290,6 +365,28 @@ impl Upstream {
         Ok(response)
     }
 
+    /// `body`, in which the upstream's first model is named if it is a question that names none.
+    async fn with_model(
+        &self,
+        target: &UpstreamTarget,
+        body: Bytes,
+        own: Option<&HeaderValue>,
+    ) -> Bytes {
+        if !target.asks_model() || !lacks_model(&body) {
+            return body;
+        }
+        match self.first_model(own).await {
+            Some(model) => with_model(&body, &model).into(),
+            None => body,
+        }
+    }
+
+    /// The key that a request of a client with the key `own` carries.
+    fn key<'a>(&'a self, own: Option<&'a HeaderValue>) -> Option<&'a HeaderValue> {
+        // A key of this server is a secret between it and the client.
+        self.api_key.as_ref().or(own.filter(|_| !self.keeps_keys))
+    }
+
     fn request(
         &self,
         method: Method,
@@ -301,13 +398,16 @@ impl Upstream {
         *request.method_mut() = method;
         // The path comes from a parsed URI or a constant; the client adds the upstream's host.
         *request.uri_mut() = path.parse().unwrap_or_default();
-        // A key of this server is a secret between it and the client.
-        let own = own.filter(|_| !self.keeps_keys);
-        if let Some(key) = self.api_key.as_ref().or(own) {
+        if let Some(key) = self.key(own) {
             request.headers_mut().insert(header::AUTHORIZATION, key.clone());
         }
         request
     }
+}
+
+async fn read_list(body: ResponseBody) -> Option<Value> {
+    let list = Limited::new(body, MAX_LIST_BYTES).collect().await.ok()?;
+    serde_json::from_slice(&list.to_bytes()).ok()
 }
 
 fn unreachable(error: HttpError) -> ApiError {
@@ -361,9 +461,11 @@ fn check_stream_options(body: &Map<String, Value>) -> Result<(), ApiError> {
 
 /// The options of the stream; those that only this server knows are removed from `body`.
 fn take_stream_options(body: &mut Map<String, Value>) -> StreamParams {
+    // It stays in the body: an upstream that knows it is asked too.
+    let return_progress = body.get("return_progress") == Some(&Value::Bool(true));
     let Some(options) = body.get_mut("stream_options").filter(|options| options.is_object()) else {
         body.remove("stream_options");
-        return StreamParams::default();
+        return StreamParams { return_progress, ..StreamParams::default() };
     };
     let asked = |name: &str| options.get(name) == Some(&Value::Bool(true));
     let params = StreamParams {
@@ -371,6 +473,7 @@ fn take_stream_options(body: &mut Map<String, Value>) -> StreamParams {
         continuous_usage: asked("continuous_usage_stats"),
         include_timings: asked("include_timings"),
         include_obfuscation: options.get("include_obfuscation").and_then(Value::as_bool),
+        return_progress,
     };
     options.as_object_mut().and_then(|options| options.remove("include_timings"));
     params

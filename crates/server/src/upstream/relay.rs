@@ -262,6 +262,11 @@ impl Relay {
         if let Some(begun) = self.begun.take() {
             let _ = begun.send(Ok(envelope));
         }
+        // An upstream's progress is passed on at once: it is no part of a completion.
+        if let Some(Delta::Progress(_)) = deltas.first() {
+            let deltas = vec![deltas.remove(0)];
+            self.pass_on(Flush { deltas, ..Flush::default() })?;
+        }
         let alone = matches!(&*deltas, [Delta::Other { json, .. }] if !has_choices(json));
         let members = if alone { deltas.pop() } else { None };
         match (usage, members) {

@@ -28,6 +28,15 @@ const DEFAULT_ROUTES: [&str; 14] = [
     "GET /v1/models/*",
 ];
 
+/// Routes to what an upstream stores, by ids that it made. They are absent where this server tells
+/// clients apart and the upstream does not: whoever had an id would have the object.
+const STORED_ROUTES: [&str; 3] =
+    ["GET /v1/responses/*", "POST /v1/responses/*", "DELETE /v1/responses/*"];
+
+/// Below these paths, a body with a question names a model.
+const MODEL_PATHS: [&str; 6] =
+    ["/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank", "/v1/score", "/rerank"];
+
 /// A method and a path that clients may use at an upstream server, as `POST /v1/embeddings`. A
 /// path that ends with `/*` stands for all paths below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,10 +101,19 @@ pub struct UpstreamTarget {
     pub path: PathAndQuery,
 }
 
+impl UpstreamTarget {
+    /// Whether the body is a question to a model.
+    pub fn asks_model(&self) -> bool {
+        self.method == Method::POST && MODEL_PATHS.contains(&self.path.path())
+    }
+}
+
 impl UpstreamRoutes {
-    /// The usual routes and `more`.
-    pub fn with(more: &[UpstreamRoute]) -> Self {
-        let usual = DEFAULT_ROUTES.iter().map(|route| route.parse().expect("it is a route"));
+    /// The usual routes and `more`. `keeps_keys`: this server tells clients apart.
+    pub fn with(more: &[UpstreamRoute], keeps_keys: bool) -> Self {
+        let stored: &[&str] = if keeps_keys { &[] } else { &STORED_ROUTES };
+        let usual = DEFAULT_ROUTES.iter().chain(stored);
+        let usual = usual.map(|route| route.parse().expect("it is a route"));
         Self(usual.chain(more.iter().cloned()).collect())
     }
 
@@ -163,7 +181,7 @@ mod tests {
 
     #[test]
     fn only_listed_routes_pass() {
-        let routes = UpstreamRoutes::with(&["get /v1/files/*".parse().unwrap()]);
+        let routes = UpstreamRoutes::with(&["get /v1/files/*".parse().unwrap()], true);
         for (method, path) in [
             ("POST", "/v1/embeddings?a=b"),
             ("GET", "/v1/models"),
@@ -193,8 +211,17 @@ mod tests {
     }
 
     #[test]
+    fn stored_responses_pass_only_where_clients_have_keys_of_their_own() {
+        let route = |keeps_keys, method| {
+            status(&UpstreamRoutes::with(&[], keeps_keys), method, "/v1/responses/resp_1")
+        };
+        assert_eq!([route(false, "GET"), route(false, "DELETE")], [None; 2]);
+        assert_eq!([route(true, "GET"), route(true, "DELETE")], [Some(404); 2]);
+    }
+
+    #[test]
     fn paths_that_servers_read_in_two_ways_are_refused() {
-        let routes = UpstreamRoutes::with(&["GET /v1/files/*".parse().unwrap()]);
+        let routes = UpstreamRoutes::with(&["GET /v1/files/*".parse().unwrap()], true);
         for path in [
             "/v1/models/../files",
             "/v1/models/..",

@@ -118,6 +118,7 @@ fn config() -> ServerConfig {
             api_keys: ApiKeys::default(),
             trusted_proxies: TrustedProxies::default(),
             metrics_by_key: false,
+            metrics_names: Default::default(),
             cors_origins: Vec::new(),
             allowed_hosts: AllowedHosts::default(),
             max_request_bytes: 1 << 20,

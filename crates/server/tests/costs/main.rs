@@ -56,6 +56,7 @@ impl Server {
             api_keys: ApiKeys::load(&keys, None).unwrap(),
             trusted_proxies: TrustedProxies::default(),
             metrics_by_key: false,
+            metrics_names: Default::default(),
             cors_origins: Vec::new(),
             max_request_bytes: BODY_BYTES,
             allowed_hosts: AllowedHosts::default(),

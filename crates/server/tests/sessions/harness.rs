@@ -141,6 +141,7 @@ fn options(setup: &Setup) -> ServerConfig {
             api_keys: ApiKeys::load(&setup.keys, setup.key_file.clone()).unwrap(),
             trusted_proxies: TrustedProxies::default(),
             metrics_by_key: false,
+            metrics_names: Default::default(),
             cors_origins: Vec::new(),
             allowed_hosts: AllowedHosts::default(),
             max_request_bytes: 1 << 20,

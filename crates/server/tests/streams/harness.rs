@@ -146,6 +146,7 @@ pub fn http_config() -> HttpConfig {
         api_keys: ApiKeys::default(),
         trusted_proxies: TrustedProxies::default(),
         metrics_by_key: false,
+        metrics_names: Default::default(),
         cors_origins: Vec::new(),
         allowed_hosts: AllowedHosts::default(),
         max_request_bytes: 1 << 20,

@@ -5,6 +5,7 @@ mod drain;
 mod engine_failure;
 mod harness;
 mod keys;
+mod progress;
 mod prompts;
 #[path = "../simulated/mod.rs"]
 mod simulated;

@@ -84,7 +84,7 @@ async fn headers_of_a_client_stay_with_its_own_connection() {
         for (name, value) in secrets {
             builder = builder.header(name, value);
         }
-        let body = json!({"messages": [], "input": "x"}).to_string();
+        let body = json!({"model": "m", "messages": [], "input": "x"}).to_string();
         let response = front.send(builder.body(Body::from(body)).unwrap()).await;
         assert_eq!(response.status().as_u16(), 200, "{path}");
         let seen = up.requests.recv().await.unwrap().to_lowercase();

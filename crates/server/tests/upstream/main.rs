@@ -2,6 +2,7 @@
 //! no answer looks whole that is not.
 
 mod doors;
+mod speaking;
 mod stand_in;
 
 use std::sync::Arc;
@@ -55,6 +56,7 @@ impl Front {
                 api_keys: ApiKeys::default(),
                 trusted_proxies: TrustedProxies::default(),
                 metrics_by_key: false,
+                metrics_names: Default::default(),
                 cors_origins: Vec::new(),
                 allowed_hosts: AllowedHosts::default(),
                 max_request_bytes: 1 << 20,

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use clap::Args;
-use loquent_server::{AllowedHosts, HttpConfig, TcpLimits};
+use loquent_server::{AllowedHosts, HttpConfig, MetricNames, TcpLimits};
 
 use super::keys::KeyArgs;
 use super::streams::StreamArgs;
@@ -33,6 +33,10 @@ pub(crate) struct HttpArgs {
     #[arg(long, env = "LOQUENT_MAX_REQUEST_MEMORY_BYTES", default_value_t = 128 * 1024 * 1024,
           value_name = "N")]
     max_request_memory_bytes: usize,
+    /// Whose names metrics have at /metrics: those of loquent, those of vllm where it has the metric
+    /// (for its dashboards, llm-d and the Gateway API's inference extension), or both
+    #[arg(long, env = "LOQUENT_METRICS_NAMES", default_value = "loquent", value_name = "NAMES")]
+    metrics_names: MetricNames,
     /// Threads that serve connections, in addition to the compute threads [default: one per four
     /// cores]
     #[arg(long, env = "LOQUENT_HTTP_THREADS", value_name = "N")]
@@ -78,6 +82,7 @@ impl HttpArgs {
             api_keys: keys.api_keys()?,
             trusted_proxies: keys.trusted_proxies(),
             metrics_by_key: keys.metrics_by_key,
+            metrics_names: self.metrics_names,
             cors_origins: self.cors_origin.clone(),
             allowed_hosts: AllowedHosts::new(self.allowed_host.clone()),
             max_request_bytes: self.max_request_bytes,
