@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, header};
 use crate::auth::ApiKeys;
 use crate::body::{BodyLimits, RequestBodies};
 use crate::clock::{Clock, unix_time_s};
+use crate::dialect::chosen_ids::ChosenIds;
 use crate::error::ApiError;
 use crate::hosts::AllowedHosts;
 use crate::identity::Identity;
@@ -80,6 +81,8 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// Resumable answers, which outlive their reader's connection.
     pub resumable: Arc<ResumableAnswers>,
+    /// Answers by ids that clients choose.
+    pub chosen_ids: ChosenIds,
     /// Receives and parses request bodies.
     pub bodies: Arc<RequestBodies>,
     quic_address: RwLock<Option<QuicAddress>>,
@@ -104,7 +107,16 @@ impl App {
             total_bytes: config.max_request_memory_bytes,
         });
         let quic_address = RwLock::default();
-        Self { config, clock, metrics, resumable, bodies, quic_address, service: OnceLock::new() }
+        Self {
+            config,
+            clock,
+            metrics,
+            resumable,
+            chosen_ids: ChosenIds::default(),
+            bodies,
+            quic_address,
+            service: OnceLock::new(),
+        }
     }
 
     /// Bytes that are free for the bodies of further requests.

@@ -20,7 +20,9 @@ const USUAL_HEADERS: HeaderValue = HeaderValue::from_static(
 );
 /// What pages may read of a response.
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
-    "retry-after, x-loquent-ignored-parameters, x-loquent-stream-id, x-loquent-stream-token, \
+    "etag, retry-after, stream-closed, stream-cursor, stream-next-offset, stream-up-to-date, \
+     x-loquent-ignored-parameters, x-loquent-stream-id, x-loquent-stream-token, \
+     x-vercel-ai-ui-message-stream, x-workflow-run-id, x-workflow-stream-tail-index, \
      x-ratelimit-limit-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, \
      x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, x-ratelimit-reset-tokens",
 );

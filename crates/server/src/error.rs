@@ -42,9 +42,11 @@ enum ErrorKind {
     ContextLengthExceeded,
     Unauthorized,
     Forbidden,
+    IdsNeedKeys,
     ForeignHost,
     ModelNotFound,
     NotFound,
+    Gone,
     MethodNotAllowed,
     TooLarge,
     TooSlow,
@@ -69,8 +71,9 @@ impl ErrorKind {
         match self {
             Self::InvalidRequest | Self::ContextLengthExceeded => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden | Self::ForeignHost => StatusCode::FORBIDDEN,
+            Self::Forbidden | Self::ForeignHost | Self::IdsNeedKeys => StatusCode::FORBIDDEN,
             Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Gone => StatusCode::GONE,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
@@ -91,8 +94,10 @@ impl ErrorKind {
             Self::Unauthorized => ("invalid_request_error", Some("invalid_api_key")),
             Self::Forbidden => ("permission_error", Some("origin_not_allowed")),
             Self::ForeignHost => ("permission_error", Some("host_not_allowed")),
+            Self::IdsNeedKeys => ("permission_error", Some("api_keys_required")),
             Self::ModelNotFound => ("invalid_request_error", Some("model_not_found")),
             Self::NotFound => ("invalid_request_error", Some("not_found")),
+            Self::Gone => ("invalid_request_error", Some("gone")),
             Self::MethodNotAllowed => ("invalid_request_error", Some("method_not_allowed")),
             Self::TooLarge => ("invalid_request_error", Some("request_too_large")),
             Self::TooSlow => ("invalid_request_error", Some("request_timeout")),
@@ -182,6 +187,14 @@ impl ApiError {
         Self::new(ErrorKind::Forbidden, message)
     }
 
+    /// 403: an id that the client chose, on a server where everybody could guess it.
+    pub fn ids_need_keys() -> Self {
+        let message = "Ids that clients choose could be guessed by others who reach this server. Start \
+                       it with API keys or on a loopback address, or use the id that the answer's \
+                       headers give.";
+        Self::new(ErrorKind::IdsNeedKeys, message)
+    }
+
     /// 403: the request uses a name for the server that the operator does not allow.
     pub fn foreign_host(host: &str) -> Self {
         let message = format!(
@@ -222,6 +235,11 @@ impl ApiError {
         let message = "There is no such stream: the id or token is wrong, the answer has been \
                        forgotten, or its log does not hold that offset. Send the request again.";
         Self::new(ErrorKind::NotFound, message)
+    }
+
+    /// 410: that part of a stream is not kept any more, or will never be there.
+    pub fn gone(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Gone, message)
     }
 
     /// 404: this server does not offer QUIC (S-1.3).
@@ -354,6 +372,11 @@ pub const FORBIDDEN: StatusCode = StatusCode::FORBIDDEN;
 /// 204: success without a body.
 pub fn no_content() -> Response {
     StatusCode::NO_CONTENT.into_response()
+}
+
+/// 304: the client has what it asks for.
+pub fn not_modified() -> Response {
+    StatusCode::NOT_MODIFIED.into_response()
 }
 
 /// The human-readable message in an error body, in any of the forms that servers use.

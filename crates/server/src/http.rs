@@ -19,6 +19,7 @@ use crate::api::request::Endpoint;
 use crate::app::App;
 use crate::auth::EarlyIdentity;
 use crate::browser;
+use crate::dialect::{conversations, durable, ui_stream};
 use crate::error::ApiError;
 use crate::full_answer::FullAnswer;
 use crate::identity::Identity;
@@ -45,12 +46,17 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
+        .merge(ui_stream::routes())
+        .merge(conversations::routes())
         .route_layer(middleware::from_fn_with_state(app.clone(), ask_upstream))
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
     Router::new()
         .merge(api)
         // Without an API key: the answer's random token is the credential.
-        .route("/v1/streams/{id}", get(routes::resume).delete(routes::forget))
+        .route(
+            "/v1/streams/{id}",
+            get(durable::read_or_resume).head(durable::head).delete(routes::forget),
+        )
         .route("/.well-known/loquent", get(routes::delivery))
         .route("/v1/delivery", get(routes::delivery))
         .route("/health", get(health))
@@ -95,6 +101,14 @@ async fn answer(
         intake.parse(&app, body, head.headers.get(REPEAT_HEADER)).await?;
     let streams = request.stream.is_some();
     let obfuscation = app.config.obfuscation.of_request(&head.extensions);
+    let conversation = match streams {
+        true => conversations::asked_id(&app, &head, &request.identity),
+        false => None,
+    };
+    if let Some(id) = conversation {
+        let resumable = routes::ResumableRequest { request, arrived, idempotent: idempotent? };
+        return conversations::stream(&app, id, resumable, &head.extensions).await;
+    }
     if streams && request.resumable {
         // Only a resumable answer can be joined by its idempotency key; for others the header is
         // ignored, even if it is malformed.

@@ -70,6 +70,11 @@ impl Fields {
         Self { map, path: String::new(), ..self }
     }
 
+    /// Sets `field`, which a dialect's request lacks or has in another form.
+    pub fn put(&mut self, field: &str, value: Value) {
+        self.map.insert(field.to_owned(), value);
+    }
+
     /// What must be held as long as anything that was taken from the fields.
     pub fn charge(&self) -> Option<Arc<MemoryCharge>> {
         self.charge.clone()

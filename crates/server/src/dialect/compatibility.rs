@@ -8,6 +8,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::parameters::{Parameter, Support};
+use super::ui_stream;
+use crate::api::fields::Fields;
 use crate::api::parameters;
 use crate::api::request::{Endpoint, Request};
 use crate::error::ApiError;
@@ -36,11 +38,22 @@ fn apis() -> Vec<Api> {
             base: json!({"prompt": "hi"}),
             read: |body| read_completion(Endpoint::Text, &body),
         },
+        Api {
+            endpoint: "POST /v1/ui/chat",
+            parameters: ui_stream::request::PARAMETERS.iter().collect(),
+            base: json!({"messages": [{"role": "user", "parts": [{"type": "text", "text": "hi"}]}]}),
+            read: read_ui_chat,
+        },
     ]
 }
 
 fn read_completion(endpoint: Endpoint, body: &Value) -> Result<Vec<String>, ApiError> {
     Request::parse(endpoint, body.to_string().as_bytes()).map(|request| request.ignored)
+}
+
+fn read_ui_chat(body: Value) -> Result<Vec<String>, ApiError> {
+    let (fields, _) = ui_stream::request::lower(Fields::parse(body.to_string().as_bytes())?)?;
+    Request::read(Endpoint::Chat, fields).map(|request| request.ignored)
 }
 
 /// Values of every kind: one of them is of the type that the parameter takes, or of none.

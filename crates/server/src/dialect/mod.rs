@@ -2,9 +2,13 @@
 //! completion, so that everything behind parsing (limits, templates, tools, upstream servers) knows one
 //! kind of request, and writes its events from the answer's records.
 
+pub mod chosen_ids;
 #[cfg(test)]
 mod compatibility;
+pub mod conversations;
+pub mod durable;
 pub mod parameters;
+pub mod ui_stream;
 
 use bytes::Bytes;
 use loquent_proto::chunk::ChunkWriter;
@@ -70,6 +74,27 @@ pub fn write_record<W: EventWriter>(
         Delta::Progress(progress) => events.write_progress(id, progress, out),
         delta => events.write(id, delta, out),
     }
+}
+
+/// Lets `writer` write whole `records`, the first of which begins at log `offset`; gives the offset
+/// behind the last.
+///
+/// # Errors
+/// For records that cannot be read or written.
+pub fn write_records(
+    records: &[u8],
+    offset: u64,
+    writer: &mut impl EventWriter,
+    out: &mut Vec<u8>,
+) -> Result<u64, Error> {
+    let mut at = 0;
+    while let Some((len, delta)) = Delta::decode(&records[at..])? {
+        at += len;
+        if let Some(delta) = delta {
+            write_record(writer, Some(offset + at as u64), &delta, out)?;
+        }
+    }
+    Ok(offset + at as u64)
 }
 
 /// OpenAI's chunks.

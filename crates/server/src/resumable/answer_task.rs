@@ -17,6 +17,7 @@ use tokio::time::{Instant, Sleep};
 use super::datagram_reader::DatagramReader;
 use super::event_reader::{BodyEvent, EventReader};
 use super::log_pump::LogPump;
+use super::looks::WaitingLooks;
 use super::{AnswerCommand, PathId, ReaderPath, Reservation, ResumableAnswers};
 use crate::flush::Flush;
 use crate::metrics::GaugeGuard;
@@ -69,6 +70,8 @@ pub struct AnswerTask {
     pump: LogPump,
     sender: Sender,
     path: Option<AttachedPath>,
+    /// Readers without a path that wait for more.
+    looks: WaitingLooks,
     /// Nobody has read since then.
     unread_since: Option<Micros>,
     /// The reader is in no hurry: flushes wait until then.
@@ -98,6 +101,7 @@ impl AnswerTask {
             pump,
             sender,
             path: None,
+            looks: WaitingLooks::default(),
             unread_since: None,
             gather_until: Micros::ZERO,
             armed: None,
@@ -201,6 +205,11 @@ impl AnswerTask {
                 self.answers.metrics.on_resume(chunks.is_some());
                 let _ = reply.send(chunks);
             }
+            AnswerCommand::Look(look) => {
+                // Whoever asks reads: the answer is kept for its next visit.
+                self.unread_since = self.unread_since.map(|_| now);
+                self.looks.handle(look, &self.pump, &self.sender);
+            }
             AnswerCommand::Frame(path, frame) if self.is_at(path) => {
                 if let Some(AttachedPath { kind: PathKind::Datagrams(path), .. }) = &mut self.path {
                     path.handle_frame(now, &frame, &mut self.sender, &self.answers.metrics);
@@ -263,11 +272,13 @@ impl AnswerTask {
     /// Takes a flush and those that wait behind it.
     fn handle_flushes(&mut self, now: Micros, first: Option<Flush>) {
         let mut next = Some(first);
-        for _ in 0..MAX_FLUSHES {
-            let Some(flush) = next else { break };
+        let mut taken = 0;
+        while let Some(flush) = next {
             self.pump.handle_flush(now, flush, &mut self.sender);
             self.note_append(now);
-            next = self.pump.ready_flush();
+            taken += 1;
+            // The count comes first: a flush that is taken here and not handled is lost.
+            next = if taken < MAX_FLUSHES { self.pump.ready_flush() } else { None };
         }
         if self.sender.is_background() && self.is_by_datagram() {
             self.gather_until = now + BACKGROUND_GATHER;
@@ -331,6 +342,7 @@ impl AnswerTask {
         if !self.pump.is_ready() && self.pump.is_open() {
             self.append(now);
         }
+        self.looks.check(&self.pump, &self.sender);
         self.note_reader(now);
     }
 

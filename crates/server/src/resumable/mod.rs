@@ -11,6 +11,7 @@ mod event_reader;
 mod fit_record;
 pub mod idempotency;
 mod log_pump;
+mod looks;
 mod resume_points;
 pub mod routes;
 pub mod sse_reader;
@@ -160,6 +161,8 @@ pub enum AnswerCommand {
         /// Gets the answer.
         reply: oneshot::Sender<Option<ChunkWriter>>,
     },
+    /// Read the log without a path.
+    Look(LookRequest),
     /// A frame has arrived from the reader.
     Frame(PathId, Bytes),
     /// The path is gone; the reader may come back.
@@ -168,6 +171,36 @@ pub enum AnswerCommand {
     Cancel(PathId),
     /// Forget the answer, whatever its path, for this reason.
     End(Code),
+}
+
+/// A wish to read a log without a path: whoever asks again and again is as good a reader as one
+/// that stays.
+pub struct LookRequest {
+    /// Log offset from which on to read.
+    pub from: u64,
+    /// Most bytes to read.
+    pub most: usize,
+    /// Whether to wait until there is anything from there on, or the log has ended.
+    pub waits: bool,
+    /// Gets what is found.
+    pub reply: oneshot::Sender<LogLook>,
+}
+
+/// What a log holds.
+#[derive(Debug)]
+pub struct LogLook {
+    /// Whole records from the requested offset on; none if no record ends there, or it is not kept.
+    pub bytes: Vec<u8>,
+    /// The state of the chunks at the requested offset; `None` if the log cannot be read there.
+    pub chunks: Option<ChunkWriter>,
+    /// The log's first byte that is kept.
+    pub base: u64,
+    /// The log's end so far.
+    pub head: u64,
+    /// Nothing follows.
+    pub is_ended: bool,
+    /// It ended with an error.
+    pub has_failed: bool,
 }
 
 /// Sends commands to an answer's task.
@@ -324,6 +357,36 @@ impl ResumableAnswers {
         Some((chunks, commands))
     }
 
+    /// Reads at most `most` bytes of an answer's log from `offset` on; `None` if the handle is
+    /// unknown.
+    pub async fn look(&self, handle: &AnswerHandle, offset: u64, most: usize) -> Option<LogLook> {
+        self.ask_look(handle, offset, most, false).await
+    }
+
+    /// [`Self::look`] once there is anything from `offset` on, or the log has ended.
+    pub async fn look_ahead(
+        &self,
+        handle: &AnswerHandle,
+        offset: u64,
+        most: usize,
+    ) -> Option<LogLook> {
+        self.ask_look(handle, offset, most, true).await
+    }
+
+    async fn ask_look(
+        &self,
+        handle: &AnswerHandle,
+        from: u64,
+        most: usize,
+        waits: bool,
+    ) -> Option<LogLook> {
+        let commands = self.find(handle)?;
+        let (reply, replied) = oneshot::channel();
+        let look = LookRequest { from, most, waits, reply };
+        commands.send(AnswerCommand::Look(look)).await.ok()?;
+        replied.await.ok()
+    }
+
     /// Resolves when no answer is being generated or on its way to its reader.
     pub async fn settled(&self) {
         loop {
@@ -355,7 +418,8 @@ impl ResumableAnswers {
         self.table.lock().expect("nothing panics under this lock")
     }
 
-    fn forget(&self, handle: &AnswerHandle) {
+    /// Takes an answer out of the table; its task goes on.
+    pub fn forget(&self, handle: &AnswerHandle) {
         let entry = self.table().answers.remove(&handle.id);
         // After the table's lock: dropping the entry takes the lock of the idempotency keys.
         drop(entry);

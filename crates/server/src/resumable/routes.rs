@@ -186,13 +186,13 @@ pub async fn delivery(State(app): State<Arc<App>>) -> Result<Response, ApiError>
     Ok((json, body.to_string()).into_response())
 }
 
-fn handle(id: &str, uri: &Uri, headers: &HeaderMap) -> Option<AnswerHandle> {
+pub fn handle(id: &str, uri: &Uri, headers: &HeaderMap) -> Option<AnswerHandle> {
     let token = text(headers, TOKEN_HEADER).or_else(|| query(uri, "token"))?;
     AnswerHandle::parse(id, token)
 }
 
-/// A field of the query. Hex digits and numbers need no escapes.
-fn query<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
+/// A field of the query, as it is written: hex digits and numbers need no escapes.
+pub fn query<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
     let mut fields = uri.query()?.split('&').filter_map(|field| field.split_once('='));
     fields.find(|(key, _)| *key == name).map(|(_, value)| value)
 }

@@ -46,6 +46,11 @@ impl<W: EventWriter> LogReader<W> {
         Self { pieces, events, taken, written }
     }
 
+    /// What writes the events.
+    pub fn events(&self) -> &W {
+        &self.events
+    }
+
     /// Appends the events of a piece; whether the log goes on after it.
     fn write(&mut self, piece: &LogPiece, out: &mut Vec<u8>) -> StreamStatus {
         self.written = piece.offset + piece.bytes.len() as u64;
@@ -68,6 +73,17 @@ impl<W: EventWriter> EventSource for LogReader<W> {
         // It asks for more, so that the connection has what was written before.
         let written = self.written;
         self.taken.send_if_modified(|taken| std::mem::replace(taken, written) != written);
+        self.poll_more(context, out)
+    }
+
+    fn heartbeat(&self) -> Bytes {
+        self.events.heartbeat()
+    }
+}
+
+impl<W: EventWriter> LogReader<W> {
+    /// [`EventSource::poll_events`] again, before the connection has what that one gave.
+    pub fn poll_more(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
         while out.is_empty() {
             match self.pieces.poll_recv(context) {
                 Poll::Pending => break,
@@ -80,10 +96,6 @@ impl<W: EventWriter> EventSource for LogReader<W> {
             }
         }
         StreamStatus::Open
-    }
-
-    fn heartbeat(&self) -> Bytes {
-        self.events.heartbeat()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Plain streams on the simulated engine: slow readers, stop strings, several completions,
 //! stream intervals, the drain and an engine that fails.
 
+mod app_streams;
 mod drain;
 mod engine_failure;
 mod harness;

@@ -1,0 +1,96 @@
+//! A conversation's events, of which a client counts the bytes: every reader must get the same. So
+//! there are no comments after a silence, and padding depends on the answer alone.
+
+use bytes::Bytes;
+use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::{Delta, Error, Progress};
+
+use crate::dialect::{COMMENT, EventWriter, write_record};
+use crate::error::ApiError;
+
+/// Writes an answer's events without the first bytes of them.
+pub struct BytesFrom {
+    chunks: ChunkWriter,
+    /// Bytes that are still left out.
+    left_out: u64,
+    /// Bytes of all events so far.
+    total: u64,
+    event: Vec<u8>,
+}
+
+impl BytesFrom {
+    /// A writer at the answer's beginning that leaves out `from` bytes; and what is left of the
+    /// comment that begins the stream.
+    pub fn new(chunks: ChunkWriter, from: u64) -> (Self, Vec<u8>) {
+        let begin = usize::try_from(from).unwrap_or(usize::MAX).min(COMMENT.len());
+        let total = COMMENT.len() as u64;
+        let left_out = from.saturating_sub(total);
+        (Self { chunks, left_out, total, event: Vec::new() }, COMMENT[begin..].to_vec())
+    }
+
+    /// Bytes of the stream so far, those included that were left out.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+}
+
+impl EventWriter for BytesFrom {
+    fn write(&mut self, id: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.event.clear();
+        write_record(&mut self.chunks, id, delta, &mut self.event)?;
+        let len = self.event.len() as u64;
+        let from = self.left_out.min(len);
+        self.left_out -= from;
+        self.total += len;
+        out.extend_from_slice(&self.event[from as usize..]);
+        Ok(())
+    }
+
+    fn write_progress(
+        &mut self,
+        id: Option<u64>,
+        progress: &Progress,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.write(id, &Delta::Progress(*progress), out)
+    }
+
+    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        EventWriter::write_error(&mut self.chunks, error, out);
+    }
+
+    fn heartbeat(&self) -> Bytes {
+        Bytes::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(from: u64) -> Vec<u8> {
+        let meta = r#"{"id":"a","object":"chat.completion.chunk","created":1,"model":"m"}"#;
+        let deltas = [
+            Delta::Open { meta: meta.into() },
+            Delta::text("Grüße"),
+            Delta::Finish { choice: 0, reason: "stop".into() },
+            Delta::Done,
+        ];
+        let (mut writer, mut out) = BytesFrom::new(ChunkWriter::new(), from);
+        for (at, delta) in deltas.iter().enumerate() {
+            writer.write(Some(at as u64), delta, &mut out).unwrap();
+        }
+        assert!(from > writer.total() || out.len() as u64 == writer.total() - from);
+        out
+    }
+
+    #[test]
+    fn every_byte_can_be_the_first() {
+        let whole = stream(0);
+        assert!(whole.starts_with(COMMENT) && whole.ends_with(b"data: [DONE]\n\n"));
+        for from in 0..=whole.len() {
+            assert_eq!(stream(from as u64), whole[from..], "from {from}");
+        }
+        assert_eq!(stream(u64::MAX), b"");
+    }
+}

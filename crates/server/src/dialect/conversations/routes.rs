@@ -1,0 +1,175 @@
+//! The routes of llama-server's resumable streams.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use http::request::Parts;
+use http::{Extensions, HeaderName, HeaderValue, Request as HttpRequest, Uri};
+use loquent_proto::AnswerHandle;
+use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
+use percent_encoding::percent_decode_str;
+use serde_json::{Value, json};
+
+use super::events::BytesFrom;
+use crate::api::fields::Fields;
+use crate::app::App;
+use crate::dialect::chosen_ids::{ChosenId, IdKind, NamedAnswer};
+use crate::dialect::write_records;
+use crate::error::{ApiError, no_content};
+use crate::identity::Identity;
+use crate::json_response::json_response;
+use crate::resumable::routes::{ResumableRequest, query, start};
+use crate::resumable::sse_reader::{EventsInbox, LogReader, events_path};
+use crate::resumable::{PathId, ReaderPath};
+use crate::sse::{SseBody, event_stream, with_ignored};
+
+/// Names the conversation whose next answer a completion is.
+const CONVERSATION_HEADER: &str = "x-conversation-id";
+/// Most conversations that may be asked for at once.
+const MAX_LOOKED_UP: usize = 64;
+
+type Shared = State<Arc<App>>;
+
+/// The routes, for clients with a key if the server has keys.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/stream", get(replay).delete(stop))
+        .route("/v1/streams/lookup", post(look_up))
+}
+
+/// The conversation that a streaming request with `head` names. Where ids of clients are not
+/// accepted, the header is another's: clients and proxies send it for their own purposes too.
+pub fn asked_id(app: &App, head: &Parts, identity: &Identity) -> Option<ChosenId> {
+    let id = head.headers.get(CONVERSATION_HEADER)?.to_str().ok()?;
+    ChosenId::new(app, identity, IdKind::Conversation, id).ok()
+}
+
+/// Answers a completion of the conversation `id`. It replaces that one's latest answer.
+///
+/// # Errors
+/// Those of [`start`].
+pub async fn stream(
+    app: &App,
+    id: ChosenId,
+    mut resumable: ResumableRequest,
+    extensions: &Extensions,
+) -> Result<Response, ApiError> {
+    resumable.request.resumable = true;
+    let (path, inbox) = events_path(0);
+    let started = start(app, resumable, PathId::next(), ReaderPath::Events(path)).await?;
+    let before = app.chosen_ids.insert(id, NamedAnswer::begun(started.handle), &app.resumable);
+    if let Some(before) = before.filter(|before| before.handle != started.handle) {
+        before.stop(&app.resumable).await;
+    }
+    let response = events(app, inbox, chunks(app, &started.handle, extensions), 0);
+    let mut response = with_ignored(response, &started.ignored);
+    let handle = &started.handle;
+    for (name, digits) in [(ID_HEADER, handle.id_hex()), (TOKEN_HEADER, handle.token_hex())] {
+        let value = HeaderValue::from_str(&digits).expect("hex is a header value");
+        response.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+    Ok(response)
+}
+
+/// `GET /v1/stream?conv_id=…&from=…`: the events of a conversation's latest answer from a byte on.
+async fn replay(
+    State(app): Shared,
+    Extension(identity): Extension<Identity>,
+    uri: Uri,
+    extensions: Extensions,
+) -> Result<Response, ApiError> {
+    let id = conversation(&app, &identity, &uri)?;
+    let wrong = || ApiError::invalid_param("from", "'from' must be a number of bytes.");
+    let from = query(&uri, "from").map_or(Ok(0), |from| from.parse().map_err(|_| wrong()))?;
+    let named = app.chosen_ids.find(&id).ok_or_else(ApiError::no_stream)?;
+    let (path, inbox) = events_path(0);
+    let path = ReaderPath::Events(path);
+    let attached = app.resumable.attach(&named.handle, 0, PathId::next(), path).await;
+    attached.ok_or_else(ApiError::no_stream)?;
+    Ok(events(&app, inbox, chunks(&app, &named.handle, &extensions), from))
+}
+
+/// `DELETE /v1/stream?conv_id=…`: stops a conversation's latest answer. Nothing to stop is no error.
+async fn stop(
+    State(app): Shared,
+    Extension(identity): Extension<Identity>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let id = conversation(&app, &identity, &uri)?;
+    if let Some(named) = app.chosen_ids.remove(&id) {
+        named.stop(&app.resumable).await;
+    }
+    Ok(no_content())
+}
+
+/// `POST /v1/streams/lookup`: which of the client's conversations have an answer that is kept.
+async fn look_up(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    let (mut head, body) = request.into_parts();
+    let identity = head.extensions.get::<Identity>().cloned().unwrap_or_default();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let ids = body.parse(asked_ids).await?;
+    let mut found = Vec::new();
+    for id in ids {
+        let chosen = ChosenId::new(&app, &identity, IdKind::Conversation, &id)?;
+        if let Some(named) = app.chosen_ids.find(&chosen) {
+            found.extend(describe(&app, &id, &named, &head.extensions).await);
+        }
+    }
+    Ok(json_response(&Value::Array(found)))
+}
+
+fn asked_ids(mut fields: Fields) -> Result<HashSet<String>, ApiError> {
+    let ids = fields.array("conversation_ids")?;
+    let ids = ids.ok_or_else(|| fields.error("conversation_ids", "is required."))?;
+    if ids.len() > MAX_LOOKED_UP {
+        let wrong = format!("has more than {MAX_LOOKED_UP} entries.");
+        return Err(fields.error("conversation_ids", wrong));
+    }
+    let text = |id| match id {
+        Value::String(id) => Ok(id),
+        _ => Err(fields.error("conversation_ids", "must be strings.")),
+    };
+    ids.into_iter().map(text).collect()
+}
+
+/// A conversation's state, as llama-server shows it; `None` if its answer is forgotten.
+async fn describe(
+    app: &App,
+    id: &str,
+    named: &NamedAnswer,
+    extensions: &Extensions,
+) -> Option<Value> {
+    let look = app.resumable.look(&named.handle, 0, usize::MAX).await?;
+    let (mut writer, _) = BytesFrom::new(chunks(app, &named.handle, extensions), u64::MAX);
+    write_records(&look.bytes, 0, &mut writer, &mut Vec::new()).ok()?;
+    Some(json!({
+        "conversation_id": id,
+        "is_done": look.is_ended,
+        "total_bytes": writer.total(),
+        "started_at": named.started_s,
+    }))
+}
+
+fn conversation(app: &App, identity: &Identity, uri: &Uri) -> Result<ChosenId, ApiError> {
+    let id = query(uri, "conv_id").unwrap_or_default();
+    let wrong = || ApiError::invalid_param("conv_id", "'conv_id' is not valid UTF-8.");
+    let id = percent_decode_str(id).decode_utf8().map_err(|_| wrong())?;
+    ChosenId::new(app, identity, IdKind::Conversation, &id)
+}
+
+fn chunks(app: &App, handle: &AnswerHandle, extensions: &Extensions) -> ChunkWriter {
+    let seed = u64::from_le_bytes(std::array::from_fn(|at| handle.id[at]));
+    ChunkWriter::new().obfuscate(app.config.obfuscation.of_answer(seed, extensions))
+}
+
+fn events(app: &App, inbox: EventsInbox, chunks: ChunkWriter, from: u64) -> Response {
+    let (writer, preface) = BytesFrom::new(chunks, from);
+    let reader = LogReader::new(inbox, writer);
+    event_stream(Body::new(SseBody::new(reader, preface, app.config.heartbeat)))
+}

@@ -1,0 +1,127 @@
+//! What a stream consists of: an answer's records as JSON messages, or as text.
+
+use http::HeaderValue;
+use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::{Delta, Error, Progress};
+
+use crate::dialect::EventWriter;
+use crate::error::ApiError;
+
+/// What stands before an event's data.
+const DATA: &[u8] = b"data: ";
+
+/// The forms of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// OpenAI's chunks: one JSON message each.
+    Chunks,
+    /// The first completion's text.
+    Text,
+}
+
+impl Format {
+    /// The stream's content type.
+    pub const fn content_type(self) -> HeaderValue {
+        match self {
+            Self::Chunks => HeaderValue::from_static("application/json"),
+            Self::Text => HeaderValue::from_static("text/plain; charset=utf-8"),
+        }
+    }
+
+    /// Whether a reader of this form learns that the answer failed.
+    pub const fn tells_failure(self) -> bool {
+        matches!(self, Self::Chunks)
+    }
+
+    /// The body of a response with `content`.
+    pub fn body(self, content: Vec<u8>) -> Vec<u8> {
+        match self {
+            Self::Chunks => [b"[", &content[..], b"]"].concat(),
+            Self::Text => content,
+        }
+    }
+}
+
+/// Writes records as a stream's content: messages with commas between them, or text.
+pub struct ContentWriter {
+    form: Form,
+    /// The log offset behind the last record.
+    offset: u64,
+    has_failed: bool,
+}
+
+enum Form {
+    Chunks { chunks: Box<ChunkWriter>, events: Vec<u8> },
+    Text,
+}
+
+impl ContentWriter {
+    /// A writer from log `offset` on, where `chunks` is the state of the chunks.
+    pub fn new(format: Format, chunks: ChunkWriter, offset: u64) -> Self {
+        let form = match format {
+            Format::Chunks => Form::Chunks { chunks: Box::new(chunks), events: Vec::new() },
+            Format::Text => Form::Text,
+        };
+        Self { form, offset, has_failed: false }
+    }
+
+    /// The log offset behind what was written.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// A writer behind the last record of an answer that failed.
+    #[must_use]
+    pub fn after_failure(self) -> Self {
+        Self { has_failed: true, ..self }
+    }
+
+    /// Whether the answer's error was written, or is left out because text cannot tell it.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+}
+
+impl EventWriter for ContentWriter {
+    fn write_progress(
+        &mut self,
+        id: Option<u64>,
+        progress: &Progress,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        // A message for those who asked; comments are no content.
+        self.write(id, &Delta::Progress(*progress), out)
+    }
+
+    fn write(&mut self, id: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.offset = id.unwrap_or(self.offset);
+        self.has_failed |= matches!(delta, Delta::Error { .. });
+        match (&mut self.form, delta) {
+            (Form::Text, Delta::Text { choice: 0, text, .. }) => {
+                out.extend_from_slice(text.as_bytes());
+            }
+            (Form::Text, _) => {}
+            (Form::Chunks { chunks, events }, delta) => {
+                events.clear();
+                chunks.write(None, delta, events)?;
+                messages_of(events).for_each(|message| {
+                    if !out.is_empty() {
+                        out.push(b',');
+                    }
+                    out.extend_from_slice(message);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn write_error(&mut self, _: &ApiError, _: &mut Vec<u8>) {
+        // A stream that is kept ends with a record.
+    }
+}
+
+/// The JSON in events of chunks, one line each; `[DONE]` is none.
+fn messages_of(events: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = events.split(|byte| *byte == b'\n');
+    lines.filter_map(|line| line.strip_prefix(DATA)).filter(|data| data.first() == Some(&b'{'))
+}

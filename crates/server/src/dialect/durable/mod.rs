@@ -1,0 +1,15 @@
+//! The read side of Durable Streams at `/v1/streams/{id}`: a kept answer is a stream that its
+//! clients catch up with and follow by offsets. A request without an `offset` is one of Loquent's
+//! own (`resumable/routes.rs`).
+//!
+//! The stream has the chunks of a chat completion as JSON messages, or with `as=text` the answer's
+//! text. Its offsets are those of the answer's log.
+
+mod content;
+mod cursor;
+mod live;
+mod read;
+mod request;
+mod routes;
+
+pub use routes::{head, read_or_resume};

@@ -1,0 +1,155 @@
+//! What a Durable Streams client asks for, from the query of its request.
+
+use std::time::Duration;
+
+use http::Uri;
+
+use super::content::Format;
+use crate::error::ApiError;
+
+/// Longest wait of a long poll, and that of one that names none.
+const MAX_POLL: Duration = Duration::from_secs(20);
+
+/// Where to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// At a log offset.
+    At(u64),
+    /// At the stream's end as it is now.
+    Now,
+}
+
+/// How to follow the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// What there is, and no more.
+    CatchUp,
+    /// What comes next, once.
+    LongPoll {
+        /// How long to wait for it.
+        timeout: Duration,
+    },
+    /// Everything that comes, as server-sent events.
+    Events,
+}
+
+/// A read of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// Where to begin.
+    pub start: Start,
+    /// How to follow.
+    pub mode: Mode,
+    /// What the stream consists of.
+    pub format: Format,
+    /// The cursor of the response before.
+    pub cursor: Option<String>,
+}
+
+impl ReadRequest {
+    /// Parses the query of `uri`; `None` if that is no read of Durable Streams.
+    ///
+    /// # Errors
+    /// 400 with the parameter that is wrong.
+    pub fn parse(uri: &Uri) -> Result<Option<Self>, ApiError> {
+        let fields =
+            || uri.query().unwrap_or_default().split('&').filter_map(|it| it.split_once('='));
+        let values = |wanted: &'static str| {
+            fields().filter(move |(name, _)| *name == wanted).map(|(_, value)| value)
+        };
+        let (offsets, live) = (values("offset").count(), values("live").next());
+        if offsets == 0 && live.is_none() {
+            return Ok(None);
+        }
+        let offset = match (offsets, live) {
+            (1, _) => values("offset").next().unwrap_or_default(),
+            (0, _) => return Err(wrong("offset", "is required with 'live'.")),
+            _ => return Err(wrong("offset", "may be given once.")),
+        };
+        let mode = match live {
+            None => Mode::CatchUp,
+            Some("long-poll") => Mode::LongPoll { timeout: timeout(values("timeout").next())? },
+            Some("sse") => Mode::Events,
+            Some(_) => return Err(wrong("live", "must be long-poll or sse.")),
+        };
+        let format = match values("as").next() {
+            None | Some("chunks") => Format::Chunks,
+            Some("text") => Format::Text,
+            Some(_) => return Err(wrong("as", "must be chunks or text.")),
+        };
+        let cursor = values("cursor").next().map(str::to_owned);
+        Ok(Some(Self { start: start(offset)?, mode, format, cursor }))
+    }
+}
+
+fn start(offset: &str) -> Result<Start, ApiError> {
+    match offset {
+        "-1" => Ok(Start::At(0)),
+        "now" => Ok(Start::Now),
+        digits if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let offset = digits.parse().map_err(|_| wrong("offset", "is too large."))?;
+            Ok(Start::At(offset))
+        }
+        _ => Err(wrong("offset", "must be -1, now, or an offset that this server gave.")),
+    }
+}
+
+fn timeout(text: Option<&str>) -> Result<Duration, ApiError> {
+    let Some(text) = text else { return Ok(MAX_POLL) };
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0);
+    let seconds = seconds.ok_or_else(|| wrong("timeout", "must be seconds above 0."))?;
+    Ok(Duration::from_secs(seconds).min(MAX_POLL))
+}
+
+fn wrong(name: &str, message: &str) -> ApiError {
+    ApiError::invalid_param(name, format!("'{name}' {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(query: &str) -> Result<Option<ReadRequest>, ApiError> {
+        ReadRequest::parse(&format!("/v1/streams/x?{query}").parse().unwrap())
+    }
+
+    #[test]
+    fn the_query_says_what_to_read() {
+        assert_eq!(parse("token=1&from=3").unwrap(), None);
+        let read = parse("offset=-1").unwrap().unwrap();
+        let expected = ReadRequest {
+            start: Start::At(0),
+            mode: Mode::CatchUp,
+            format: Format::Chunks,
+            cursor: None,
+        };
+        assert_eq!(read, expected);
+        let read = parse("as=text&cursor=7&live=long-poll&offset=00000000000000000042").unwrap();
+        let read = read.unwrap();
+        assert_eq!((read.start, read.format), (Start::At(42), Format::Text));
+        assert_eq!(read.mode, Mode::LongPoll { timeout: MAX_POLL });
+        assert_eq!(read.cursor.as_deref(), Some("7"));
+        let read = parse("offset=now&live=long-poll&timeout=3").unwrap().unwrap();
+        assert_eq!(read.mode, Mode::LongPoll { timeout: Duration::from_secs(3) });
+        assert_eq!(read.start, Start::Now);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for query in [
+            "live=sse",
+            "offset=",
+            "offset=1&offset=1",
+            "offset=a",
+            "offset=1,2",
+            "offset=-2",
+            "offset=1%202",
+            "offset=99999999999999999999",
+            "offset=1&live=x",
+            "offset=1&as=x",
+            "offset=1&live=long-poll&timeout=0",
+        ] {
+            assert!(parse(query).is_err(), "{query}");
+        }
+    }
+}

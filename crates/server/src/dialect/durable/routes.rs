@@ -1,0 +1,91 @@
+//! The routes of Durable Streams.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path as UrlPath, State};
+use axum::response::Response;
+use http::{Extensions, HeaderMap, Uri, header};
+use loquent_proto::AnswerHandle;
+
+use super::content::{ContentWriter, Format};
+use super::live::LiveReader;
+use super::read::{describe, read, readable};
+use super::request::{Mode, ReadRequest, Start};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::resumable::routes::{handle, query, resume};
+use crate::resumable::sse_reader::{LogReader, events_path};
+use crate::resumable::{PathId, ReaderPath};
+use crate::sse::{SseBody, event_stream};
+
+/// `GET /v1/streams/{id}`: with `offset` a read of Durable Streams, else Loquent's own resume.
+///
+/// # Errors
+/// 404, whichever part does not fit, so that nothing can be learnt from it; 400 and 410 for offsets
+/// that cannot be read.
+pub async fn read_or_resume(
+    State(app): State<Arc<App>>,
+    UrlPath(id): UrlPath<String>,
+    uri: Uri,
+    headers: HeaderMap,
+    extensions: Extensions,
+) -> Result<Response, ApiError> {
+    let Some(request) = ReadRequest::parse(&uri)? else {
+        return resume(State(app), UrlPath(id), uri, headers, extensions).await;
+    };
+    let handle = handle(&id, &uri, &headers).ok_or_else(ApiError::no_stream)?;
+    match request.mode {
+        Mode::Events => follow(&app, &handle, request).await,
+        Mode::CatchUp | Mode::LongPoll { .. } => read(&app, &handle, &request, &headers).await,
+    }
+}
+
+/// `HEAD /v1/streams/{id}`: where the stream ends.
+///
+/// # Errors
+/// 404, whichever part does not fit.
+pub async fn head(
+    State(app): State<Arc<App>>,
+    UrlPath(id): UrlPath<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let handle = handle(&id, &uri, &headers).ok_or_else(ApiError::no_stream)?;
+    let format = if query(&uri, "as") == Some("text") { Format::Text } else { Format::Chunks };
+    let mut response = describe(&app, &handle).await?;
+    response.headers_mut().insert(header::CONTENT_TYPE, format.content_type());
+    Ok(response)
+}
+
+async fn follow(
+    app: &App,
+    handle: &AnswerHandle,
+    request: ReadRequest,
+) -> Result<Response, ApiError> {
+    let from = match request.start {
+        Start::At(offset) => offset,
+        Start::Now => u64::MAX,
+    };
+    let look = app.resumable.look(handle, from, 0).await.ok_or_else(ApiError::no_stream)?;
+    let (tail, from) = match request.start {
+        Start::At(offset) => {
+            readable(&look, offset)?;
+            (look.head, offset)
+        }
+        Start::Now => (look.head, look.head),
+    };
+    let has_nothing = look.has_failed && look.is_ended && from == tail;
+    if has_nothing && !request.format.tells_failure() {
+        return Err(ApiError::gone("The answer failed. Nothing follows."));
+    }
+    let (path, inbox) = events_path(from);
+    let path = ReaderPath::Events(path);
+    let attached = app.resumable.attach(handle, from, PathId::next(), path).await;
+    let (chunks, _) = attached.ok_or_else(ApiError::no_stream)?;
+    let writer = ContentWriter::new(request.format, chunks, from);
+    let writer = if has_nothing { writer.after_failure() } else { writer };
+    let reader = LogReader::new(inbox, writer);
+    let reader = LiveReader::new(reader, request.format, request.cursor, tail);
+    Ok(event_stream(Body::new(SseBody::new(reader, Vec::new(), app.config.heartbeat))))
+}

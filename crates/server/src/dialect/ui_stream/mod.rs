@@ -1,0 +1,9 @@
+//! The AI SDK's UI message stream: `useChat` streams, resumes and stops at `/v1/ui/chat`, and its
+//! workflow transport reconnects there, without a server of the app's own in between.
+
+mod events;
+mod message;
+pub mod request;
+mod routes;
+
+pub use routes::routes;

@@ -1,0 +1,215 @@
+//! The routes of the AI SDK's chat transports. An answer goes on when its connection is lost, since
+//! it can be resumed; it ends early only by `DELETE`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Context;
+
+use axum::body::Body;
+use axum::extract::{Path as UrlPath, State};
+use axum::response::Response;
+use axum::routing::{delete, get, post};
+use axum::{Extension, Router};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request as HttpRequest, Uri, header};
+use loquent_proto::AnswerHandle;
+use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
+
+use super::events::{STOPPED, UiWriter};
+use super::request::{UiRequest, lower};
+use crate::api::request::Endpoint;
+use crate::app::App;
+use crate::dialect::chosen_ids::{ChosenId, IdKind, NamedAnswer};
+use crate::dialect::{COMMENT, write_records};
+use crate::error::{ApiError, no_content};
+use crate::identity::Identity;
+use crate::intake::{Intake, ParsedRequest};
+use crate::resumable::routes::{ResumableRequest, query, start};
+use crate::resumable::sse_reader::{EventsInbox, LogReader, events_path};
+use crate::resumable::{PathId, ReaderPath};
+use crate::service::Caller;
+use crate::sse::{EventSource, SseBody, StreamStatus, event_stream, with_ignored};
+
+/// Says that the body is a UI message stream, and in which version.
+const STREAM_HEADER: HeaderName = HeaderName::from_static("x-vercel-ai-ui-message-stream");
+/// The answer's own id, which the workflow transport reconnects with.
+const RUN_HEADER: HeaderName = HeaderName::from_static("x-workflow-run-id");
+/// Number of the latest chunk, which a negative `startIndex` counts from.
+const TAIL_HEADER: HeaderName = HeaderName::from_static("x-workflow-stream-tail-index");
+/// What run ids begin with.
+const RUN_PREFIX: &str = "run-";
+
+type Shared = State<Arc<App>>;
+
+/// The routes, for clients with a key if the server has keys.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/ui/chat", post(ask))
+        .route("/v1/ui/chat/{id}", delete(stop))
+        .route("/v1/ui/chat/{id}/stream", get(resume).delete(stop))
+}
+
+/// `POST /v1/ui/chat`: the answer to a chat's messages. It replaces the chat's latest answer.
+async fn ask(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    let arrived = app.clock.now();
+    app.service()?.check_room()?;
+    let (mut head, body) = request.into_parts();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let caller = Caller::of(&head);
+    let identity = caller.identity.clone();
+    let key = head.headers.get(header::AUTHORIZATION).cloned();
+    let intake = Intake { endpoint: Endpoint::Chat, caller, key, is_ask: false };
+    let (ParsedRequest { request, .. }, ui) = intake.parse_lowered(&app, body, None, lower).await?;
+    let (path, inbox) = events_path(0);
+    let resumable = ResumableRequest { request, arrived, idempotent: None };
+    let started = start(&app, resumable, PathId::next(), ReaderPath::Events(path)).await?;
+    let named = name_answer(&app, &identity, &ui, started.handle).await;
+    let response = stream(&app, inbox, UiWriter::new(ui.continues, 0), named);
+    let mut response = with_ignored(response, &started.ignored);
+    let handle = &started.handle;
+    for (name, value) in [
+        (HeaderName::from_static(ID_HEADER), handle.id_hex()),
+        (HeaderName::from_static(TOKEN_HEADER), handle.token_hex()),
+        (RUN_HEADER, run_id(handle)),
+    ] {
+        let value = HeaderValue::from_str(&value).expect("hex is a header value");
+        response.headers_mut().insert(name, value);
+    }
+    Ok(response)
+}
+
+/// Lets the chat's id name the answer where ids may be chosen, and stops the answer before it.
+/// Elsewhere the answer is found by its run id alone.
+async fn name_answer(
+    app: &App,
+    identity: &Identity,
+    ui: &UiRequest,
+    handle: AnswerHandle,
+) -> NamedAnswer {
+    let named = NamedAnswer::begun(handle);
+    let id = ui.chat_id.as_deref().and_then(|id| chat(app, identity, id).ok());
+    if let Some(id) = id {
+        let before = app.chosen_ids.insert(id, named.clone(), &app.resumable);
+        if let Some(before) = before {
+            before.stop(&app.resumable).await;
+        }
+    }
+    named
+}
+
+fn chat(app: &App, identity: &Identity, id: &str) -> Result<ChosenId, ApiError> {
+    ChosenId::new(app, identity, IdKind::Chat, id)
+}
+
+/// `GET /v1/ui/chat/{id}/stream`: the answer from its beginning. 204 if a chat's latest answer is
+/// over and a reader had all of it. By a run id, from chunk `startIndex` on; from the end if that is
+/// negative.
+async fn resume(
+    State(app): Shared,
+    Extension(identity): Extension<Identity>,
+    UrlPath(id): UrlPath<String>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let run = run_handle(&id).map(NamedAnswer::begun);
+    let is_run = run.is_some();
+    let named = match run {
+        Some(run) => run,
+        None => match app.chosen_ids.find(&chat(&app, &identity, &id)?) {
+            Some(named) if !named.fate.is_read.load(Ordering::Relaxed) => named,
+            _ => return Ok(no_content()),
+        },
+    };
+    let (skipped, tail) = first_chunk(&app, &named.handle, query(&uri, "startIndex")).await?;
+    let (path, inbox) = events_path(0);
+    let path = ReaderPath::Events(path);
+    if app.resumable.attach(&named.handle, 0, PathId::next(), path).await.is_none() {
+        // Forgotten, or longer than its log. Without a chat there is nothing to go on without it.
+        return if is_run { Err(ApiError::no_stream()) } else { Ok(no_content()) };
+    }
+    let mut response = stream(&app, inbox, UiWriter::new(false, skipped), named);
+    if let Some(tail) = tail {
+        response.headers_mut().insert(TAIL_HEADER, HeaderValue::from(tail));
+    }
+    Ok(response)
+}
+
+/// How many chunks a reader leaves out who begins at `start`; and the number of the latest chunk if
+/// `start` counts from it.
+async fn first_chunk(
+    app: &App,
+    handle: &AnswerHandle,
+    start: Option<&str>,
+) -> Result<(u64, Option<u64>), ApiError> {
+    let wrong = || ApiError::invalid_param("startIndex", "'startIndex' must be a whole number.");
+    let start = start.map_or(Ok(0), |start| start.parse::<i64>().map_err(|_| wrong()))?;
+    if let Ok(skipped) = u64::try_from(start) {
+        return Ok((skipped, None));
+    }
+    let look = app.resumable.look(handle, 0, usize::MAX).await.ok_or_else(ApiError::no_stream)?;
+    let mut writer = UiWriter::new(false, u64::MAX);
+    let written = write_records(&look.bytes, 0, &mut writer, &mut Vec::new());
+    written.map_err(|error| ApiError::bad_gateway(error.to_string()))?;
+    let count = writer.count();
+    Ok((count.saturating_sub(start.unsigned_abs()), Some(count.saturating_sub(1))))
+}
+
+/// `DELETE /v1/ui/chat/{id}`, or its stream: stops the answer. Nothing to stop is no error, so that
+/// a client may always ask.
+async fn stop(
+    State(app): Shared,
+    Extension(identity): Extension<Identity>,
+    UrlPath(id): UrlPath<String>,
+) -> Result<Response, ApiError> {
+    let named = match run_handle(&id) {
+        Some(handle) => Some(NamedAnswer::begun(handle)),
+        None => app.chosen_ids.remove(&chat(&app, &identity, &id)?),
+    };
+    if let Some(named) = named {
+        named.stop(&app.resumable).await;
+    }
+    Ok(no_content())
+}
+
+fn run_id(handle: &AnswerHandle) -> String {
+    format!("{RUN_PREFIX}{}{}", handle.id_hex(), handle.token_hex())
+}
+
+fn run_handle(id: &str) -> Option<AnswerHandle> {
+    let digits = id.strip_prefix(RUN_PREFIX)?;
+    let (id, token) = digits.split_at_checked(digits.len() / 2)?;
+    AnswerHandle::parse(id, token)
+}
+
+fn stream(app: &App, inbox: EventsInbox, writer: UiWriter, named: NamedAnswer) -> Response {
+    let reader = UiReader { reader: LogReader::new(inbox, writer), named };
+    let body = SseBody::new(reader, COMMENT.to_vec(), app.config.heartbeat);
+    let mut response = event_stream(Body::new(body));
+    response.headers_mut().insert(STREAM_HEADER, HeaderValue::from_static("v1"));
+    response
+}
+
+/// A reader that notes what became of its answer.
+struct UiReader {
+    reader: LogReader<UiWriter>,
+    named: NamedAnswer,
+}
+
+impl EventSource for UiReader {
+    fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
+        match self.reader.poll_events(context, out) {
+            StreamStatus::Complete => {
+                self.named.fate.is_read.store(true, Ordering::Relaxed);
+                StreamStatus::Complete
+            }
+            StreamStatus::Broken(_) if self.named.fate.is_stopped.load(Ordering::Relaxed) => {
+                out.extend_from_slice(STOPPED);
+                StreamStatus::Complete
+            }
+            status => status,
+        }
+    }
+
+    fn heartbeat(&self) -> Bytes {
+        self.reader.heartbeat()
+    }
+}

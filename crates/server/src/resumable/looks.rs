@@ -1,0 +1,73 @@
+//! Readers of a log without a path: each asks for a piece of it, now or once there is more.
+
+use loquent_proto::{Delta, Log, Sender};
+use tokio::sync::oneshot;
+
+use super::log_pump::LogPump;
+use super::{LogLook, LookRequest};
+
+/// Those that wait, at most. Each has a connection of its own, and those are bounded too.
+const MAX_WAITING: usize = 1024;
+
+/// Readers that wait for more of one log.
+#[derive(Default)]
+pub struct WaitingLooks(Vec<LookRequest>);
+
+impl WaitingLooks {
+    /// Answers `look`, or lets it wait.
+    pub fn handle(&mut self, look: LookRequest, pump: &LogPump, sender: &Sender) {
+        if look.waits && !is_due(&look, sender.log()) {
+            self.0.retain(|waiting| !waiting.reply.is_closed());
+            if self.0.len() < MAX_WAITING {
+                return self.0.push(look);
+            }
+        }
+        answer(look, pump, sender);
+    }
+
+    /// Answers those for whom there is something.
+    pub fn check(&mut self, pump: &LogPump, sender: &Sender) {
+        for look in self.0.extract_if(.., |look| is_due(look, sender.log())) {
+            answer(look, pump, sender);
+        }
+    }
+}
+
+fn is_due(look: &LookRequest, log: &Log) -> bool {
+    look.from < log.head() || log.is_ended()
+}
+
+fn answer(look: LookRequest, pump: &LogPump, sender: &Sender) {
+    let LookRequest { from, most, reply, .. } = look;
+    let log = sender.log();
+    let chunks = pump.chunks_at(sender, from);
+    let mut bytes = Vec::new();
+    if chunks.is_some() {
+        let end = log.head().min(from.saturating_add(most as u64));
+        log.read(from..end, &mut bytes).expect("the chunks' state was found there");
+        bytes.truncate(whole_records(&bytes));
+    }
+    let look = LogLook {
+        bytes,
+        chunks,
+        base: log.base(),
+        head: log.head(),
+        is_ended: log.is_ended(),
+        has_failed: pump.has_failed(),
+    };
+    send(reply, look);
+}
+
+fn send(reply: oneshot::Sender<LogLook>, look: LogLook) {
+    // Who asked may have left meanwhile.
+    let _ = reply.send(look);
+}
+
+/// The length of the whole records at the front of `bytes`.
+fn whole_records(bytes: &[u8]) -> usize {
+    let mut end = 0;
+    while let Ok(Some((len, _))) = Delta::decode(&bytes[end..]) {
+        end += len;
+    }
+    end
+}
