@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-rust test-web test-e2e web lint advisories fuzz sbom spec fmt bench setup clean
+.PHONY: help run test test-rust test-web test-e2e test-clients web lint advisories fuzz sbom spec fmt bench setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,11 @@ web: ## Build the TypeScript client and the page's copy of it
 test-e2e: ## The real binary with openai-python, openai-node and browsers
 	$(CARGO) test --workspace --locked --no-run --quiet
 	tools/e2e
+
+test-clients: ## The real binary with further unmodified clients, which are large (useChat, LangChain, …)
+	@tools/setup build e2e
+	$(CARGO) build --locked --quiet -p loquent
+	tools/clients
 
 lint: ## Formatting, clippy, licences, sources
 	@tools/setup build lint

@@ -6,6 +6,7 @@ pub mod head;
 pub mod json;
 pub mod logprobs;
 pub mod message;
+#[cfg(test)]
 pub mod parameters;
 pub mod request;
 pub mod tools;
