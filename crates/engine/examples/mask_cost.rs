@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use loquent_engine::grammar::{AnswerShape, Compiler};
+use loquent_engine::grammar::{AnswerForm, AnswerShape, Compiler};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ fn main() {
     println!("{:28} {:>10} {:>10} {:>10}", "schema", "compile", "mean mask", "worst mask");
     for (name, schema) in schemas() {
         let started = Instant::now();
-        let shape = AnswerShape { json: Some(schema), ..AnswerShape::default() };
+        let shape = AnswerShape { form: Some(AnswerForm::Json(schema)), ..AnswerShape::default() };
         let grammar = match compiler.compile(&shape) {
             Ok(grammar) => grammar,
             Err(error) => {

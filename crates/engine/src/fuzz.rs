@@ -9,11 +9,12 @@ use serde_json::{Map, Value};
 
 use crate::gguf::split::{SplittableModel, StageKeys};
 use crate::gguf::{Header, ReadLimits};
-use crate::grammar::{AnswerShape, Compiler, Thinking, ToolShape};
+use crate::grammar::{AnswerForm, AnswerShape, Compiler, Thinking, ToolShape};
 use crate::sim::SimVocab;
 use crate::staged::wire::{Dtype, RowFormat, StageMessage};
 use crate::template::{
-    CHATML, ChatMessage, ChatTemplate, ControlNames, Conversation, TemplateError, encode_segments,
+    CHATML, ChatMessage, ChatTemplate, ControlNames, Conversation, PromptEnding, TemplateError,
+    encode_segments,
 };
 
 #[path = "../../../fuzz/target.rs"]
@@ -24,6 +25,7 @@ pub use target::Target;
 pub const TARGETS: &[Target] = &[
     Target { name: "gguf", run: gguf, base_kib: 256, per_byte: 64 },
     Target { name: "grammar", run: grammar, base_kib: 64 * 1024, per_byte: 64 * 1024 },
+    Target { name: "grammar_text", run: grammar_text, base_kib: 64 * 1024, per_byte: 64 * 1024 },
     Target { name: "stage_message", run: stage_message, base_kib: 64, per_byte: 64 },
     Target { name: "template", run: template, base_kib: 256 * 1024, per_byte: 4096 },
     Target { name: "template_text", run: template_text, base_kib: 1024, per_byte: 4096 },
@@ -45,21 +47,34 @@ fn gguf(input: &[u8]) {
     }
 }
 
+static COMPILER: LazyLock<Compiler> =
+    LazyLock::new(|| Compiler::new(&SimVocab).expect("the simulated vocabulary has ends"));
+
 /// Any JSON is a schema that becomes a grammar, or is refused, within bounds.
 fn grammar(input: &[u8]) {
-    static COMPILER: LazyLock<Compiler> =
-        LazyLock::new(|| Compiler::new(&SimVocab).expect("the simulated vocabulary has ends"));
     let Some((&choice, json)) = input.split_first() else { return };
     let Ok(schema) = serde_json::from_slice::<Value>(json) else { return };
     let tool = ToolShape { name: "call".into(), parameters: schema.clone() };
     let shape = AnswerShape {
-        json: (choice & 1 == 0).then_some(schema),
+        form: (choice & 1 == 0).then_some(AnswerForm::Json(schema)),
         tools: if choice & 1 == 1 { vec![tool] } else { Vec::new() },
         parallel: choice & 2 != 0,
         thinking: if choice & 4 != 0 { Thinking::Optional } else { Thinking::Never },
         ..AnswerShape::default()
     };
     let _ = COMPILER.compile(&shape);
+}
+
+/// Any text is a grammar in GBNF or Lark, or a regular expression, or is refused, within bounds.
+fn grammar_text(input: &[u8]) {
+    let Some((&choice, text)) = input.split_first() else { return };
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    let form = match choice % 3 {
+        0 => AnswerForm::Gbnf(text.into()),
+        1 => AnswerForm::Lark(text.into()),
+        _ => AnswerForm::Regex(text.into()),
+    };
+    let _ = COMPILER.compile(&AnswerShape { form: Some(form), ..AnswerShape::default() });
 }
 
 /// A frame between stages is a message or malformed; a message is written the same again.
@@ -115,7 +130,7 @@ fn conversation<'a>(
     Conversation {
         messages,
         tools,
-        add_generation_prompt: true,
+        ending: PromptEnding::NewAnswer,
         bos_token: "<s>",
         eos_token: "</s>",
         now_unix_s: 1_700_000_000,

@@ -68,6 +68,7 @@ impl InProcess {
             strict_model: false,
             share_prefix_cache: false,
             split_reasoning: true,
+            force_usage: false,
         };
         let options = service_options(&engine, &admission, streams, serving, None)?;
         let loading = tokio::task::spawn_blocking(move || load(&source, &engine, None));

@@ -1,7 +1,6 @@
 //! One completion between the engine and its client: tokens become text, the text is cut at
 //! stop strings, split into reasoning, tool calls and answer, and gathered into flushes.
 
-mod call;
 pub mod reader;
 
 use std::sync::Arc;
@@ -54,6 +53,8 @@ pub struct Completion {
     detok: Detokenizer,
     stop: StopMatcher,
     coalescer: Coalescer,
+    /// Control tokens that are read by their names.
+    spoken: Arc<[TokenId]>,
     /// Absent where all text is the answer, so that most completions skip a copy.
     splitter: Option<TextSplitter>,
     held: HeldDeltas,
@@ -79,6 +80,7 @@ impl Completion {
             detok: Detokenizer::default(),
             stop: StopMatcher::new(stops),
             coalescer: Coalescer::new(interval, max_delay.map(Micros::from)),
+            spoken: split.spoken.clone(),
             splitter: split.is_needed().then(|| TextSplitter::new(split)),
             held: HeldDeltas::new(index),
             held_tokens: 0,
@@ -220,7 +222,12 @@ impl Completion {
             return Match::None; // an end token has no text, whatever its piece
         }
         self.fresh.clear();
-        self.detok.push(self.vocab.piece(token), &mut self.fresh);
+        let piece = match self.vocab.piece(token) {
+            // A tag of the model's format; most tokens have text, and cost nothing here.
+            [] if self.spoken.binary_search(&token).is_ok() => self.vocab.name(token),
+            piece => piece,
+        };
+        self.detok.push(piece, &mut self.fresh);
         self.take_fresh()
     }
 

@@ -1,7 +1,7 @@
 //! Fuzz targets of the server: what clients send, and what a model writes.
 
 use bytes::BytesMut;
-use loquent_engine::grammar::{CallSyntax, Thinking};
+use loquent_engine::grammar::{CallSyntax, Thinking, ToolShape};
 use loquent_proto::Delta;
 
 use crate::api::request::{Endpoint, Request};
@@ -19,6 +19,7 @@ pub use target::{Target, pieces};
 pub const TARGETS: &[Target] = &[
     Target { name: "model_text", run: model_text, base_kib: 64, per_byte: 512 },
     Target { name: "origin", run: origin, base_kib: 4, per_byte: 16 },
+    Target { name: "model_calls", run: model_calls, base_kib: 64, per_byte: 512 },
     Target { name: "quic_stream", run: quic_stream, base_kib: 64, per_byte: 600 },
     Target { name: "upstream_path", run: upstream_path, base_kib: 16, per_byte: 64 },
     Target { name: "request_body", run: request_body, base_kib: 16, per_byte: 1024 },
@@ -68,18 +69,50 @@ fn model_text(input: &[u8]) {
     let Some((&choice, input)) = input.split_first() else { return };
     let thinking = [Thinking::Never, Thinking::Optional, Thinking::Open][usize::from(choice) % 3];
     let syntax = if choice & 0x80 == 0 { CallSyntax::Tagged } else { CallSyntax::Bare };
-    let names = vec!["weather".to_owned(), "time".to_owned()];
-    let calls = (choice & 0x40 == 0).then_some(CallConfig { syntax, names, id: 7 });
-    let config = SplitConfig { thinking, calls };
+    let calls = (choice & 0x40 == 0).then(|| calls(syntax));
+    let is_plain = calls.is_none() && thinking == Thinking::Never;
+    let config = SplitConfig { thinking, calls, ..SplitConfig::none() };
+    let (whole, [text, ..]) = split_in_any_way(&config, input);
+    assert!(!is_plain || text == whole);
+}
+
+/// The same for each format of calls; those that come complete have arguments in JSON.
+fn model_calls(input: &[u8]) {
+    const SYNTAXES: [CallSyntax; 7] = [
+        CallSyntax::Harmony,
+        CallSyntax::QwenXml,
+        CallSyntax::GlmXml,
+        CallSyntax::MistralList,
+        CallSyntax::MistralArgs,
+        CallSyntax::DeepSeekFenced,
+        CallSyntax::DeepSeek,
+    ];
+    let Some((&choice, input)) = input.split_first() else { return };
+    let syntax = SYNTAXES[usize::from(choice & 0x3F) % SYNTAXES.len()];
+    let thinking = match (syntax, choice & 0x40) {
+        (CallSyntax::Harmony, _) => Thinking::Channels,
+        (_, 0) => Thinking::Never,
+        _ => Thinking::Optional,
+    };
+    let config = SplitConfig { thinking, calls: Some(calls(syntax)), ..SplitConfig::none() };
+    split_in_any_way(&config, input);
+}
+
+fn calls(syntax: CallSyntax) -> CallConfig {
+    let properties = serde_json::json!({"city": {"type": "string"}, "days": {"type": "integer"}});
+    let parameters = serde_json::json!({"type": "object", "properties": properties});
+    let tool = |name: &str| ToolShape { name: name.into(), parameters: parameters.clone() };
+    CallConfig { syntax, tools: [tool("weather"), tool("time")].into(), id: 7 }
+}
+
+/// The text of `input`, and what it is split into, whole or in its pieces.
+fn split_in_any_way(config: &SplitConfig, input: &[u8]) -> (String, [String; 3]) {
     let parts: Vec<String> =
         pieces(input).map(|piece| String::from_utf8_lossy(piece).into_owned()).collect();
     let whole = parts.concat();
-    let split = |parts: &mut dyn Iterator<Item = &str>| written(config.clone(), parts);
-    let once = split(&mut std::iter::once(whole.as_str()));
-    assert_eq!(split(&mut parts.iter().map(String::as_str)), once);
-    if config.calls.is_none() && thinking == Thinking::Never {
-        assert_eq!(once[0], whole);
-    }
+    let once = written(config.clone(), &mut std::iter::once(whole.as_str()));
+    assert_eq!(written(config.clone(), &mut parts.iter().map(String::as_str)), once);
+    (whole, once)
 }
 
 /// Text, reasoning and calls that `parts` are split into.

@@ -40,6 +40,7 @@ mod hosts;
 mod http;
 mod https;
 mod identity;
+mod infill;
 mod intake;
 mod json_response;
 mod memory;

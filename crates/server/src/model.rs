@@ -3,13 +3,16 @@
 use std::sync::{Arc, OnceLock};
 
 use loquent_engine::grammar::{AnswerShape, CallSyntax, Compiler, GrammarError, Thinking};
-use loquent_engine::template::{self, ChatPrompt, ChatTemplate, Conversation, TemplateError};
+use loquent_engine::template::{
+    self, Abilities, ChatPrompt, ChatTemplate, Conversation, SpokenTags, TemplateError,
+};
 use loquent_infer::detok::Detokenizer;
 use loquent_infer::sampling::SharedGrammar;
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
+use crate::api::reasoning::{self, ReasoningParams};
 use crate::api::request::Chat;
 use crate::clock::unix_time_s;
 use crate::upstream::UnknownVocab;
@@ -123,7 +126,7 @@ impl ServedModel {
         let conversation = Conversation {
             messages: &chat.messages,
             tools: chat.tools.as_ref().map_or(&[], |tools| &tools.definitions),
-            add_generation_prompt: true,
+            ending: chat.ending,
             bos_token: &self.chat.bos,
             eos_token: &self.chat.eos,
             now_unix_s: unix_time_s() as i64,
@@ -137,20 +140,62 @@ impl ServedModel {
 
     /// The format in which the model writes tool calls, as its chat template shows.
     pub fn call_syntax(&self) -> CallSyntax {
-        match self.chat.template.abilities().bare_calls {
-            true => CallSyntax::Bare,
-            false => CallSyntax::Tagged,
+        self.chat.template.abilities().calls
+    }
+
+    /// Gives the template what it reads of `chat`'s reasoning parameters; returns the names of those
+    /// that have no effect on this model.
+    pub fn give_reasoning(&self, chat: &mut Chat) -> Vec<&'static str> {
+        let template = &self.chat.template;
+        let ReasoningParams { effort, verbosity, budget } = chat.reasoning.clone();
+        let mut ignored = Vec::new();
+        if let Some(effort) = effort {
+            match self.effort_variable(&effort) {
+                Some((name, value)) => chat.set_variable(name, value),
+                None => ignored.push("reasoning_effort"),
+            }
         }
+        if let Some(verbosity) = verbosity {
+            match template.mentions("verbosity") {
+                true => chat.set_variable("verbosity", verbosity.into()),
+                false => ignored.push("verbosity"),
+            }
+        }
+        let Abilities { thinks, calls, .. } = template.abilities();
+        let can_end = thinks && calls != CallSyntax::Harmony;
+        ignored.extend(budget.map(|(_, name)| name).filter(|_| !can_end));
+        ignored
+    }
+
+    /// The variable by which the template learns of `effort`; `None` if it knows no effort.
+    fn effort_variable(&self, effort: &str) -> Option<(&'static str, Value)> {
+        let template = &self.chat.template;
+        if template.mentions("reasoning_effort") {
+            let is_harmony = self.call_syntax() == CallSyntax::Harmony;
+            let known = if is_harmony { reasoning::of_three(effort) } else { effort };
+            return Some(("reasoning_effort", known.into()));
+        }
+        // Templates that know no degrees may know a switch, which is on unless it is turned off.
+        let switch = ["enable_thinking", "thinking"];
+        let switch = switch.into_iter().find(|name| template.mentions(&format!("{name} is")));
+        switch.filter(|_| effort == "none").map(|name| (name, false.into()))
     }
 
     /// Whether an answer begins with reasoning. `prompt_thinks`: the prompt ends inside
     /// `<think>`.
     pub fn thinking(&self, prompt_thinks: bool) -> Thinking {
-        match (prompt_thinks, self.chat.template.abilities().thinks) {
+        let Abilities { thinks, calls, .. } = self.chat.template.abilities();
+        match (prompt_thinks, thinks) {
+            _ if calls == CallSyntax::Harmony => Thinking::Channels,
             (true, _) => Thinking::Open,
             (false, true) => Thinking::Optional,
             (false, false) => Thinking::Never,
         }
+    }
+
+    /// The control tokens that are tags of its format.
+    pub fn spoken_tags(&self) -> &SpokenTags {
+        self.chat.template.spoken_tags(&*self.vocab)
     }
 
     /// The text of `tokens`; control tokens have no text.

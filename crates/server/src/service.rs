@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::response::Response;
 use http::request::Parts;
 use http::{HeaderValue, header};
-use loquent_engine::grammar::{AnswerShape, GrammarError, Thinking};
-use loquent_engine::template::TemplateError;
+use loquent_engine::grammar::{AnswerShape, GrammarError, Thinking, limit_thinking};
+use loquent_engine::template::{SpokenTags, TemplateError};
 use loquent_infer::admission::{BudgetLevel, Refusal};
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::{Tag, Work};
@@ -31,6 +31,7 @@ use crate::completion::{Completion, CompletionConfig};
 use crate::engine_watch::EngineWatch;
 use crate::error::{ApiError, LimitedRate};
 use crate::identity::Identity;
+use crate::infill::InfillTokens;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::otel::Telemetry;
@@ -57,6 +58,8 @@ pub struct ServingConfig {
     pub share_prefix_cache: bool,
     /// Whether `<think>…</think>` is returned as `reasoning_content` instead of text.
     pub split_reasoning: bool,
+    /// Whether every stream ends with its token counts, asked for or not.
+    pub force_usage: bool,
 }
 
 /// A request with its prompts as tokens and its grammar compiled.
@@ -288,13 +291,28 @@ impl Service {
     ) -> Result<Request, ApiError> {
         let Caller { identity, authorization, trace_parent } = caller;
         let mut request = match &self.backend {
-            Backend::Engine { .. } => Request::read(endpoint, fields)?,
+            Backend::Engine { .. } => self.read_request(endpoint, fields)?,
             Backend::Upstream(_) => upstream::read_request(endpoint, fields, authorization)?,
         };
+        if let Some(stream) = request.stream.as_mut().filter(|_| self.config.force_usage) {
+            stream.include_usage = true;
+        }
         if !identity.may_set_priority() {
             request.ignore_priority(identity.key.is_some());
         }
         Ok(Request { trace_parent, identity, ..request })
+    }
+
+    /// Reads a request for the engine, and names what has no effect on its model.
+    fn read_request(&self, endpoint: Endpoint, fields: Fields) -> Result<Request, ApiError> {
+        let mut request = Request::read(endpoint, fields)?;
+        for prompt in &mut request.prompts {
+            if let Prompt::Chat(chat) = prompt {
+                let ignored = self.model.give_reasoning(chat);
+                request.ignored.extend(ignored.into_iter().map(str::to_owned));
+            }
+        }
+        Ok(request)
     }
 
     /// Answers `request`, which came over HTTP with `head` and arrived at `arrived`.
@@ -318,7 +336,12 @@ impl Service {
             upstream.fill_model(&mut body, forward.authorization.as_ref()).await;
             let body = Value::from(body).to_string();
             let passed = upstream.pass_on(target, &head.headers, body.into(), permits);
-            return passed.await.map(Answer::PassedOn);
+            let response = passed.await?;
+            let splits = self.config.split_reasoning && request.endpoint == Endpoint::Chat;
+            return Ok(Answer::PassedOn(match splits {
+                true => upstream::whole::split_reasoning(response).await?,
+                false => response,
+            }));
         }
         let started = self.start(request, arrived).await?;
         Ok(Answer::Started(Box::new(started)))
@@ -518,7 +541,10 @@ impl Service {
         let (mut prompts, mut echo) = (Vec::with_capacity(request.prompts.len()), Vec::new());
         let mut thinking = Thinking::Never;
         for prompt in &mut request.prompts {
-            let (tokens, thinks) = self.encode_prompt(prompt, request.endpoint)?;
+            let (tokens, thinks) = match &request.suffix {
+                Some(suffix) => (self.encode_infill(prompt, suffix)?, false),
+                None => self.encode_prompt(prompt, request.endpoint)?,
+            };
             self.check_length(&tokens, request.endpoint)?;
             if let Prompt::Chat(_) = prompt {
                 thinking = self.model.thinking(thinks);
@@ -549,24 +575,34 @@ impl Service {
         request: &Request,
         thinking: Thinking,
     ) -> Result<Option<SharedGrammar>, ApiError> {
-        if !request.is_constrained() {
-            return Ok(None);
-        }
-        let tools = request.tools();
+        let grammar = match request.is_constrained() {
+            true => Some(self.compile(request, thinking)?),
+            false => None,
+        };
+        let Some((budget, name)) = request.thinking_budget() else { return Ok(grammar) };
+        let limited = limit_thinking(self.model.vocab.clone(), thinking, budget, grammar);
+        limited.map_err(|error| ApiError::invalid_param(name, format!("'{name}': {error}")))
+    }
+
+    fn compile(&self, request: &Request, thinking: Thinking) -> Result<SharedGrammar, ApiError> {
+        let (tools, form) = (request.tools(), request.form.as_ref());
         let forced = tools.filter(|tools| tools.is_forced());
-        // If the model may call a tool or answer, and the answer has a schema, the grammar has
+        // If the model may call a tool or answer, and the answer has a form, the grammar has
         // to allow both.
-        let callable = tools.filter(|_| request.json_schema.is_some() || forced.is_some());
+        let callable = tools.filter(|_| form.is_some() || forced.is_some());
         let shape = AnswerShape {
-            json: request.json_schema.clone().filter(|_| forced.is_none()),
+            form: form.filter(|_| forced.is_none()).map(|requested| requested.form.clone()),
             tools: callable.map(|tools| tools.callable.clone()).unwrap_or_default(),
             syntax: Some(self.model.call_syntax()),
             parallel: tools.is_some_and(|tools| tools.parallel),
             thinking,
         };
-        let param = if forced.is_some() { "tools" } else { "response_format" };
+        let param = match (forced, form) {
+            (None, Some(form)) => form.param,
+            _ => "tools",
+        };
         let grammar = self.model.grammars.compile(&*self.model.vocab, &shape);
-        grammar.map(Some).map_err(|error| match error {
+        grammar.map_err(|error| match error {
             GrammarError::Vocabulary(_) => ApiError::internal(error.to_string()),
             error => ApiError::invalid_param(param, format!("'{param}': {error}")),
         })
@@ -604,6 +640,27 @@ impl Service {
         }
     }
 
+    /// The tokens of a prompt whose completion is followed by `suffix`.
+    fn encode_infill(&self, prompt: &Prompt, suffix: &str) -> Result<Vec<TokenId>, ApiError> {
+        let vocab = &*self.model.vocab;
+        let infill = InfillTokens::of(vocab).ok_or_else(|| {
+            let why =
+                "'suffix': this model cannot fill in text: its vocabulary has no tokens for it.";
+            ApiError::invalid_param("suffix", why)
+        })?;
+        let most = self.model.max_prompt_bytes();
+        let before = match prompt {
+            Prompt::Text(text) if text.len().saturating_add(suffix.len()) > most => {
+                return Err(self.too_long(most, Endpoint::Text));
+            }
+            Prompt::Text(text) => self.encode_text(text, false, false)?,
+            Prompt::Tokens(_) => self.encode_prompt(&mut prompt.clone(), Endpoint::Text)?.0,
+            Prompt::Chat(_) => return Err(ApiError::internal("A chat has no suffix.")),
+        };
+        let begin = self.encode_text("", true, false)?;
+        Ok(infill.prompt(begin, &before, &self.encode_text(suffix, false, false)?))
+    }
+
     fn encode_text(
         &self,
         text: &str,
@@ -639,6 +696,7 @@ impl Service {
         let Prepared { request, prompts, .. } = prepared;
         let (n, tenant) = (request.n as usize, request.identity.tenant);
         let room = |prompt: &Vec<TokenId>| self.model.context_tokens - prompt.len() as u32;
+        let split = self.split_config(prepared);
         let mut completions = Vec::with_capacity(permits.len());
         for (index, mut permit) in permits.into_iter().enumerate() {
             let prompt = &prompts[index / n];
@@ -666,7 +724,7 @@ impl Service {
                 interval: request.interval.unwrap_or(self.config.interval),
                 max_delay: self.config.max_delay,
                 timings: request.stream.is_some_and(|stream| stream.include_timings),
-                split: self.split_config(prepared),
+                split: split.for_completion(),
             };
             let completion = Completion::new(index as u32, self.model.vocab.clone(), config);
             completions.push(NewCompletion {
@@ -685,12 +743,24 @@ impl Service {
     fn split_config(&self, prepared: &Prepared) -> SplitConfig {
         let calls = prepared.request.tools().map(|tools| CallConfig {
             syntax: self.model.call_syntax(),
-            names: tools.callable.iter().map(|tool| tool.name.clone()).collect(),
-            id: rand::random(),
+            tools: tools.callable.clone().into(),
+            id: 0,
         });
-        let thinking =
-            if self.config.split_reasoning { prepared.thinking } else { Thinking::Never };
-        SplitConfig { thinking, calls }
+        let splits = self.config.split_reasoning;
+        let thinking = match prepared.thinking {
+            // All of such an answer is in messages, with reasoning in its text or not.
+            Thinking::Channels => Thinking::Channels,
+            thinking if splits => thinking,
+            _ => Thinking::Never,
+        };
+        let config =
+            SplitConfig { thinking, calls, keeps_reasoning: !splits, ..SplitConfig::none() };
+        if !config.is_needed() {
+            return config;
+        }
+        let SpokenTags { thinking, all } = self.model.spoken_tags().clone();
+        let has_calls = config.calls.is_some() || prepared.thinking == Thinking::Channels;
+        SplitConfig { spoken: if has_calls { all } else { thinking }, ..config }
     }
 
     /// The request's sampling parameters, completed by the model's defaults. Each completion has

@@ -133,6 +133,7 @@ pub fn start_upstream(
         UpstreamContext {
             bounds: config.streams,
             max_delay: config.serving.max_delay,
+            splits_reasoning: config.serving.split_reasoning,
             first_byte_timeout: app.config.heartbeat,
             clock,
             metrics: metrics.clone(),

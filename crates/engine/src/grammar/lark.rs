@@ -2,83 +2,102 @@
 
 use std::fmt::Write;
 
-use serde_json::{Value, json};
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 
-use super::{AnswerShape, CallSyntax, Thinking, ToolShape};
+use super::control_tags::{ControlTags, string};
+use super::json_rule::json_rule;
+use super::syntax::{CallSyntax, THINK_TAGS};
+use super::{
+    AnswerForm, AnswerShape, GrammarError, MAX_GRAMMAR_BYTES, Thinking, bounds, calls, gbnf,
+};
 
-/// Most calls in one answer.
-const MAX_CALLS: usize = 16;
+/// The grammar that requests bring, in the one around it.
+const ANSWER: &str = "answer";
 
-/// White space allowed between JSON's symbols: what models write without a grammar (a blank, or a
-/// line break and indentation), and no more, since a small model may otherwise write blanks until
-/// its tokens are used up.
-const SPACE: &str = r" |\n {0,24}";
-
-pub(super) fn write(shape: &AnswerShape) -> String {
+/// The grammar of `shape`: one around the answer, and behind it the one that the request brings.
+pub(super) fn write(
+    shape: &AnswerShape,
+    tags: &ControlTags,
+) -> Result<TopLevelGrammar, GrammarError> {
     let mut text = String::new();
-    let body = match (shape.json.is_some(), shape.tools.is_empty()) {
-        (true, true) => "json",
-        (true, false) => "(json | calls)",
-        (false, _) => "calls",
+    let is_harmony = shape.thinking == Thinking::Channels;
+    // In a channel of its own, an answer has a head.
+    let form = if is_harmony { "final" } else { "form" };
+    let body = match (shape.form.is_some(), shape.tools.is_empty()) {
+        (true, true) => form.to_owned(),
+        (true, false) => format!("({form} | calls)"),
+        (false, _) => "calls".to_owned(),
     };
-    // Thoughts are free text up to `</think>`; only what follows has a form.
-    let before = match shape.thinking {
-        Thinking::Never => "",
-        Thinking::Optional => "(\"<think>\" thoughts)? ",
-        Thinking::Open => "thoughts ",
-    };
-    let _ = writeln!(text, "start: {before}{body}");
-    if shape.thinking != Thinking::Never {
-        text.push_str("thoughts: until_end BREAK?\n");
-        text.push_str("until_end[lazy]: /(.|\\n)*<\\/think>/\nBREAK: /\\n{1,2}/\n");
+    write_start(&mut text, shape.thinking, &body, tags);
+    if is_harmony {
+        let head = tags.literal("<|channel|>final<|message|>");
+        let _ = writeln!(text, "final: {head} form");
     }
-    if let Some(schema) = &shape.json {
-        let _ = writeln!(text, "json: {}", json_rule(schema));
+    if let Some(form) = &shape.form {
+        let _ = writeln!(text, "form: {}", form_rule(form));
     }
     if !shape.tools.is_empty() {
-        write_calls(&mut text, shape);
+        let syntax = shape.syntax.unwrap_or(CallSyntax::Tagged);
+        calls::write(&mut text, &shape.tools, syntax, shape.parallel, tags)?;
     }
-    text
+    let mut all = TopLevelGrammar::from_lark(text);
+    if let Some(brought) = shape.form.as_ref().map(brought).transpose()? {
+        all.grammars.extend(brought);
+    }
+    Ok(all)
 }
 
-fn write_calls(text: &mut String, shape: &AnswerShape) {
-    let syntax = shape.syntax.unwrap_or(CallSyntax::Tagged);
-    // A bare call is the whole answer, so there can be no second one.
-    let more = match (shape.parallel, syntax) {
-        (true, CallSyntax::Tagged) => format!(" (\"\\n\" call){{0,{}}}", MAX_CALLS - 1),
-        _ => String::new(),
+/// Reasoning is free text up to its end; only what follows has a form.
+fn write_start(text: &mut String, thinking: Thinking, body: &str, tags: &ControlTags) {
+    let [think, think_end] = THINK_TAGS;
+    let before = match thinking {
+        Thinking::Never => String::new(),
+        Thinking::Optional => format!("({} thoughts)? ", tags.literal(think)),
+        Thinking::Open => "thoughts ".to_owned(),
+        Thinking::Channels => "analysis? ".to_owned(),
     };
-    let _ = writeln!(text, "calls: call{more}");
-    let rules: Vec<String> = (0..shape.tools.len()).map(|i| format!("call_{i}")).collect();
-    let _ = writeln!(text, "call: {}", rules.join(" | "));
-    for (i, tool) in shape.tools.iter().enumerate() {
-        let (before, after) = around(tool, syntax);
-        let _ = writeln!(text, "call_{i}: {before} arguments_{i} {after}");
-        let _ = writeln!(text, "arguments_{i}: {}", json_rule(&tool.parameters));
+    let _ = writeln!(text, "start: {before}{body}");
+    match thinking {
+        Thinking::Never => {}
+        Thinking::Optional | Thinking::Open => {
+            text.push_str("thoughts: until_end BREAK?\nBREAK: /\\n{1,2}/\n");
+            text.push_str(&tags.until("until_end", think_end));
+        }
+        Thinking::Channels => {
+            let head = tags.literal("<|channel|>analysis<|message|>");
+            let next = tags.literal("<|start|>assistant");
+            let _ = writeln!(text, "analysis: {head} until_end {next}");
+            text.push_str(&tags.until("until_end", "<|end|>"));
+        }
     }
 }
 
-/// The text before and after a call's arguments, as Lark strings.
-fn around(tool: &ToolShape, syntax: CallSyntax) -> (String, String) {
-    let name = &tool.name;
-    let (before, after) = match syntax {
-        CallSyntax::Tagged => (
-            format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": "),
-            "}\n</tool_call>".to_owned(),
-        ),
-        CallSyntax::Bare => (format!("{{\"name\": \"{name}\", \"parameters\": "), "}".to_owned()),
-    };
-    (json!(before).to_string(), json!(after).to_string())
+fn form_rule(form: &AnswerForm) -> String {
+    match form {
+        AnswerForm::Json(schema) => json_rule(schema),
+        AnswerForm::Choice(texts) => {
+            let texts: Vec<String> = texts.iter().map(|text| string(text)).collect();
+            texts.join(" | ")
+        }
+        AnswerForm::Regex(_) | AnswerForm::Lark(_) | AnswerForm::Gbnf(_) => format!("@{ANSWER}"),
+    }
 }
 
-/// A schema as a rule's right side, with our own options in the place of any it brings.
-fn json_rule(schema: &Value) -> String {
-    let options = json!({ "whitespace_flexible": false, "whitespace_pattern": SPACE });
-    let mut schema = match schema {
-        Value::Object(_) => schema.clone(),
-        // The schema `true` accepts any JSON, `false` rejects all.
-        other => json!({ "allOf": [other] }),
+/// A grammar with names of its own, so that a request's rules cannot meet ours.
+fn brought(form: &AnswerForm) -> Result<Option<GrammarWithLexer>, GrammarError> {
+    let grammar = match form {
+        AnswerForm::Json(_) | AnswerForm::Choice(_) => return Ok(None),
+        AnswerForm::Regex(regex) => GrammarWithLexer::from_regex(regex),
+        AnswerForm::Lark(lark) => from_lark(lark.clone())?,
+        AnswerForm::Gbnf(gbnf) => from_lark(gbnf::to_lark(gbnf)?)?,
     };
-    schema["x-guidance"] = options;
-    format!("%json {schema}")
+    Ok(Some(GrammarWithLexer { name: Some(ANSWER.to_owned()), ..grammar }))
+}
+
+fn from_lark(lark: String) -> Result<GrammarWithLexer, GrammarError> {
+    if lark.len() > MAX_GRAMMAR_BYTES {
+        return Err(GrammarError::TooLarge);
+    }
+    bounds::check(&lark)?;
+    Ok(GrammarWithLexer::from_lark(lark))
 }

@@ -1,17 +1,27 @@
-//! Grammars: JSON schemas and tool calls as constraints on sampling, by llguidance.
+//! Grammars: JSON schemas, grammars of requests and tool calls as constraints on sampling, by
+//! llguidance.
 //!
 //! A [`Compiler`] holds the vocabulary as a trie, once per model. What it compiles is
 //! bounded in bytes here and in steps, states and size by llguidance's own limits; a
 //! schema beyond them, or with keywords that cannot be enforced, is refused. Masks are
 //! computed on threads of their own while the engine decodes: see `pending.rs`.
 
+mod bounds;
+mod budget;
+mod calls;
+mod control_tags;
+mod gbnf;
+mod json_rule;
 mod lark;
 mod pending;
+mod syntax;
 mod worker;
+
+pub use budget::limit_thinking;
+pub use syntax::{CallSyntax, THINK_TAGS};
 
 use std::sync::{Arc, Mutex};
 
-use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use loquent_infer::sampling::{Constraint, Grammar, SharedGrammar};
@@ -19,6 +29,7 @@ use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use serde_json::Value;
 
+use control_tags::ControlTags;
 use pending::{Pending, Position};
 use worker::{Lane, Workers};
 
@@ -39,16 +50,6 @@ pub enum GrammarError {
     Vocabulary(String),
 }
 
-/// How a model writes a call of a tool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallSyntax {
-    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`, each on lines of its own
-    /// (Hermes, Qwen).
-    Tagged,
-    /// The whole answer is `{"name": …, "parameters": …}` (Llama 3).
-    Bare,
-}
-
 /// The parts of a tool's definition that its grammar needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolShape {
@@ -58,11 +59,26 @@ pub struct ToolShape {
     pub parameters: Value,
 }
 
-/// The form that an answer must have.
+/// What an answer's text must be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AnswerForm {
+    /// JSON that fits this schema.
+    Json(Value),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// A text that this regular expression matches as a whole.
+    Regex(String),
+    /// A text of this grammar, in llguidance's dialect of Lark.
+    Lark(String),
+    /// A text of this grammar, in GBNF.
+    Gbnf(String),
+}
+
+/// The form that an answer must have, reasoning and calls included.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AnswerShape {
-    /// JSON that fits this schema. If there are tools too: either this or calls.
-    pub json: Option<Value>,
+    /// The answer's own form. If there are tools too: either this or calls.
+    pub form: Option<AnswerForm>,
     /// Calls of these tools; empty for none.
     pub tools: Vec<ToolShape>,
     /// The model's format of calls.
@@ -83,12 +99,15 @@ pub enum Thinking {
     Optional,
     /// The prompt ended with `<think>`.
     Open,
+    /// Reasoning is a message of its own, in another channel than the answer (gpt-oss).
+    Channels,
 }
 
 /// Compiles grammars for one vocabulary.
 pub struct Compiler {
     factory: ParserFactory,
     workers: Workers,
+    tags: ControlTags,
 }
 
 impl Compiler {
@@ -112,7 +131,7 @@ impl Compiler {
         // Verbose errors quote the whole grammar, which is the server's text, not the user's.
         factory.limits_mut().verbose_errors = false;
         let workers = Workers::start().map_err(|error| failed(error.to_string()))?;
-        Ok(Self { factory, workers })
+        Ok(Self { factory, workers, tags: ControlTags::of(vocab) })
     }
 
     /// The grammar of `shape`.
@@ -120,11 +139,12 @@ impl Compiler {
     /// # Errors
     /// [`GrammarError::Schema`] or [`GrammarError::TooLarge`].
     pub fn compile(&self, shape: &AnswerShape) -> Result<SharedGrammar, GrammarError> {
-        let text = lark::write(shape);
-        if text.len() > MAX_GRAMMAR_BYTES {
+        let grammar = lark::write(shape, &self.tags)?;
+        let texts = grammar.grammars.iter().filter_map(|part| part.lark_grammar.as_ref());
+        if texts.map(String::len).sum::<usize>() > MAX_GRAMMAR_BYTES {
             return Err(GrammarError::TooLarge);
         }
-        let parser = self.factory.create_parser(TopLevelGrammar::from_lark(text));
+        let parser = self.factory.create_parser(grammar);
         let wrong = |error: String| GrammarError::Schema(first_line(&error));
         let mut matcher = Matcher::new(Ok(parser.map_err(|error| wrong(error.to_string()))?));
         // The first mask shows whether the grammar stays within the limits at all: an error now is

@@ -45,6 +45,10 @@ fn liking(token: TokenId) -> f32 {
     }
 }
 
+fn form(schema: Value) -> AnswerShape {
+    AnswerShape { form: Some(AnswerForm::Json(schema)), ..AnswerShape::default() }
+}
+
 fn person() -> Value {
     json!({
         "type": "object",
@@ -61,7 +65,7 @@ fn person() -> Value {
 
 #[test]
 fn random_choices_fit_the_schema() {
-    let shape = AnswerShape { json: Some(person()), ..AnswerShape::default() };
+    let shape = form(person());
     let grammar = compiler().compile(&shape).unwrap();
     for seed in 0..30 {
         let text = speak(&grammar, seed).unwrap();
@@ -109,8 +113,7 @@ fn calls_are_written_as_the_model_writes_them() {
 
 #[test]
 fn a_sampler_built_anew_goes_on_where_it_was() {
-    let shape =
-        AnswerShape { json: Some(json!({"const": {"answer": 42}})), ..AnswerShape::default() };
+    let shape = form(json!({"const": {"answer": 42}}));
     let grammar = compiler().compile(&shape).unwrap();
     let whole = speak(&grammar, 1).unwrap();
     let mut constraint = grammar.0.start(b"{\"answer\"".map(TokenId::from).as_slice());
@@ -130,11 +133,258 @@ fn what_cannot_be_upheld_is_refused() {
         json!({"not": {"type": "string"}}),
         json!(false),
     ] {
-        let shape = AnswerShape { json: Some(schema.clone()), ..AnswerShape::default() };
+        let shape = form(schema.clone());
         let outcome = compiler.compile(&shape).err();
         assert!(matches!(outcome, Some(GrammarError::Schema(_))), "{schema}: {outcome:?}");
     }
     let large = json!({"enum": ["x".repeat(MAX_GRAMMAR_BYTES)]});
-    let shape = AnswerShape { json: Some(large), ..AnswerShape::default() };
+    let shape = form(large);
     assert_eq!(compiler.compile(&shape).err(), Some(GrammarError::TooLarge));
+}
+
+fn lark(form: AnswerForm) -> AnswerShape {
+    AnswerShape { form: Some(form), ..AnswerShape::default() }
+}
+
+/// Whether `grammar` allows `text` as a whole, byte by byte.
+fn accepts(grammar: &SharedGrammar, text: &str) -> bool {
+    let mut constraint = grammar.0.start(&[]);
+    let ends = (0..SimVocab.size() as TokenId).find(|&token| SimVocab.is_end(token));
+    let tokens = text.bytes().map(TokenId::from).chain(ends);
+    tokens.into_iter().all(|token| {
+        let Ok(allowed) = constraint.allowed() else { return false };
+        let is_allowed = allowed[token as usize / 32] >> (token % 32) & 1 == 1;
+        if is_allowed {
+            constraint.accept(token);
+        }
+        is_allowed
+    })
+}
+
+#[test]
+fn requests_bring_grammars_of_their_own() {
+    let arithmetic = "start: sum\nsum: NUMBER (\"+\" sum)?\nNUMBER: /[0-9]+/\n";
+    let choice = vec!["yes".to_owned(), "n\"o\n".to_owned()];
+    let compiler = compiler();
+    for (form, good, bad) in [
+        (AnswerForm::Choice(choice), ["yes", "n\"o\n"], ["ye", "yesno"]),
+        (AnswerForm::Regex("[a-c]{2}/\\d+".into()), ["ab/12", "cc/0"], ["ab", "abc/1"]),
+        (AnswerForm::Lark(arithmetic.into()), ["1+20", "7"], ["1+", "a"]),
+    ] {
+        let grammar = compiler.compile(&lark(form.clone())).unwrap();
+        assert!(good.iter().all(|text| accepts(&grammar, text)), "{form:?}");
+        assert!(!bad.iter().any(|text| accepts(&grammar, text)), "{form:?}");
+        let thinking = AnswerShape { thinking: Thinking::Open, ..lark(form) };
+        let grammar = compiler.compile(&thinking).unwrap();
+        assert!(accepts(&grammar, &format!("Hm.</think>\n\n{}", good[0])));
+        assert!(!accepts(&grammar, &format!("Hm.</think>\n\n{}", bad[1])));
+    }
+}
+
+#[test]
+fn gbnf_is_followed() {
+    let json = r#"
+        # A value, with comments and rules over several lines.
+        root   ::= value ws
+        value  ::= object | list | text | number |
+                   "true" | "null"
+        object ::= "{" ws ( text ":" ws value ("," ws text ":" ws value)* )? "}"
+        list   ::= "[" ws (value ("," ws value)*)? ws "]"
+        text   ::= "\"" ( [^"\\\x00-\x1f] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\""
+        number ::= "-"? ([0-9] | [1-9] [0-9]{1,15}) ("." [0-9]+)?
+        ws     ::= | " " | "\n" [ \t]{0,20}
+    "#;
+    let list = "root ::= item+\nitem ::= \"- \" [^\\r\\n]+ \"\\n\"";
+    let sums = "root ::= (sum \"=\" term \"\\n\")+\nsum ::= term ([-+*/] term)*\n\
+                term ::= num | \"(\" sum \")\"\nnum ::= [0-9]+";
+    let compiler = compiler();
+    for (text, good, bad) in [
+        (
+            json,
+            vec![r#"{"a": [1, -2.5, "x\u00e9é"], "b": {}}"#, "null", "[]"],
+            vec!["{a}", "[1,", "01"],
+        ),
+        (list, vec!["- a\n- b c\n"], vec!["- a", "a\n"]),
+        (sums, vec!["1+(2*34)=9\n", "1=1\n2=2\n"], vec!["1+=2\n", "(1=1\n"]),
+        ("root ::= \"a\"{2,3} . [\\]^-]?", vec!["aab", "aaa\n]", "aax-"], vec!["ab", "aaxx"]),
+    ] {
+        let grammar = compiler.compile(&lark(AnswerForm::Gbnf(text.into())));
+        let grammar = grammar.unwrap_or_else(|error| panic!("{error}: {text}"));
+        for one in good {
+            assert!(accepts(&grammar, one), "{one} of {text}");
+        }
+        for one in bad {
+            assert!(!accepts(&grammar, one), "{one} of {text}");
+        }
+    }
+    let grammar = compiler.compile(&lark(AnswerForm::Gbnf(json.into()))).unwrap();
+    for seed in 0..20 {
+        let text = speak(&grammar, seed).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    }
+}
+
+#[test]
+fn what_is_no_gbnf_is_refused_with_its_place() {
+    let compiler = compiler();
+    let deep = format!("root ::= {}", "(".repeat(1000));
+    for (text, why) in [
+        ("a ::= \"x\"", "no rule 'root'"),
+        ("root ::= a b", "refers to a rule 'a'"),
+        ("root ::= \"a", "no end"),
+        ("root ::= [z-a]", "ends before it begins"),
+        ("root ::= (\"a\"", "')' is expected"),
+        ("root = \"a\"", "'::=' is expected"),
+        ("root ::= \"a\"\nroot ::= \"b\"", "line 2"),
+        ("root ::= <[5]>", "tokens cannot be named"),
+        ("root ::= \"\\q\"", "escape is unknown"),
+        ("root ::= *", "nothing is repeated"),
+        (&deep, "too deeply"),
+    ] {
+        let error = compiler.compile(&lark(AnswerForm::Gbnf(text.into()))).err().unwrap();
+        assert!(error.to_string().contains(why), "{text}: {error}");
+    }
+    let endless = lark(AnswerForm::Gbnf("root ::= root".into()));
+    assert!(compiler.compile(&endless).is_err());
+}
+
+#[test]
+fn calls_of_every_format_can_be_forced() {
+    let parameters = json!({
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["C", "F"]}},
+        "required": ["city"],
+    });
+    let tool = ToolShape { name: "weather".into(), parameters };
+    let compiler = compiler();
+    let arguments = r#"{"city": "Oslo", "days": 3}"#;
+    for (syntax, thinking, text) in [
+        (CallSyntax::Harmony, Thinking::Channels, format!("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{arguments}")),
+        (CallSyntax::QwenXml, Thinking::Optional, "<tool_call>\n<function=weather>\n<parameter=city>\na <b>\n\nc\n</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=unit>\nC\n</parameter>\n</function>\n</tool_call>".into()),
+        (CallSyntax::GlmXml, Thinking::Never, "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>".into()),
+        (CallSyntax::MistralList, Thinking::Never, format!("[TOOL_CALLS][{{\"name\": \"weather\", \"arguments\": {arguments}}}, {{\"name\": \"weather\", \"arguments\": {arguments}}}]")),
+        (CallSyntax::MistralArgs, Thinking::Never, format!("[TOOL_CALLS]weather[ARGS]{arguments}[TOOL_CALLS]weather[ARGS]{arguments}")),
+        (CallSyntax::DeepSeek, Thinking::Open, format!("a</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜><｜tool▁calls▁end｜>")),
+        (CallSyntax::DeepSeekFenced, Thinking::Never, format!("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{arguments}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>")),
+    ] {
+        let shape = AnswerShape { tools: vec![tool.clone()], syntax: Some(syntax), parallel: true, thinking, ..AnswerShape::default() };
+        let grammar = compiler.compile(&shape).unwrap_or_else(|error| panic!("{syntax:?}: {error}"));
+        assert!(accepts(&grammar, &text), "{syntax:?}: {text}");
+        assert!(!accepts(&grammar, &text.replace("weather", "other")), "{syntax:?}");
+        assert!(!accepts(&grammar, &text.replace('3', "x")), "{syntax:?}");
+    }
+}
+
+#[test]
+fn elements_that_cannot_be_held_to_their_schema_are_refused() {
+    let compiler = compiler();
+    for parameters in [
+        json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}),
+        json!({"type": "object", "properties": {"a": {"$ref": "#"}}}),
+        json!({"type": "object", "anyOf": [{"required": ["a"]}]}),
+        json!({"type": "object", "required": ["a"]}),
+        json!({"type": "object", "properties": {"a>b": {}}}),
+    ] {
+        let tools = vec![ToolShape { name: "f".into(), parameters: parameters.clone() }];
+        let shape =
+            AnswerShape { tools, syntax: Some(CallSyntax::QwenXml), ..AnswerShape::default() };
+        let error = compiler.compile(&shape).err();
+        assert!(matches!(error, Some(GrammarError::Schema(_))), "{parameters}: {error:?}");
+    }
+}
+
+#[test]
+fn grammars_are_bounded_in_nesting_and_rules() {
+    let chain = |rules: usize, define: &str| -> String {
+        (0..rules).map(|n| format!("{define} {}\n", n + 1).replace("N", &n.to_string())).collect()
+    };
+    let nested =
+        |depth: usize| format!("start: {}\"a\"{}\n", "(".repeat(depth), ")*".repeat(depth));
+    let terminals: String =
+        (0..900).map(|n| format!("T{n}: \"a\" (T{} \"b\")*\n", n + 1)).collect();
+    let rules: String = (0..900).map(|n| format!("r{n}: \"a\" (r{})* \"b\"\n", n + 1)).collect();
+    let gbnf: String = (0..499).map(|n| format!("r{n} ::= \"a\" (r{})* \"b\"\n", n + 1)).collect();
+    let worst = [
+        AnswerForm::Lark(format!("start: T0\n{terminals}T900: \"x\"\n")),
+        AnswerForm::Lark(format!("start: r0\n{rules}r900: \"x\"\n")),
+        AnswerForm::Lark(nested(64)),
+        AnswerForm::Gbnf(gbnf.replace("r0 ", "root ") + "r499 ::= \"x\""),
+        AnswerForm::Regex(format!("{}a{}", "(".repeat(200), ")*".repeat(200))),
+        AnswerForm::Regex("(a{1000}){1000}".into()),
+        AnswerForm::Lark("start: r{100000}\nr: \"a\" | \"b\" r\n".into()),
+    ];
+    let deep = std::thread::Builder::new().stack_size(64 << 20);
+    let compiled = deep.spawn(move || {
+        let compiler = compiler();
+        // Accepted or refused, but in bounded time and stack.
+        worst.into_iter().for_each(|form| drop(compiler.compile(&lark(form))));
+        for too_much in [
+            nested(65),
+            "(".repeat(100_000),
+            format!("start: \"a\"\n{}", chain(1001, "rN: \"a\" #")),
+            "[] ".repeat(8193),
+        ] {
+            let error = compiler.compile(&lark(AnswerForm::Lark(too_much))).err();
+            assert!(error.unwrap().to_string().contains("more than"));
+        }
+    });
+    compiled.unwrap().join().unwrap();
+}
+
+#[test]
+fn tags_that_are_control_tokens_are_written_as_such() {
+    struct WithTags;
+    const TAGS: [&str; 3] = ["[TOOL_CALLS]", "[ARGS]", "</think>"];
+    impl Vocab for WithTags {
+        fn size(&self) -> usize {
+            SimVocab.size() + TAGS.len()
+        }
+
+        fn encode(
+            &self,
+            text: &str,
+            how: loquent_infer::vocab::Encode,
+        ) -> Result<Vec<TokenId>, loquent_infer::vocab::EncodeError> {
+            SimVocab.encode(text, how)
+        }
+
+        fn piece(&self, token: TokenId) -> &[u8] {
+            SimVocab.piece(token)
+        }
+
+        fn name(&self, token: TokenId) -> &[u8] {
+            match TAGS.get((token as usize).wrapping_sub(SimVocab.size())) {
+                Some(tag) => tag.as_bytes(),
+                None => SimVocab.name(token),
+            }
+        }
+
+        fn is_end(&self, token: TokenId) -> bool {
+            SimVocab.is_end(token)
+        }
+    }
+    let tool = ToolShape { name: "time".into(), parameters: json!({"type": "object"}) };
+    let shape = AnswerShape {
+        tools: vec![tool],
+        syntax: Some(CallSyntax::MistralArgs),
+        thinking: Thinking::Open,
+        ..AnswerShape::default()
+    };
+    let grammar = Compiler::new(&WithTags).unwrap().compile(&shape).unwrap();
+    let tag = |at: usize| (SimVocab.size() + at) as TokenId;
+    let text = |text: &'static str| text.bytes().map(TokenId::from);
+    let end = (0..SimVocab.size() as TokenId).find(|&token| SimVocab.is_end(token)).unwrap();
+    let tokens: Vec<TokenId> = text("Hm </think")
+        .chain([tag(2), tag(0)])
+        .chain(text("time"))
+        .chain([tag(1)])
+        .chain(text("{}"))
+        .chain([end])
+        .collect();
+    let mut constraint = grammar.0.start(&[]);
+    for token in tokens {
+        let allowed = constraint.allowed().unwrap();
+        assert!(allowed[token as usize / 32] >> (token % 32) & 1 == 1, "{token}");
+        constraint.accept(token);
+    }
 }

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// Most threads that compute masks. Half of the processors at most: the engine needs the others.
 const MAX_WORKERS: usize = 4;
 
+/// Stack of each: grammars of requests may be nested.
+const STACK_BYTES: usize = 16 << 20;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// One grammar's place in the queue, and how long its masks take.
@@ -114,7 +117,8 @@ impl Workers {
         let workers = Self(Arc::new(WorkersHandle { shared: shared.clone(), count }));
         for _ in 0..count {
             let shared = shared.clone();
-            thread::Builder::new().name("grammar".into()).spawn(move || shared.work())?;
+            let thread = thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
+            thread.spawn(move || shared.work())?;
         }
         Ok(workers)
     }

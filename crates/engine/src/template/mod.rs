@@ -21,10 +21,12 @@ mod control;
 mod encode;
 mod jinja;
 mod splice;
+mod spoken;
 mod tools;
 
 pub use control::ControlNames;
 pub use encode::{ChatPrompt, encode_chat, encode_segments};
+pub use spoken::SpokenTags;
 pub use tools::Abilities;
 
 use std::borrow::Cow;
@@ -141,6 +143,18 @@ fn with_parsed_arguments(mut call: Value) -> Value {
     call
 }
 
+/// How a prompt ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PromptEnding {
+    /// With the beginning of the assistant's turn.
+    #[default]
+    NewAnswer,
+    /// With the end of the last message.
+    AfterLastMessage,
+    /// Inside the last message, whose text the answer goes on with.
+    InLastMessage,
+}
+
 /// The variables of a template.
 #[derive(Debug, Clone, Copy)]
 pub struct Conversation<'a> {
@@ -148,8 +162,8 @@ pub struct Conversation<'a> {
     pub messages: &'a [ChatMessage],
     /// Tool definitions in OpenAI's shape.
     pub tools: &'a [Value],
-    /// End with the beginning of the assistant's turn.
-    pub add_generation_prompt: bool,
+    /// How the prompt ends.
+    pub ending: PromptEnding,
     /// Text of the begin-of-sequence token, empty if there is none.
     pub bos_token: &'a str,
     /// Text of the end-of-sequence token, empty if there is none.
@@ -175,9 +189,11 @@ pub struct PromptSegment {
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: minijinja::Environment<'static>,
+    source: String,
     abilities: Abilities,
     /// Of the vocabulary that the template is used with, from its first use on.
     control: OnceLock<ControlNames>,
+    spoken: OnceLock<SpokenTags>,
 }
 
 impl ChatTemplate {
@@ -188,14 +204,25 @@ impl ChatTemplate {
     pub fn new(source: &str) -> Result<Self, TemplateError> {
         let abilities = Abilities::of(source);
         jinja::compile(source).map(|environment| {
-            let control = OnceLock::new();
-            Self { environment, abilities, control }
+            let (control, spoken) = Default::default();
+            Self { environment, source: source.to_owned(), abilities, control, spoken }
         })
     }
 
     /// The names of control tokens in `vocab`, which must be the same at every call.
     fn control_names(&self, vocab: &dyn Vocab) -> &ControlNames {
         self.control.get_or_init(|| ControlNames::of(vocab))
+    }
+
+    /// The tags of its format that `vocab`, which must be the same at every call, has as control
+    /// tokens.
+    pub fn spoken_tags(&self, vocab: &dyn Vocab) -> &SpokenTags {
+        self.spoken.get_or_init(|| SpokenTags::of(vocab, self.abilities.calls))
+    }
+
+    /// Whether `word`, a variable for example, occurs in its source.
+    pub fn mentions(&self, word: &str) -> bool {
+        self.source.contains(word)
     }
 
     /// The abilities of its model, read off the template's source.
@@ -221,6 +248,9 @@ impl ChatTemplate {
         };
         let mut variables = variables(conversation, &messages);
         drop(messages);
+        if self.mentions("message.thinking") {
+            name_reasoning_thinking(&mut variables);
+        }
         let text = self.render_text(conversation, &variables, max_bytes)?;
         // In nearly all requests no string is special, and the plain rendering is the prompt. Else
         // it is rendered twice: the plain text is what the model must see, the marked one shows
@@ -243,12 +273,46 @@ impl ChatTemplate {
     ) -> Result<String, TemplateError> {
         let rendered =
             jinja::render(&self.environment, variables, conversation.now_unix_s, max_bytes);
-        rendered.map_err(|error| match error {
+        let text = rendered.map_err(|error| match error {
             TemplateError::Limit("output") if max_bytes < MAX_OUTPUT_BYTES => {
                 TemplateError::TooLong(max_bytes)
             }
             error => error,
-        })
+        })?;
+        match conversation.ending {
+            PromptEnding::InLastMessage => without_end(text, variables),
+            PromptEnding::NewAnswer | PromptEnding::AfterLastMessage => Ok(text),
+        }
+    }
+}
+
+/// A rendered conversation without what the template wrote behind the last message's text.
+fn without_end(mut text: String, variables: &Map<String, Value>) -> Result<String, TemplateError> {
+    let last = variables.get("messages").and_then(|messages| messages.as_array()?.last());
+    let content = last.and_then(|message| message.get("content")?.as_str()).unwrap_or_default();
+    let content = content.trim();
+    let refused = |why: &str| TemplateError::Refused(format!("the last message {why}"));
+    if content.is_empty() {
+        return Err(refused("has no text to continue"));
+    }
+    let at = text.rfind(content).ok_or_else(|| refused("cannot be continued: it is rewritten"))?;
+    text.truncate(at + content.len());
+    Ok(text)
+}
+
+/// Gives the reasoning of past messages under the name that gpt-oss's template knows. A message
+/// with calls has one text only: its own, or its reasoning.
+fn name_reasoning_thinking(variables: &mut Map<String, Value>) {
+    let messages = variables.get_mut("messages").and_then(Value::as_array_mut);
+    for message in messages.into_iter().flatten().filter_map(Value::as_object_mut) {
+        let has_text =
+            message.get("content").and_then(Value::as_str).is_some_and(|it| !it.is_empty());
+        if message.contains_key("tool_calls") && has_text {
+            continue;
+        }
+        if let Some(reasoning) = message.get("reasoning_content").cloned() {
+            message.insert("thinking".into(), reasoning);
+        }
     }
 }
 
@@ -259,7 +323,8 @@ fn variables(conversation: &Conversation<'_>, messages: &[ChatMessage]) -> Map<S
     // Templates test `tools is not none` as often as `if tools`.
     let tools = (!conversation.tools.is_empty()).then(|| conversation.tools.to_vec());
     variables.insert("tools".into(), json!(tools));
-    variables.insert("add_generation_prompt".into(), conversation.add_generation_prompt.into());
+    let begins_answer = conversation.ending == PromptEnding::NewAnswer;
+    variables.insert("add_generation_prompt".into(), begins_answer.into());
     variables.insert("bos_token".into(), conversation.bos_token.into());
     variables.insert("eos_token".into(), conversation.eos_token.into());
     variables

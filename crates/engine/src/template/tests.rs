@@ -10,7 +10,7 @@ fn conversation(messages: &[ChatMessage]) -> Conversation<'_> {
     Conversation {
         messages,
         tools: &[],
-        add_generation_prompt: true,
+        ending: PromptEnding::NewAnswer,
         bos_token: "<s>",
         eos_token: "</s>",
         now_unix_s: 0,

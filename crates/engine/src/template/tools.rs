@@ -4,24 +4,27 @@
 use serde_json::{Value, json};
 
 use super::{ChatMessage, with_parsed_arguments};
+use crate::grammar::CallSyntax;
 
 /// Abilities of a model, read off its template's source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
     /// The template writes tool definitions and calls itself.
     pub tools: bool,
-    /// Calls are bare JSON rather than between `<tool_call>` tags.
-    pub bare_calls: bool,
+    /// How it writes calls.
+    pub calls: CallSyntax,
     /// Answers may begin with `<think>…</think>`.
     pub thinks: bool,
 }
 
 impl Abilities {
     pub(super) fn of(source: &str) -> Self {
-        let tools = source.contains("tools") || source.contains("tool_calls");
         // A search in the source is enough: these words occur in a template where it handles them.
-        let tagged = source.contains("<tool_call>");
-        Self { tools, bare_calls: tools && !tagged, thinks: source.contains("<think>") }
+        Self {
+            tools: source.contains("tools") || source.contains("tool_calls"),
+            calls: CallSyntax::of_template(source),
+            thinks: source.contains("<think>"),
+        }
     }
 }
 

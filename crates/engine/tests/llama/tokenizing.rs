@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use loquent_engine::llama::{LlamaModel, LlamaVocab, LoadOptions};
-use loquent_engine::template::{CHATML, ChatMessage, ChatTemplate, Conversation, encode_chat};
+use loquent_engine::template::{
+    CHATML, ChatMessage, ChatTemplate, Conversation, PromptEnding, encode_chat,
+};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, Vocab};
 
@@ -49,7 +51,7 @@ fn chats_keep_special_text_of_users_apart() {
     let conversation = Conversation {
         messages: &messages,
         tools: &[],
-        add_generation_prompt: true,
+        ending: PromptEnding::NewAnswer,
         bos_token: "",
         eos_token: "<|im_end|>",
         now_unix_s: 0,

@@ -13,12 +13,18 @@ use super::json::{self, JsonError, MAX_VALUES};
 use crate::error::ApiError;
 use crate::memory::MemoryCharge;
 
+/// Most names of fields inside objects that are remembered as without effect: a conversation may
+/// have thousands, and a client learns from the first.
+const MAX_NESTED_NAMES: usize = 64;
+
 /// The fields of one JSON object.
 #[derive(Debug)]
 pub struct Fields {
     map: Map<String, Value>,
     /// Prefix of names in errors: empty, or `stream_options.` and the like.
     path: String,
+    /// Names of fields inside these that have no effect.
+    ignored: Vec<String>,
     /// What the fields are charged to the memory of requests.
     charge: Option<Arc<MemoryCharge>>,
 }
@@ -44,12 +50,16 @@ impl Fields {
             ApiError::invalid(format!("The request body is not valid UTF-8: {error}."))
         })?;
         match json::parse(text, MAX_VALUES).map_err(|error| not_json(&error))? {
-            Value::Object(map) => Ok(Self { map, path: String::new(), charge: None }),
+            Value::Object(map) => Ok(Self::of(map, String::new())),
             other => Err(ApiError::invalid(format!(
                 "The request body must be a JSON object, not {}.",
                 kind_of(&other)
             ))),
         }
+    }
+
+    fn of(map: Map<String, Value>, path: String) -> Self {
+        Self { map, path, ignored: Vec::new(), charge: None }
     }
 
     /// The fields, with what they are charged to the memory of requests.
@@ -195,9 +205,7 @@ impl Fields {
     /// A 400 that names the field, if `value` is not an object.
     pub fn nested(&self, field: &str, value: Value) -> Result<Self, ApiError> {
         match value {
-            Value::Object(map) => {
-                Ok(Self { map, path: format!("{}.", self.name(field)), charge: None })
-            }
+            Value::Object(map) => Ok(Self::of(map, format!("{}.", self.name(field)))),
             other => Err(self.wrong_type(field, "an object", &other)),
         }
     }
@@ -212,12 +220,29 @@ impl Fields {
         &self.map
     }
 
-    /// The full names of the fields that were not taken.
+    /// Counts what is left of `inner`, an object among these fields, to what has no effect. What is
+    /// empty asks for nothing: clients send messages back with all members that they got.
+    pub fn ignore_rest(&mut self, inner: Self) {
+        let Self { map, path, ignored, .. } = inner;
+        let asks = |value: &Value| match value {
+            Value::Null => false,
+            Value::Array(items) => !items.is_empty(),
+            Value::Object(members) => !members.is_empty(),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+        };
+        let left = map.into_iter().filter(|(_, value)| asks(value));
+        let names = ignored.into_iter().chain(left.map(|(name, _)| format!("{path}{name}")));
+        let room = MAX_NESTED_NAMES.saturating_sub(self.ignored.len());
+        self.ignored.extend(names.take(room));
+    }
+
+    /// The full names of the fields that were not taken, here and in the objects that were read.
     pub fn rest(self) -> Vec<String> {
-        let Self { map, path, .. } = self;
+        let Self { map, path, ignored, .. } = self;
         map.into_iter()
             .filter(|(_, value)| !value.is_null())
             .map(|(name, _)| format!("{path}{name}"))
+            .chain(ignored)
             .collect()
     }
 }

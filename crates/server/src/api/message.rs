@@ -23,11 +23,13 @@ pub fn parse_messages(fields: &mut Fields) -> Result<Vec<ChatMessage>, ApiError>
     if items.len() > MAX_MESSAGES {
         return Err(fields.error("messages", format!("has more than {MAX_MESSAGES} entries.")));
     }
-    let parse = |(index, item)| {
+    let mut messages = Vec::with_capacity(items.len());
+    for (index, item) in items.into_iter().enumerate() {
         let mut message = fields.nested(&format!("messages[{index}]"), item)?;
-        parse_message(&mut message)
-    };
-    items.into_iter().enumerate().map(parse).collect()
+        messages.push(parse_message(&mut message)?);
+        fields.ignore_rest(message);
+    }
+    Ok(messages)
 }
 
 fn parse_message(fields: &mut Fields) -> Result<ChatMessage, ApiError> {
@@ -43,8 +45,14 @@ fn parse_message(fields: &mut Fields) -> Result<ChatMessage, ApiError> {
         name: fields.string("name")?,
         tool_calls: parse_calls(fields)?,
         tool_call_id: fields.string("tool_call_id")?,
-        reasoning_content: fields.string("reasoning_content")?,
+        reasoning_content: parse_reasoning(fields)?,
     })
+}
+
+/// The reasoning of an assistant's message, by either of the names that servers return it under.
+fn parse_reasoning(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let other = fields.string("reasoning")?;
+    Ok(fields.string("reasoning_content")?.or(other))
 }
 
 /// The tool calls of an assistant's message: unchanged, but for the members that templates
@@ -81,7 +89,7 @@ fn parse_role(fields: &mut Fields) -> Result<&'static str, ApiError> {
     }
 }
 
-fn parse_content(fields: &Fields, content: Value) -> Result<String, ApiError> {
+fn parse_content(fields: &mut Fields, content: Value) -> Result<String, ApiError> {
     let parts = match content {
         Value::String(text) => return Ok(text),
         Value::Array(parts) => parts,
@@ -105,6 +113,7 @@ fn parse_content(fields: &Fields, content: Value) -> Result<String, ApiError> {
             }
             None => return Err(part.error("type", "is required.")),
         }
+        fields.ignore_rest(part);
     }
     Ok(text)
 }

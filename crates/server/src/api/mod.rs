@@ -1,6 +1,7 @@
 //! OpenAI's JSON: requests in, answers out.
 
 pub mod fields;
+pub mod forms;
 pub mod full_response;
 pub mod head;
 pub mod json;
@@ -8,5 +9,6 @@ pub mod logprobs;
 pub mod message;
 #[cfg(test)]
 pub mod parameters;
+pub mod reasoning;
 pub mod request;
 pub mod tools;

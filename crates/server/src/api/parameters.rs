@@ -24,6 +24,13 @@ const SHARED: &[Parameter] = &[
     supported("stop", "at most 16 strings of 256 bytes"),
     supported("n", "at most 64 completions of all prompts together"),
     supported("response_format", "`text`, `json_object`, `json_schema`"),
+    supported("structured_outputs", "vLLM's: `json`, `regex`, `choice`, `grammar` (GBNF, Lark)"),
+    supported("guided_json", "vLLM's older name, like the three below"),
+    supported("guided_regex", ""),
+    supported("guided_choice", "at most 1,024 texts"),
+    supported("guided_grammar", "GBNF or Lark"),
+    supported("grammar", "llama-server's: GBNF"),
+    supported("json_schema", "llama-server's"),
     supported("ignore_eos", ""),
     supported("stream_interval", "tokens per chunk, or `auto`"),
     supported(
@@ -55,14 +62,23 @@ const CHAT: &[Parameter] = &[
     supported("tool_choice", ""),
     supported("parallel_tool_calls", ""),
     supported("chat_template_kwargs", "variables of the model's chat template"),
+    supported("reasoning_effort", "ignored by name where the model's template knows no effort"),
+    supported("reasoning", "OpenRouter's: `effort`, `max_tokens`"),
+    supported("thinking_budget_tokens", "llama-server's; ignored by name without `<think>`"),
+    supported("thinking_token_budget", "vLLM's name for it"),
+    supported("verbosity", "ignored by name where the model's template knows none"),
+    supported("continue_final_message", "the answer goes on with the last message"),
+    supported("add_generation_prompt", ""),
     supported("logprobs", ""),
     supported("top_logprobs", "at most 20"),
+    refused("suffix", "at `/v1/completions` only"),
 ];
 
 /// Parameters of `/v1/completions` alone.
 const TEXT: &[Parameter] = &[
     supported("prompt", "text or token ids, one or many"),
     supported("echo", ""),
+    supported("suffix", "where the model's vocabulary has tokens to fill in the middle"),
     supported("logprobs", "at most 20"),
 ];
 

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::HeaderValue;
-use loquent_engine::template::ChatMessage;
+use loquent_engine::template::{ChatMessage, PromptEnding};
 use loquent_infer::token::TokenId;
 use loquent_proto::coalesce::StreamInterval;
 use serde_json::{Map, Value};
 
 use super::fields::{Fields, kind_of};
+use super::forms::{RequestedForm, parse_form};
 use super::message::parse_messages;
-use super::tools::{ToolUse, parse_format, parse_tools};
+use super::reasoning::ReasoningParams;
+use super::tools::{ToolUse, parse_tools};
 use crate::error::{ApiError, quoted};
 use crate::identity::Identity;
 use crate::memory::MemoryCharge;
@@ -44,8 +46,6 @@ const ANNOTATIONS: &[&str] = &[
     "prompt_cache_key",
     "prompt_cache_retention",
     "safety_identifier",
-    "verbosity",
-    "reasoning_effort",
 ];
 
 /// Parameters that cannot be ignored, because the answer would not be what was requested.
@@ -56,7 +56,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("functions", "is deprecated and not supported; use 'tools'"),
     ("function_call", "is deprecated and not supported; use 'tool_choice'"),
     ("best_of", "is not supported; ask for 'n' completions and choose"),
-    ("suffix", "text after the completion is not supported"),
 ];
 
 /// The endpoint that a request was sent to.
@@ -86,6 +85,10 @@ pub struct Chat {
     pub tools: Option<ToolUse>,
     /// Further variables of the template (`chat_template_kwargs`).
     pub variables: Vec<(String, Value)>,
+    /// How much to reason.
+    pub reasoning: ReasoningParams,
+    /// How the prompt ends.
+    pub ending: PromptEnding,
 }
 
 impl Chat {
@@ -104,7 +107,16 @@ impl Chat {
                 return Err(fields.error("chat_template_kwargs", wrong));
             }
         };
-        Ok(Self { messages, tools, variables })
+        let reasoning = ReasoningParams::parse(fields)?;
+        let ending = parse_ending(fields)?;
+        Ok(Self { messages, tools, variables, reasoning, ending })
+    }
+
+    /// Sets a variable of the template, unless the request does.
+    pub fn set_variable(&mut self, name: &str, value: Value) {
+        if !self.variables.iter().any(|(set, _)| set == name) {
+            self.variables.push((name.to_owned(), value));
+        }
     }
 }
 
@@ -193,8 +205,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// How tokens are sampled.
     pub sampling: SamplingParams,
-    /// JSON schema that the answer must match.
-    pub json_schema: Option<Value>,
+    /// What the answer's text must be.
+    pub form: Option<RequestedForm>,
     /// Options of the stream; `None` for an answer in one body.
     pub stream: Option<StreamParams>,
     /// Whether the answer can be resumed after its connection was lost (S-5.1).
@@ -207,6 +219,9 @@ pub struct Request {
     pub cache_salt: Option<String>,
     /// Whether the prompt is returned before its completion (`/v1/completions`).
     pub echo: bool,
+    /// Text that follows the completion, which fills the place between it and the prompt
+    /// (`/v1/completions`).
+    pub suffix: Option<String>,
     /// Names of parameters that have no effect.
     pub ignored: Vec<String>,
     /// The request as an upstream server gets it. With one, it also interprets most of the
@@ -245,7 +260,7 @@ impl Request {
         if prompts.len() * n as usize > MAX_CHOICES {
             return Err(fields.error("n", format!("times the prompts exceeds {MAX_CHOICES}.")));
         }
-        let json_schema = parse_format(&mut fields)?;
+        let form = parse_form(&mut fields)?;
         let request = Self {
             endpoint,
             model: fields.string("model")?,
@@ -254,7 +269,7 @@ impl Request {
             max_tokens: parse_max_tokens(&mut fields, endpoint)?,
             stop: parse_stop(&mut fields)?,
             sampling: parse_sampling(&mut fields, endpoint)?,
-            json_schema,
+            form,
             stream: parse_stream(&mut fields)?,
             resumable: fields.boolean("resumable")?.unwrap_or(false),
             interval: parse_interval(&mut fields)?,
@@ -263,6 +278,7 @@ impl Request {
                 .unwrap_or(0) as i32,
             cache_salt: parse_cache_salt(&mut fields)?,
             echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
+            suffix: parse_suffix(&mut fields, endpoint)?,
             charge: fields.charge(),
             forward: None,
             trace_parent: None,
@@ -271,7 +287,7 @@ impl Request {
             ignored: fields.rest(),
         };
         if request.sampling.ignore_eos && request.is_constrained() {
-            let message = "'ignore_eos' contradicts 'response_format' and required tools: \
+            let message = "'ignore_eos' contradicts required tools and forms such as 'response_format': \
                            these answers end by themselves. Remove one of the two.";
             return Err(ApiError::invalid_param("ignore_eos", message));
         }
@@ -288,13 +304,14 @@ impl Request {
             max_tokens: None,
             stop: Vec::new(),
             sampling: SamplingParams::default(),
-            json_schema: None,
+            form: None,
             stream: None,
             resumable: false,
             interval: None,
             priority: 0,
             cache_salt: None,
             echo: false,
+            suffix: None,
             ignored: Vec::new(),
             forward: None,
             trace_parent: None,
@@ -322,9 +339,17 @@ impl Request {
         })
     }
 
+    /// Most tokens of reasoning, and what the request calls that.
+    pub fn thinking_budget(&self) -> Option<(u32, &'static str)> {
+        self.prompts.iter().find_map(|prompt| match prompt {
+            Prompt::Chat(chat) => chat.reasoning.budget,
+            Prompt::Text(_) | Prompt::Tokens(_) => None,
+        })
+    }
+
     /// Whether the answer follows a grammar.
     pub fn is_constrained(&self) -> bool {
-        self.json_schema.is_some() || self.tools().is_some_and(ToolUse::is_forced)
+        self.form.is_some() || self.tools().is_some_and(ToolUse::is_forced)
     }
 
     /// Completions of all prompts together.
@@ -374,6 +399,31 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
         return Err(fields.error("modalities", "may only be [\"text\"]."));
     }
     Ok(())
+}
+
+/// Takes `suffix`. An empty one asks for nothing.
+fn parse_suffix(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<String>, ApiError> {
+    let suffix = fields.string("suffix")?.filter(|suffix| !suffix.is_empty());
+    match (endpoint, suffix) {
+        (Endpoint::Chat, Some(_)) => {
+            Err(fields.error("suffix", "is supported at /v1/completions only."))
+        }
+        (_, suffix) => Ok(suffix),
+    }
+}
+
+/// Takes `add_generation_prompt` and `continue_final_message`, as vLLM has them.
+fn parse_ending(fields: &mut Fields) -> Result<PromptEnding, ApiError> {
+    let adds = fields.boolean("add_generation_prompt")?;
+    match (fields.boolean("continue_final_message")?.unwrap_or(false), adds) {
+        (true, Some(true)) => {
+            let wrong = "contradicts 'add_generation_prompt': set one of the two to false.";
+            Err(fields.error("continue_final_message", wrong))
+        }
+        (true, _) => Ok(PromptEnding::InLastMessage),
+        (false, Some(false)) => Ok(PromptEnding::AfterLastMessage),
+        (false, _) => Ok(PromptEnding::NewAnswer),
+    }
 }
 
 fn parse_prompts(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {
@@ -528,13 +578,15 @@ fn parse_stream(fields: &mut Fields) -> Result<Option<StreamParams>, ApiError> {
     if !stream {
         return Err(fields.error("stream_options", "needs 'stream': true."));
     }
-    Ok(Some(StreamParams {
+    let params = StreamParams {
         include_usage: options.boolean("include_usage")?.unwrap_or(false),
         continuous_usage: options.boolean("continuous_usage_stats")?.unwrap_or(false),
         include_timings: options.boolean("include_timings")?.unwrap_or(false),
         include_obfuscation: options.boolean("include_obfuscation")?,
         return_progress,
-    }))
+    };
+    fields.ignore_rest(options);
+    Ok(Some(params))
 }
 
 /// Takes `stream_interval`.
@@ -677,6 +729,84 @@ mod tests {
         let request =
             chat(json!({"user": "u", "metadata": {}, "tempersture": 1, "x": null})).unwrap();
         assert_eq!(request.unknown().collect::<Vec<_>>(), ["tempersture"]);
+    }
+
+    #[test]
+    fn what_is_unknown_inside_objects_is_named_too() {
+        let request = chat(json!({
+            "stream": true,
+            "stream_options": {"include_usage": true, "chunk_size": 9},
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"a": 1}}]},
+                // What a server returned, sent back to it.
+                {"role": "assistant", "content": "b", "refusal": null, "annotations": [], "mood": "x"},
+            ],
+            "tools": [{"function": {"name": "f", "strict": true, "cache": 1}, "defer_loading": true}],
+            "response_format": {"type": "json_schema", "json_schema": {
+                "name": "n", "strict": true, "description": "d", "schema": {"type": "object"},
+            }},
+        }));
+        let mut names: Vec<String> = request.unwrap().unknown().map(str::to_owned).collect();
+        names.sort();
+        assert_eq!(
+            names,
+            [
+                "messages[0].content[0].cache_control",
+                "messages[1].mood",
+                "response_format.json_schema.description",
+                "stream_options.chunk_size",
+                "tools[0].defer_loading",
+                "tools[0].function.cache",
+                "tools[0].function.strict",
+            ]
+        );
+        let forced = json!({"tool_choice": "required", "tools": [{"function": {"name": "f", "strict": true}}]});
+        assert_eq!(chat(forced).unwrap().unknown().count(), 0);
+        let many: Vec<Value> =
+            (0..1000).map(|_| json!({"role": "user", "content": "a", "x": 1})).collect();
+        assert_eq!(chat(json!({"messages": many})).unwrap().unknown().count(), 64);
+    }
+
+    #[test]
+    fn reasoning_has_an_effort_and_a_budget_under_its_names() {
+        let reasoning = |extra: Value| {
+            let request = chat(extra).unwrap();
+            let Prompt::Chat(chat) = &request.prompts[0] else { panic!("{request:?}") };
+            chat.reasoning.clone()
+        };
+        for (body, effort, budget) in [
+            (json!({}), None, None),
+            (json!({"reasoning_effort": "high"}), Some("high"), None),
+            (json!({"thinking_budget_tokens": 5}), None, Some(5)),
+            (json!({"thinking_budget_tokens": -1}), None, None),
+            (json!({"thinking_token_budget": 0}), None, Some(0)),
+            (json!({"reasoning": {"effort": "low", "max_tokens": 9}}), Some("low"), Some(9)),
+        ] {
+            let params = reasoning(body.clone());
+            let budget = (params.effort.as_deref(), params.budget.map(|(tokens, _)| tokens))
+                == (effort, budget);
+            assert!(budget, "{body}: {params:?}");
+        }
+        let wrong = |extra: Value| chat(extra).unwrap_err().json()["error"]["param"].clone();
+        assert_eq!(wrong(json!({"reasoning_effort": "much"})), "reasoning_effort");
+        assert_eq!(wrong(json!({"reasoning": {"max_tokens": "x"}})), "reasoning.max_tokens");
+        assert_eq!(wrong(json!({"thinking_budget_tokens": -2})), "thinking_budget_tokens");
+    }
+
+    #[test]
+    fn a_prompt_ends_as_asked() {
+        let ending = |extra: Value| {
+            let request = chat(extra)?;
+            let Prompt::Chat(chat) = &request.prompts[0] else { panic!("{request:?}") };
+            Ok::<_, ApiError>(chat.ending)
+        };
+        assert_eq!(ending(json!({})).unwrap(), PromptEnding::NewAnswer);
+        let plain = json!({"add_generation_prompt": false});
+        assert_eq!(ending(plain).unwrap(), PromptEnding::AfterLastMessage);
+        let goes_on = json!({"continue_final_message": true, "add_generation_prompt": false});
+        assert_eq!(ending(goes_on).unwrap(), PromptEnding::InLastMessage);
+        let both = json!({"continue_final_message": true, "add_generation_prompt": true});
+        assert_eq!(ending(both).unwrap_err().status(), 400);
     }
 
     #[test]

@@ -49,13 +49,16 @@ pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
     if definitions.len() > MAX_TOOLS {
         return Err(fields.error("tools", format!("has more than {MAX_TOOLS} entries.")));
     }
-    let shape = |(index, tool): (usize, &Value)| {
-        parse_tool(fields.nested(&format!("tools[{index}]"), tool.clone())?)
-    };
-    let mut callable =
-        definitions.iter().enumerate().map(shape).collect::<Result<Vec<_>, ApiError>>()?;
+    let wanted = Wanted::parse(fields)?;
+    let is_forced = matches!(wanted, Wanted::Required | Wanted::Named(_));
+    let mut callable = Vec::with_capacity(definitions.len());
+    for (index, tool) in definitions.iter().enumerate() {
+        let mut tool = fields.nested(&format!("tools[{index}]"), tool.clone())?;
+        callable.push(parse_tool(&mut tool, is_forced)?);
+        fields.ignore_rest(tool);
+    }
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    let choice = match Wanted::parse(fields)? {
+    let choice = match wanted {
         Wanted::None => return Ok(None),
         Wanted::Auto if callable.is_empty() => return Ok(None),
         Wanted::Auto => ToolChoice::Auto,
@@ -75,7 +78,7 @@ pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
     Ok(Some(ToolUse { definitions, callable, choice, parallel }))
 }
 
-fn parse_tool(mut fields: Fields) -> Result<ToolShape, ApiError> {
+fn parse_tool(fields: &mut Fields, is_forced: bool) -> Result<ToolShape, ApiError> {
     match fields.string("type")?.as_deref() {
         Some("function") | None => {}
         Some(other) => {
@@ -100,6 +103,12 @@ fn parse_tool(mut fields: Fields) -> Result<ToolShape, ApiError> {
             return Err(function.error("parameters", wrong));
         }
     };
+    function.take("description"); // which the model reads
+    // A call is held to its schema where it is forced.
+    if is_forced || function.map().get("strict") == Some(&Value::Bool(false)) {
+        function.take("strict");
+    }
+    fields.ignore_rest(function);
     Ok(ToolShape { name, parameters })
 }
 
@@ -139,29 +148,40 @@ pub fn parse_format(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
     let Some(mut format) = fields.object("response_format")? else {
         return Ok(None);
     };
-    match format.string("type")?.as_deref() {
-        Some("text") => Ok(None),
+    let schema = match format.string("type")?.as_deref() {
+        Some("text") => None,
         Some("json_object") => {
             // llama-server accepts a schema under this type too.
             let schema = format.take("schema").unwrap_or_else(|| json!({"type": "object"}));
-            check_schema(&format, "schema", schema).map(Some)
+            Some(check_schema(&format, "schema", schema)?)
         }
         Some("json_schema") => {
             let named = format.object("json_schema")?;
             let mut named = named.ok_or_else(|| format.error("json_schema", "is required."))?;
             let schema = named.take("schema");
             let schema = schema.ok_or_else(|| named.error("schema", "is required."))?;
-            check_schema(&named, "schema", schema).map(Some)
+            let schema = check_schema(&named, "schema", schema)?;
+            // A name says nothing to the answer, and every schema is upheld strictly.
+            named.take("name");
+            named.take("strict");
+            format.ignore_rest(named);
+            Some(schema)
         }
         Some(other) => {
             let wrong = format!("of type '{}' is not supported.", quoted(other));
-            Err(fields.error("response_format", wrong))
+            return Err(fields.error("response_format", wrong));
         }
-        None => Err(format.error("type", "is required.")),
-    }
+        None => return Err(format.error("type", "is required.")),
+    };
+    fields.ignore_rest(format);
+    Ok(schema)
 }
 
-fn check_schema(fields: &Fields, name: &str, schema: Value) -> Result<Value, ApiError> {
+/// `schema` if it is an object.
+///
+/// # Errors
+/// 400 with `name` if not.
+pub fn check_schema(fields: &Fields, name: &str, schema: Value) -> Result<Value, ApiError> {
     match schema {
         Value::Object(_) => Ok(schema),
         other => {

@@ -1,299 +1,161 @@
-//! SplitConfig a model's text: what is reasoning, what calls a tool, and what is said.
+//! Takes a model's text apart: what is reasoning, what calls a tool, and what is said.
 //!
 //! Text comes in pieces of any size, and everything that is certain leaves at once: half a
 //! tag is held back, the arguments of a call are passed on while they are written. Where
 //! text only looked like a call, it is said as it stands.
+//!
+//! Models write calls in different formats. [`families`] is the table of them, with one file for
+//! each family; all but Harmony, whose text is messages throughout, share the states of
+//! [`tags::TagSplitter`].
 
-use loquent_engine::grammar::{CallSyntax, Thinking};
+mod arguments;
+mod call_reader;
+mod deepseek;
+mod families;
+mod harmony;
+mod matching;
+mod mistral;
+mod object;
+mod tags;
+mod xml;
 
-use super::call::{CallOutcome, CallReader};
+use std::sync::Arc;
+
+use loquent_engine::grammar::{CallSyntax, Thinking, ToolShape};
+use loquent_infer::token::TokenId;
+
 use crate::held::HeldDeltas;
-
-const THINK: &str = "<think>";
-const THINK_END: &str = "</think>";
-const CALL: &str = "<tool_call>";
-const CALL_END: &str = "</tool_call>";
+use harmony::ChannelSplitter;
+use tags::TagSplitter;
 
 /// What a [`TextSplitter`] looks for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct SplitConfig {
     /// Reasoning before the answer.
     pub thinking: Thinking,
     /// Calls of tools.
     pub calls: Option<CallConfig>,
+    /// Where reasoning cannot be left in the text by not looking for it, as in channels: whether
+    /// it is text nevertheless.
+    pub keeps_reasoning: bool,
+    /// Control tokens that are read by their names, in order.
+    pub spoken: Arc<[TokenId]>,
 }
 
 /// How calls are recognised and named.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct CallConfig {
     /// How the model writes them.
     pub syntax: CallSyntax,
-    /// Names of tools: bare JSON with another name is no call.
-    pub names: Vec<String>,
+    /// The tools: where no tag shows a call, a name that is not among them is no call.
+    pub tools: Arc<[ToolShape]>,
     /// Random; ids of calls begin with it.
     pub id: u64,
 }
 
 impl SplitConfig {
+    /// For text that is all answer.
+    pub fn none() -> Self {
+        let (calls, spoken) = Default::default();
+        Self { thinking: Thinking::Never, calls, keeps_reasoning: false, spoken }
+    }
+
+    /// For text that may begin with reasoning, and is all answer else.
+    pub fn reasoning() -> Self {
+        Self { thinking: Thinking::Optional, ..Self::none() }
+    }
+
+    /// The same for another completion, whose calls have ids of their own.
+    pub fn for_completion(&self) -> Self {
+        let mut config = self.clone();
+        if let Some(calls) = &mut config.calls {
+            calls.id = rand::random();
+        }
+        config
+    }
+
     /// Whether there is anything to look for.
     pub fn is_needed(&self) -> bool {
         self.thinking != Thinking::Never || self.calls.is_some()
     }
 }
 
-enum SplitState {
-    /// Nothing but white space yet: `<think>` may come.
-    Beginning,
-    /// Inside `<think>`; `true` once it has said something.
-    Thinking(bool),
-    /// White space between reasoning and answer, or at the answer's begin, is dropped.
-    BeforeAnswer,
-    /// The answer, which may hold calls.
-    Answer,
-    /// Inside a call.
-    Calling(Box<CallReader>),
-    /// After a call's object: its end tag or the next call.
-    AfterCall,
-    /// The answer, with no calls to be found in it.
-    Plain,
+impl CallConfig {
+    /// The id of an answer's `index`-th call.
+    fn call_id(&self, index: u32) -> String {
+        // Bits of the id are spread over the calls of an answer by their number.
+        format!("call_{:016x}{index:04x}", self.id)
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.tools.iter().any(|tool| tool.name == name)
+    }
 }
 
 /// Reads one completion.
-pub struct TextSplitter {
-    config: SplitConfig,
-    state: SplitState,
-    /// Text that may yet be part of a tag.
-    pending: String,
-    calls: u32,
+pub struct TextSplitter(Splitter);
+
+enum Splitter {
+    Tags(Box<TagSplitter>),
+    Channels(Box<ChannelSplitter>),
 }
 
 impl TextSplitter {
     /// A reader at a completion's begin.
     pub fn new(config: SplitConfig) -> Self {
-        let state = match config.thinking {
-            Thinking::Open => SplitState::Thinking(false),
-            Thinking::Optional => SplitState::Beginning,
-            Thinking::Never => SplitState::answer(&config),
-        };
-        Self { config, state, pending: String::new(), calls: 0 }
+        Self(match config.thinking {
+            Thinking::Channels => Splitter::Channels(Box::new(ChannelSplitter::new(config))),
+            _ => Splitter::Tags(Box::new(TagSplitter::new(config))),
+        })
     }
 
     /// Takes `fresh` text and appends what it certainly is to `out`.
     pub fn push(&mut self, fresh: &str, out: &mut HeldDeltas) {
-        self.pending.push_str(fresh);
-        while self.step(out) {}
+        match &mut self.0 {
+            Splitter::Tags(splitter) => splitter.push(fresh, out),
+            Splitter::Channels(splitter) => splitter.push(fresh, out),
+        }
     }
 
     /// Ends the text: what was held back is what it looks like.
     pub fn finish(&mut self, out: &mut HeldDeltas) {
-        let rest = std::mem::take(&mut self.pending);
-        match std::mem::replace(&mut self.state, SplitState::Plain) {
-            SplitState::Thinking(_) => out.push_reasoning(&rest),
-            SplitState::Calling(mut call) => {
-                // Cut off inside the arguments, they stay as far as they came.
-                if let Some(text) = call.abandon() {
-                    out.text_mut().push_str(&text);
-                }
-            }
-            SplitState::AfterCall => {}
-            SplitState::Answer if self.calls > 0 && rest.trim().is_empty() => {}
-            SplitState::Beginning
-            | SplitState::BeforeAnswer
-            | SplitState::Answer
-            | SplitState::Plain => {
-                out.text_mut().push_str(&rest);
-            }
+        match &mut self.0 {
+            Splitter::Tags(splitter) => splitter.finish(out),
+            Splitter::Channels(splitter) => splitter.finish(out),
         }
     }
 
     /// Whether text now would be reasoning.
     pub fn is_thinking(&self) -> bool {
-        matches!(self.state, SplitState::Thinking(_))
+        match &self.0 {
+            Splitter::Tags(splitter) => splitter.is_thinking(),
+            Splitter::Channels(splitter) => splitter.is_thinking(),
+        }
+    }
+
+    /// Whether all further text is the answer, and nothing is held back.
+    pub fn is_plain(&self) -> bool {
+        match &self.0 {
+            Splitter::Tags(splitter) => splitter.is_plain(),
+            Splitter::Channels(_) => false,
+        }
     }
 
     /// Whether any tool was called.
     pub fn has_called(&self) -> bool {
-        self.calls > 0
+        match &self.0 {
+            Splitter::Tags(splitter) => splitter.has_called(),
+            Splitter::Channels(splitter) => splitter.has_called(),
+        }
     }
 
     /// Bytes held back.
     pub fn held_bytes(&self) -> usize {
-        self.pending.len()
-    }
-
-    /// Does what can be done with the pending text; false when more must come.
-    fn step(&mut self, out: &mut HeldDeltas) -> bool {
-        match &mut self.state {
-            SplitState::Beginning => self.begin(),
-            SplitState::Thinking(_) => self.think(out),
-            SplitState::BeforeAnswer => self.skip_space(),
-            SplitState::Answer => self.answer(out),
-            SplitState::Calling(_) => self.call(out),
-            SplitState::AfterCall => self.after_call(),
-            SplitState::Plain => {
-                out.text_mut().push_str(&self.pending);
-                self.pending.clear();
-                false
-            }
+        match &self.0 {
+            Splitter::Tags(splitter) => splitter.held_bytes(),
+            Splitter::Channels(splitter) => splitter.held_bytes(),
         }
     }
-
-    fn begin(&mut self) -> bool {
-        match front(&self.pending, THINK) {
-            TagMatch::Is(end) => {
-                self.pending.drain(..end);
-                self.state = SplitState::Thinking(false);
-                true
-            }
-            TagMatch::MayBe => false,
-            TagMatch::Not => {
-                self.state = SplitState::answer(&self.config);
-                true
-            }
-        }
-    }
-
-    fn think(&mut self, out: &mut HeldDeltas) -> bool {
-        let SplitState::Thinking(has_spoken) = &mut self.state else { return false };
-        if !*has_spoken {
-            let blank = self.pending.len() - self.pending.trim_start().len();
-            self.pending.drain(..blank);
-        }
-        let end = self.pending.find(THINK_END);
-        let safe = end.unwrap_or_else(|| self.pending.len() - overlap(&self.pending, THINK_END));
-        *has_spoken |= safe > 0;
-        out.push_reasoning(&self.pending[..safe]);
-        self.pending.drain(..safe);
-        if end.is_some() {
-            self.pending.drain(..THINK_END.len());
-            self.state = SplitState::BeforeAnswer;
-        }
-        end.is_some()
-    }
-
-    fn skip_space(&mut self) -> bool {
-        let blank = self.pending.len() - self.pending.trim_start().len();
-        self.pending.drain(..blank);
-        if !self.pending.is_empty() {
-            self.state = SplitState::answer(&self.config);
-        }
-        !self.pending.is_empty()
-    }
-
-    fn answer(&mut self, out: &mut HeldDeltas) -> bool {
-        let Some(calls) = &self.config.calls else {
-            self.state = SplitState::Plain;
-            return true;
-        };
-        let (start, tag) = match calls.syntax {
-            CallSyntax::Tagged => (self.pending.find(CALL), CALL),
-            CallSyntax::Bare => return self.bare_answer(),
-        };
-        if let Some(start) = start {
-            let said = self.pending[..start].trim_end().len();
-            out.text_mut().push_str(&self.pending[..said]);
-            // The blanks before the tag are said after all if this is no call.
-            let opening = self.pending[said..start + tag.len()].to_owned();
-            self.pending.drain(..start + tag.len());
-            self.open_call(&opening);
-            return true;
-        }
-        let safe = &self.pending[..self.pending.len() - overlap(&self.pending, tag)];
-        // Blanks before a tag are not part of what is said.
-        let safe = safe.trim_end().len();
-        out.text_mut().push_str(&self.pending[..safe]);
-        self.pending.drain(..safe);
-        false
-    }
-
-    /// Without tags, only an answer that begins as JSON can be a call.
-    fn bare_answer(&mut self) -> bool {
-        let separators = |c: char| c.is_whitespace() || (self.calls > 0 && ";,".contains(c));
-        let text = self.pending.trim_start_matches(separators);
-        match text.chars().next() {
-            None => return false,
-            Some('{') => {
-                self.pending.drain(..self.pending.len() - text.len());
-                self.open_call("");
-            }
-            Some(_) => self.state = SplitState::Plain,
-        }
-        true
-    }
-
-    fn open_call(&mut self, tag: &str) {
-        let calls = self.config.calls.as_ref().expect("calls are looked for");
-        let known = match calls.syntax {
-            CallSyntax::Bare => Some(calls.names.clone()),
-            CallSyntax::Tagged => None,
-        };
-        // Bits of the id are spread over the calls of an answer by their number.
-        let id = format!("call_{:016x}{:04x}", calls.id, self.calls);
-        self.state = SplitState::Calling(Box::new(CallReader::new(self.calls, id, tag, known)));
-    }
-
-    fn call(&mut self, out: &mut HeldDeltas) -> bool {
-        let SplitState::Calling(call) = &mut self.state else { return false };
-        let (taken, outcome) = call.push(&self.pending, out);
-        self.pending.drain(..taken);
-        match outcome {
-            CallOutcome::More => return false,
-            CallOutcome::Complete => {
-                self.calls += 1;
-                self.state = SplitState::AfterCall;
-            }
-            CallOutcome::NoCall(text) => {
-                self.calls += u32::from(call.is_open());
-                out.text_mut().push_str(&text);
-                self.state = SplitState::Plain;
-            }
-        }
-        true
-    }
-
-    fn after_call(&mut self) -> bool {
-        match front(&self.pending, CALL_END) {
-            TagMatch::Is(end) => drop(self.pending.drain(..end)),
-            TagMatch::MayBe => return false,
-            TagMatch::Not => {}
-        }
-        self.state = SplitState::Answer;
-        true
-    }
-}
-
-impl SplitState {
-    fn answer(config: &SplitConfig) -> Self {
-        if config.calls.is_some() { Self::Answer } else { Self::Plain }
-    }
-}
-
-/// What a text begins with, blanks apart.
-enum TagMatch {
-    /// The tag, which ends here.
-    Is(usize),
-    /// Too short to say.
-    MayBe,
-    /// Something else.
-    Not,
-}
-
-fn front(text: &str, tag: &str) -> TagMatch {
-    let trimmed = text.trim_start();
-    if trimmed.starts_with(tag) {
-        TagMatch::Is(text.len() - trimmed.len() + tag.len())
-    } else if tag.starts_with(trimmed) {
-        TagMatch::MayBe
-    } else {
-        TagMatch::Not
-    }
-}
-
-/// Bytes at the end of `text` that begin `tag`.
-fn overlap(text: &str, tag: &str) -> usize {
-    let longest = text.len().min(tag.len() - 1);
-    let ends = |n: &usize| text.as_bytes().ends_with(&tag.as_bytes()[..*n]);
-    (1..=longest).rev().find(ends).unwrap_or(0)
 }
 
 #[cfg(test)]

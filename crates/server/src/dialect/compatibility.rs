@@ -90,6 +90,9 @@ const OWN_FORMS: &[&str] = &[
     "tool_choice",
     "response_format",
     "logit_bias",
+    "reasoning_effort",
+    "guided_json",
+    "json_schema",
 ];
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::task::{Context, Poll, Waker};
 
-use loquent_engine::grammar::Thinking;
 use loquent_engine::sim::SimVocab;
 use loquent_infer::admission::Bounds;
 use loquent_infer::request::Finish;
@@ -32,7 +31,7 @@ fn config() -> CompletionConfig {
         interval: StreamInterval::default(),
         max_delay: None,
         timings: false,
-        split: SplitConfig { thinking: Thinking::Never, calls: None },
+        split: SplitConfig::none(),
     }
 }
 

@@ -12,6 +12,7 @@ mod probe;
 pub mod relay;
 pub mod routes;
 mod spoken;
+pub mod whole;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +87,7 @@ pub struct Upstream {
     spoken: SpokenApis,
     bounds: StreamBounds,
     max_delay: Option<Duration>,
+    splits_reasoning: bool,
     /// How long a client waits for the response's head while the upstream has not responded.
     first_byte_timeout: Duration,
     clock: Clock,
@@ -99,6 +101,8 @@ pub struct UpstreamContext {
     pub bounds: StreamBounds,
     /// Hold content no longer than this.
     pub max_delay: Option<Duration>,
+    /// Whether `<think>…</think>` at the beginning of an answer is its reasoning.
+    pub splits_reasoning: bool,
     /// How long a client waits for the response's head while the upstream has not responded.
     pub first_byte_timeout: Duration,
     /// The server's clock.
@@ -123,8 +127,14 @@ impl Upstream {
     pub fn new(options: &UpstreamConfig, surroundings: UpstreamContext) -> anyhow::Result<Self> {
         let base = BaseUrl::parse(&options.url)?;
         let api_key = options.api_key.as_deref().map(bearer).transpose()?;
-        let UpstreamContext { bounds, max_delay, first_byte_timeout, clock, metrics } =
-            surroundings;
+        let UpstreamContext {
+            bounds,
+            max_delay,
+            splits_reasoning,
+            first_byte_timeout,
+            clock,
+            metrics,
+        } = surroundings;
         Ok(Self {
             client: HttpClient::new(base, None)?.with_connect_timeout(CONNECT_TIMEOUT),
             api_key,
@@ -136,6 +146,7 @@ impl Upstream {
             spoken: SpokenApis::default(),
             bounds,
             max_delay,
+            splits_reasoning,
             first_byte_timeout,
             clock,
             metrics,
@@ -222,6 +233,7 @@ impl Upstream {
             bounds: self.bounds,
             exempt_from_stall_limit: request.resumable,
             silence_limit: self.silence_limit,
+            splits_reasoning: self.splits_reasoning && request.endpoint == Endpoint::Chat,
             clock: self.clock,
             metrics: self.metrics.clone(),
         };

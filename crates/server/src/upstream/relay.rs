@@ -23,6 +23,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::admission::{Permit, TokenAccount};
 use crate::clock::Clock;
+use crate::completion::reader::{SplitConfig, TextSplitter};
 use crate::error::ApiError;
 use crate::flush::{CompletionTimings, End, FinishReason, Flush};
 use crate::flush_channel::FlushSender;
@@ -49,6 +50,8 @@ pub struct RelayConfig {
     pub exempt_from_stall_limit: bool,
     /// How long the upstream may be silent within the answer.
     pub silence_limit: Duration,
+    /// Whether `<think>…</think>` at the beginning of a text is reasoning.
+    pub splits_reasoning: bool,
     /// The server's clock.
     pub clock: Clock,
     /// The server's metrics.
@@ -60,6 +63,10 @@ struct RelayedCompletion {
     coalescer: Coalescer,
     held: HeldDeltas,
     held_tokens: u32,
+    /// Looks for reasoning in the text, as long as there may be any.
+    splitter: Option<TextSplitter>,
+    /// Tokens of text that the splitter got.
+    split_tokens: u32,
     /// What is held should leave as soon as the client has caught up.
     due: bool,
     timings: CompletionTimings,
@@ -116,6 +123,8 @@ impl Relay {
             coalescer: config.coalescer.clone(),
             held: HeldDeltas::new(index as u32),
             held_tokens: 0,
+            splitter: config.splits_reasoning.then(|| TextSplitter::new(SplitConfig::reasoning())),
+            split_tokens: 0,
             due: false,
             timings: CompletionTimings::default(),
             end: None,
@@ -309,8 +318,11 @@ impl Relay {
             tokens += delta.tokens();
             match delta {
                 Delta::Finish { reason: name, .. } => reason = Some(name),
-                delta => completion.held.push(delta),
+                delta => completion.take(delta),
             }
+        }
+        if reason.is_some() {
+            completion.finish_splitting();
         }
         let payload = completion.held.bytes() != before;
         if payload || reason.is_some() {
@@ -358,6 +370,7 @@ impl Relay {
         }
         for index in 0..self.completions.len() {
             if !self.completions[index].ended {
+                self.completions[index].finish_splitting();
                 self.completions[index].end(FinishReason::Refused(Box::new(error.clone())));
                 self.flush(index)?;
             }
@@ -425,6 +438,32 @@ impl Relay {
 }
 
 impl RelayedCompletion {
+    fn take(&mut self, delta: Delta) {
+        match (delta, &mut self.splitter) {
+            (Delta::Text { text, tokens, .. }, Some(splitter)) => {
+                self.split_tokens += tokens;
+                splitter.push(&text, &mut self.held);
+                if splitter.is_plain() {
+                    self.splitter = None;
+                }
+            }
+            (delta, splitter) => {
+                // A server that splits its reasoning off, or calls tools, leaves nothing to find.
+                let is_split = matches!(delta, Delta::Reasoning { .. } | Delta::ToolCall { .. });
+                if splitter.is_some() && is_split {
+                    self.finish_splitting();
+                }
+                self.held.push(delta);
+            }
+        }
+    }
+
+    fn finish_splitting(&mut self) {
+        if let Some(mut splitter) = self.splitter.take() {
+            splitter.finish(&mut self.held);
+        }
+    }
+
     fn end(&mut self, reason: FinishReason) {
         self.ended = true;
         self.end = Some(Box::new(End {
@@ -439,8 +478,9 @@ impl RelayedCompletion {
         self.coalescer.on_flush();
         self.due = false;
         let choice = self.held.choice();
-        // The deltas have their tokens already: those of the chunks that they came in.
-        let mut deltas = self.held.take(0);
+        // The deltas have their tokens already: those of the chunks that they came in; but for texts
+        // that were split.
+        let mut deltas = self.held.take(std::mem::take(&mut self.split_tokens));
         let end = self.end.take();
         let reason = end.as_ref().and_then(|end| end.reason.name()).map(str::to_owned);
         deltas.extend(reason.map(|reason| Delta::Finish { choice, reason }));

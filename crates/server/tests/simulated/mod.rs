@@ -53,6 +53,7 @@ pub fn service_config(max_batch_size: usize) -> ServiceConfig {
             strict_model: false,
             share_prefix_cache: false,
             split_reasoning: true,
+            force_usage: false,
         },
         engine_timeout: Duration::from_secs(60),
         tokenize_workers: 2,

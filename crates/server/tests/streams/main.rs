@@ -4,6 +4,7 @@
 mod app_streams;
 mod drain;
 mod engine_failure;
+mod formats;
 mod harness;
 mod keys;
 mod progress;

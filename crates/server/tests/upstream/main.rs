@@ -100,6 +100,7 @@ impl Front {
                 strict_model: false,
                 share_prefix_cache: false,
                 split_reasoning: true,
+                force_usage: false,
             },
             engine_timeout: Duration::from_secs(60),
             tokenize_workers: 1,
@@ -512,4 +513,39 @@ async fn kept_answers_come_from_upstream_too() {
     let again = front.send(HttpRequest::get(uri).body(Body::empty()).unwrap()).await;
     let again = read(again).await;
     assert_eq!((again.done, again.text().as_str(), again.finish()), (true, "Hello", Some("stop")));
+}
+
+#[tokio::test]
+async fn reasoning_in_an_upstreams_text_is_split_off() {
+    let chunk =
+        |delta: Value| json!({"id": "u", "choices": [{"index": 0, "delta": delta}]}).to_string();
+    let texts = ["<thi", "nk>\nHm", ".</thin", "k>\n\nYes", "."];
+    let mut events: Vec<String> =
+        texts.iter().map(|text| chunk(json!({"content": text}))).collect();
+    events.extend([FINISH.to_owned(), USAGE.to_owned(), "[DONE]".to_owned()]);
+    let events: Vec<&str> = events.iter().map(String::as_str).collect();
+    let stand_in = StandIn::start(Act::Close(stream(&events))).await;
+    let answer = Front::new(&stand_in.url).ask(json!({})).await;
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    let body = String::from_utf8(body.to_vec()).unwrap();
+    let chunks = body.lines().filter_map(|line| line.strip_prefix("data: {"));
+    let chunks: Vec<Value> =
+        chunks.map(|json| serde_json::from_str(&format!("{{{json}")).unwrap()).collect();
+    let joined = |name: &str| -> String {
+        let deltas = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][name].as_str());
+        deltas.collect()
+    };
+    assert_eq!((joined("reasoning_content"), joined("content")), ("Hm.".into(), "Yes.".into()));
+    // The same without a stream.
+    let message = json!({"role": "assistant", "content": "<think>Hm.</think>Yes."});
+    let whole_answer = json!({"choices": [{"index": 0, "message": message}]}).to_string();
+    let stand_in = StandIn::start(Act::Close(whole("200 OK", &whole_answer))).await;
+    let answer = Front::new(&stand_in.url).ask(json!({"stream": false})).await;
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    let answer: Value = serde_json::from_slice(&body).unwrap();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!(
+        (&message["reasoning_content"], &message["content"]),
+        (&json!("Hm."), &json!("Yes."))
+    );
 }

@@ -33,9 +33,12 @@ pub(super) struct StreamArgs {
     #[arg(long, env = "LOQUENT_SLOW_READER_TIMEOUT_S", default_value_t = SLOW_READER_TIMEOUT_S,
           value_name = "S")]
     slow_reader_timeout_s: u64,
-    /// How to return `<think>…</think>` reasoning; has no effect with --upstream
+    /// How to return `<think>…</think>` reasoning
     #[arg(long, env = "LOQUENT_REASONING_FORMAT", default_value = "auto", value_name = "FORMAT")]
     reasoning_format: ReasoningFormat,
+    /// End every stream with its token counts, whether the request asks for them or not
+    #[arg(long, env = "LOQUENT_FORCE_USAGE")]
+    force_usage: bool,
     /// Which answers are padded so that the lengths of their events and datagrams do not show those
     /// of the tokens; a request's include_obfuscation overrides it
     #[arg(long, env = "LOQUENT_OBFUSCATION", default_value = "encrypted", value_name = "WHICH")]
@@ -49,7 +52,8 @@ pub(super) struct StreamArgs {
 /// How a model's reasoning is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ReasoningFormat {
-    /// As reasoning_content, if the model's chat template shows that it reasons
+    /// As reasoning_content, if the model's chat template shows that it reasons; with --upstream, if
+    /// the answer begins with it
     Auto,
     /// As part of the text, unchanged
     None,
@@ -89,6 +93,7 @@ impl StreamArgs {
             strict_model,
             share_prefix_cache,
             split_reasoning: self.reasoning_format == ReasoningFormat::Auto,
+            force_usage: self.force_usage,
         }
     }
 

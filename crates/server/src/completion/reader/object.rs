@@ -3,18 +3,9 @@
 //! The members may come in any order; others are skipped. The arguments are passed on as
 //! they stand, from the moment the name is known.
 
+use super::arguments::ValueExtent;
+use super::call_reader::{CallOutcome, CallReader, CallStart};
 use crate::held::HeldDeltas;
-
-/// What reading a piece came to.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum CallOutcome {
-    /// The object goes on.
-    More,
-    /// The object is complete.
-    Complete,
-    /// It is no call, or no JSON: this text was not passed on.
-    NoCall(String),
-}
 
 /// Where in the object the reader stands.
 #[derive(Debug)]
@@ -51,48 +42,9 @@ impl CallMember {
     }
 }
 
-/// How far a JSON value reaches.
-#[derive(Debug, Clone, Copy)]
-struct ValueExtent {
-    depth: u32,
-    in_string: bool,
-    escaped: bool,
-}
-
-impl ValueExtent {
-    const NONE: Self = Self { depth: 0, in_string: false, escaped: false };
-
-    /// Takes the value's next character; true when it was the last.
-    fn push(&mut self, c: char) -> bool {
-        if std::mem::take(&mut self.escaped) {
-            return false;
-        }
-        match c {
-            '\\' if self.in_string => self.escaped = true,
-            '"' => {
-                self.in_string = !self.in_string;
-                return !self.in_string && self.depth == 0;
-            }
-            '{' | '[' if !self.in_string => self.depth += 1,
-            '}' | ']' if !self.in_string => {
-                self.depth = self.depth.saturating_sub(1);
-                return self.depth == 0;
-            }
-            _ => {}
-        }
-        false
-    }
-
-    /// Whether `c` comes after a value that has no closing symbol: a number, `true`, `null`.
-    fn is_ended_by(&self, c: char) -> bool {
-        self.depth == 0 && !self.in_string && (c == ',' || c == '}' || c.is_whitespace())
-    }
-}
-
 /// Reads one call.
-pub(super) struct CallReader {
-    index: u32,
-    id: String,
+pub(super) struct ObjectCall {
+    start: CallStart,
     /// Names that make a call; `None` for any.
     known: Option<Vec<String>>,
     state: ObjectState,
@@ -106,29 +58,8 @@ pub(super) struct CallReader {
     has_arguments: bool,
 }
 
-impl CallReader {
-    /// The answer's `index`-th call, which began with `tag`.
-    pub(super) fn new(index: u32, id: String, tag: &str, known: Option<Vec<String>>) -> Self {
-        Self {
-            index,
-            id,
-            known,
-            state: ObjectState::Before,
-            raw: tag.to_owned(),
-            value: String::new(),
-            early: String::new(),
-            opened: false,
-            has_arguments: false,
-        }
-    }
-
-    /// Whether the call has been passed on, in part at least.
-    pub(super) fn is_open(&self) -> bool {
-        self.opened
-    }
-
-    /// Reads as much of `text` as belongs to the call; gives that many bytes.
-    pub(super) fn push(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome) {
+impl CallReader for ObjectCall {
+    fn push(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome) {
         for (at, c) in text.char_indices() {
             let after = at + c.len_utf8();
             if !self.opened {
@@ -146,13 +77,33 @@ impl CallReader {
         (text.len(), CallOutcome::More)
     }
 
-    /// The text ends here: gives what was not passed on.
-    pub(super) fn abandon(&mut self) -> Option<String> {
-        (!self.opened).then(|| std::mem::take(&mut self.raw))
+    fn finish(&mut self, _rest: &str, _out: &mut HeldDeltas) -> String {
+        if self.opened { String::new() } else { std::mem::take(&mut self.raw) }
+    }
+
+    fn is_open(&self) -> bool {
+        self.opened
+    }
+}
+
+impl ObjectCall {
+    /// The call that begins with `start`.
+    pub(super) fn new(start: CallStart, known: Option<Vec<String>>) -> Self {
+        Self {
+            known,
+            state: ObjectState::Before,
+            raw: start.opening.clone(),
+            start,
+            value: String::new(),
+            early: String::new(),
+            opened: false,
+            has_arguments: false,
+        }
     }
 
     fn give_up(&mut self) -> CallOutcome {
-        CallOutcome::NoCall(self.abandon().unwrap_or_default())
+        let raw = std::mem::take(&mut self.raw);
+        CallOutcome::NoCall(if self.opened { String::new() } else { raw })
     }
 
     /// Takes one character; true when it closes the object.
@@ -209,7 +160,7 @@ impl CallReader {
         }
         self.has_arguments = true;
         match self.opened {
-            true => out.push_arguments(self.index, c.encode_utf8(&mut [0; 4])),
+            true => out.push_arguments(self.start.index, c.encode_utf8(&mut [0; 4])),
             false => self.early.push(c),
         }
     }
@@ -230,7 +181,7 @@ impl CallReader {
                 let text: String = serde_json::from_str(&value).map_err(|_| NotJson)?;
                 self.has_arguments = true;
                 match self.opened {
-                    true => out.push_arguments(self.index, &text),
+                    true => out.push_arguments(self.start.index, &text),
                     false => self.early = text,
                 }
             }
@@ -246,15 +197,15 @@ impl CallReader {
         }
         self.opened = true;
         self.raw.clear();
-        out.open_call(self.index, std::mem::take(&mut self.id), name);
-        out.push_arguments(self.index, &std::mem::take(&mut self.early));
+        self.start.open(&name, out);
+        out.push_arguments(self.start.index, &std::mem::take(&mut self.early));
         Ok(())
     }
 
     /// The object is closed: a call has a name, and arguments that are an object at least.
     fn close(&mut self, out: &mut HeldDeltas) -> bool {
         if self.opened && !self.has_arguments {
-            out.push_arguments(self.index, "{}");
+            out.push_arguments(self.start.index, "{}");
         }
         self.opened
     }

@@ -1,0 +1,253 @@
+//! The grammar of tool calls, by the model's format.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use super::control_tags::ControlTags;
+use super::json_rule::json_rule;
+use super::syntax::CallSyntax;
+use super::{GrammarError, ToolShape};
+
+/// Most calls in one answer.
+const MAX_CALLS: usize = 16;
+
+/// The text around the calls of an answer.
+struct Around {
+    /// Before the first.
+    open: &'static str,
+    /// Between two; `None` where an answer has one at most.
+    between: Option<&'static str>,
+    /// After a call's arguments.
+    after: &'static str,
+    /// After the last.
+    close: &'static str,
+}
+
+const fn around(syntax: CallSyntax) -> Around {
+    let (open, between, after, close) = match syntax {
+        CallSyntax::Tagged => ("", Some("\n"), "}\n</tool_call>", ""),
+        // A bare call is the whole answer, so there can be no second one.
+        CallSyntax::Bare => ("", None, "}", ""),
+        // A call ends the turn.
+        CallSyntax::Harmony => ("", None, "", ""),
+        CallSyntax::QwenXml => ("", Some("\n"), "</function>\n</tool_call>", ""),
+        CallSyntax::GlmXml => ("", Some("\n"), "</tool_call>", ""),
+        CallSyntax::MistralList => ("[TOOL_CALLS][", Some(", "), "}", "]"),
+        CallSyntax::MistralArgs => ("", Some(""), "", ""),
+        CallSyntax::DeepSeekFenced => {
+            let close = "<｜tool▁calls▁end｜>";
+            ("<｜tool▁calls▁begin｜>", Some("\n"), "\n```<｜tool▁call▁end｜>", close)
+        }
+        CallSyntax::DeepSeek => {
+            let close = "<｜tool▁calls▁end｜>";
+            ("<｜tool▁calls▁begin｜>", Some(""), "<｜tool▁call▁end｜>", close)
+        }
+    };
+    Around { open, between, after, close }
+}
+
+/// The text of a call of `name` up to its arguments.
+fn before(name: &str, syntax: CallSyntax) -> String {
+    match syntax {
+        CallSyntax::Tagged => format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": "),
+        CallSyntax::Bare => format!("{{\"name\": \"{name}\", \"parameters\": "),
+        CallSyntax::Harmony => {
+            format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>")
+        }
+        CallSyntax::QwenXml => format!("<tool_call>\n<function={name}>\n"),
+        CallSyntax::GlmXml => format!("<tool_call>{name}\n"),
+        CallSyntax::MistralList => format!("{{\"name\": \"{name}\", \"arguments\": "),
+        CallSyntax::MistralArgs => format!("[TOOL_CALLS]{name}[ARGS]"),
+        CallSyntax::DeepSeekFenced => {
+            format!("<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n")
+        }
+        CallSyntax::DeepSeek => format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>"),
+    }
+}
+
+/// Appends the rule `calls` and those that it needs.
+pub(super) fn write(
+    text: &mut String,
+    tools: &[ToolShape],
+    syntax: CallSyntax,
+    parallel: bool,
+    tags: &ControlTags,
+) -> Result<(), GrammarError> {
+    let Around { open, between, after, close } = around(syntax);
+    let more = between.filter(|_| parallel).map_or_else(String::new, |between| {
+        format!(" ({} call){{0,{}}}", tags.literal(between), MAX_CALLS - 1)
+    });
+    let (open, close) = (tags.literal(open), tags.literal(close));
+    let _ = writeln!(text, "calls: {open} call{more} {close}");
+    let rules: Vec<String> = (0..tools.len()).map(|i| format!("call_{i}")).collect();
+    let _ = writeln!(text, "call: {}", rules.join(" | "));
+    let after = tags.literal(after);
+    for (i, tool) in tools.iter().enumerate() {
+        let before = tags.literal(&before(&tool.name, syntax));
+        let _ = writeln!(text, "call_{i}: {before} arguments_{i} {after}");
+        match Xml::of(syntax) {
+            None => drop(writeln!(text, "arguments_{i}: {}", json_rule(&tool.parameters))),
+            Some(xml) => xml.write(text, i, tool, tags)?,
+        }
+    }
+    if let Some(xml) = Xml::of(syntax) {
+        text.push_str(&tags.until("text_value", xml.value_end));
+    }
+    Ok(())
+}
+
+/// Arguments as elements instead of JSON.
+struct Xml {
+    key_open: &'static str,
+    key_close: &'static str,
+    value_end: &'static str,
+}
+
+impl Xml {
+    const fn of(syntax: CallSyntax) -> Option<Self> {
+        match syntax {
+            CallSyntax::QwenXml => Some(Self {
+                key_open: "<parameter=",
+                key_close: ">\n",
+                value_end: "\n</parameter>\n",
+            }),
+            CallSyntax::GlmXml => Some(Self {
+                key_open: "<arg_key>",
+                key_close: "</arg_key>\n<arg_value>",
+                value_end: "</arg_value>\n",
+            }),
+            _ => None,
+        }
+    }
+
+    /// The arguments of tool `i`: its properties in their order, those that are not required may
+    /// be left out.
+    fn write(
+        &self,
+        text: &mut String,
+        i: usize,
+        tool: &ToolShape,
+        tags: &ControlTags,
+    ) -> Result<(), GrammarError> {
+        let schema = Properties::of(tool)?;
+        let mut all = String::new();
+        for (at, (key, value)) in schema.properties.iter().enumerate() {
+            let optional = if schema.requires(key) { "" } else { "?" };
+            let _ = write!(all, " argument_{i}_{at}{optional}");
+            let open = tags.literal(&format!("{}{key}{}", self.key_open, self.key_close));
+            let value = self.value(&schema, key, value, tags)?;
+            let _ = writeln!(text, "argument_{i}_{at}: {open} {value}");
+        }
+        let all = if all.is_empty() { " \"\"".to_owned() } else { all };
+        let _ = writeln!(text, "arguments_{i}:{all}");
+        Ok(())
+    }
+
+    /// A value and its end: text as it is, all else as JSON.
+    fn value(
+        &self,
+        schema: &Properties<'_>,
+        key: &str,
+        value: &Value,
+        tags: &ControlTags,
+    ) -> Result<String, GrammarError> {
+        let end = tags.literal(self.value_end);
+        if let Some(texts) = enumerated(value) {
+            let texts: Vec<String> = texts.iter().map(|text| tags.literal(text)).collect();
+            return Ok(format!("({}) {end}", texts.join(" | ")));
+        }
+        match is_text(value) {
+            None => Ok(format!("{} {end}", json_rule(&schema.with_definitions(value)?))),
+            Some(true) => Ok("text_value".to_owned()),
+            Some(false) => Err(GrammarError::Schema(format!(
+                "the parameter '{key}' restricts a text, which this model's format of calls \
+                 cannot be made to uphold; remove the restriction, or tool_choice"
+            ))),
+        }
+    }
+}
+
+/// The texts of an `enum` or `const` of strings only.
+fn enumerated(schema: &Value) -> Option<Vec<&str>> {
+    let values = match (schema.get("enum"), schema.get("const")) {
+        (Some(Value::Array(values)), _) => values.iter().collect(),
+        (_, Some(value)) => vec![value],
+        _ => return None,
+    };
+    values.into_iter().map(Value::as_str).collect::<Option<Vec<_>>>().filter(|it| !it.is_empty())
+}
+
+/// `None` for a value that is no text; else whether any text is allowed.
+fn is_text(schema: &Value) -> Option<bool> {
+    let text = Value::from("string");
+    let typed = match schema.get("type") {
+        Some(Value::Array(types)) => types.contains(&text),
+        Some(one) => *one == text,
+        // Without a type a text may be meant, unless the schema is about something else.
+        None => !["properties", "items", "enum", "const", "$ref", "anyOf", "oneOf", "allOf"]
+            .iter()
+            .any(|word| schema.get(word).is_some()),
+    };
+    let restricts = ["pattern", "format", "minLength", "maxLength", "enum", "const"];
+    typed.then(|| !restricts.iter().any(|word| schema.get(word).is_some()))
+}
+
+/// The schema of a call's arguments, one by one.
+struct Properties<'a> {
+    root: &'a Map<String, Value>,
+    properties: &'a Map<String, Value>,
+}
+
+impl<'a> Properties<'a> {
+    fn of(tool: &'a ToolShape) -> Result<Self, GrammarError> {
+        static NONE: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
+        let wrong = |what: &str| {
+            GrammarError::Schema(format!(
+                "the parameters of '{}' {what}, for this model's calls",
+                tool.name
+            ))
+        };
+        let root = tool.parameters.as_object().ok_or_else(|| wrong("must be an object"))?;
+        let properties = root.get("properties").map_or(Some(&*NONE), Value::as_object);
+        let properties = properties.ok_or_else(|| wrong("must list their properties"))?;
+        let combined = ["anyOf", "oneOf", "allOf", "$ref", "patternProperties"];
+        if combined.iter().any(|word| root.contains_key(*word)) {
+            return Err(wrong("must be a plain list of properties"));
+        }
+        let is_plain =
+            |key: &String| key.chars().all(|c| c.is_alphanumeric() || "_-. ".contains(c));
+        if !properties.keys().all(is_plain) {
+            return Err(wrong("must have names of letters, digits, '_', '-' and '.'"));
+        }
+        let this = Self { root, properties };
+        let required = root.get("required").and_then(Value::as_array).into_iter().flatten();
+        let mut unlisted = required.filter_map(Value::as_str);
+        if unlisted.any(|key| !properties.contains_key(key)) {
+            return Err(wrong("must list all that are required"));
+        }
+        Ok(this)
+    }
+
+    fn requires(&self, key: &str) -> bool {
+        let required = self.root.get("required").and_then(Value::as_array);
+        required.is_some_and(|required| required.iter().any(|name| name == key))
+    }
+
+    /// `schema` with the definitions that it may refer to.
+    fn with_definitions(&self, schema: &Value) -> Result<Value, GrammarError> {
+        let mut schema = schema.clone();
+        let written = schema.to_string();
+        if written.contains("\"#\"") || written.contains("#/properties") {
+            return Err(GrammarError::Schema("a parameter refers to the whole schema".to_owned()));
+        }
+        if let Value::Object(members) = &mut schema {
+            for name in ["$defs", "definitions"] {
+                if let (Some(all), false) = (self.root.get(name), members.contains_key(name)) {
+                    members.insert(name.to_owned(), all.clone());
+                }
+            }
+        }
+        Ok(schema)
+    }
+}

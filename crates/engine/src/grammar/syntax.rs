@@ -1,0 +1,106 @@
+//! How models write calls of tools: the formats by name, and their tags. Readers of answers
+//! (`loquent-server`) and grammars (`calls.rs`) both go by this table.
+
+/// How a model writes a call of a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallSyntax {
+    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`, each on lines of its own
+    /// (Hermes, Qwen).
+    Tagged,
+    /// The whole answer is `{"name": …, "parameters": …}` (Llama 3).
+    Bare,
+    /// Messages in channels: a call is one to `functions.NAME` (gpt-oss).
+    Harmony,
+    /// `<function=NAME>` with a `<parameter=KEY>` for each argument (Qwen3-Coder).
+    QwenXml,
+    /// `<tool_call>NAME` with `<arg_key>` and `<arg_value>` for each argument (GLM).
+    GlmXml,
+    /// `[TOOL_CALLS]` and an array of objects (Mistral until 2024).
+    MistralList,
+    /// `[TOOL_CALLS]NAME[ARGS]{…}` (Mistral since).
+    MistralArgs,
+    /// Special tokens around a name and a fenced object (DeepSeek V3, R1).
+    DeepSeekFenced,
+    /// Special tokens around a name and an object (DeepSeek V3.1).
+    DeepSeek,
+}
+
+/// The tags around reasoning.
+pub const THINK_TAGS: [&str; 2] = ["<think>", "</think>"];
+
+/// The tags of Harmony's messages.
+const HARMONY: &[&str] =
+    &["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"];
+const QWEN: &[&str] =
+    &["<tool_call>", "</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>"];
+const GLM: &[&str] =
+    &["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"];
+const MISTRAL: &[&str] = &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"];
+const DEEPSEEK: &[&str] = &[
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+];
+
+impl CallSyntax {
+    /// The format that a chat template writes, which shows by its tags.
+    pub fn of_template(source: &str) -> Self {
+        let has = |tag: &str| source.contains(tag);
+        match () {
+            () if has("<|channel|>") && has("<|message|>") => Self::Harmony,
+            () if has(DEEPSEEK[1]) && has("```json") => Self::DeepSeekFenced,
+            () if has(DEEPSEEK[1]) => Self::DeepSeek,
+            () if has("[TOOL_CALLS]") && has("[ARGS]") => Self::MistralArgs,
+            () if has("[TOOL_CALLS]") => Self::MistralList,
+            () if has("<arg_key>") => Self::GlmXml,
+            () if has("<function=") => Self::QwenXml,
+            () if has("<tool_call>") => Self::Tagged,
+            // A template with tools and none of the tags has the model write bare JSON; one without
+            // tools gets them described, with the tags that the description names.
+            () if has("tools") || has("tool_calls") => Self::Bare,
+            () => Self::Tagged,
+        }
+    }
+
+    /// The tags that it is written with. Where a vocabulary has them as control tokens, which have
+    /// no text, they must be given their names before the answer is read.
+    pub const fn tags(self) -> &'static [&'static str] {
+        match self {
+            Self::Tagged => QWEN.split_at(2).0,
+            Self::Bare => &[],
+            Self::Harmony => HARMONY,
+            Self::QwenXml => QWEN,
+            Self::GlmXml => GLM,
+            Self::MistralList | Self::MistralArgs => MISTRAL,
+            Self::DeepSeekFenced | Self::DeepSeek => DEEPSEEK,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_shows_its_format() {
+        for (source, syntax) in [
+            (
+                "<|start|>assistant<|channel|>commentary to=functions.x<|message|>",
+                CallSyntax::Harmony,
+            ),
+            ("<tool_call>\\n<function={{ f.name }}>", CallSyntax::QwenXml),
+            ("<tool_call>{{ f.name }}<arg_key>{{ k }}</arg_key>", CallSyntax::GlmXml),
+            ("[TOOL_CALLS][{{ tool_call }}]", CallSyntax::MistralList),
+            ("[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}", CallSyntax::MistralArgs),
+            ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>x\\n```json", CallSyntax::DeepSeekFenced),
+            ("<｜tool▁call▁begin｜>x<｜tool▁sep｜>{}", CallSyntax::DeepSeek),
+            ("{% if tools %}<tool_call>", CallSyntax::Tagged),
+            ("{% if tools %}", CallSyntax::Bare),
+            ("{{ messages }}", CallSyntax::Tagged),
+        ] {
+            assert_eq!(CallSyntax::of_template(source), syntax, "{source}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Arguments of calls: JSON that is passed on as it stands, and text that becomes JSON by the
+//! tool's schema.
+
+use loquent_engine::grammar::ToolShape;
+use serde_json::Value;
+
+use crate::held::HeldDeltas;
+
+/// How far a JSON value reaches.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ValueExtent {
+    depth: u32,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl ValueExtent {
+    pub(super) const NONE: Self = Self { depth: 0, in_string: false, escaped: false };
+
+    /// Takes the value's next character; true when it was the last.
+    pub(super) fn push(&mut self, c: char) -> bool {
+        if std::mem::take(&mut self.escaped) {
+            return false;
+        }
+        match c {
+            '\\' if self.in_string => self.escaped = true,
+            '"' => {
+                self.in_string = !self.in_string;
+                return !self.in_string && self.depth == 0;
+            }
+            '{' | '[' if !self.in_string => self.depth += 1,
+            '}' | ']' if !self.in_string => {
+                self.depth = self.depth.saturating_sub(1);
+                return self.depth == 0;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// Whether `c` comes after a value that has no closing symbol: a number, `true`, `null`.
+    pub(super) fn is_ended_by(&self, c: char) -> bool {
+        self.depth == 0 && !self.in_string && (c == ',' || c == '}' || c.is_whitespace())
+    }
+}
+
+/// What reading arguments came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ArgumentsEnd {
+    /// They go on.
+    More,
+    /// The object is closed; so many bytes belong to it.
+    Closed(usize),
+    /// They are no object.
+    NoObject,
+}
+
+/// An object of JSON that is passed on as it stands.
+#[derive(Debug, Default)]
+pub(super) struct ArgumentsText {
+    /// `None` before it begins.
+    extent: Option<ValueExtent>,
+}
+
+impl ArgumentsText {
+    /// Whether the object has begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.extent.is_some()
+    }
+
+    /// Whether `text` begins an object; `None` while it is blank.
+    pub(super) fn begins(text: &str) -> Option<bool> {
+        text.trim_start().chars().next().map(|c| c == '{')
+    }
+
+    /// Passes on what of `text` belongs to the object.
+    pub(super) fn push(&mut self, text: &str, index: u32, out: &mut HeldDeltas) -> ArgumentsEnd {
+        let mut from = 0;
+        for (at, c) in text.char_indices() {
+            let extent = match &mut self.extent {
+                Some(extent) => extent,
+                None if c.is_whitespace() => continue,
+                None if c == '{' => {
+                    from = at;
+                    self.extent.insert(ValueExtent::NONE)
+                }
+                None => return ArgumentsEnd::NoObject,
+            };
+            if extent.push(c) {
+                let end = at + c.len_utf8();
+                out.push_arguments(index, &text[from..end]);
+                return ArgumentsEnd::Closed(end);
+            }
+        }
+        if self.extent.is_some() {
+            out.push_arguments(index, &text[from..]);
+        }
+        ArgumentsEnd::More
+    }
+}
+
+/// What a parameter may be, by its schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ParameterKind {
+    /// Text only, which can be passed on while it is written.
+    Text,
+    /// JSON of another type; text only where it cannot be read as such.
+    Json,
+    /// Whatever it looks like.
+    Any,
+}
+
+impl ParameterKind {
+    /// The kind of the parameter `key` of `tool`.
+    pub(super) fn of(tool: Option<&ToolShape>, key: &str) -> Self {
+        let schema = tool.and_then(|tool| tool.parameters.get("properties")?.get(key));
+        let mut types = Vec::new();
+        if let Some(schema) = schema {
+            collect_types(schema, &mut types, 4);
+        }
+        match (types.contains(&"string"), types.iter().any(|name| *name != "string")) {
+            (true, false) => Self::Text,
+            (false, true) => Self::Json,
+            _ => Self::Any,
+        }
+    }
+
+    /// `text` as JSON of this kind.
+    pub(super) fn to_json(self, text: &str) -> String {
+        let quoted = || Value::from(text).to_string();
+        if self == Self::Text {
+            return quoted();
+        }
+        let trimmed = text.trim();
+        let json = match trimmed {
+            // Models that write Python mean these.
+            "True" => "true",
+            "False" => "false",
+            "None" => "null",
+            other => other,
+        };
+        match serde_json::from_str::<serde::de::IgnoredAny>(json) {
+            // A text with quotes of its own: they are part of it, unless a text was not expected.
+            Ok(_) if self == Self::Any && json.starts_with('"') => quoted(),
+            Ok(_) => json.to_owned(),
+            Err(_) => quoted(),
+        }
+    }
+}
+
+/// The types that `schema` allows, as far as it says so itself.
+fn collect_types<'a>(schema: &'a Value, types: &mut Vec<&'a str>, depth: u32) {
+    match schema.get("type") {
+        Some(Value::String(name)) => types.push(name),
+        Some(Value::Array(names)) => types.extend(names.iter().filter_map(Value::as_str)),
+        _ => {}
+    }
+    let values = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+    for value in values.chain(schema.get("const")) {
+        types.push(if value.is_string() { "string" } else { "other" });
+    }
+    for word in ["anyOf", "oneOf", "allOf"] {
+        let branches = schema.get(word).and_then(Value::as_array).into_iter().flatten();
+        for branch in branches.filter(|_| depth > 0) {
+            collect_types(branch, types, depth - 1);
+        }
+    }
+}
+
+/// `text` inside a JSON string.
+pub(super) fn escaped(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}

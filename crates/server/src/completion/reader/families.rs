@@ -1,0 +1,67 @@
+//! The table of formats: which tags begin a call in the text, and who reads it from there.
+
+use loquent_engine::grammar::CallSyntax;
+
+use super::call_reader::{CallReader, CallStart};
+use super::deepseek::DeepSeekCalls;
+use super::mistral::MistralCalls;
+use super::object::ObjectCall;
+use super::xml::{GLM, QWEN, XmlCall};
+
+/// A format of calls.
+pub(super) struct CallFamily {
+    /// Each of these begins a call, or a list of calls. Without any, the answer as a whole is one.
+    pub(super) open: &'static [&'static str],
+    /// Dropped behind a call.
+    pub(super) close: &'static [&'static str],
+    /// Makes the reader of a call.
+    pub(super) reader: fn(CallStart) -> Box<dyn CallReader>,
+}
+
+const TAGGED: CallFamily = CallFamily {
+    open: &["<tool_call>"],
+    close: &["</tool_call>"],
+    reader: |start| Box::new(ObjectCall::new(start, None)),
+};
+const BARE: CallFamily = CallFamily {
+    open: &[],
+    close: &[],
+    reader: |start| {
+        let known = start.config.tools.iter().map(|tool| tool.name.clone()).collect();
+        Box::new(ObjectCall::new(start, Some(known)))
+    },
+};
+const QWEN_XML: CallFamily = CallFamily {
+    // The outer tag is forgotten now and then.
+    open: &["<tool_call>", QWEN.head],
+    close: &["</tool_call>"],
+    reader: |start| Box::new(XmlCall::new(start, &QWEN)),
+};
+const GLM_XML: CallFamily = CallFamily {
+    open: &["<tool_call>"],
+    close: &["</tool_call>"],
+    reader: |start| Box::new(XmlCall::new(start, &GLM)),
+};
+const MISTRAL: CallFamily = CallFamily {
+    open: &["[TOOL_CALLS]"],
+    close: &[],
+    reader: |start| Box::new(MistralCalls::new(start)),
+};
+const DEEPSEEK: CallFamily = CallFamily {
+    open: &["<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"],
+    close: &["<｜tool▁calls▁end｜>"],
+    reader: |start| Box::new(DeepSeekCalls::new(start)),
+};
+
+/// The family of `syntax`.
+pub(super) const fn family(syntax: CallSyntax) -> &'static CallFamily {
+    match syntax {
+        // Harmony's text has no tags around calls; without its channels there is nothing to find.
+        CallSyntax::Tagged | CallSyntax::Harmony => &TAGGED,
+        CallSyntax::Bare => &BARE,
+        CallSyntax::QwenXml => &QWEN_XML,
+        CallSyntax::GlmXml => &GLM_XML,
+        CallSyntax::MistralList | CallSyntax::MistralArgs => &MISTRAL,
+        CallSyntax::DeepSeekFenced | CallSyntax::DeepSeek => &DEEPSEEK,
+    }
+}
