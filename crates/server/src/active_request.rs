@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::api::head::AnswerHead;
 use crate::api::request::StreamParams;
 use crate::clock::Clock;
-use crate::flush::{CompletionTimings, End, Flush};
+use crate::flush::{CompletionTimings, End, Flush, FlushObserver};
 use crate::flush_channel::FlushReceiver;
 use crate::metrics::{Metrics, Phases};
 use crate::otel::{Finished, Telemetry};
@@ -87,13 +87,20 @@ pub struct ActiveRequest {
     /// The first completion's times, once it has ended.
     timings: CompletionTimings,
     totals: Totals,
+    /// Sees what is handed on, such as for the store; most requests have none.
+    observer: Option<Box<dyn FlushObserver>>,
 }
 
 impl ActiveRequest {
     /// A request whose flushes come from `source`.
     pub fn new(admitted: AdmittedRequest, source: FlushSource, observers: Observers) -> Self {
         let (timings, totals) = (CompletionTimings::default(), Totals::default());
-        Self { admitted, source, observers, timings, totals }
+        Self { admitted, source, observers, timings, totals, observer: None }
+    }
+
+    /// Shows `observer` every flush from here on.
+    pub fn observe(&mut self, observer: Box<dyn FlushObserver>) {
+        self.observer = Some(observer);
     }
 
     /// What all parts of the answer share.
@@ -131,7 +138,20 @@ impl ActiveRequest {
                 self.note_end(flush.choice as usize, end);
             }
         }
+        if self.observer.is_some() {
+            ready!(self.poll_observer(context, flush.as_ref()));
+        }
         Poll::Ready(flush)
+    }
+
+    fn poll_observer(&mut self, context: &mut Context<'_>, flush: Option<&Flush>) -> Poll<()> {
+        let (usage, is_complete) = (self.usage(), self.is_complete());
+        match (&mut self.observer, flush) {
+            (Some(observer), Some(flush)) => observer.on_flush(flush),
+            (Some(observer), None) if is_complete => return observer.poll_end(context, usage),
+            _ => {}
+        }
+        Poll::Ready(())
     }
 
     /// [`Self::poll_flush`] for async callers.

@@ -20,6 +20,7 @@ use crate::origin::is_page_of_this_machine;
 use crate::peer::{PeerAddress, TrustedProxies};
 use crate::resumable::{ResumableAnswers, ResumableLimits};
 use crate::service::Service;
+use crate::store::{Store, StoreLimits};
 
 /// `Retry-After` while the model loads, in seconds.
 const LOADING_RETRY_S: u64 = 2;
@@ -85,6 +86,8 @@ pub struct App {
     pub chosen_ids: ChosenIds,
     /// Receives and parses request bodies.
     pub bodies: Arc<RequestBodies>,
+    /// What clients have stored.
+    pub store: Store,
     quic_address: RwLock<Option<QuicAddress>>,
     service: OnceLock<Arc<Service>>,
 }
@@ -106,7 +109,6 @@ impl App {
             max_bytes: config.max_request_bytes,
             total_bytes: config.max_request_memory_bytes,
         });
-        let quic_address = RwLock::default();
         Self {
             config,
             clock,
@@ -114,9 +116,15 @@ impl App {
             resumable,
             chosen_ids: ChosenIds::default(),
             bodies,
-            quic_address,
+            store: Store::in_memory(StoreLimits::default()),
+            quic_address: RwLock::default(),
             service: OnceLock::new(),
         }
+    }
+
+    /// The same with `store` in place of one in memory.
+    pub fn with_store(self, store: Store) -> Self {
+        Self { store, ..self }
     }
 
     /// Bytes that are free for the bodies of further requests.
@@ -154,6 +162,16 @@ impl App {
         let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         let keys = &self.config.api_keys;
         keys.identify(authorization, address, self.clock.now(), unix_time_s())
+    }
+
+    /// Whether clients can be told apart, or are all of this machine: only then are there lists of
+    /// what they have, and ids that they choose. `what` says in an error what is refused.
+    ///
+    /// # Errors
+    /// 403 on a server without keys that others can reach.
+    pub fn check_told_apart(&self, what: &str) -> Result<(), ApiError> {
+        let told_apart = !self.config.api_keys.is_empty() || self.config.allowed_hosts.is_local();
+        if told_apart { Ok(()) } else { Err(ApiError::needs_keys(what)) }
     }
 
     /// The service that answers requests.

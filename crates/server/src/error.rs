@@ -42,7 +42,7 @@ enum ErrorKind {
     ContextLengthExceeded,
     Unauthorized,
     Forbidden,
-    IdsNeedKeys,
+    NeedsKeys,
     ForeignHost,
     ModelNotFound,
     NotFound,
@@ -71,7 +71,7 @@ impl ErrorKind {
         match self {
             Self::InvalidRequest | Self::ContextLengthExceeded => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden | Self::ForeignHost | Self::IdsNeedKeys => StatusCode::FORBIDDEN,
+            Self::Forbidden | Self::ForeignHost | Self::NeedsKeys => StatusCode::FORBIDDEN,
             Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
             Self::Gone => StatusCode::GONE,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -94,7 +94,7 @@ impl ErrorKind {
             Self::Unauthorized => ("invalid_request_error", Some("invalid_api_key")),
             Self::Forbidden => ("permission_error", Some("origin_not_allowed")),
             Self::ForeignHost => ("permission_error", Some("host_not_allowed")),
-            Self::IdsNeedKeys => ("permission_error", Some("api_keys_required")),
+            Self::NeedsKeys => ("permission_error", Some("api_keys_required")),
             Self::ModelNotFound => ("invalid_request_error", Some("model_not_found")),
             Self::NotFound => ("invalid_request_error", Some("not_found")),
             Self::Gone => ("invalid_request_error", Some("gone")),
@@ -192,7 +192,7 @@ impl ApiError {
         let message = "Ids that clients choose could be guessed by others who reach this server. Start \
                        it with API keys or on a loopback address, or use the id that the answer's \
                        headers give.";
-        Self::new(ErrorKind::IdsNeedKeys, message)
+        Self::new(ErrorKind::NeedsKeys, message)
     }
 
     /// 403: the request uses a name for the server that the operator does not allow.
@@ -202,6 +202,26 @@ impl ApiError {
              with --allowed-host {host}."
         );
         Self::new(ErrorKind::ForeignHost, message)
+    }
+
+    /// 403: without keys nobody can be told from anybody else, so that `what` is for clients of this
+    /// machine alone.
+    pub fn needs_keys(what: &str) -> Self {
+        let message = format!(
+            "{what} only on a server with API keys, or on one that listens on a loopback address: \
+             without keys they would be everybody's. Start the server with --api-key-file."
+        );
+        Self::new(ErrorKind::NeedsKeys, message)
+    }
+
+    /// 404: there is no stored object with this id, or it is another key's, which is the same to
+    /// whoever asks.
+    pub fn no_stored(what: &str, id: &str) -> Self {
+        let message = format!(
+            "There is no stored {what} '{}': it was not stored, has been deleted, or is too old.",
+            quoted(id)
+        );
+        Self::new(ErrorKind::NotFound, message)
     }
 
     /// 404 under `--strict-model`: the request names another model.

@@ -1,6 +1,7 @@
 //! What leaves a completion at once: pieces of its answer, and in its last flush why and when
 //! it ended.
 
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use loquent_infer::request::Admitted;
@@ -9,6 +10,7 @@ use loquent_infer::token::TokenId;
 use loquent_proto::Delta;
 
 use crate::error::ApiError;
+use crate::usage::Usage;
 
 /// `Retry-After` for a request that expired in the queue, in seconds.
 const EXPIRED_RETRY_S: u64 = 10;
@@ -59,6 +61,15 @@ pub struct Flush {
     pub logprobs: Vec<TokenLogprobs>,
     /// Set on the completion's last flush.
     pub end: Option<Box<End>>,
+}
+
+/// Sees an answer's flushes before whoever reads it does.
+pub trait FlushObserver: Send {
+    /// A flush is about to be handed on.
+    fn on_flush(&mut self, flush: &Flush);
+
+    /// Every completion has ended well. The reader learns of the end when this is ready.
+    fn poll_end(&mut self, context: &mut Context<'_>, usage: Usage) -> Poll<()>;
 }
 
 impl Flush {

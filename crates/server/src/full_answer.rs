@@ -9,8 +9,8 @@ use crate::error::ApiError;
 use crate::flush::{Flush, TokenLogprobs};
 use crate::usage::Usage;
 
-/// A complete answer.
-#[derive(Debug)]
+/// A complete answer, or one as far as it was generated.
+#[derive(Debug, Clone)]
 pub struct FullAnswer {
     /// What all its parts share.
     pub head: AnswerHead,
@@ -27,20 +27,32 @@ impl FullAnswer {
     /// # Errors
     /// That of a completion that failed; 500 when the engine has stopped.
     pub async fn collect(mut active: ActiveRequest, echo: &[String]) -> Result<Self, ApiError> {
-        let mut completions = vec![FullCompletion::default(); active.completions()];
-        for (index, completion) in completions.iter_mut().enumerate().filter(|_| !echo.is_empty()) {
-            *completion = FullCompletion::with_echo(active.prompt_of(index, echo));
-        }
+        let mut answer = Self::begin(&active, echo);
         while let Some(flush) = active.next_flush().await {
             if let Some(error) = flush.error() {
                 return Err(error);
             }
-            completions[flush.choice as usize].push(flush);
+            answer.push(flush);
         }
         if !active.is_complete() {
             return Err(ApiError::internal("The engine has stopped. Restart the server."));
         }
-        Ok(Self { head: active.head().clone(), completions, usage: active.usage() })
+        answer.usage = active.usage();
+        Ok(answer)
+    }
+
+    /// The answer to `active` before its first flush.
+    pub fn begin(active: &ActiveRequest, echo: &[String]) -> Self {
+        let mut completions = vec![FullCompletion::default(); active.completions()];
+        for (index, completion) in completions.iter_mut().enumerate().filter(|_| !echo.is_empty()) {
+            *completion = FullCompletion::with_echo(active.prompt_of(index, echo));
+        }
+        Self { head: active.head().clone(), completions, usage: active.usage() }
+    }
+
+    /// Adds a flush.
+    pub fn push(&mut self, flush: Flush) {
+        self.completions[flush.choice as usize].push(flush);
     }
 
     /// About how many bytes its JSON has.

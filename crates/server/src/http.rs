@@ -1,6 +1,7 @@
 //! HTTP: routes, authentication, the origin check, and answers as response bodies.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -8,6 +9,7 @@ use axum::extract::{Path, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use http::request::Parts;
 use http::{HeaderValue, Method, Request as HttpRequest, Uri, header};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::REPEAT_HEADER;
@@ -15,11 +17,11 @@ use serde_json::json;
 
 use crate::active_request::ActiveRequest;
 use crate::api::full_response::full_response;
-use crate::api::request::Endpoint;
+use crate::api::request::{Endpoint, Request};
 use crate::app::App;
 use crate::auth::EarlyIdentity;
 use crate::browser;
-use crate::dialect::{conversations, durable, ui_stream};
+use crate::dialect::{conversations, durable, stored_chats, ui_stream};
 use crate::error::ApiError;
 use crate::full_answer::FullAnswer;
 use crate::identity::Identity;
@@ -48,6 +50,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/detokenize", post(detokenize))
         .merge(ui_stream::routes())
         .merge(conversations::routes())
+        .merge(stored_chats::routes())
         .route_layer(middleware::from_fn_with_state(app.clone(), ask_upstream))
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
     Router::new()
@@ -116,7 +119,7 @@ async fn answer(
         let resumable = routes::ResumableRequest { request, arrived, idempotent };
         return routes::stream(&app, resumable, obfuscation).await;
     }
-    let started = match service.answer(request, arrived, &head).await? {
+    let started = match begin(&app, service, request, arrived, &head).await? {
         Answer::PassedOn(response) => return Ok(response),
         Answer::Started(started) => *started,
     };
@@ -129,6 +132,24 @@ async fn answer(
         full(&app, service, active, &echo).await?
     };
     Ok(with_ignored(response, &ignored))
+}
+
+/// Begins an answer, and has it stored if its request asks for that.
+async fn begin(
+    app: &App,
+    service: &Arc<Service>,
+    mut request: Request,
+    arrived: Duration,
+    head: &Parts,
+) -> Result<Answer, ApiError> {
+    let (identity, store) = (request.identity.clone(), request.store.take());
+    let mut answer = match store {
+        None => return service.answer(request, arrived, head).await,
+        // What is stored must be read, even if an upstream server's response could pass unread.
+        Some(_) => service.start(request, arrived).await?,
+    };
+    stored_chats::record(app, service, &identity, store, &mut answer.active);
+    Ok(Answer::Started(Box::new(answer)))
 }
 
 /// Passes `/v1/models`, `/tokenize` and the like on if there is an upstream server, and other APIs

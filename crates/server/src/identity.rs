@@ -11,6 +11,7 @@ use loquent_infer::tenant::{Tenant, TenantId};
 use sha2::{Digest, Sha256};
 
 use crate::peer::network;
+use crate::store::object::Owner;
 
 /// SHA-256 of an API key: all that the server keeps of it.
 pub type KeyDigest = [u8; 32];
@@ -75,9 +76,18 @@ impl ApiKey {
     /// The owner's id. It depends on the name alone where there is one, so that the owner stays
     /// the same when its key is replaced.
     pub fn tenant(&self) -> TenantId {
+        TenantId(u64::from_le_bytes(first_bytes(&self.owner_digest())))
+    }
+
+    /// To whom its stored objects belong, whichever process stores them.
+    pub fn owner(&self) -> Owner {
+        Owner(first_bytes(&self.owner_digest()))
+    }
+
+    fn owner_digest(&self) -> KeyDigest {
         match &self.name {
-            Some(name) => tenant_of(b"name", name.as_bytes()),
-            None => tenant_of(b"key", self.digests.first().map_or(&[], |digest| &digest[..])),
+            Some(name) => digest_of_name(b"name", name.as_bytes()),
+            None => digest_of_name(b"key", self.digests.first().map_or(&[], |digest| &digest[..])),
         }
     }
 }
@@ -112,6 +122,12 @@ impl Identity {
     pub fn in_process() -> Self {
         let limits = TenantLimits { max_inflight: Some(usize::MAX), ..TenantLimits::default() };
         Self { tenant: TenantId::default(), key: None, limits }
+    }
+
+    /// To whom the objects belong that its requests store. Without keys nobody can be told from
+    /// anybody else: an object's random id is then all that protects it.
+    pub fn owner(&self) -> Owner {
+        self.key.as_ref().map_or(Owner::NOBODY, |key| key.owner())
     }
 
     /// The tenant as the scheduler knows it.
@@ -151,8 +167,15 @@ impl PartialEq for Identity {
 }
 
 fn tenant_of(kind: &[u8], name: &[u8]) -> TenantId {
-    let digest = Sha256::new().chain_update(kind).chain_update([0]).chain_update(name).finalize();
-    TenantId(u64::from_le_bytes(std::array::from_fn(|i| digest[i])))
+    TenantId(u64::from_le_bytes(first_bytes(&digest_of_name(kind, name))))
+}
+
+fn digest_of_name(kind: &[u8], name: &[u8]) -> KeyDigest {
+    Sha256::new().chain_update(kind).chain_update([0]).chain_update(name).finalize().into()
+}
+
+fn first_bytes<const N: usize>(digest: &KeyDigest) -> [u8; N] {
+    std::array::from_fn(|at| digest[at])
 }
 
 #[cfg(test)]
@@ -171,6 +194,16 @@ mod tests {
         assert_eq!(ApiKey::unnamed("old").tenant(), ApiKey::unnamed("old").tenant());
         assert_ne!(ApiKey::unnamed("old").tenant(), ApiKey::unnamed("new").tenant());
         assert_ne!(ApiKey::unnamed("a").tenant(), named("a", "a").tenant());
+    }
+
+    #[test]
+    fn stored_objects_stay_with_their_owner() {
+        assert_eq!(named("a", "old").owner(), named("a", "new").owner());
+        assert_ne!(named("a", "old").owner(), named("b", "old").owner());
+        assert_ne!(ApiKey::unnamed("old").owner(), ApiKey::unnamed("new").owner());
+        let anybody = |address: &str| Identity::of_address(address.parse().unwrap()).owner();
+        assert_eq!(anybody("10.0.0.1"), anybody("10.0.0.2"));
+        assert_ne!(anybody("10.0.0.1"), ApiKey::unnamed("old").owner());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::api::fields::Fields;
 use crate::api::request::{Endpoint, Request};
 use crate::app::App;
 use crate::body::ReceivedBody;
+use crate::dialect::stored_chats::request::ChatToStore;
 use crate::error::ApiError;
 use crate::resumable::idempotency::IdempotentRequest;
 use crate::service::Caller;
@@ -42,7 +43,13 @@ impl Intake {
         body: ReceivedBody,
         again: Option<&HeaderValue>,
     ) -> Result<ParsedRequest, ApiError> {
-        let (parsed, ()) = self.parse_lowered(app, body, again, |fields| Ok((fields, ()))).await?;
+        let stores = self.endpoint == Endpoint::Chat;
+        let take = move |mut fields: Fields| {
+            let store = if stores { ChatToStore::take(&mut fields)? } else { None };
+            Ok((fields, store))
+        };
+        let (mut parsed, store) = self.parse_lowered(app, body, again, take).await?;
+        parsed.request.store = store;
         Ok(parsed)
     }
 

@@ -62,6 +62,7 @@ mod server;
 mod service;
 mod sse;
 mod start;
+mod store;
 mod tokenize;
 mod trace_context;
 mod upstream;
@@ -90,6 +91,9 @@ pub use resumable::{MUTE_LIMIT, ResumableLimits};
 pub use server::{ServerConfig, run};
 pub use service::{Caller, Service, ServingConfig, StartedAnswer};
 pub use start::{LoadedBackend, LoadedEngine, ServiceConfig, start_engine, start_upstream};
+pub use store::{
+    Kind, Owner, Page, Progress, Store, StoreConfig, StoreError, StoreLimits, StoredObject,
+};
 pub use trace_context::TraceParent;
 pub use upstream::UpstreamConfig;
 pub use upstream::routes::UpstreamRoute;

@@ -21,6 +21,7 @@ use crate::metrics::Metrics;
 use crate::quic::{CertificateSource, QuicConfig, QuicPort};
 use crate::resumable::ResumableLimits;
 use crate::start::{LoadedBackend, ServiceConfig, start_engine, start_upstream};
+use crate::store::{Store, StoreConfig};
 
 /// How long streams that were ended at the drain limit may take to send their error event.
 const ERROR_EVENT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -42,6 +43,8 @@ pub struct ServerConfig {
     pub service: ServiceConfig,
     /// Bounds on resumable answers.
     pub kept: ResumableLimits,
+    /// Where clients' stored answers are.
+    pub store: StoreConfig,
     /// The QUIC port; `None` serves without QUIC.
     pub quic: Option<QuicConfig>,
     /// The certificate of HTTPS; `None` serves plain HTTP.
@@ -69,10 +72,14 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
     let metrics = Arc::new(Metrics::new());
     let mut http = config.http.clone();
     http.allowed_hosts = http.allowed_hosts.bound_to(listener.local_addr()?.ip());
-    let app = Arc::new(App::new(http, config.kept, Clock::start(), metrics));
+    let store_config = config.store.clone();
+    let store = tokio::task::spawn_blocking(move || Store::start(&store_config)).await??;
+    let app = App::new(http, config.kept, Clock::start(), metrics).with_store(store.clone());
+    let app = Arc::new(app);
     let mut ports = Ports::open(listener, &app, &config)?;
     let mut background = JoinSet::new();
     background.spawn(config.http.api_keys.clone().keep_current());
+    background.spawn(store.clone().keep_swept());
     let mut shutdown = pin!(shutdown);
     let engine = tokio::select! {
         error = ports.serve() => return Err(error),
@@ -93,6 +100,7 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
         }
     };
     ports.drain(&app, limit).await;
+    store.close().await;
     let failure = app.service().ok().and_then(|service| service.failure());
     if let (Some(engine), None) = (engine, &failure) {
         join(engine).await;

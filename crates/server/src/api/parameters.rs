@@ -41,7 +41,6 @@ const SHARED: &[Parameter] = &[
     supported("priority", "lower goes first; limited by the API key"),
     supported("cache_salt", "separates the prefixes that requests may share"),
     ignored("user", ""),
-    ignored("metadata", ""),
     ignored("service_tier", ""),
     ignored("prompt_cache_key", "equal prefixes are reused without it"),
     ignored("prompt_cache_retention", ""),
@@ -72,6 +71,8 @@ const CHAT: &[Parameter] = &[
     supported("logprobs", ""),
     supported("top_logprobs", "at most 20"),
     refused("suffix", "at `/v1/completions` only"),
+    supported("store", "the completion can be listed, read and changed later"),
+    supported("metadata", "of stored completions: at most 16 short strings"),
 ];
 
 /// Parameters of `/v1/completions` alone.
@@ -80,6 +81,8 @@ const TEXT: &[Parameter] = &[
     supported("echo", ""),
     supported("suffix", "where the model's vocabulary has tokens to fill in the middle"),
     supported("logprobs", "at most 20"),
+    ignored("store", ""),
+    ignored("metadata", ""),
 ];
 
 /// The tables of an endpoint.

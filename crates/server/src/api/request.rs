@@ -14,6 +14,7 @@ use super::forms::{RequestedForm, parse_form};
 use super::message::parse_messages;
 use super::reasoning::ReasoningParams;
 use super::tools::{ToolUse, parse_tools};
+use crate::dialect::stored_chats::request::ChatToStore;
 use crate::error::{ApiError, quoted};
 use crate::identity::Identity;
 use crate::memory::MemoryCharge;
@@ -222,6 +223,8 @@ pub struct Request {
     /// Text that follows the completion, which fills the place between it and the prompt
     /// (`/v1/completions`).
     pub suffix: Option<String>,
+    /// What is stored of it beside its answer, if it asks for that.
+    pub store: Option<Box<ChatToStore>>,
     /// Names of parameters that have no effect.
     pub ignored: Vec<String>,
     /// The request as an upstream server gets it. With one, it also interprets most of the
@@ -280,6 +283,7 @@ impl Request {
             echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
             suffix: parse_suffix(&mut fields, endpoint)?,
             charge: fields.charge(),
+            store: None,
             forward: None,
             trace_parent: None,
             identity: Identity::default(),
@@ -312,6 +316,7 @@ impl Request {
             cache_salt: None,
             echo: false,
             suffix: None,
+            store: None,
             ignored: Vec::new(),
             forward: None,
             trace_parent: None,

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::parameters::{Parameter, Support};
+use super::stored_chats::request::ChatToStore;
 use super::ui_stream;
 use crate::api::fields::Fields;
 use crate::api::parameters;
@@ -29,14 +30,21 @@ fn apis() -> Vec<Api> {
         Api {
             endpoint: "POST /v1/chat/completions",
             parameters: parameters::chat().collect(),
-            base: json!({"messages": [{"role": "user", "content": "hi"}]}),
-            read: |body| read_completion(Endpoint::Chat, &body),
+            base: json!({"messages": [{"role": "user", "content": "hi"}], "store": true}),
+            read: |body| {
+                let mut fields = Fields::parse(body.to_string().as_bytes())?;
+                ChatToStore::take(&mut fields)?;
+                Request::read(Endpoint::Chat, fields).map(|request| request.ignored)
+            },
         },
         Api {
             endpoint: "POST /v1/completions",
             parameters: parameters::text().collect(),
             base: json!({"prompt": "hi"}),
-            read: |body| read_completion(Endpoint::Text, &body),
+            read: |body| {
+                let request = Request::parse(Endpoint::Text, body.to_string().as_bytes());
+                request.map(|request| request.ignored)
+            },
         },
         Api {
             endpoint: "POST /v1/ui/chat",
@@ -45,10 +53,6 @@ fn apis() -> Vec<Api> {
             read: read_ui_chat,
         },
     ]
-}
-
-fn read_completion(endpoint: Endpoint, body: &Value) -> Result<Vec<String>, ApiError> {
-    Request::parse(endpoint, body.to_string().as_bytes()).map(|request| request.ignored)
 }
 
 fn read_ui_chat(body: Value) -> Result<Vec<String>, ApiError> {
@@ -93,6 +97,7 @@ const OWN_FORMS: &[&str] = &[
     "reasoning_effort",
     "guided_json",
     "json_schema",
+    "metadata",
 ];
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_server::{
     AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, MUTE_LIMIT,
-    ObfuscationDefault, ResumableLimits, ServerConfig, TcpLimits, TrustedProxies,
+    ObfuscationDefault, ResumableLimits, ServerConfig, StoreConfig, TcpLimits, TrustedProxies,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -136,6 +136,7 @@ fn config() -> ServerConfig {
             stall_limit: FOREVER,
             mute_limit: MUTE_LIMIT,
         },
+        store: StoreConfig::default(),
         quic: None,
         https: None,
         tcp: limits(),

@@ -17,8 +17,8 @@ use loquent_proto::message::{Code, MessageKind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Error, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
     ALPN, AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, MUTE_LIMIT,
-    ObfuscationDefault, QuicConfig, ResumableLimits, ServerConfig, StreamMessage, TcpLimits,
-    TrustedProxies,
+    ObfuscationDefault, QuicConfig, ResumableLimits, ServerConfig, StoreConfig, StreamMessage,
+    TcpLimits, TrustedProxies,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -151,6 +151,7 @@ fn options(setup: &Setup) -> ServerConfig {
         },
         service: service_config(setup.batch.into()),
         kept,
+        store: StoreConfig::default(),
         quic: Some(quic),
         https: None,
         tcp: TcpLimits { max_connections: 64, ..TcpLimits::default() },

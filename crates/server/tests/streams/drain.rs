@@ -10,7 +10,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_infer::runner::Runner;
-use loquent_server::{LoadedEngine, ServerConfig, TcpLimits};
+use loquent_server::{LoadedEngine, ServerConfig, StoreConfig, TcpLimits};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -63,6 +63,7 @@ impl Listening {
             http: harness::http_config(),
             service: service_config(4),
             kept: harness::limits(),
+            store: StoreConfig::default(),
             quic: None,
             https: None,
             tcp: TcpLimits { max_connections: 8, ..TcpLimits::default() },

@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_server::{
     AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, MUTE_LIMIT, Metrics,
-    ObfuscationDefault, ResumableLimits, Service, ServiceConfig, TrustedProxies, router,
+    ObfuscationDefault, ResumableLimits, Service, ServiceConfig, Store, TrustedProxies, router,
     start_engine,
 };
 use serde_json::{Value, json};
@@ -32,29 +32,40 @@ pub struct Server {
 impl Server {
     /// A server with the configuration that `change` makes of the tests' usual one.
     pub fn start(change: impl FnOnce(&mut ServiceConfig)) -> Self {
-        Self::start_with(loaded(), http_config(), change)
+        Self::start_with(loaded(), http_config(), None, change)
     }
 
     /// A server over the engine `loaded`.
     pub fn over(loaded: LoadedEngine, change: impl FnOnce(&mut ServiceConfig)) -> Self {
-        Self::start_with(loaded, http_config(), change)
+        Self::start_with(loaded, http_config(), None, change)
     }
 
     /// A server whose HTTP side has the configuration `http`.
     pub fn with_http(http: HttpConfig, change: impl FnOnce(&mut ServiceConfig)) -> Self {
-        Self::start_with(loaded(), http, change)
+        Self::start_with(loaded(), http, None, change)
+    }
+
+    /// A server whose stored answers are in `store`.
+    #[allow(dead_code, reason = "for the tests of stored answers, which share this file")]
+    pub fn with_store(http: HttpConfig, store: Store) -> Self {
+        Self::start_with(loaded(), http, Some(store), |_| {})
     }
 
     fn start_with(
         loaded: LoadedEngine,
         http: HttpConfig,
+        store: Option<Store>,
         change: impl FnOnce(&mut ServiceConfig),
     ) -> Self {
         let mut config = service_config(16);
         config.streams.stall_limit = FOREVER;
         change(&mut config);
         let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new()));
-        let app = Arc::new(App::new(http, limits(), clock, metrics.clone()));
+        let mut app = App::new(http, limits(), clock, metrics.clone());
+        if let Some(store) = store {
+            app = app.with_store(store);
+        }
+        let app = Arc::new(app);
         let (service, engine) = start_engine(&config, loaded, clock, metrics).unwrap();
         app.open(service.clone());
         Self { service, app, engine: Some(engine) }

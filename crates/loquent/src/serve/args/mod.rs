@@ -6,6 +6,7 @@ mod http;
 mod keys;
 mod quic;
 mod source;
+mod store;
 mod streams;
 mod upstream;
 
@@ -18,6 +19,7 @@ use self::http::HttpArgs;
 use self::keys::KeyArgs;
 use self::quic::QuicArgs;
 pub(crate) use self::source::SourceArgs;
+use self::store::StoreArgs;
 use self::streams::StreamArgs;
 pub(crate) use self::streams::{SLOW_READER_TIMEOUT_S, STREAM_BUFFER_BYTES};
 use self::upstream::UpstreamArgs;
@@ -112,6 +114,8 @@ pub struct ServeArgs {
     pub(crate) http: HttpArgs,
     #[command(flatten)]
     quic: QuicArgs,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 impl ServeArgs {
@@ -124,8 +128,8 @@ impl ServeArgs {
         // Compose files set a variable to nothing where it has no value.
         let otlp_endpoint = self.otlp_endpoint.clone().filter(|url| !url.is_empty());
         let serving = self.streams.serving(self.strict_model, self.keys.share_prefix_cache);
+        let http = self.http.resolve(&self.keys, &self.streams)?;
         Ok(ServerConfig {
-            http: self.http.resolve(&self.keys, &self.streams)?,
             service: service_options(
                 &self.engine,
                 &self.admission,
@@ -134,10 +138,12 @@ impl ServeArgs {
                 otlp_endpoint,
             )?,
             kept: self.quic.kept_answers(streams, self.admission.bounds().max_inflight_requests),
+            store: self.store.resolve(!http.api_keys.is_empty()),
             quic: self.quic.resolve(&self.host, &self.http),
             https: self.quic.certificate(),
             tcp: self.http.tcp(&self.keys, streams.stall_limit),
             drain_limit: self.http.drain_limit(),
+            http,
         })
     }
 }

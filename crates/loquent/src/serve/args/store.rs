@@ -1,0 +1,50 @@
+//! The flags for stored answers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use loquent_server::{StoreConfig, StoreLimits};
+
+/// The part of the store that one key may fill: one in so many.
+const KEY_SHARE: usize = 4;
+/// Bytes of a megabyte.
+const MB: usize = 1024 * 1024;
+
+/// Where answers are that clients ask to be stored, and how many.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Stored answers")]
+pub(super) struct StoreArgs {
+    /// File for stored answers, which then survive a restart [default: in memory]
+    ///
+    /// It is created if it does not exist. Only this user can read it, and only one server can use
+    /// it at a time.
+    #[arg(long, env = "LOQUENT_STORE", value_name = "FILE")]
+    store: Option<PathBuf>,
+    /// Maximum size of all stored answers in MiB; beyond it, the oldest ones of the key with the
+    /// most are deleted
+    #[arg(long, env = "LOQUENT_STORE_MB", default_value_t = 256, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    store_mb: u32,
+    /// Maximum size of one API key's stored answers in MiB [default: a quarter of --store-mb;
+    /// without keys, all of it]
+    #[arg(long, env = "LOQUENT_STORE_MB_PER_KEY", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    store_mb_per_key: Option<u32>,
+    /// Seconds after which a stored answer is deleted
+    #[arg(long, env = "LOQUENT_STORE_TTL_S", default_value_t = 30 * 24 * 60 * 60, value_name = "S")]
+    store_ttl_s: u64,
+}
+
+impl StoreArgs {
+    /// `has_keys`: whether clients are told apart by API keys.
+    pub(super) fn resolve(&self, has_keys: bool) -> StoreConfig {
+        let bytes = (self.store_mb as usize).saturating_mul(MB);
+        let per_owner = self.store_mb_per_key.map(|mb| (mb as usize).saturating_mul(MB));
+        let bytes_per_owner = per_owner.unwrap_or(if has_keys { bytes / KEY_SHARE } else { bytes });
+        // Compose files set a variable to nothing where it has no value.
+        let file = self.store.clone().filter(|file| !file.as_os_str().is_empty());
+        let age = Duration::from_secs(self.store_ttl_s);
+        StoreConfig { file, limits: StoreLimits { bytes, bytes_per_owner, age } }
+    }
+}

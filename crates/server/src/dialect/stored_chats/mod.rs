@@ -1,0 +1,33 @@
+//! Stored chat completions: those whose requests had `store: true`, to be listed, read, annotated and
+//! deleted later.
+
+mod object;
+pub mod request;
+mod routes;
+
+pub use routes::routes;
+
+use self::object::StoredChat;
+use self::request::ChatToStore;
+use crate::active_request::ActiveRequest;
+use crate::app::App;
+use crate::identity::Identity;
+use crate::service::Service;
+use crate::store::object::Kind;
+use crate::store::recorder::{AnswerRecorder, Place};
+
+/// Has the answer to `active` stored when it is complete, if its request asks for that.
+pub fn record(
+    app: &App,
+    service: &Service,
+    owner: &Identity,
+    chat: Option<Box<ChatToStore>>,
+    active: &mut ActiveRequest,
+) {
+    let Some(chat) = chat else { return };
+    let object = StoredChat { chat: *chat, vocab: service.model().vocab.clone() };
+    let place =
+        Place { store: app.store.clone(), kind: Kind::ChatCompletion, owner: owner.owner() };
+    let recorder = AnswerRecorder::new(active, object, place);
+    active.observe(Box::new(recorder));
+}

@@ -1,0 +1,138 @@
+//! The routes of stored chat completions.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use axum::routing::get;
+use axum::{Extension, Router};
+use http::{Request as HttpRequest, Uri};
+use serde_json::{Value, json};
+
+use super::object::{completion, messages, with_metadata};
+use super::request::{parse_list, parse_metadata};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::identity::Identity;
+use crate::json_response::{json_response, json_text};
+use crate::memory::SMALL_BYTES;
+use crate::store::object::{Kind, Listed, StoredObject};
+
+type Shared = State<Arc<App>>;
+
+/// The routes of stored chat completions.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/chat/completions", get(list))
+        .route("/v1/chat/completions/{id}", get(read).post(update).delete(delete))
+        .route("/v1/chat/completions/{id}/messages", get(read_messages))
+}
+
+async fn list(
+    State(app): Shared,
+    Extension(identity): Extension<Identity>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    app.check_told_apart("Stored chat completions are listed")?;
+    let (page, filter) = parse_list(uri.query())?;
+    let wanted = move |stored: &StoredObject| filter.accepts(stored);
+    let listed = app.store.list(Kind::ChatCompletion, identity.owner(), page, wanted).await?;
+    Ok(json_text(list_json(&listed)))
+}
+
+/// The objects as they are stored, with a list around them.
+fn list_json(listed: &Listed) -> String {
+    let texts = listed.objects.iter().map(|one| String::from_utf8_lossy(completion(one)));
+    let data = texts.collect::<Vec<_>>().join(",");
+    let id = |one: Option<&StoredObject>| one.map_or(Value::Null, |one| one.id.as_str().into());
+    let (first, last) = (id(listed.objects.first()), id(listed.objects.last()));
+    let has_more = listed.has_more;
+    format!(
+        r#"{{"object":"list","data":[{data}],"first_id":{first},"last_id":{last},"has_more":{has_more}}}"#
+    )
+}
+
+async fn read(
+    State(app): Shared,
+    Extension(identity): Extension<Identity>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
+    let stored = find(&app, &identity, &id).await?;
+    Ok(text_response(&stored))
+}
+
+async fn update(
+    State(app): Shared,
+    Extension(identity): Extension<Identity>,
+    Path(id): Path<String>,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let (mut head, body) = request.into_parts();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let metadata = body.parse(|mut fields| {
+        if !fields.map().contains_key("metadata") {
+            return Err(fields.error("metadata", "is required: nothing else can be changed."));
+        }
+        parse_metadata(&mut fields)
+    });
+    let metadata = metadata.await?;
+    let stored = find(&app, &identity, &id).await?;
+    let changed = work(&app, stored, move |stored| with_metadata(stored, metadata)).await?;
+    let response = text_response(&changed);
+    match app.store.replace(Kind::ChatCompletion, identity.owner(), changed).await? {
+        true => Ok(response),
+        false => Err(missing(&id)),
+    }
+}
+
+async fn delete(
+    State(app): Shared,
+    Extension(identity): Extension<Identity>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
+    match app.store.delete(Kind::ChatCompletion, identity.owner(), &id).await? {
+        true => Ok(json_response(
+            &json!({"object": "chat.completion.deleted", "id": id, "deleted": true}),
+        )),
+        false => Err(missing(&id)),
+    }
+}
+
+async fn read_messages(
+    State(app): Shared,
+    Extension(identity): Extension<Identity>,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let (page, _) = parse_list(uri.query())?;
+    let stored = find(&app, &identity, &id).await?;
+    let list = work(&app, stored, move |stored| messages(stored, &page)).await?;
+    Ok(json_response(&list))
+}
+
+/// The stored completion `id` of `identity`.
+async fn find(app: &App, identity: &Identity, id: &str) -> Result<StoredObject, ApiError> {
+    let found = app.store.get(Kind::ChatCompletion, identity.owner(), id).await?;
+    found.ok_or_else(|| missing(id))
+}
+
+fn missing(id: &str) -> ApiError {
+    ApiError::no_stored("chat completion", id)
+}
+
+fn text_response(stored: &StoredObject) -> Response {
+    json_text(String::from_utf8_lossy(completion(stored)).into_owned())
+}
+
+/// Does `work` with `stored`, on a thread that may block if that is large.
+async fn work<T: Send + 'static>(
+    app: &App,
+    stored: StoredObject,
+    work: impl FnOnce(&StoredObject) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match stored.json.len() > SMALL_BYTES {
+        true => app.bodies.workers().run(move || work(&stored)).await,
+        false => work(&stored),
+    }
+}

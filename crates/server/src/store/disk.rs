@@ -1,0 +1,376 @@
+//! Objects in a file: an embedded database, each of whose commits is there as a whole after a crash, or
+//! not at all.
+//!
+//! One thread writes. It makes one commit of all that waits, so that many answers that end at once
+//! share the wait for the disk, and replies when the commit is safe. Where a write fails, as on a full
+//! disk, nothing of its commit remains, and the file is opened again before the next one.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use redb::{Database, ReadableDatabase, Table, WriteTransaction};
+use tokio::sync::{mpsc, oneshot};
+
+use super::file::{self, ENTRIES, JSON, Row, object_of};
+use super::index::{Index, List, ObjectKey, PART_OBJECTS, Position};
+use super::object::{Page, StoreError, StoreLimits, StoredObject, WriteMode};
+use crate::clock::unix_time_s;
+
+/// Changes that wait for the writer; whoever has a further one waits for room.
+const MAX_WAITING: usize = 16;
+/// Bytes of a list that are read at once, unless one object has more.
+const PART_BYTES: usize = 1 << 20;
+/// How long after a failure the file is left alone.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// The file's objects; clones share them.
+#[derive(Debug, Clone)]
+pub struct DiskShelf {
+    shared: Arc<Shared>,
+    jobs: mpsc::Sender<Job>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    file: PathBuf,
+    limits: StoreLimits,
+    /// Why there is none, after a failure and after the end.
+    database: RwLock<Result<Arc<Database>, Arc<str>>>,
+    /// What is in the database, and what is about to be.
+    index: Mutex<Index>,
+}
+
+/// What the writer is asked for.
+#[derive(Debug)]
+struct Job {
+    change: Change,
+    reply: oneshot::Sender<Result<bool, StoreError>>,
+}
+
+#[derive(Debug)]
+enum Change {
+    Write(ObjectKey, StoredObject, WriteMode),
+    Delete(ObjectKey),
+    /// Forget what is too old.
+    Sweep,
+    /// Close the file, once what came before is written.
+    Close,
+}
+
+impl DiskShelf {
+    /// Opens `file`, or begins it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unusable`], when it is in use, damaged, or no store.
+    pub fn open(file: &Path, limits: StoreLimits) -> Result<Self, StoreError> {
+        let (database, index) = file::open(file, limits)?;
+        let shared = Arc::new(Shared {
+            file: file.to_owned(),
+            limits,
+            database: RwLock::new(Ok(Arc::new(database))),
+            index: Mutex::new(index),
+        });
+        let (jobs, inbox) = mpsc::channel(MAX_WAITING);
+        let writer = Writer { shared: shared.clone(), failed_at: None };
+        let thread = std::thread::Builder::new().name("store".into());
+        let unusable =
+            |error| StoreError::Unusable(format!("no thread for the store: {error}").into());
+        thread.spawn(move || writer.run(inbox)).map_err(unusable)?;
+        Ok(Self { shared, jobs })
+    }
+
+    /// Stores an object, and forgets what must go for it; whether it was stored.
+    ///
+    /// # Errors
+    /// When it is too large, or the file cannot be written.
+    pub async fn write(
+        &self,
+        key: ObjectKey,
+        object: StoredObject,
+        mode: WriteMode,
+    ) -> Result<bool, StoreError> {
+        self.ask(Change::Write(key, object, mode)).await
+    }
+
+    /// Forgets an object; whether there was one.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn delete(&self, key: ObjectKey) -> Result<bool, StoreError> {
+        self.ask(Change::Delete(key)).await
+    }
+
+    /// Forgets what is too old.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn sweep(&self) -> Result<(), StoreError> {
+        self.ask(Change::Sweep).await.map(drop)
+    }
+
+    /// Closes the file. Every later change is refused.
+    pub async fn close(&self) {
+        let _ = self.ask(Change::Close).await;
+    }
+
+    async fn ask(&self, change: Change) -> Result<bool, StoreError> {
+        let (reply, replied) = oneshot::channel();
+        let closed = || StoreError::Failed("it is closed".into());
+        self.jobs.send(Job { change, reply }).await.map_err(|_| closed())?;
+        replied.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// The object with `key`. It blocks.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn get(&self, key: &ObjectKey, now_s: u64) -> Result<Option<StoredObject>, StoreError> {
+        let found = self.shared.read(std::slice::from_ref(key))?.pop().flatten();
+        let age_s = self.shared.limits.age.as_secs();
+        Ok(found.filter(|object| now_s.saturating_sub(object.created_s) <= age_s))
+    }
+
+    /// Where a page begins.
+    ///
+    /// # Errors
+    /// When it should come after an object that is not there.
+    pub fn start(&self, list: List, page: &Page) -> Result<Option<Position>, StoreError> {
+        self.shared.index().start(list, page)
+    }
+
+    /// The next objects of a list behind `from`, and where the part ends; `None` at the list's end. It
+    /// blocks.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn part(
+        &self,
+        list: List,
+        from: Option<Position>,
+    ) -> Result<Option<(Position, Vec<StoredObject>)>, StoreError> {
+        let (ends, keys): (Vec<_>, Vec<_>) = {
+            let (index, mut bytes) = (self.shared.index(), 0);
+            let few = index.behind(list, from).take(PART_OBJECTS).take_while(|(_, _, entry)| {
+                // Always one, and the next ones while they are small.
+                let fits = bytes == 0 || bytes + entry.bytes <= PART_BYTES;
+                bytes += entry.bytes;
+                fits
+            });
+            few.map(|(at, key, _)| (at, key.clone())).unzip()
+        };
+        let Some(end) = ends.last() else { return Ok(None) };
+        // What is about to be written is not there yet.
+        let objects = self.shared.read(&keys)?.into_iter().flatten().collect();
+        Ok(Some((*end, objects)))
+    }
+
+    /// Number of objects, their bytes, and how many of them are answers that were being generated.
+    pub fn count(&self) -> (usize, usize, usize) {
+        let index = self.shared.index();
+        (index.len(), index.bytes(), index.running())
+    }
+}
+
+impl Shared {
+    fn index(&self) -> MutexGuard<'_, Index> {
+        // The database may panic on a damaged file. The index is read anew then.
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn database(&self) -> Result<Arc<Database>, StoreError> {
+        let database = self.database.read().expect("nothing panics under this lock");
+        database.clone().map_err(StoreError::Failed)
+    }
+
+    fn set_database(&self, database: Result<Arc<Database>, Arc<str>>) {
+        *self.database.write().expect("nothing panics under this lock") = database;
+    }
+
+    /// The objects with `keys`, each if it is there.
+    fn read(&self, keys: &[ObjectKey]) -> Result<Vec<Option<StoredObject>>, StoreError> {
+        let database = self.database()?;
+        let read = || -> Result<Vec<Option<(Row, Bytes)>>, redb::Error> {
+            let transaction = database.begin_read()?;
+            let (entries, json) = (transaction.open_table(ENTRIES)?, transaction.open_table(JSON)?);
+            let one = |key: &ObjectKey| {
+                let key = file::bytes_of(key);
+                let (entry, json) = (entries.get(&*key)?, json.get(&*key)?);
+                let both = entry.zip(json);
+                Ok(both.map(|(row, json)| (row.value(), Bytes::copy_from_slice(json.value()))))
+            };
+            keys.iter().map(one).collect()
+        };
+        let rows = read().map_err(|error| self.failed(&error.to_string()))?;
+        let objects = keys.iter().zip(rows);
+        objects
+            .map(|(key, row)| row.map(|(row, json)| object_of(key, row, json)).transpose())
+            .collect()
+    }
+
+    fn failed(&self, why: &str) -> StoreError {
+        StoreError::Failed(format!("{}: {why}", self.file.display()).into())
+    }
+}
+
+/// The thread that writes.
+struct Writer {
+    shared: Arc<Shared>,
+    failed_at: Option<Instant>,
+}
+
+impl Writer {
+    fn run(mut self, mut inbox: mpsc::Receiver<Job>) {
+        while let Some(first) = inbox.blocking_recv() {
+            let mut jobs = vec![first];
+            while let Ok(next) = inbox.try_recv() {
+                jobs.push(next);
+            }
+            let (last, jobs): (Vec<_>, Vec<_>) =
+                jobs.into_iter().partition(|job| matches!(job.change, Change::Close));
+            self.serve(jobs);
+            if !last.is_empty() {
+                // The file is closed when its last reader is done.
+                self.shared.set_database(Err("it is closed".into()));
+                last.into_iter().for_each(|job| drop(job.reply.send(Ok(true))));
+                return;
+            }
+        }
+    }
+
+    /// Writes what `jobs` ask for as one commit, and replies to all of them.
+    fn serve(&mut self, jobs: Vec<Job>) {
+        let (changes, replies): (Vec<_>, Vec<_>) =
+            jobs.into_iter().map(|job| (job.change, job.reply)).unzip();
+        if replies.is_empty() {
+            return;
+        }
+        let outcomes = match self.reopened().and_then(|database| self.write(&database, &changes)) {
+            Ok(outcomes) => outcomes,
+            Err(error) => vec![Err(error); replies.len()],
+        };
+        for (reply, outcome) in replies.into_iter().zip(outcomes) {
+            let _ = reply.send(outcome);
+        }
+    }
+
+    /// The database, opened again if it has failed some time ago.
+    fn reopened(&mut self) -> Result<Arc<Database>, StoreError> {
+        let failure = match self.shared.database() {
+            Ok(database) => return Ok(database),
+            Err(failure) => failure,
+        };
+        if self.failed_at.is_some_and(|at| at.elapsed() < RETRY_AFTER) {
+            return Err(failure);
+        }
+        self.failed_at = Some(Instant::now());
+        let (database, index) = file::open(&self.shared.file, self.shared.limits)?;
+        tracing::info!("the store {} works again", self.shared.file.display());
+        *self.shared.index() = index;
+        let database = Arc::new(database);
+        self.shared.set_database(Ok(database.clone()));
+        Ok(database)
+    }
+
+    fn write(
+        &mut self,
+        database: &Database,
+        changes: &[Change],
+    ) -> Result<Vec<Result<bool, StoreError>>, StoreError> {
+        let only_sweeps = changes.iter().all(|change| matches!(change, Change::Sweep));
+        if only_sweeps && !self.shared.index().has_to_evict(unix_time_s()) {
+            return Ok(changes.iter().map(|_| Ok(true)).collect());
+        }
+        let commit = || self.commit(database, changes).map_err(|error| error.to_string());
+        let damaged = |_| Err("its pages contradict each other".to_owned());
+        catch_unwind(AssertUnwindSafe(commit)).unwrap_or_else(damaged).map_err(|why| {
+            let failure = self.shared.failed(&why);
+            tracing::error!("{failure}");
+            // The database refuses everything after a failure, and the index is ahead of it.
+            self.shared.set_database(Err(why.into()));
+            self.failed_at = Some(Instant::now());
+            failure
+        })
+    }
+
+    fn commit(
+        &self,
+        database: &Database,
+        changes: &[Change],
+    ) -> Result<Vec<Result<bool, StoreError>>, redb::Error> {
+        let transaction = database.begin_write()?;
+        let mut tables = Tables::open(&transaction)?;
+        let outcomes: Result<Vec<_>, redb::Error> = {
+            let mut index = self.shared.index();
+            changes.iter().map(|change| tables.apply(&mut index, change)).collect()
+        };
+        drop(tables);
+        let outcomes = outcomes?;
+        transaction.commit()?;
+        Ok(outcomes)
+    }
+}
+
+/// The tables of a transaction.
+struct Tables<'a> {
+    entries: Table<'a, &'static [u8], Row>,
+    json: Table<'a, &'static [u8], &'static [u8]>,
+}
+
+impl<'a> Tables<'a> {
+    fn open(transaction: &'a WriteTransaction) -> Result<Self, redb::Error> {
+        Ok(Self { entries: transaction.open_table(ENTRIES)?, json: transaction.open_table(JSON)? })
+    }
+
+    /// Makes one change to the index and the tables. The inner error refuses this change alone.
+    fn apply(
+        &mut self,
+        index: &mut Index,
+        change: &Change,
+    ) -> Result<Result<bool, StoreError>, redb::Error> {
+        let now_s = unix_time_s();
+        let (fresh, done) = match change {
+            Change::Write(key, object, mode) => {
+                if let Err(refused) = index.check(object.json.len()) {
+                    return Ok(Err(refused));
+                }
+                if *mode == WriteMode::Replace && index.find(key, now_s).is_none() {
+                    return Ok(Ok(false));
+                }
+                self.put(index, key, object)?;
+                (Some(key), true)
+            }
+            Change::Delete(key) => {
+                self.remove(key)?;
+                (None, index.remove(key).is_some())
+            }
+            Change::Sweep | Change::Close => (None, true),
+        };
+        for gone in index.evict(fresh, now_s) {
+            self.remove(&gone)?;
+        }
+        Ok(Ok(done))
+    }
+
+    fn put(
+        &mut self,
+        index: &mut Index,
+        key: &ObjectKey,
+        object: &StoredObject,
+    ) -> Result<(), redb::Error> {
+        let entry = index.put(key, object.created_s, object.json.len(), object.progress);
+        let key = file::bytes_of(key);
+        self.entries.insert(&*key, file::row_of(entry, &object.json))?;
+        self.json.insert(&*key, &*object.json)?;
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &ObjectKey) -> Result<(), redb::Error> {
+        let key = file::bytes_of(key);
+        self.entries.remove(&*key)?;
+        self.json.remove(&*key)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! What a store holds, in which order, and what has to go: the keys and sizes of objects, without
+//! their bytes. The time is an argument.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::object::{Kind, MAX_ID_BYTES, Owner, Page, Progress, StoreError, StoreLimits};
+
+/// What an object counts besides its JSON, bytes: about what its entries here take.
+pub const OBJECT_BYTES: usize = 512;
+/// Objects of a list that are read at once.
+pub const PART_OBJECTS: usize = 32;
+
+/// What an object is found by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ObjectKey {
+    /// Its kind.
+    pub kind: Kind,
+    /// To whom it belongs.
+    pub owner: Owner,
+    /// Its name.
+    pub id: Arc<str>,
+}
+
+impl ObjectKey {
+    /// The key of the object `id`.
+    ///
+    /// # Errors
+    /// When the id is too long.
+    pub fn new(kind: Kind, owner: Owner, id: &str) -> Result<Self, StoreError> {
+        if id.len() > MAX_ID_BYTES {
+            return Err(StoreError::LongId);
+        }
+        Ok(Self { kind, owner, id: id.into() })
+    }
+}
+
+/// An object's place among the others, from oldest to newest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// When it was made, Unix time in seconds.
+    pub created_s: u64,
+    /// Tells apart what was made in the same second.
+    pub number: u64,
+}
+
+const FIRST: Position = Position { created_s: 0, number: 0 };
+const LAST: Position = Position { created_s: u64::MAX, number: u64::MAX };
+
+/// The objects of a kind and an owner in an order, as they are at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct List {
+    /// Their kind.
+    pub kind: Kind,
+    /// Their owner.
+    pub owner: Owner,
+    /// Whether the newest comes first.
+    pub newest_first: bool,
+    /// Unix time in seconds.
+    pub now_s: u64,
+}
+
+/// What the index knows of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place among the others.
+    pub position: Position,
+    /// What it counts.
+    pub bytes: usize,
+    /// Whether it is stored again later.
+    pub progress: Progress,
+}
+
+/// Two objects say that they have the same place.
+#[derive(Debug)]
+pub struct TakenPlace;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Index {
+    limits: StoreLimits,
+    entries: HashMap<ObjectKey, Entry>,
+    by_owner: BTreeMap<(Owner, Position), ObjectKey>,
+    by_age: BTreeMap<Position, ObjectKey>,
+    bytes_of: HashMap<Owner, usize>,
+    /// Owners by what they have, to find the one with the most.
+    heaviest: BTreeSet<(usize, Owner)>,
+    bytes: usize,
+    next_number: u64,
+}
+
+impl Index {
+    /// An index of nothing.
+    pub fn new(limits: StoreLimits) -> Self {
+        Self {
+            limits,
+            entries: HashMap::new(),
+            by_owner: BTreeMap::new(),
+            by_age: BTreeMap::new(),
+            bytes_of: HashMap::new(),
+            heaviest: BTreeSet::new(),
+            bytes: 0,
+            next_number: 0,
+        }
+    }
+
+    /// Bytes of all objects.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Number of objects.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether an object with `json_bytes` can be stored at all.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`].
+    pub fn check(&self, json_bytes: usize) -> Result<(), StoreError> {
+        let limit = self.limits.bytes_per_owner.min(self.limits.bytes);
+        let bytes = json_bytes.saturating_add(OBJECT_BYTES);
+        if bytes > limit { Err(StoreError::TooLarge { bytes, limit }) } else { Ok(()) }
+    }
+
+    /// Notes an object that was made at `created_s`. One that was there already keeps its place.
+    pub fn put(
+        &mut self,
+        key: &ObjectKey,
+        created_s: u64,
+        json_bytes: usize,
+        progress: Progress,
+    ) -> Entry {
+        let position = match self.remove(key) {
+            Some(before) => before.position,
+            None => Position { created_s, number: self.next_number },
+        };
+        let entry = Entry { position, bytes: json_bytes + OBJECT_BYTES, progress };
+        self.restore(key.clone(), entry).expect("no two entries have one place");
+        entry
+    }
+
+    /// Notes an object that has its place already.
+    ///
+    /// # Errors
+    /// When the place is taken, or there cannot be such a place.
+    pub fn restore(&mut self, key: ObjectKey, entry: Entry) -> Result<(), TakenPlace> {
+        let next = entry.position.number.checked_add(1).ok_or(TakenPlace)?;
+        if self.entries.contains_key(&key) || self.by_age.contains_key(&entry.position) {
+            return Err(TakenPlace);
+        }
+        self.next_number = self.next_number.max(next);
+        self.weigh(key.owner, |bytes| bytes.saturating_add(entry.bytes));
+        self.by_owner.insert((key.owner, entry.position), key.clone());
+        self.by_age.insert(entry.position, key.clone());
+        self.entries.insert(key, entry);
+        Ok(())
+    }
+
+    /// Forgets an object.
+    pub fn remove(&mut self, key: &ObjectKey) -> Option<Entry> {
+        let entry = self.entries.remove(key)?;
+        self.by_owner.remove(&(key.owner, entry.position));
+        self.by_age.remove(&entry.position);
+        self.weigh(key.owner, |bytes| bytes - entry.bytes);
+        Some(entry)
+    }
+
+    /// Forgets what is too old at `now_s` and what exceeds the bounds, but never `fresh`, which has
+    /// just been put; returns it.
+    pub fn evict(&mut self, fresh: Option<&ObjectKey>, now_s: u64) -> Vec<ObjectKey> {
+        let mut gone = Vec::new();
+        while let Some(key) = self.next_to_go(fresh, now_s).cloned() {
+            self.remove(&key).expect("what goes was there");
+            gone.push(key);
+        }
+        gone
+    }
+
+    /// Whether something is too old at `now_s`, or too much.
+    pub fn has_to_evict(&self, now_s: u64) -> bool {
+        self.next_to_go(None, now_s).is_some()
+    }
+
+    fn next_to_go(&self, fresh: Option<&ObjectKey>, now_s: u64) -> Option<&ObjectKey> {
+        let oldest = self.by_age.first_key_value().filter(|(at, _)| self.is_expired(**at, now_s));
+        if let Some((_, key)) = oldest {
+            return Some(key);
+        }
+        let &(most, _) = self.heaviest.last()?;
+        if self.bytes <= self.limits.bytes && most <= self.limits.bytes_per_owner {
+            return None;
+        }
+        // Whoever has the most pays for what is too much, so that a flood from one client leaves
+        // the others their objects.
+        let mut owners = self.heaviest.iter().rev();
+        owners.find_map(|&(_, owner)| self.oldest_of(owner, fresh))
+    }
+
+    /// The oldest object of `owner` beside `fresh`.
+    fn oldest_of(&self, owner: Owner, fresh: Option<&ObjectKey>) -> Option<&ObjectKey> {
+        let mut of_owner = self.by_owner.range((owner, FIRST)..=(owner, LAST)).map(|(_, key)| key);
+        of_owner.find(|key| Some(*key) != fresh)
+    }
+
+    fn is_expired(&self, at: Position, now_s: u64) -> bool {
+        now_s.saturating_sub(at.created_s) > self.limits.age.as_secs()
+    }
+
+    /// What is known of an object that is not too old at `now_s`.
+    pub fn find(&self, key: &ObjectKey, now_s: u64) -> Option<Entry> {
+        let entry = self.entries.get(key).copied();
+        entry.filter(|entry| !self.is_expired(entry.position, now_s))
+    }
+
+    /// Where `page` of a list begins.
+    ///
+    /// # Errors
+    /// [`StoreError::UnknownAfter`].
+    pub fn start(&self, list: List, page: &Page) -> Result<Option<Position>, StoreError> {
+        let Some(after) = &page.after else { return Ok(None) };
+        let key = ObjectKey::new(list.kind, list.owner, after).ok();
+        let found = key.and_then(|key| self.find(&key, list.now_s));
+        found.map(|entry| Some(entry.position)).ok_or(StoreError::UnknownAfter)
+    }
+
+    /// The objects of a list behind `from`, in its order.
+    pub fn behind(
+        &self,
+        list: List,
+        from: Option<Position>,
+    ) -> impl Iterator<Item = (Position, &ObjectKey, Entry)> {
+        let List { kind, owner, newest_first, now_s } = list;
+        let (from, to) = match (from, newest_first) {
+            (None, _) => (Bound::Included(FIRST), Bound::Included(LAST)),
+            (Some(from), false) => (Bound::Excluded(from), Bound::Included(LAST)),
+            (Some(from), true) => (Bound::Included(FIRST), Bound::Excluded(from)),
+        };
+        let with_owner = |bound: Bound<Position>| bound.map(|position| (owner, position));
+        let mut range = self.by_owner.range((with_owner(from), with_owner(to)));
+        let next = move || if newest_first { range.next_back() } else { range.next() };
+        std::iter::from_fn(next)
+            .filter(move |((_, at), key)| key.kind == kind && !self.is_expired(*at, now_s))
+            .map(|((_, at), key)| (*at, key, self.entries[key]))
+    }
+
+    /// Number of objects whose answers were being generated.
+    pub fn running(&self) -> usize {
+        self.entries.values().filter(|entry| entry.progress == Progress::Running).count()
+    }
+
+    fn weigh(&mut self, owner: Owner, change: impl FnOnce(usize) -> usize) {
+        let before = self.bytes_of.remove(&owner).unwrap_or(0);
+        self.heaviest.remove(&(before, owner));
+        let now = change(before);
+        self.bytes = (self.bytes - before).saturating_add(now);
+        if now > 0 {
+            self.bytes_of.insert(owner, now);
+            self.heaviest.insert((now, owner));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Objects in memory, gone at the end of the process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+
+use super::index::{Entry, Index, List, ObjectKey, PART_OBJECTS, Position};
+use super::object::{Page, StoreError, StoreLimits, StoredObject, WriteMode};
+
+/// The objects and their index; clones share them.
+#[derive(Debug, Clone)]
+pub struct MemoryShelf(Arc<Mutex<Objects>>);
+
+#[derive(Debug)]
+struct Objects {
+    index: Index,
+    json: HashMap<ObjectKey, Bytes>,
+}
+
+impl MemoryShelf {
+    /// An empty one.
+    pub fn new(limits: StoreLimits) -> Self {
+        Self(Arc::new(Mutex::new(Objects { index: Index::new(limits), json: HashMap::new() })))
+    }
+
+    /// Stores an object, and forgets what must go for it; whether it was stored.
+    ///
+    /// # Errors
+    /// When it is too large.
+    pub fn write(
+        &self,
+        key: ObjectKey,
+        object: StoredObject,
+        mode: WriteMode,
+        now_s: u64,
+    ) -> Result<bool, StoreError> {
+        let mut objects = self.objects();
+        objects.index.check(object.json.len())?;
+        if mode == WriteMode::Replace && objects.index.find(&key, now_s).is_none() {
+            return Ok(false);
+        }
+        objects.index.put(&key, object.created_s, object.json.len(), object.progress);
+        objects.json.insert(key.clone(), object.json);
+        objects.evict(Some(&key), now_s);
+        Ok(true)
+    }
+
+    /// The object with `key`.
+    pub fn get(&self, key: &ObjectKey, now_s: u64) -> Option<StoredObject> {
+        let objects = self.objects();
+        let entry = objects.index.find(key, now_s)?;
+        Some(objects.object(key, entry))
+    }
+
+    /// Forgets an object; whether there was one.
+    pub fn delete(&self, key: &ObjectKey) -> bool {
+        let mut objects = self.objects();
+        objects.json.remove(key);
+        objects.index.remove(key).is_some()
+    }
+
+    /// Forgets what is too old.
+    pub fn sweep(&self, now_s: u64) {
+        self.objects().evict(None, now_s);
+    }
+
+    /// Where a page begins.
+    ///
+    /// # Errors
+    /// When it should come after an object that is not there.
+    pub fn start(&self, list: List, page: &Page) -> Result<Option<Position>, StoreError> {
+        self.objects().index.start(list, page)
+    }
+
+    /// The next objects of a list behind `from`, and where the part ends; `None` at the list's end.
+    pub fn part(
+        &self,
+        list: List,
+        from: Option<Position>,
+    ) -> Option<(Position, Vec<StoredObject>)> {
+        let objects = self.objects();
+        let all = objects.index.behind(list, from).take(PART_OBJECTS);
+        let (ends, part): (Vec<_>, Vec<_>) =
+            all.map(|(at, key, entry)| (at, objects.object(key, entry))).unzip();
+        ends.last().map(|end| (*end, part))
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.0.lock().expect("nothing panics under this lock")
+    }
+}
+
+impl Objects {
+    fn object(&self, key: &ObjectKey, entry: Entry) -> StoredObject {
+        StoredObject {
+            id: key.id.as_ref().to_owned(),
+            created_s: entry.position.created_s,
+            progress: entry.progress,
+            json: self.json[key].clone(),
+        }
+    }
+
+    fn evict(&mut self, fresh: Option<&ObjectKey>, now_s: u64) {
+        for key in self.index.evict(fresh, now_s) {
+            self.json.remove(&key);
+        }
+    }
+}

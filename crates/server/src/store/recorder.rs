@@ -1,0 +1,106 @@
+//! Puts an answer together as it is generated, and stores it when it is complete.
+//!
+//! It sees the answer's flushes on their way to whoever reads them, by whichever transport. The end of
+//! the stream waits for the store: a client that has the whole answer finds it there.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::task::JoinHandle;
+
+use super::Store;
+use super::object::{Kind, Owner, StoreError, StoredObject};
+use crate::active_request::ActiveRequest;
+use crate::flush::{Flush, FlushObserver};
+use crate::full_answer::FullAnswer;
+use crate::memory::SMALL_BYTES;
+use crate::usage::Usage;
+
+/// Writes an answer as the object that is stored.
+pub trait RecordedObject: Send + 'static {
+    /// The object of `answer`, which is complete.
+    fn object(&self, answer: &FullAnswer) -> StoredObject;
+}
+
+/// Where an object goes.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The store.
+    pub store: Store,
+    /// The object's kind.
+    pub kind: Kind,
+    /// To whom it belongs.
+    pub owner: Owner,
+}
+
+/// See the module's documentation. Dropped before the answer's end, it stores nothing.
+pub enum AnswerRecorder<O> {
+    /// The answer is being generated.
+    Recording(Box<Recording<O>>),
+    /// It is complete and on its way into the store.
+    Writing(JoinHandle<()>),
+    /// It is stored or could not be, or it has failed.
+    Over,
+}
+
+/// An answer as far as it was generated.
+pub struct Recording<O> {
+    answer: FullAnswer,
+    object: O,
+    place: Place,
+}
+
+impl<O: RecordedObject> AnswerRecorder<O> {
+    /// Records the answer to `active`, whose object `object` writes.
+    pub fn new(active: &ActiveRequest, object: O, place: Place) -> Self {
+        let answer = FullAnswer::begin(active, &[]);
+        Self::Recording(Box::new(Recording { answer, object, place }))
+    }
+}
+
+impl<O: RecordedObject> FlushObserver for AnswerRecorder<O> {
+    fn on_flush(&mut self, flush: &Flush) {
+        match self {
+            Self::Recording(_) if flush.error().is_some() => *self = Self::Over,
+            Self::Recording(recording) => recording.answer.push(flush.clone()),
+            Self::Writing(_) | Self::Over => {}
+        }
+    }
+
+    fn poll_end(&mut self, context: &mut Context<'_>, usage: Usage) -> Poll<()> {
+        if let Self::Recording(_) = self
+            && let Self::Recording(mut recording) = std::mem::replace(self, Self::Over)
+        {
+            recording.answer.usage = usage;
+            *self = Self::Writing(tokio::spawn(recording.write()));
+        }
+        if let Self::Writing(writing) = self {
+            // It logs its errors itself.
+            let _ = ready!(Pin::new(writing).poll(context));
+            *self = Self::Over;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<O: RecordedObject> Recording<O> {
+    /// Stores the answer. An error is the operator's to know: the answer goes to its reader all the
+    /// same.
+    async fn write(self) {
+        let Self { answer, object, place: Place { store, kind, owner } } = self;
+        let id = answer.head.id.clone();
+        let written = match answer.bytes() > SMALL_BYTES {
+            // Much text takes longer than a network thread may be kept.
+            true => tokio::task::spawn_blocking(move || object.object(&answer)).await,
+            false => Ok(object.object(&answer)),
+        };
+        let outcome = match written {
+            Ok(object) => store.put(kind, owner, object).await,
+            Err(_) => Err(StoreError::Unreadable),
+        };
+        if let Err(error) = outcome {
+            tracing::warn!("the answer {id} is not stored: {error}");
+        }
+    }
+}

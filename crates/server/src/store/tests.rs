@@ -1,0 +1,335 @@
+//! The store keeps what it is given within its bounds, in order, and each owner's objects apart: in
+//! memory and on disk alike. A file survives what happens to it.
+
+use bytes::Bytes;
+
+use super::index::OBJECT_BYTES;
+use super::object::MAX_ID_BYTES;
+use super::*;
+
+const ANN: Owner = Owner([1; 16]);
+const BOB: Owner = Owner([2; 16]);
+const CHAT: Kind = Kind::ChatCompletion;
+
+fn limits(objects: usize, objects_per_owner: usize) -> StoreLimits {
+    let bytes = |objects| objects * (OBJECT_BYTES + 100);
+    StoreLimits {
+        bytes: bytes(objects),
+        bytes_per_owner: bytes(objects_per_owner),
+        age: Duration::from_secs(1000),
+    }
+}
+
+fn object(id: &str) -> StoredObject {
+    let json = Bytes::from(format!("{:100}", format!("{{\"id\":\"{id}\"}}")));
+    StoredObject { id: id.into(), created_s: unix_time_s(), progress: Progress::Ended, json }
+}
+
+async fn ids(store: &Store, owner: Owner, page: Page) -> Vec<String> {
+    let found = store.list(CHAT, owner, page, |_| true).await.unwrap();
+    found.objects.into_iter().map(|object| object.id).collect()
+}
+
+fn page(after: Option<&str>, limit: usize, newest_first: bool) -> Page {
+    Page { after: after.map(str::to_owned), limit, newest_first }
+}
+
+/// A store of each kind that has objects with `ids`, and the folder of its file.
+async fn filled(
+    limits: StoreLimits,
+    owner: Owner,
+    ids: &[&str],
+) -> (tempfile::TempDir, [Store; 2]) {
+    let folder = tempfile::tempdir().unwrap();
+    let on_disk = Store::open(&folder.path().join("store"), limits).unwrap();
+    let stores = [Store::in_memory(limits), on_disk];
+    for store in &stores {
+        for id in ids {
+            store.put(CHAT, owner, object(id)).await.unwrap();
+        }
+    }
+    (folder, stores)
+}
+
+#[tokio::test]
+async fn an_object_is_found_by_its_owner_and_kind_alone() {
+    let (_folder, stores) = filled(limits(9, 9), ANN, &["a"]).await;
+    for store in stores {
+        assert_eq!(store.get(CHAT, ANN, "a").await, Ok(Some(object("a"))));
+        assert_eq!(store.get(CHAT, BOB, "a").await, Ok(None));
+        assert_eq!(store.get(Kind::Response, ANN, "a").await, Ok(None));
+        assert_eq!(store.delete(CHAT, BOB, "a").await, Ok(false));
+        assert_eq!(store.delete(CHAT, ANN, "a").await, Ok(true));
+        assert_eq!(store.get(CHAT, ANN, "a").await, Ok(None));
+        assert_eq!(store.delete(CHAT, ANN, "a").await, Ok(false));
+    }
+}
+
+#[tokio::test]
+async fn lists_have_an_order_and_pages() {
+    let (_folder, stores) = filled(limits(9, 9), ANN, &["a", "b", "c", "d"]).await;
+    for store in stores {
+        store.put(CHAT, BOB, object("x")).await.unwrap();
+        store.put(Kind::Response, ANN, object("y")).await.unwrap();
+        store.put(CHAT, ANN, object("b")).await.unwrap(); // it keeps its place
+        assert_eq!(ids(&store, ANN, page(None, 9, false)).await, ["a", "b", "c", "d"]);
+        assert_eq!(ids(&store, ANN, page(None, 3, true)).await, ["d", "c", "b"]);
+        assert_eq!(ids(&store, ANN, page(Some("b"), 1, false)).await, ["c"]);
+        assert_eq!(ids(&store, ANN, page(Some("b"), 9, true)).await, ["a"]);
+        let first = store.list(CHAT, ANN, page(None, 3, false), |_| true).await.unwrap();
+        let last = store.list(CHAT, ANN, page(None, 4, false), |_| true).await.unwrap();
+        assert_eq!((first.has_more, last.has_more), (true, false));
+        let foreign = store.list(CHAT, ANN, page(Some("x"), 9, true), |_| true).await;
+        assert_eq!(foreign, Err(StoreError::UnknownAfter));
+        let chosen = store.list(CHAT, ANN, page(None, 9, true), |object| object.id != "c").await;
+        assert_eq!(chosen.unwrap().objects.len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_list_longer_than_one_part_is_whole() {
+    let names: Vec<String> = (0..100).map(|n| format!("id-{n:03}")).collect();
+    let refs: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (_folder, stores) = filled(limits(200, 200), ANN, &refs).await;
+    for store in stores {
+        assert_eq!(ids(&store, ANN, page(None, 200, false)).await, names);
+        let last =
+            store.list(CHAT, ANN, page(None, 1, false), |object| object.id == "id-099").await;
+        let last = last.unwrap();
+        assert_eq!((last.objects.len(), last.has_more), (1, false));
+    }
+}
+
+#[tokio::test]
+async fn large_objects_make_a_page_shorter() {
+    let store = Store::in_memory(StoreLimits::default());
+    for id in ["a", "b", "c"] {
+        let json = vec![b' '; MAX_LIST_BYTES / 2].into();
+        store.put(CHAT, ANN, StoredObject { json, ..object(id) }).await.unwrap();
+    }
+    let found = store.list(CHAT, ANN, page(None, 9, false), |_| true).await.unwrap();
+    assert_eq!((found.objects.len(), found.has_more), (2, true));
+    assert_eq!(ids(&store, ANN, page(Some("b"), 9, false)).await, ["c"]);
+}
+
+#[tokio::test]
+async fn what_was_deleted_is_not_replaced() {
+    let (_folder, stores) = filled(limits(9, 9), ANN, &["a"]).await;
+    for store in stores {
+        assert_eq!(store.replace(CHAT, ANN, object("a")).await, Ok(true));
+        store.delete(CHAT, ANN, "a").await.unwrap();
+        assert_eq!(store.replace(CHAT, ANN, object("a")).await, Ok(false));
+        assert_eq!(store.get(CHAT, ANN, "a").await, Ok(None));
+    }
+}
+
+#[tokio::test]
+async fn an_owner_with_too_much_loses_its_oldest() {
+    let (_folder, stores) = filled(limits(9, 3), ANN, &["a", "b", "c", "d", "e"]).await;
+    for store in stores {
+        assert_eq!(ids(&store, ANN, page(None, 9, false)).await, ["c", "d", "e"]);
+    }
+}
+
+#[tokio::test]
+async fn whoever_has_the_most_makes_room() {
+    let (_folder, stores) = filled(limits(6, 5), BOB, &["x", "y"]).await;
+    for store in stores {
+        for id in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+            store.put(CHAT, ANN, object(id)).await.unwrap();
+        }
+        assert_eq!(ids(&store, ANN, page(None, 9, false)).await, ["e", "f", "g", "h"]);
+        assert_eq!(ids(&store, BOB, page(None, 9, false)).await, ["x", "y"]);
+    }
+}
+
+#[tokio::test]
+async fn what_alone_is_too_large_is_refused_and_nothing_goes_for_it() {
+    let (_folder, stores) = filled(limits(9, 3), ANN, &["a"]).await;
+    for store in stores {
+        let large =
+            StoredObject { json: vec![b' '; 4 * (OBJECT_BYTES + 100)].into(), ..object("b") };
+        let refused = store.put(CHAT, ANN, large).await.unwrap_err();
+        assert!(matches!(refused, StoreError::TooLarge { .. }), "{refused}");
+        assert_eq!(ids(&store, ANN, page(None, 9, false)).await, ["a"]);
+        let long = StoredObject { id: "i".repeat(MAX_ID_BYTES + 1), ..object("") };
+        assert_eq!(store.put(CHAT, ANN, long.clone()).await, Err(StoreError::LongId));
+        assert_eq!(store.get(CHAT, ANN, &long.id).await, Ok(None));
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_old_is_not_found_and_goes() {
+    let (_folder, stores) = filled(limits(9, 9), ANN, &["young"]).await;
+    for store in stores {
+        let old = StoredObject { created_s: unix_time_s() - 1001, ..object("old") };
+        store.put(CHAT, ANN, old).await.unwrap();
+        assert_eq!(store.get(CHAT, ANN, "old").await, Ok(None));
+        assert_eq!(ids(&store, ANN, page(None, 9, false)).await, ["young"]);
+    }
+}
+
+mod file {
+    //! What becomes of the file.
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("store");
+        (folder, file)
+    }
+
+    async fn names(store: &Store) -> Vec<String> {
+        ids(store, ANN, page(None, 99, false)).await
+    }
+
+    fn refusal(file: &Path) -> String {
+        Store::open(file, limits(9, 9)).unwrap_err().to_string()
+    }
+
+    #[tokio::test]
+    async fn a_closed_store_is_whole_when_it_is_opened_again() {
+        let (_folder, file) = place();
+        let store = Store::open(&file, limits(9, 9)).unwrap();
+        let running = StoredObject { progress: Progress::Running, ..object("b") };
+        for object in [object("a"), running.clone(), object("c")] {
+            store.put(CHAT, ANN, object).await.unwrap();
+        }
+        store.delete(CHAT, ANN, "a").await.unwrap();
+        store.close().await;
+        let closed = store.put(CHAT, ANN, object("d")).await;
+        assert!(matches!(closed, Err(StoreError::Failed(_))), "{closed:?}");
+        let store = Store::open(&file, limits(9, 9)).unwrap();
+        assert_eq!(store.get(CHAT, ANN, "b").await, Ok(Some(running)));
+        store.put(CHAT, ANN, object("a")).await.unwrap(); // a new place, behind the others
+        assert_eq!(names(&store).await, ["b", "c", "a"]);
+    }
+
+    #[tokio::test]
+    async fn lower_bounds_hold_from_the_next_start_on() {
+        let (_folder, file) = place();
+        let store = Store::open(&file, limits(9, 9)).unwrap();
+        for id in ["a", "b", "c", "d"] {
+            store.put(CHAT, ANN, object(id)).await.unwrap();
+        }
+        store.close().await;
+        let store = Store::open(&file, limits(2, 2)).unwrap();
+        store.sweep().await;
+        assert_eq!(names(&store).await, ["c", "d"]);
+    }
+
+    #[tokio::test]
+    async fn a_store_has_one_server() {
+        let (_folder, file) = place();
+        let first = Store::open(&file, limits(9, 9)).unwrap();
+        let refusal = refusal(&file);
+        assert!(refusal.contains("another process has it open"), "{refusal}");
+        first.close().await;
+        Store::open(&file, limits(9, 9)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn nobody_else_may_read_it() {
+        let (_folder, file) = place();
+        let _store = Store::open(&file, limits(9, 9)).unwrap();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_store_is_refused_and_stays_as_it_is() {
+        let (folder, file) = place();
+        std::fs::write(&file, "my only copy").unwrap();
+        let said = refusal(&file);
+        assert!(said.contains("no store, or it is damaged") && said.contains("move it away"));
+        assert!(said.contains(&file.display().to_string()), "{said}");
+        assert_eq!(std::fs::read(&file).unwrap(), b"my only copy");
+        let missing = refusal(&folder.path().join("missing/store"));
+        assert!(missing.contains("missing/store: No such file"), "{missing}");
+    }
+
+    /// Wherever a byte is wrong, the store says so, or returns what was stored, or lacks it.
+    #[tokio::test]
+    async fn a_damaged_file_never_gives_a_damaged_object() {
+        let (folder, file) = place();
+        let store = Store::open(&file, limits(99, 99)).unwrap();
+        let all: Vec<String> = (0..20).map(|n| format!("id-{n:02}")).collect();
+        for id in &all {
+            store.put(CHAT, ANN, object(id)).await.unwrap();
+        }
+        store.close().await;
+        let whole = std::fs::read(&file).unwrap();
+        let used = whole.len() - whole.iter().rev().take_while(|byte| **byte == 0).count();
+        let (mut refused, mut read) = (0, 0);
+        for at in (0..used).step_by(used / 150) {
+            let copy = folder.path().join(format!("copy-{at}"));
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x55;
+            std::fs::write(&copy, damaged).unwrap();
+            let Ok(store) = Store::open(&copy, limits(99, 99)) else {
+                refused += 1;
+                continue;
+            };
+            for id in &all {
+                if let Ok(Some(found)) = store.get(CHAT, ANN, id).await {
+                    assert_eq!(found.json, object(id).json, "byte {at}");
+                    read += 1;
+                }
+            }
+            let _ = store.list(CHAT, ANN, page(None, 99, true), |_| true).await;
+            let _ = store.put(CHAT, ANN, object("new")).await;
+            store.close().await;
+            std::fs::remove_file(&copy).unwrap();
+        }
+        assert!(refused > 0 && read > 0, "{refused} refused, {read} read");
+    }
+}
+
+mod bounds {
+    //! Whatever is put and deleted, the sums are right and the bounds hold.
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::super::index::Index;
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn hold_after_every_change(
+            changes in proptest::collection::vec((0u8..3, 0u8..12, 0usize..900, 0u64..3), 1..200),
+        ) {
+            let limits = limits(6, 4);
+            let mut index = Index::new(limits);
+            let (mut sizes, mut now_s) = (HashMap::new(), 0);
+            for (owner, id, bytes, later) in changes {
+                now_s += later * 200;
+                let key = ObjectKey::new(CHAT, Owner([owner; 16]), &id.to_string()).unwrap();
+                if bytes % 7 == 0 {
+                    prop_assert_eq!(index.remove(&key).is_some(), sizes.remove(&key).is_some());
+                } else if index.check(bytes).is_ok() {
+                    let created_s = index.put(&key, now_s, bytes, Progress::Ended).position.created_s;
+                    sizes.insert(key.clone(), (created_s, bytes + OBJECT_BYTES));
+                    for gone in index.evict(Some(&key), now_s) {
+                        prop_assert!(sizes.remove(&gone).is_some());
+                    }
+                    prop_assert!(
+                        sizes.contains_key(&key) || now_s - created_s > limits.age.as_secs()
+                    );
+                }
+                let sum = |wanted: &dyn Fn(&ObjectKey) -> bool| {
+                    sizes.iter().filter(|(key, _)| wanted(key)).map(|(_, (_, size))| *size).sum::<usize>()
+                };
+                prop_assert_eq!(index.bytes(), sum(&|_| true));
+                prop_assert_eq!(index.len(), sizes.len());
+                prop_assert!(index.bytes() <= limits.bytes);
+                prop_assert!(sum(&|key| key.owner == Owner([owner; 16])) <= limits.bytes_per_owner);
+            }
+        }
+    }
+}
