@@ -1,5 +1,5 @@
-//! When a prompt will be computed: the engine's next steps, played through with what its latest ones
-//! took.
+//! When a prompt will be computed: the engine's next steps, played through with what its latest
+//! ones took.
 //!
 //! Nothing here reads a clock or knows a request. The scheduler's rules are followed in outline:
 //! places in turn, one token of every answer per step, the rest of a step to the prompts, half of
@@ -49,7 +49,8 @@ impl StepCost {
     fn of(&self, tokens: f64) -> Option<f64> {
         let (x, y) = (self.tokens.0?, self.seconds.0?);
         let variance = self.squares.0? - x * x;
-        // Steps that are all alike tell nothing about others: then time goes with tokens.
+        // Steps that are all alike tell nothing about others: then time goes with tokens. So it
+        // does at most, or a step without any would take less than no time.
         let slope = match variance > 0.01 * x * x {
             true => (self.products.0? - x * y) / variance,
             false => y / x,
@@ -90,6 +91,8 @@ pub struct Forecast {
     decode_s: Ewma,
     /// Tokens of an answer.
     answer_tokens: Ewma,
+    /// Part of the answers that had all the tokens that they might have.
+    full_part: Ewma,
     /// Part of a prompt that the prefix cache held.
     cached_part: Ewma,
     /// When the latest step ended, and what it took.
@@ -114,9 +117,11 @@ impl Forecast {
         }
     }
 
-    /// Learns from an answer of so many tokens that has ended.
-    pub fn observe_answer(&mut self, tokens: u32) {
+    /// Learns from an answer of so many tokens that has ended. `is_full`: it might have had no
+    /// more.
+    pub fn observe_answer(&mut self, tokens: u32, is_full: bool) {
         self.answer_tokens.observe(f64::from(tokens));
+        self.full_part.observe(f64::from(u8::from(is_full)));
     }
 
     /// Learns from a prompt of which the prefix cache held a part.
@@ -161,11 +166,15 @@ impl Forecast {
         }
     }
 
-    /// Tokens to come of an answer that may have `most`. Whatever it has had, as many are to be
-    /// expected again.
+    /// Tokens to come of an answer that may have `most`.
     fn answer(&self, most: u32) -> u32 {
         let mean = self.answer_tokens.0.unwrap_or(UNKNOWN_ANSWER_TOKENS);
-        most.min(mean.ceil() as u32).max(1)
+        let most = f64::from(most);
+        // An answer that ends by itself is expected to have as many tokens again as any has in all,
+        // whatever it has had. One that is cut off has all that it may have.
+        let full = self.full_part.0.unwrap_or(0.0);
+        let expected = full * most + (1.0 - full) * most.min(mean);
+        (expected.round() as u32).max(1)
     }
 }
 
@@ -201,6 +210,7 @@ impl<'a> Play<'a> {
 
     /// Plays one step; false if nothing is left to find out, or nothing can be.
     fn step(&mut self) -> bool {
+        // As the scheduler does, whoever is next gets a place before the step is planned.
         while self.placed.len() < self.room.places.max(1) && self.next < self.jobs.len() {
             self.placed.push(self.next);
             self.next += 1;
@@ -216,6 +226,7 @@ impl<'a> Play<'a> {
             // Until the first answer ends, all steps are alike.
             true => self.placed.iter().map(|&at| self.jobs[at].answer).min().unwrap_or(1).max(1),
         };
+        // Prompts may not slow down those who read; without readers they have all of the step.
         let budget = if decoding > 0 { self.room.shared_tokens } else { self.room.prefill_tokens };
         let pending: Vec<u32> = prompts.iter().map(|&at| self.jobs[at].prompt).collect();
         let parts = share_prefill(budget.max(1), &pending);
@@ -246,6 +257,7 @@ impl<'a> Play<'a> {
         let job = &mut self.jobs[at];
         job.prompt -= tokens;
         if job.prompt == 0 {
+            // The step that computes a prompt's end samples the first token.
             job.answer = job.answer.saturating_sub(1).max(1);
             self.first_tokens[at] = Duration::try_from_secs_f64(self.seconds).ok();
             self.open -= 1;
@@ -274,7 +286,7 @@ mod tests {
             forecast.observe(&step(&mut now, 10, 2, 0, 0));
             forecast.observe(&step(&mut now, 10 + u64::from(tokens), 1, 1, tokens));
             forecast.observe(&step(&mut now, 10 + u64::from(tokens), 3, 1, tokens));
-            forecast.observe_answer(50);
+            forecast.observe_answer(50, false);
         }
         forecast
     }
@@ -309,6 +321,14 @@ mod tests {
         assert!(near(found[2], 5 * 10 + 20), "{found:?}");
         // The third has its place until its answer ends: 9 more tokens, the second has 44.
         assert!(near(found[3], 5 * 10 + 20 + 9 * 10 + 20), "{found:?}");
+    }
+
+    #[test]
+    fn where_answers_are_cut_off_the_limit_counts() {
+        let mut forecast = learned();
+        assert_eq!([forecast.answer(20), forecast.answer(400)], [20, 50]);
+        (0..100).for_each(|_| forecast.observe_answer(50, true));
+        assert_eq!([forecast.answer(20), forecast.answer(400)], [20, 400]);
     }
 
     #[test]

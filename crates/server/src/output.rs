@@ -10,9 +10,9 @@ mod progress;
 use std::sync::Arc;
 use std::time::Duration;
 
-use loquent_infer::request::{SequenceEvent, Step, Tag, Work};
-use loquent_proto::Micros;
+use loquent_infer::request::{Admitted, SequenceEvent, Standing, Step, Tag, Work};
 use loquent_proto::backlog::{Backlog, BacklogAction, BacklogLimits};
+use loquent_proto::{Delta, Micros, Progress};
 use slab::Slab;
 use tokio::sync::{mpsc, oneshot};
 
@@ -24,7 +24,7 @@ use crate::flush::Flush;
 use crate::flush_channel::{FlushReceiver, FlushSender, flush_channel};
 use crate::metrics::{LocalMetrics, Metrics};
 pub use progress::ProgressWish;
-use progress::{ProgressBoard, PromptProgress};
+use progress::{Expected, ProgressBoard, PromptProgress, Turn};
 
 /// Bounds on what a reader may leave unread.
 #[derive(Debug, Clone, Copy)]
@@ -278,9 +278,49 @@ impl OutputProcessor {
         tags.into_iter().for_each(|tag| self.greet(now, tag));
     }
 
+    /// Tells a request that has just started where it stands.
+    fn greet(&mut self, now: Duration, tag: Tag) {
+        if self.find(tag).is_none_or(|running| !running.progress.is_wanted()) {
+            return;
+        }
+        let rest = self.board.rest_of_step(now);
+        let all = self.expect(rest);
+        all.iter().filter(|news| news.tag == tag).for_each(|news| self.tell(now, news));
+    }
+
+    /// Takes in where the prompts stand, and tells those who are due for news.
+    fn handle_standing(&mut self, now: Duration, standing: &Standing) {
+        for (at, &tag) in standing.waiting.iter().enumerate() {
+            if let Some(running) = self.find(tag) {
+                running.progress.take_turn(Turn::Waiting(at));
+            }
+        }
+        for (at, prompt) in standing.computing.iter().enumerate() {
+            if let Some(running) = self.find(prompt.tag) {
+                running.progress.take_turn(Turn::Computing(at));
+                running.progress.note_known(prompt.cached, prompt.known);
+            }
+        }
+        if self.board.note_standing(now, standing) {
+            self.expect(Duration::ZERO).iter().for_each(|news| self.tell(now, news));
+        }
+    }
+
+    fn expect(&self, rest: Duration) -> Vec<Expected> {
+        let all = self.running.iter();
+        self.board.expect(rest, all.map(|(index, one)| (tag(one.generation, index), &one.progress)))
+    }
+
+    fn tell(&mut self, now: Duration, news: &Expected) {
+        let Some(running) = self.find(news.tag) else { return };
+        let is_read = running.flushes.unread_bytes() == 0;
+        let progress = running.progress.tell(now, news, is_read);
+        progress.into_iter().for_each(|progress| running.send_progress(progress));
+    }
+
     fn handle_step(&mut self, now: Duration, step: Step) {
         self.metrics.on_hand_over(now.saturating_sub(step.finished));
-        self.board.forecast_mut().observe(&step);
+        self.board.note_step(&step);
         for event in step.events {
             self.handle_event(now, step.finished, step.rows, event);
         }
@@ -299,8 +339,12 @@ impl OutputProcessor {
         running.permit.dequeue();
         if event.token.is_some() {
             running.permit.count_generated(1);
-            let error = running.note_token(now, &event, self.board.forecast_mut());
-            error.into_iter().for_each(|error| self.metrics.on_forecast_error(error));
+            if running.progress.note_token() {
+                running.note_first_token(now, event.admitted);
+                self.board.note_prompt(&running.progress);
+                let error = running.progress.forecast_error(now);
+                error.into_iter().for_each(|error| self.metrics.on_forecast_error(error));
+            }
         }
         let completion = &mut running.completion;
         let clear = completion.minds_backlog() && running.flushes.unread_bytes() == 0;
@@ -366,7 +410,7 @@ impl OutputProcessor {
         let Some(mut running) = self.remove(tag) else {
             return;
         };
-        running.note_end(self.board.forecast_mut());
+        self.board.note_end(&running.progress);
         if let Some(flush) = running.completion.take_flush(now) {
             self.local.on_flush(flush.tokens);
             running.flushes.send(flush);
@@ -435,9 +479,16 @@ fn find(running: &mut Slab<RunningCompletion>, tag: Tag) -> Option<&mut RunningC
 }
 
 impl RunningCompletion {
-    /// Its tag, of the completion with slab `index`.
-    fn tag(&self, index: usize) -> Tag {
-        tag(self.generation, index)
+    fn note_first_token(&mut self, now: Duration, admitted: Option<Admitted>) {
+        if let Some(progress) = self.progress.complete(now, admitted) {
+            self.send_progress(progress);
+        }
+    }
+
+    /// Sends it past what is held: it is no part of the text, and comes before all of it.
+    fn send_progress(&self, progress: Progress) {
+        let (choice, deltas) = (self.completion.choice(), vec![Delta::Progress(progress)]);
+        self.flushes.send(Flush { choice, deltas, ..Flush::default() });
     }
 }
 

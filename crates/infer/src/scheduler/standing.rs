@@ -14,6 +14,7 @@ impl Scheduler {
     /// Adds to `step`, the latest one, where prompts stand, unless that was said a moment ago. It
     /// costs nothing while no prompt waits or is being computed.
     pub fn note_standing(&mut self, step: &mut Step) {
+        // Checked first: while all sequences decode, nothing below runs.
         if step.prefills == 0 && self.waiting.len() == 0 {
             return;
         }

@@ -1,5 +1,5 @@
-//! The names under which metrics are shown: Loquent's own, or those of vLLM, which dashboards, llm-d
-//! and the Gateway API's inference extension look for.
+//! The names under which metrics are shown: Loquent's own, or those of vLLM, which dashboards,
+//! llm-d and the Gateway API's inference extension look for.
 
 use std::str::FromStr;
 
@@ -71,6 +71,7 @@ impl MetricNames {
         if self == Self::Loquent {
             return families;
         }
+        // One metric may have several names there, an older version's among them.
         let mut named = Vec::with_capacity(2 * families.len());
         for family in families {
             let own = family.name().strip_prefix(OWN).unwrap_or_default();
@@ -93,6 +94,7 @@ fn as_vllm(family: &MetricFamily, name: &str, model: &str) -> MetricFamily {
     for metric in copy.mut_metric() {
         let mut labels = metric.take_label();
         labels.extend([label("engine", "0"), label("model_name", model)]);
+        // Prometheus' own client sorts labels, and some scrapers compare series as text.
         labels.sort_by(|one, other| one.name().cmp(other.name()));
         metric.set_label(labels);
     }

@@ -1,17 +1,15 @@
-//! What readers are told before the first token: their place in the queue, how much of the prompt is
-//! computed, and when the first token may be expected.
+//! What readers are told before the first token: their place in the queue, how much of the prompt
+//! is computed, and when the first token may be expected.
 //!
 //! The engine says now and then where prompts stand ([`Standing`]); a [`Forecast`] says what that
-//! means in time. What a reader is told is bounded in rate, and nothing is told to one that has not
-//! read the last news.
+//! means in time. What a reader is told is bounded in rate, and nothing is told to one that has
+//! not read the last news.
 
 use std::time::Duration;
 
-use loquent_infer::request::{SequenceEvent, Standing, Tag};
-use loquent_proto::{Delta, Progress};
+use loquent_infer::request::{Admitted, Standing, Step, Tag};
+use loquent_proto::Progress;
 
-use super::{OutputProcessor, RunningCompletion};
-use crate::flush::Flush;
 use crate::forecast::{Forecast, Job, StepRoom};
 
 /// Least time between two reports to a reader.
@@ -27,7 +25,7 @@ const WORTH_TELLING: Duration = Duration::from_millis(250);
 /// What a reader is told before the first token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProgressWish {
-    /// Nothing: it gets the answer in one piece, or another completion's progress is its own.
+    /// Nothing: it gets the answer in one piece, or another completion speaks for this one.
     #[default]
     Nothing,
     /// Waits that are worth it.
@@ -36,14 +34,14 @@ pub enum ProgressWish {
     Everything,
 }
 
-/// A completion's turn in the engine.
+/// A completion's turn in the engine. The order is that of computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
-    /// Its prompt is being computed, as the so-manieth.
+pub enum Turn {
+    /// Its prompt is being computed; those with lower numbers got their places earlier.
     Computing(usize),
     /// It has its first token.
     Answering,
-    /// It is the so-manieth of those who wait.
+    /// It waits for a place behind those with lower numbers.
     Waiting(usize),
     /// The engine has not said anything of it: it is behind all those who wait.
     Fresh(u32),
@@ -51,7 +49,7 @@ enum Turn {
 
 /// Where one completion stands.
 #[derive(Debug)]
-pub(super) struct PromptProgress {
+pub struct PromptProgress {
     wish: ProgressWish,
     turn: Turn,
     prompt: u32,
@@ -83,6 +81,85 @@ impl PromptProgress {
         }
     }
 
+    /// Whether its reader is told anything.
+    pub fn is_wanted(&self) -> bool {
+        self.wish != ProgressWish::Nothing
+    }
+
+    /// The engine has said whose turn it is.
+    pub fn take_turn(&mut self, turn: Turn) {
+        // One put back amid its answer waits for nobody's first token.
+        if self.turn != Turn::Answering {
+            self.turn = turn;
+        }
+    }
+
+    /// Takes in how much of the prompt the engine has.
+    pub fn note_known(&mut self, cached: u32, known: u32) {
+        (self.cached, self.known) = (cached, known);
+    }
+
+    /// Counts a token; whether it is the first.
+    pub fn note_token(&mut self) -> bool {
+        self.generated += 1;
+        self.answer_left = self.answer_left.saturating_sub(1);
+        std::mem::replace(&mut self.turn, Turn::Answering) != Turn::Answering
+    }
+
+    /// With the first token, whoever asked learns that the prompt is complete.
+    pub fn complete(&mut self, now: Duration, admitted: Option<Admitted>) -> Option<Progress> {
+        self.known = self.prompt;
+        self.cached = admitted.map_or(self.cached, |admitted| admitted.cached_tokens);
+        let asked = self.wish == ProgressWish::Everything;
+        asked.then(|| self.report(now, 0, Some(Duration::ZERO)))
+    }
+
+    /// By how much the first forecast was wrong, if the first token is there `now`.
+    pub fn forecast_error(&self, now: Duration) -> Option<Duration> {
+        self.expected.map(|expected| expected.abs_diff(now))
+    }
+
+    /// What the reader is to be told at `now`, if anything. `is_read`: it has taken the last news.
+    pub fn tell(&mut self, now: Duration, news: &Expected, is_read: bool) -> Option<Progress> {
+        if self.expected.is_none() {
+            self.expected = news.eta.map(|eta| now + eta);
+        }
+        // Whoever has not read the last news needs no more, and cannot fill the server with it.
+        if !is_read || !self.is_due(now, news) {
+            return None;
+        }
+        self.told = Some(now);
+        Some(self.report(now, news.queued, news.eta))
+    }
+
+    fn is_due(&self, now: Duration, news: &Expected) -> bool {
+        let waited = now.saturating_sub(self.started);
+        let rested = self
+            .told
+            .is_none_or(|told| now.saturating_sub(told) >= PERIOD.max(waited / PERIOD_PART));
+        // Once told of a wait, a reader is told how it goes on, however short the rest is.
+        let is_long = news.queued > 0
+            || self.told.is_some()
+            || waited.max(news.eta.unwrap_or_default()) >= WORTH_TELLING;
+        match self.wish {
+            ProgressWish::Nothing => false,
+            ProgressWish::LongWaits => rested && is_long,
+            ProgressWish::Everything => rested,
+        }
+    }
+
+    fn report(&self, now: Duration, queued: u32, eta: Option<Duration>) -> Progress {
+        let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        Progress {
+            queued,
+            eta_ms: eta.map(millis),
+            total: self.prompt,
+            cached: self.cached,
+            processed: self.known,
+            elapsed_ms: millis(now.saturating_sub(self.started)),
+        }
+    }
+
     fn job(&self, forecast: &Forecast) -> Job {
         let prompt = match self.turn {
             Turn::Answering => 0,
@@ -91,199 +168,185 @@ impl PromptProgress {
         };
         Job { prompt, answer: self.answer_left }
     }
+}
 
-    /// Whether the reader should be told at `now` that the first token is `eta` away, and there are
-    /// so many before it in the queue.
-    fn is_due(&self, now: Duration, queued: u32, eta: Option<Duration>) -> bool {
-        let waited = now.saturating_sub(self.started);
-        let is_worth = queued > 0
-            || self.told.is_some()
-            || waited.max(eta.unwrap_or_default()) >= WORTH_TELLING;
-        let rested = match self.told {
-            None => true,
-            Some(told) => now.saturating_sub(told) >= PERIOD.max(waited / PERIOD_PART),
-        };
-        rested
-            && match self.wish {
-                ProgressWish::Nothing => false,
-                ProgressWish::LongWaits => is_worth,
-                ProgressWish::Everything => true,
-            }
-    }
-
-    fn tell(&self, now: Duration, queued: u32, eta: Option<Duration>) -> Delta {
-        let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
-        Delta::Progress(Progress {
-            queued,
-            eta_ms: eta.map(millis),
-            total: self.prompt,
-            cached: self.cached,
-            processed: self.known,
-            elapsed_ms: millis(now.saturating_sub(self.started)),
-        })
-    }
+/// What is to be expected of a completion without its first token.
+#[derive(Debug)]
+pub struct Expected {
+    /// The completion.
+    pub tag: Tag,
+    /// Place in the queue, from 1; 0 with a place in the batch, or one that is free.
+    queued: u32,
+    /// Time to the first token; `None` if nothing can be said.
+    eta: Option<Duration>,
 }
 
 /// What is known of all completions together.
 #[derive(Debug, Default)]
-pub(super) struct ProgressBoard {
+pub struct ProgressBoard {
     forecast: Forecast,
-    room: StepRoom,
+    room: Option<StepRoom>,
     forecast_at: Option<Duration>,
 }
 
 impl ProgressBoard {
-    pub fn forecast_mut(&mut self) -> &mut Forecast {
-        &mut self.forecast
+    /// Learns from a step.
+    pub fn note_step(&mut self, step: &Step) {
+        self.forecast.observe(step);
     }
-}
 
-/// A completion without its first token, in its turn.
-struct Expected {
-    tag: Tag,
-    /// Place in the queue, from 1; 0 with a place in the batch, or one that is free.
-    queued: u32,
-    eta: Option<Duration>,
-}
+    /// Learns how much of a prompt the cache had.
+    pub fn note_prompt(&mut self, prompt: &PromptProgress) {
+        self.forecast.observe_prompt(prompt.prompt, prompt.cached);
+    }
 
-impl OutputProcessor {
-    /// Tells a request that has just started where it stands. Its completions share their prompt's
-    /// fate, so the first one speaks for all.
-    pub(super) fn greet(&mut self, now: Duration, tag: Tag) {
-        let wish = self.find(tag).map(|running| running.progress.wish);
-        if wish.is_none_or(|wish| wish == ProgressWish::Nothing) {
-            return;
-        }
-        // The engine is amid a step, of which the newcomer has no part.
-        let rest = self.board.forecast.rest_of_step(now);
-        let all = self.expect(rest);
-        if let Some(expected) = all.iter().find(|expected| expected.tag == tag) {
-            self.tell(now, expected);
+    /// Learns how long an answer was.
+    pub fn note_end(&mut self, prompt: &PromptProgress) {
+        // One without any token was given up, or failed: it tells nothing of others.
+        if prompt.generated > 0 {
+            self.forecast.observe_answer(prompt.generated, prompt.answer_left == 0);
         }
     }
 
-    /// Takes in where the prompts stand, and tells those who are due for news.
-    pub(super) fn handle_standing(&mut self, now: Duration, standing: &Standing) {
+    /// Takes in what a step has room for; whether a forecast for all is due.
+    pub fn note_standing(&mut self, now: Duration, standing: &Standing) -> bool {
         let Standing { places, shared_tokens, prefill_tokens, .. } = *standing;
-        self.board.room = StepRoom { places, shared_tokens, prefill_tokens };
-        for (at, &tag) in standing.waiting.iter().enumerate() {
-            self.take_turn(tag, Turn::Waiting(at));
+        self.room = Some(StepRoom { places, shared_tokens, prefill_tokens });
+        let last = self.forecast_at;
+        let is_due = last.is_none_or(|last| now.saturating_sub(last) >= FORECAST_PERIOD);
+        if is_due {
+            self.forecast_at = Some(now);
         }
-        for (at, prompt) in standing.computing.iter().enumerate() {
-            self.take_turn(prompt.tag, Turn::Computing(at));
-            if let Some(running) = self.find(prompt.tag) {
-                (running.progress.cached, running.progress.known) = (prompt.cached, prompt.known);
-            }
-        }
-        let last = self.board.forecast_at;
-        if last.is_some_and(|last| now.saturating_sub(last) < FORECAST_PERIOD) {
-            return;
-        }
-        self.board.forecast_at = Some(now);
-        for expected in self.expect(Duration::ZERO) {
-            self.tell(now, &expected);
-        }
+        is_due
     }
 
-    /// One put back amid its answer waits for nobody's first token.
-    fn take_turn(&mut self, tag: Tag, turn: Turn) {
-        if let Some(running) = self.find(tag)
-            && running.progress.turn != Turn::Answering
-        {
-            running.progress.turn = turn;
-        }
+    /// What is left at `now` of the step under way: newcomers have no part in it.
+    pub fn rest_of_step(&self, now: Duration) -> Duration {
+        self.forecast.rest_of_step(now)
     }
 
     /// Forecasts the first tokens of all completions without one. The next step begins after
     /// `rest`.
-    fn expect(&self, rest: Duration) -> Vec<Expected> {
-        let mut all: Vec<(Turn, Tag, &PromptProgress)> = self
-            .running
-            .iter()
-            .map(|(index, running)| (running.progress.turn, running.tag(index), &running.progress))
-            .collect();
-        all.sort_unstable_by_key(|(turn, ..)| *turn);
-        let forecast = &self.board.forecast;
-        let jobs: Vec<Job> = all.iter().map(|(.., progress)| progress.job(forecast)).collect();
-        let etas = forecast.first_tokens(self.board.room, &jobs);
-        let placed = |turn: &Turn| matches!(turn, Turn::Computing(_) | Turn::Answering);
-        let mut free =
-            self.board.room.places.saturating_sub(all.iter().filter(|all| placed(&all.0)).count());
-        if self.board.room == StepRoom::default() {
-            free = usize::MAX;
+    pub fn expect<'a>(
+        &self,
+        rest: Duration,
+        all: impl Iterator<Item = (Tag, &'a PromptProgress)>,
+    ) -> Vec<Expected> {
+        let mut all: Vec<(Tag, &PromptProgress)> = all.collect();
+        all.sort_unstable_by_key(|(_, prompt)| prompt.turn);
+        let jobs: Vec<Job> = all.iter().map(|(_, prompt)| prompt.job(&self.forecast)).collect();
+        let etas = self.forecast.first_tokens(self.room.unwrap_or_default(), &jobs);
+        let placed = |prompt: &PromptProgress| prompt.turn <= Turn::Answering;
+        let taken = all.iter().filter(|(_, prompt)| placed(prompt)).count();
+        // Before the engine's first word nobody is known to have to wait.
+        let places = self.room.map_or(usize::MAX, |room| room.places);
+        let mut queue = Queue { free: places.saturating_sub(taken), ahead: 0 };
+        let mut expected = Vec::with_capacity(all.len() - taken);
+        for ((tag, prompt), eta) in all.into_iter().zip(etas) {
+            if prompt.turn != Turn::Answering {
+                let queued = queue.place(prompt.turn);
+                expected.push(Expected { tag, queued, eta: eta.map(|eta| eta + rest) });
+            }
         }
-        let mut ahead = 0;
-        let expected =
-            |((turn, tag, _), eta): (&(Turn, Tag, &PromptProgress), Option<Duration>)| {
-                let queued = match turn {
-                    Turn::Computing(_) | Turn::Answering => 0,
-                    // Nobody is before it, and a place is free: it is in the next step.
-                    Turn::Fresh(_) if ahead == 0 && free > 0 => {
-                        free -= 1;
-                        0
-                    }
-                    Turn::Waiting(_) | Turn::Fresh(_) => {
-                        ahead += 1;
-                        ahead
-                    }
-                };
-                Expected { tag: *tag, queued, eta: eta.map(|eta| eta + rest) }
-            };
-        let unanswered = |((turn, ..), _): &(&(Turn, Tag, &PromptProgress), Option<Duration>)| {
-            *turn != Turn::Answering
-        };
-        all.iter().zip(etas).filter(unanswered).map(expected).collect()
+        expected
     }
+}
 
-    fn tell(&mut self, now: Duration, expected: &Expected) {
-        let Expected { tag, queued, eta } = *expected;
-        let Some(running) = self.find(tag) else { return };
-        let progress = &mut running.progress;
-        if progress.expected.is_none() {
-            progress.expected = eta.map(|eta| now + eta);
-        }
-        // Whoever has not read the last news needs no more, and cannot fill the server with it.
-        if progress.is_due(now, queued, eta) && running.flushes.unread_bytes() == 0 {
-            progress.told = Some(now);
-            let deltas = vec![progress.tell(now, queued, eta)];
-            let choice = running.completion.choice();
-            running.flushes.send(Flush { choice, deltas, ..Flush::default() });
+/// Counts those who wait.
+struct Queue {
+    /// Places in the batch that nobody has.
+    free: usize,
+    ahead: u32,
+}
+
+impl Queue {
+    /// The place of the next one, whose turn it is: 0 with a place in the batch.
+    fn place(&mut self, turn: Turn) -> u32 {
+        match turn {
+            Turn::Computing(_) | Turn::Answering => 0,
+            // Nobody is before it, and a place is free: it is in the next step.
+            Turn::Fresh(_) if self.ahead == 0 && self.free > 0 => {
+                self.free -= 1;
+                0
+            }
+            Turn::Waiting(_) | Turn::Fresh(_) => {
+                self.ahead += 1;
+                self.ahead
+            }
         }
     }
 }
 
-impl RunningCompletion {
-    /// Counts a token. With the first, whoever asked learns that the prompt is complete; returns by
-    /// how much the first forecast was wrong.
-    pub(super) fn note_token(
-        &mut self,
-        now: Duration,
-        event: &SequenceEvent,
-        forecast: &mut Forecast,
-    ) -> Option<Duration> {
-        let progress = &mut self.progress;
-        progress.generated += 1;
-        progress.answer_left = progress.answer_left.saturating_sub(1);
-        if std::mem::replace(&mut progress.turn, Turn::Answering) == Turn::Answering {
-            return None;
-        }
-        progress.known = progress.prompt;
-        if let Some(admitted) = event.admitted {
-            progress.cached = admitted.cached_tokens;
-            forecast.observe_prompt(progress.prompt, progress.cached);
-        }
-        if progress.wish == ProgressWish::Everything {
-            let deltas = vec![progress.tell(now, 0, Some(Duration::ZERO))];
-            let choice = self.completion.choice();
-            self.flushes.send(Flush { choice, deltas, ..Flush::default() });
-        }
-        self.progress.expected.map(|expected| expected.abs_diff(now))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn news(queued: u32, eta_ms: Option<u32>) -> Expected {
+        Expected { tag: Tag(0), queued, eta: eta_ms.map(|eta_ms| eta_ms * MS) }
     }
 
-    /// Teaches the forecast how long the answer was.
-    pub(super) fn note_end(&self, forecast: &mut Forecast) {
-        if self.progress.generated > 0 {
-            forecast.observe_answer(self.progress.generated);
-        }
+    fn told(wish: ProgressWish, every_ms: u32, for_s: u32, news: &Expected) -> usize {
+        let mut prompt = PromptProgress::new(wish, 100, 10, 1, Duration::ZERO);
+        let times = (0..for_s * 1000 / every_ms).map(|at| at * every_ms * MS);
+        times.filter(|&now| prompt.tell(now, news, true).is_some()).count()
+    }
+
+    #[test]
+    fn a_reader_is_told_twice_a_second_and_later_less() {
+        assert_eq!(told(ProgressWish::Everything, 100, 5, &news(0, Some(9000))), 10);
+        let hour = told(ProgressWish::LongWaits, 100, 3600, &news(7, None));
+        assert!((50..200).contains(&hour), "{hour} reports in an hour");
+        assert_eq!(told(ProgressWish::Nothing, 100, 5, &news(7, None)), 0);
+    }
+
+    #[test]
+    fn only_who_asked_is_told_of_a_short_wait() {
+        assert_eq!(told(ProgressWish::LongWaits, 10, 0, &news(0, Some(20))), 0);
+        let mut prompt = PromptProgress::new(ProgressWish::LongWaits, 9, 9, 1, Duration::ZERO);
+        assert!(prompt.tell(Duration::ZERO, &news(0, Some(20)), true).is_none());
+        assert!(prompt.tell(Duration::ZERO, &news(1, Some(20)), true).is_some());
+        let mut prompt = PromptProgress::new(ProgressWish::Everything, 9, 9, 1, Duration::ZERO);
+        assert!(prompt.tell(Duration::ZERO, &news(0, Some(20)), true).is_some());
+    }
+
+    #[test]
+    fn whoever_does_not_read_is_told_nothing_more() {
+        let mut prompt = PromptProgress::new(ProgressWish::Everything, 9, 9, 1, Duration::ZERO);
+        assert!(prompt.tell(Duration::ZERO, &news(1, None), true).is_some());
+        assert!(prompt.tell(9000 * MS, &news(1, None), false).is_none());
+        assert!(prompt.tell(9001 * MS, &news(1, None), true).is_some());
+    }
+
+    #[test]
+    fn the_first_forecast_is_the_one_that_is_scored() {
+        let mut prompt = PromptProgress::new(ProgressWish::Nothing, 9, 9, 1, Duration::ZERO);
+        prompt.tell(Duration::ZERO, &news(1, None), true);
+        prompt.tell(100 * MS, &news(1, Some(1000)), true);
+        prompt.tell(200 * MS, &news(1, Some(5000)), true);
+        assert!(prompt.note_token() && !prompt.note_token());
+        assert_eq!(prompt.forecast_error(900 * MS), Some(200 * MS));
+    }
+
+    #[test]
+    fn places_are_counted_behind_those_that_are_free() {
+        let prompt = |turn| {
+            let mut prompt = PromptProgress::new(ProgressWish::Nothing, 9, 9, 7, Duration::ZERO);
+            prompt.take_turn(turn);
+            prompt
+        };
+        let queued = |board: &ProgressBoard, turns: &[Turn]| -> Vec<(u64, u32)> {
+            let all: Vec<PromptProgress> = turns.iter().map(|turn| prompt(*turn)).collect();
+            let all = all.iter().enumerate().map(|(at, prompt)| (Tag(at as u64), prompt));
+            board.expect(MS, all).into_iter().map(|one| (one.tag.0, one.queued)).collect()
+        };
+        let mut board = ProgressBoard::default();
+        assert_eq!(queued(&board, &[Turn::Fresh(1), Turn::Fresh(2)]), [(0, 0), (1, 0)]);
+        board.note_standing(MS, &Standing { places: 3, ..Standing::default() });
+        let all = [Turn::Fresh(8), Turn::Answering, Turn::Computing(0), Turn::Fresh(9)];
+        assert_eq!(queued(&board, &all), [(2, 0), (0, 0), (3, 1)]);
+        let all = [Turn::Fresh(8), Turn::Waiting(1), Turn::Waiting(0), Turn::Computing(0)];
+        assert_eq!(queued(&board, &all), [(3, 0), (2, 1), (1, 2), (0, 3)]);
     }
 }

@@ -21,7 +21,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
-use http::{HeaderValue, Method, Request as HttpRequest, StatusCode, Uri};
+use http::{HeaderValue, Method, Request as HttpRequest, Uri};
 use http_body_util::{BodyExt, Limited};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
@@ -331,15 +331,11 @@ impl Upstream {
     }
 
     /// The status of an empty request, which no server that knows the path can take for a question.
-    async fn try_out(
-        &self,
-        api: SpokenApi,
-        own: Option<&HeaderValue>,
-    ) -> Result<StatusCode, ApiError> {
+    async fn try_out(&self, api: SpokenApi, own: Option<&HeaderValue>) -> Result<u16, ApiError> {
         let mut request = self.request(Method::POST, api.path(), Bytes::from_static(b"{}"), own);
         let headers = request.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Ok(self.send(request).await?.status())
+        Ok(self.send(request).await?.status().as_u16())
     }
 
     /// Checks that clients may send this request to the upstream.

@@ -1,5 +1,5 @@
-//! The model of requests that name none: the first one that the upstream lists. It is asked once in a
-//! while, and by each key that clients bring, since what a key may use is its owner's business.
+//! The model of requests that name none: the first one that the upstream lists. It is asked once in
+//! a while, and by each key that clients bring, since what a key may use is its owner's business.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -15,7 +15,7 @@ use crate::clock::Clock;
 
 /// How long a name is used: a server that loads another model is followed soon.
 const FRESH: Duration = Duration::from_secs(60);
-/// How long a failure counts. Meanwhile requests go out without a model, as their clients sent them.
+/// How long a failure counts. Meanwhile requests go out without a model, as clients sent them.
 const FAILURE_FRESH: Duration = Duration::from_secs(2);
 /// Keys whose model is remembered; more begin anew.
 const MAX_KEYS: usize = 256;

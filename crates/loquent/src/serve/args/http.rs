@@ -33,8 +33,8 @@ pub(crate) struct HttpArgs {
     #[arg(long, env = "LOQUENT_MAX_REQUEST_MEMORY_BYTES", default_value_t = 128 * 1024 * 1024,
           value_name = "N")]
     max_request_memory_bytes: usize,
-    /// Whose names metrics have at /metrics: those of loquent, those of vllm where it has the metric
-    /// (for its dashboards, llm-d and the Gateway API's inference extension), or both
+    /// Whose names metrics have at /metrics: those of loquent, those of vllm where it has the
+    /// metric (for its dashboards, llm-d and the Gateway API's inference extension), or both
     #[arg(long, env = "LOQUENT_METRICS_NAMES", default_value = "loquent", value_name = "NAMES")]
     metrics_names: MetricNames,
     /// Threads that serve connections, in addition to the compute threads [default: one per four

@@ -1,0 +1,144 @@
+"""How well the server tells a client on arrival when its first token will come.
+
+Starts `loquent serve` and sends a mixed load: short and long prompts with short and long answers, arriving at random
+(a Poisson process at a rate that keeps the batch full at times), each with `return_progress`. The first chunk of each
+stream has the forecast (`eta_ms`); its first text says what became of it. Prints the mean absolute and the mean
+relative error, by how long the wait was. The first answers teach the server and are not counted.
+"""
+
+import argparse
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import threading
+import time
+from http.client import HTTPConnection
+
+WORDS = "stream token packet server reader answer queue batch model prompt loss delay path frame".split()
+#: Prompt words and answer tokens, and how many of each kind come: a chat, a long document, a short question.
+KINDS = [((20, 60), (20, 120), 6), ((250, 600), (20, 80), 2), ((5, 15), (5, 40), 4)]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def request(dice):
+    """A question; no two begin alike, so that the prefix cache takes no part."""
+    words, tokens, _ = dice.choices(KINDS, [weight for *_, weight in KINDS])[0]
+    content = " ".join([str(dice.random()), *dice.choices(WORDS, k=dice.randint(*words))])
+    return {
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": dice.randint(*tokens),
+        "stream": True,
+        "return_progress": True,
+    }
+
+
+def ask(port, body):
+    """Seconds to the first token, as told and as it was, from when it was told."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=600)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
+    response, told_at, told, queued, first = connection.getresponse(), None, None, 0, None
+    for line in response:
+        if not line.startswith(b"data: {"):
+            continue
+        chunk = json.loads(line[6:])
+        if "error" in chunk:
+            raise RuntimeError(chunk["error"]["message"])
+        progress = chunk.get("prompt_progress")
+        if progress and told_at is None:
+            told_at, queued = time.monotonic(), progress["queued"]
+            told = None if progress["eta_ms"] is None else progress["eta_ms"] / 1000
+        if first is None and any(choice.get("delta", {}).get("content") for choice in chunk["choices"]):
+            first = time.monotonic()
+    connection.close()
+    return told, first - told_at if first else None, queued
+
+
+def load(port, seconds, rate, dice):
+    found, threads, lock = [], [], threading.Lock()
+
+    def one(body):
+        told = ask(port, body)
+        with lock:
+            found.append(told)
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        threads.append(threading.Thread(target=one, args=(request(dice),), daemon=True))
+        threads[-1].start()
+        time.sleep(dice.expovariate(rate))
+    for thread in threads:
+        thread.join(600)
+    return found
+
+
+def capacity(port, places, dice):
+    """Answers per second with a full batch."""
+    began, count, threads = time.monotonic(), 3 * places, []
+    for _ in range(count):
+        threads.append(threading.Thread(target=ask, args=(port, request(dice)), daemon=True))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(600)
+    return count / (time.monotonic() - began)
+
+
+def table(found):
+    rows = [(told, was, queued) for told, was, queued in found if told is not None and was is not None]
+    silent = sum(told is None for told, *_ in found)
+    print(f"{len(found)} requests, {silent} without a forecast")
+    print("| wait that it was | requests | mean wait, s | mean absolute error, s | mean relative error | bias, s |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    bounds = [(0, 0.25), (0.25, 1), (1, 4), (4, float("inf")), (0, float("inf"))]
+    for low, high in bounds:
+        some = [(told, was) for told, was, _ in rows if low <= was < high]
+        if not some:
+            continue
+        errors = [abs(told - was) for told, was in some]
+        relative = statistics.mean(error / max(was, 0.001) for error, (_, was) in zip(errors, some))
+        bias = statistics.mean(told - was for told, was in some)
+        name = "all" if (low, high) == (0, float("inf")) else f"{low} to {high} s"
+        mean = statistics.mean(was for _, was in some)
+        print(f"| {name} | {len(some)} | {mean:.2f} | {statistics.mean(errors):.2f} | {relative:.0%} | {bias:+.2f} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", default=os.environ.get("LOQUENT", "loquent"))
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--load", type=float, default=0.9, help="of what the server can answer")
+    parser.add_argument("--places", type=int, default=4, help="--max-batch-size of the server")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("serve", nargs="*", help="further arguments of `loquent serve`, behind --")
+    args = parser.parse_args()
+    port, dice = free_port(), random.Random(args.seed)
+    flags = ["--port", str(port), "--no-quic", "--max-batch-size", str(args.places), *args.serve]
+    server = subprocess.Popen([args.binary, "serve", *flags], stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", port), 1):
+                    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+                    connection.request("GET", "/ready")
+                    if connection.getresponse().status == 200:
+                        break
+            except OSError:
+                pass
+            time.sleep(0.1)
+        answers_per_s = capacity(port, args.places, dice)
+        print(f"{answers_per_s:.2f} answers/s with a full batch of {args.places}; load {args.load:.0%}")
+        table(load(port, args.seconds, args.load * answers_per_s, dice))
+    finally:
+        server.terminate()
+        server.wait()
+
+
+if __name__ == "__main__":
+    main()
