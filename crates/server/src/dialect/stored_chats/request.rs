@@ -30,7 +30,8 @@ const SHOWN: [&str; 8] = [
     "response_format",
 ];
 
-/// The queries of `GET /v1/chat/completions`.
+/// The queries of `GET /v1/chat/completions`, for the page of what is compatible.
+#[allow(dead_code, reason = "queries are read by name")]
 pub const PARAMETERS: &[Parameter] = &[
     supported("after", ""),
     supported("limit", "1 to 100"),
