@@ -495,7 +495,7 @@ def _record_fields(record: Record) -> tuple[int, bytes]:
             return 10, b""
         case Other(_, json):
             return 11, json.encode()
-        case Progress(queued, eta_ms, *_):
+        case Progress(queued, eta_ms):
             eta = 0 if eta_ms is None else eta_ms + 1
             fields = (queued, eta, record.total, record.cached, record.processed, record.elapsed_ms)
             return 12, b"".join(write_int(field) for field in fields)
