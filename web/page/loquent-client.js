@@ -723,7 +723,7 @@ function failure(fault) {
 }
 function ending(code) {
     if (code === Code.Superseded)
-        return new LoquentError("superseded", "This answer continues in another window.");
+        return new LoquentError("superseded", "Another reader has taken this one's place.");
     if (code === Code.ShuttingDown)
         return new LoquentError("gone", "The server is shutting down. Ask again.");
     return new LoquentError("gone", "The answer was stopped.");

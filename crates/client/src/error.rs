@@ -32,8 +32,9 @@ pub enum ClientError {
     /// The server does not have the answer any more, or not for this reader.
     #[error("the server does not have this answer any more")]
     Gone,
-    /// Another reader goes on with the answer: this one must not take it back (S-2.6).
-    #[error("the answer continues with another reader")]
+    /// The answer has more readers than it may: another one has this one's place, which must not
+    /// be taken back (S-2.6).
+    #[error("another reader has taken this one's place")]
     Superseded,
     /// The server ends, and its answers with it; another one may take the request.
     #[error("the server is shutting down")]

@@ -10,7 +10,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::{Micros, Sender, SenderState};
+use crate::sender::{AnswerLog, Delivery};
+use crate::{Micros, SenderState};
 
 /// How long acknowledgements may be missing, beyond a round trip, before the first one has come on
 /// a path. S-4.4 fixes both times: a new path is given up sooner, because a network that drops
@@ -93,7 +94,7 @@ struct DeliveryHealth {
 }
 
 impl DeliveryHealth {
-    fn of(sender: &Sender) -> Self {
+    fn of(sender: &Delivery) -> Self {
         let active = sender.state() == SenderState::Active;
         Self {
             state: sender.state(),
@@ -201,7 +202,7 @@ impl ReliableFallback {
     pub fn handle_timeout(
         &mut self,
         now: Micros,
-        sender: &Sender,
+        sender: &Delivery,
         lower: &(impl LowerLayer + ?Sized),
     ) -> Option<FallbackEvent> {
         let before = core::mem::replace(&mut self.state, FallbackState::Idle);
@@ -216,7 +217,7 @@ impl ReliableFallback {
     }
 
     /// When to call [`Self::handle_timeout`] next; `None`: only after something else happened.
-    pub fn poll_timeout(&self, sender: &Sender) -> Option<Micros> {
+    pub fn poll_timeout(&self, sender: &Delivery) -> Option<Micros> {
         let health = DeliveryHealth::of(sender);
         match self.state {
             FallbackState::Idle => health.missing_at(),
@@ -233,7 +234,8 @@ impl ReliableFallback {
     pub fn poll_transmit(
         &mut self,
         now: Micros,
-        sender: &mut Sender,
+        sender: &mut Delivery,
+        answer: &AnswerLog,
         max_bytes: u64,
         out: &mut Vec<u8>,
     ) -> Option<Range<u64>> {
@@ -242,7 +244,7 @@ impl ReliableFallback {
         }
         // A stream that is reliable needs nothing twice, even if the fallback ended in between.
         let from = sender.cumulative().max(self.next);
-        let range = sender.transmit_reliable(now, from, max_bytes, out)?;
+        let range = sender.transmit_reliable(now, answer, from, max_bytes, out)?;
         self.next = self.next.max(range.end);
         Some(range)
     }

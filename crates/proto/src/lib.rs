@@ -49,5 +49,8 @@ pub use log::Log;
 pub use playout::Playout;
 pub use progress::Progress;
 pub use receiver::{ACK_STEP_BYTES, Receiver, ReceiverConfig, ReceiverEvent};
-pub use sender::{ReaderState, Sender, SenderConfig, SenderEvent, SenderState, Transmit};
+pub use sender::{
+    AnswerLog, Delivery, ReaderState, Sender, SenderConfig, SenderEvent, SenderState, SentSoFar,
+    Transmit,
+};
 pub use time::Micros;

@@ -93,11 +93,18 @@ impl Log {
     /// # Errors
     /// [`Error::OffsetUnavailable`] if the log does not have `offset` (any more).
     pub fn rewind(&mut self, offset: u64) -> Result<(), Error> {
-        if offset < self.base || offset > self.head() {
-            return Err(Error::OffsetUnavailable);
-        }
+        self.check(offset)?;
         self.acked = offset;
         Ok(())
+    }
+
+    /// Whether the log can be read from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::OffsetUnavailable`] if the log does not have it (any more).
+    pub fn check(&self, offset: u64) -> Result<(), Error> {
+        let is_kept = self.base <= offset && offset <= self.head();
+        is_kept.then_some(()).ok_or(Error::OffsetUnavailable)
     }
 
     /// Appends the bytes of `range` to `out`.
@@ -116,14 +123,14 @@ impl Log {
     }
 
     fn make_room(&mut self, more: usize, max_bytes: usize) -> Result<(), Error> {
-        if self.bytes.len() + more > max_bytes {
-            let free = (self.acked.saturating_sub(self.base)) as usize;
-            if self.bytes.len() - free + more > max_bytes {
-                return Err(Error::LogFull);
-            }
-            self.bytes.drain(..free);
-            self.base += free as u64;
+        // No more than that, or a reader that is slower than the one who acknowledged would lose
+        // its place long before it must.
+        let excess = (self.bytes.len() + more).saturating_sub(max_bytes);
+        if excess as u64 > self.acked.saturating_sub(self.base) {
+            return Err(Error::LogFull);
         }
+        self.bytes.drain(..excess);
+        self.base += excess as u64;
         Ok(())
     }
 }

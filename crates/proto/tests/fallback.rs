@@ -62,7 +62,7 @@ impl Session {
 
     fn run_until(&mut self, until: Micros) {
         while self.pair.now < until {
-            let due = self.fallback.poll_timeout(&self.pair.sender);
+            let due = self.fallback.poll_timeout(self.pair.sender.delivery());
             let due = due.filter(|at| *at > self.pair.now).unwrap_or(until);
             self.pair.run_until(due.min(until).min(self.pair.now + ms(10)));
             self.drive();
@@ -75,16 +75,16 @@ impl Session {
             self.worked_until = now;
         }
         let connection = Connection { worked_until: self.worked_until };
-        match self.fallback.handle_timeout(now, &self.pair.sender, &connection) {
+        match self.fallback.handle_timeout(now, self.pair.sender.delivery(), &connection) {
             Some(FallbackEvent::Began) => self.began.push(now),
             Some(FallbackEvent::BrokenOff) => self.broken_off.push(now),
             None => {}
         }
         let mut frame = Vec::new();
-        while self.connection_works
-            && let Some(range) =
-                self.fallback.poll_transmit(now, &mut self.pair.sender, 40, &mut frame)
-        {
+        while self.connection_works {
+            let (delivery, answer) = self.pair.sender.parts();
+            let sent = self.fallback.poll_transmit(now, delivery, answer, 40, &mut frame);
+            let Some(range) = sent else { break };
             self.pair.receiver.handle_datagram(now, &frame).expect("a frame of this answer");
             self.streamed.push(range);
             frame.clear();

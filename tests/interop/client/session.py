@@ -91,7 +91,7 @@ class Answer:
         self.log: list[Shown] = []
         self.outcome: Union[Complete, Failed, None] = None
         self.is_silent = False
-        self.path: Optional[Exchange] = None  # the newest; older ones are dead (D-6.3)
+        self.path: Optional[Exchange] = None  # the newest; this client has left the older ones
         self._changed = asyncio.Event()
 
     @property

@@ -181,7 +181,7 @@ export class Answer implements AsyncIterable<Delta> {
       throw error;
     } finally {
       unfollow();
-      // A whole answer needs no word; one that goes on elsewhere is another reader's to end.
+      // A whole answer needs no word; one that others read is theirs to end.
       if (isOurs) this.#cancelAtServer();
       this.#memory?.clear();
       this.#state("ended");

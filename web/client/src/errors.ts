@@ -4,7 +4,7 @@
  * - `refused`: the server said no before it began; see `status`, `code`, `retryAfter_s`.
  * - `failed`: the server began and reports that it cannot finish.
  * - `gone`: the rest is not kept any more, or never was under this name.
- * - `superseded`: the answer goes on in another window, which resumed it.
+ * - `superseded`: the answer has too many readers, and another one has this one's place.
  * - `unreadable`: what came is not the protocol.
  * - `broken`: the connection is lost and the answer could not be resumed.
  */

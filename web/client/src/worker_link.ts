@@ -223,7 +223,7 @@ function failure(fault: string | null): LoquentError {
 
 /** What a server means that ends an answer before its end (S-2.6). */
 function ending(code: Code): LoquentError {
-  if (code === Code.Superseded) return new LoquentError("superseded", "This answer continues in another window.");
+  if (code === Code.Superseded) return new LoquentError("superseded", "Another reader has taken this one's place.");
   if (code === Code.ShuttingDown) return new LoquentError("gone", "The server is shutting down. Ask again.");
   return new LoquentError("gone", "The answer was stopped.");
 }

@@ -205,12 +205,12 @@ async function readAround(answer, deltas, act) {
   for await (const _ of answer) if (++count === deltas) act();
 }
 
-test("an answer that another window resumed ends here, and is left to that window", async () => {
+test("an answer whose place another reader took ends here, and is not stopped", async () => {
   const deltas = answerOf(seeded(2), 200);
   const peer = new FakeServer({ deltas });
   offerWebTransport(peer);
   const answer = streamChat(insisting({ remember: "chat" }));
-  const superseded = { kind: "superseded", message: "This answer continues in another window." };
+  const superseded = { kind: "superseded", message: "Another reader has taken this one's place." };
   await assert.rejects(readAround(answer, 20, () => peer.resetAnswers(4)), superseded);
   assert.deepEqual([peer.resumed, peer.stopped], [[], []]);
   assert.equal(resumeChat({ remember: "chat" }), null, "a reload does not take it back");
@@ -218,7 +218,7 @@ test("an answer that another window resumed ends here, and is left to that windo
   peer.close();
 });
 
-test("a resume that another window overtakes ends in the same way", async () => {
+test("a resume whose place another reader takes ends in the same way", async () => {
   const peer = new FakeServer({ deltas: answerOf(seeded(2), 200) });
   offerWebTransport(peer);
   peer.overtakes = true;
@@ -226,7 +226,7 @@ test("a resume that another window overtakes ends in the same way", async () => 
   await assert.rejects(readAround(answer, 20, () => peer.breakSessions()), { kind: "superseded" });
   assert.equal(peer.resumed.length, 1);
   await fetch(url("v1/models")); // whatever was sent before it has come by then
-  assert.ok(!requests.some(({ method }) => method === "DELETE"), "the other window's answer is not ended");
+  assert.ok(!requests.some(({ method }) => method === "DELETE"), "the other readers' answer is not ended");
   peer.close();
 });
 

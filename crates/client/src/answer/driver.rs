@@ -116,7 +116,7 @@ async fn reach(
                 return Err(ClientError::Gone);
             }
             Ok(Err(ClientError::Gone)) => {}
-            // HTTP would take the answer from the reader who has it now (S-2.6).
+            // Over HTTP it would take another reader's place in turn (S-2.6).
             Ok(Err(ClientError::Superseded)) => return Err(ClientError::Superseded),
             Ok(Err(error)) => tracing::debug!("resume over QUIC: {error}"),
             Err(_) if quic.packets_received() == packets => connections.give_up(&quic),

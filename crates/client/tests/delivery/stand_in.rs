@@ -542,9 +542,10 @@ impl Stream {
         let (now, mut frames) = (self.shared.now(), Vec::new());
         {
             let sender = &mut kept.state.lock().unwrap().sender;
-            fallback.handle_timeout(now, sender, &Lower(&self.connection));
+            let (delivery, answer) = sender.parts();
+            fallback.handle_timeout(now, delivery, &Lower(&self.connection));
             let mut frame = Vec::new();
-            while fallback.poll_transmit(now, sender, 1000, &mut frame).is_some() {
+            while fallback.poll_transmit(now, delivery, answer, 1000, &mut frame).is_some() {
                 frames.push(std::mem::take(&mut frame));
             }
         }

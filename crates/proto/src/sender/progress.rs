@@ -19,8 +19,6 @@ pub(super) struct LogProgress {
     pub sent_head: u64,
     /// Everything below was sent at some time: no reader can have more.
     pub sent_most: u64,
-    /// The end of the first delta with tokens.
-    pub first_token: Option<u64>,
     /// Where the next repetition begins if not everything fits one packet: repetitions take turns
     /// from the oldest byte to the newest.
     pub round_robin: u64,
@@ -121,9 +119,6 @@ pub(super) struct SendTimes {
     /// The last packet left on this path, and the last with new text.
     pub last_send: Option<Micros>,
     pub last_new_text: Option<Micros>,
-    /// The last token was generated, and the smoothed gap between tokens.
-    pub last_push: Micros,
-    pub push_gap: Micros,
     /// The oldest unsent text was generated.
     pub unsent_since: Option<Micros>,
     /// The reader asked for a sign of life that it has not got yet.
@@ -138,21 +133,10 @@ impl SendTimes {
             opened: now,
             last_send: None,
             last_new_text: None,
-            last_push: now,
-            // Ten tokens per second, the paper's generator, until the real one is known.
-            push_gap: Micros::from_ms(100),
             unsent_since: None,
             probed_at: None,
             last_heard: now,
         }
-    }
-
-    /// A token was generated. Pauses count as a second at most, or one of them would hide the
-    /// generator's speed for long after it.
-    pub fn on_token(&mut self, now: Micros) {
-        let gap = now.since(self.last_push).0.min(1_000_000);
-        self.push_gap = Micros((7 * self.push_gap.0 + gap) / 8);
-        self.last_push = now;
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Everything here is a pure function of a [`Schedule`], which borrows what the sender knows.
 
+use super::answer_log::Rhythm;
 use super::config::SenderConfig;
 use super::progress::{LogProgress, ReaderState, RecentLengths, SendTimes};
 use crate::Micros;
@@ -58,6 +59,7 @@ pub(super) struct Schedule<'a> {
     pub bucket: &'a TokenBucket,
     pub progress: &'a LogProgress,
     pub times: &'a SendTimes,
+    pub rhythm: &'a Rhythm,
     pub reader: &'a ReaderState,
     /// The end of what may leave now: the log's, or that of what may be in flight (D-7.1).
     pub head: u64,
@@ -133,7 +135,7 @@ impl Schedule<'_> {
             return Some(at.max(since));
         }
         // The first token waits for nothing: the answer's head before it fills no link.
-        if self.progress.first_token.is_some_and(|end| self.progress.sent_most < end) {
+        if self.rhythm.first_token.is_some_and(|end| self.progress.sent_most < end) {
             return Some(since);
         }
         let at = since.max(last + self.new_text_gap());
@@ -141,7 +143,7 @@ impl Schedule<'_> {
     }
 
     fn new_text_gap(&self) -> Micros {
-        let fast = self.times.push_gap < FAST_TEXT;
+        let fast = self.rhythm.push_gap < FAST_TEXT;
         let gap = if fast { self.config.fast_text_gap } else { self.config.new_text_gap };
         gap.max(self.pacer.gap())
     }
@@ -257,7 +259,7 @@ impl Schedule<'_> {
     /// trip of 100 ms for the same bytes. It ends half a gap after that time: until then the text
     /// is likely to come any moment.
     fn clear_of_new_text(&self, at: Micros, gap: Micros) -> Micros {
-        let expected = self.times.last_push + self.times.push_gap;
+        let expected = self.rhythm.last_push + self.rhythm.push_gap;
         let after = Micros(gap.0 / 2);
         let is_close = at + Micros(gap.0 / 4) > expected && at < expected + after;
         if is_close { expected + after } else { at }

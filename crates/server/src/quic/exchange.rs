@@ -37,6 +37,8 @@ use crate::trace_context::TraceParent;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Frames that may wait for room on the QUIC stream.
 const MAX_ASIDE: usize = 4;
+/// Longest frame that is read (D-7.6): so much may wait for an answer's task, many times.
+const MAX_FRAME_BYTES: usize = 1200;
 /// One in this many answers comes with what its client must skip (S-2.7).
 const GREASED_EVERY: u64 = 4;
 
@@ -282,10 +284,7 @@ impl Exchange {
         let (path, frames) = self.path(channel);
         let attached = self.session.app().resumable.attach(&handle, offset, path_id, path).await;
         let Some((_, commands)) = attached else {
-            let mut gone = Vec::new();
-            Frame::Gone { channel }.encode(false, &mut gone);
-            self.write(MessageKind::Frame, &gone).await?;
-            return self.finish();
+            return self.say_gone(channel).await;
         };
         self.session.trust();
         let answer = AnswerHead { handle, channel, offset, headers: HeaderMap::new() };
@@ -320,7 +319,7 @@ impl Exchange {
     ) -> Result<(), Broken> {
         routed.set(commands.clone());
         let ended = match self.begin_answer(&answer).await {
-            Ok(()) => self.carry_frames(&commands, id, frames).await,
+            Ok(()) => self.carry_frames(&commands, id, answer.channel, frames).await,
             Err(broken) => Err(broken),
         };
         let command = match &ended {
@@ -352,31 +351,42 @@ impl Exchange {
         &mut self,
         commands: &CommandSender,
         id: PathId,
+        channel: u64,
         mut frames: mpsc::Receiver<StreamFrame>,
     ) -> Result<(), Broken> {
         let mut open = true;
         loop {
             tokio::select! {
                 message = self.messages.next(), if open => match message? {
-                    Some(StreamMessage { kind: MessageKind::Frame, payload }) => {
-                        let _ = commands.send(AnswerCommand::Frame(id, payload)).await;
-                    }
-                    Some(_) => return Err(StreamError::Protocol("a message out of order").into()),
+                    Some(message) => pass_frame(commands, id, message).await?,
                     None => open = false,
                 },
                 frame = frames.recv() => match frame {
                     Some(StreamFrame::Frame(frame)) => {
                         self.write(MessageKind::Frame, &frame).await?;
                     }
+                    Some(StreamFrame::Gone) => return self.say_gone(channel).await,
                     Some(StreamFrame::End(Code::None)) => return self.finish(),
                     Some(StreamFrame::End(code)) => return Err(Broken::Server(code)),
                     // The answer's task is gone without a word, which it never should be.
                     None => return Err(Broken::Server(Code::BrokenOff)),
                 },
+                // Both directions are over: the reader has gone elsewhere, or away (S-4.5).
+                _ = self.send.stopped(), if !open => {
+                    return Err(StreamError::Reset(Code::BrokenOff).into());
+                }
                 // While the client's side is open, reading it reports a lost connection.
                 () = self.session.closed(), if !open => return Err(StreamError::Lost.into()),
             }
         }
+    }
+
+    /// The answer is not there, or not from the offset that the reader needs (D-6.5).
+    async fn say_gone(&mut self, channel: u64) -> Result<(), Broken> {
+        let mut gone = Vec::new();
+        Frame::Gone { channel }.encode(false, &mut gone);
+        self.write(MessageKind::Frame, &gone).await?;
+        self.finish()
     }
 
     async fn write(&mut self, kind: MessageKind, payload: &[u8]) -> Result<(), Broken> {
@@ -391,6 +401,23 @@ impl Exchange {
 
     fn finish(&mut self) -> Result<(), Broken> {
         self.send.finish().map_err(|_| StreamError::Lost.into())
+    }
+}
+
+/// Passes a message of a reader on to its answer's task.
+async fn pass_frame(
+    commands: &CommandSender,
+    id: PathId,
+    message: StreamMessage,
+) -> Result<(), StreamError> {
+    match message {
+        StreamMessage { kind: MessageKind::Frame, payload } if payload.len() <= MAX_FRAME_BYTES => {
+            let _ = commands.send(AnswerCommand::Frame(id, payload)).await;
+            Ok(())
+        }
+        // As if it were malformed (S-2.5).
+        StreamMessage { kind: MessageKind::Frame, .. } => Ok(()),
+        _ => Err(StreamError::Protocol("a message out of order")),
     }
 }
 

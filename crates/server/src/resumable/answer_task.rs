@@ -1,7 +1,11 @@
-//! One resumable answer: a task that owns its flushes, its log, and the path to its reader.
+//! One resumable answer: a task that owns its flushes, its log, and the paths to its readers.
 //!
-//! It waits for a flush, a command, room on the path, or a time; after each it sends what the
-//! protocol's [`Sender`] has due. Time goes into everything here as an argument.
+//! It waits for a flush, a command, an event stream's body, or a time; after each it gives the
+//! readers whom that concerns what they have due. Time goes into everything here as an argument.
+//!
+//! The furthest reader sets the pace: generation goes on while one of them keeps up, and the log
+//! drops what that one has acknowledged once it is full. One that needs what was dropped is gone
+//! (S-5.4).
 
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -10,55 +14,36 @@ use std::time::Duration;
 
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::message::Code;
-use loquent_proto::{AnswerHandle, Micros, Sender, SenderConfig, SenderEvent, SenderState};
+use loquent_proto::{AnswerHandle, AnswerLog, Delivery, Micros, SenderConfig};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
 use super::datagram_reader::DatagramReader;
-use super::event_reader::{BodyEvent, EventReader};
+use super::event_reader::{EventReader, PieceCutter};
+use super::events_slot::ReadyBodies;
 use super::log_pump::LogPump;
 use super::looks::WaitingLooks;
+use super::reader_status::ReaderEnd;
+use super::readers::{LogSource, MAX_READERS, Reader, ReaderKind, Readers};
 use super::{AnswerCommand, PathId, ReaderPath, Reservation, ResumableAnswers};
 use crate::flush::Flush;
-use crate::metrics::GaugeGuard;
 
 /// How long flushes to a reader in no hurry are gathered. It trades chunks and records against
 /// delay; a reader in the background gets a packet a second anyway (`spec/delivery.md`,
 /// section 8), and one that is behind its own pace shows nothing sooner.
 const BACKGROUND_GATHER: Micros = Micros::from_ms(200);
-/// Flushes taken at once before what is due is sent.
-const MAX_FLUSHES: usize = 64;
+/// Flushes, or commands, taken at once before what is due is sent.
+const MAX_AT_ONCE: usize = 64;
 /// Timers fire up to a millisecond after their time, a fifth of the gap between repetitions on a
 /// short path (`spec/delivery.md`, section 8). So they are set this much before it, and what is due
 /// within this time counts as due.
 const EARLY: Micros = Micros::from_ms(1);
 
-/// The path in use.
-struct AttachedPath {
-    id: PathId,
-    kind: PathKind,
-    _counted: GaugeGuard,
-}
-
-enum PathKind {
-    Datagrams(Box<DatagramReader>),
-    Events(EventReader),
-}
-
-impl AttachedPath {
-    /// Tells the other end why this path is over. An event stream just breaks off.
-    fn end(self, code: Code) {
-        if let PathKind::Datagrams(path) = self.kind {
-            path.end(code);
-        }
-    }
-}
-
 /// What woke the task.
 enum TaskEvent {
     Command(Option<AnswerCommand>),
     Flush(Option<Flush>),
-    Body(BodyEvent),
+    Bodies,
     Time,
 }
 
@@ -68,13 +53,17 @@ pub struct AnswerTask {
     reservation: Reservation,
     handle: AnswerHandle,
     pump: LogPump,
-    sender: Sender,
-    path: Option<AttachedPath>,
+    config: SenderConfig,
+    answer: AnswerLog,
+    readers: Readers,
+    cutter: PieceCutter,
+    /// Where event streams' bodies report.
+    ready: Arc<ReadyBodies>,
     /// Readers without a path that wait for more.
     looks: WaitingLooks,
     /// Nobody has read since then.
     unread_since: Option<Micros>,
-    /// The reader is in no hurry: flushes wait until then.
+    /// No reader is in a hurry: flushes wait until then.
     gather_until: Micros,
     /// What the timer is set for.
     armed: Option<Micros>,
@@ -83,7 +72,7 @@ pub struct AnswerTask {
 }
 
 impl AnswerTask {
-    /// A task that fills a log from `pump` and delivers it over `path`, as `config` says.
+    /// A task that fills a log from `pump` and delivers it, first over `path`, as `config` says.
     pub fn new(
         answers: Arc<ResumableAnswers>,
         reservation: Reservation,
@@ -93,14 +82,16 @@ impl AnswerTask {
         path: (PathId, ReaderPath),
     ) -> Self {
         let now = Micros::from(answers.clock.now());
-        let sender = Sender::new(now, 0, config);
         let mut task = Self {
             answers,
             reservation,
             handle,
             pump,
-            sender,
-            path: None,
+            answer: AnswerLog::new(now, config.max_log_bytes),
+            config,
+            readers: Readers::default(),
+            cutter: PieceCutter::default(),
+            ready: Arc::default(),
             looks: WaitingLooks::default(),
             unread_since: None,
             gather_until: Micros::ZERO,
@@ -118,7 +109,9 @@ impl AnswerTask {
         let mut timer = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         let code = loop {
             let now = self.now();
-            self.drive(now);
+            if let ControlFlow::Break(code) = self.drive(now) {
+                break code;
+            }
             if self.is_over(now) {
                 break Code::Stopped;
             }
@@ -130,13 +123,13 @@ impl AnswerTask {
             }
             let timer = wake_at.is_some().then_some(timer.as_mut());
             let event = self.wait(now, &mut inbox, timer).await;
-            if let ControlFlow::Break(code) = self.handle(event) {
+            if let ControlFlow::Break(code) = self.handle(event, &mut inbox) {
                 break code;
             }
         };
-        self.end_path(code);
+        self.readers.end_all(code);
         self.answers.forget(&self.handle);
-        tracing::debug!(bytes = self.sender.log().head(), "an answer is forgotten");
+        tracing::debug!(bytes = self.answer.log().head(), "an answer is forgotten");
     }
 
     /// Waits for what comes first; `timer` is there if anything is due at a time.
@@ -147,13 +140,11 @@ impl AnswerTask {
         timer: Option<Pin<&mut Sleep>>,
     ) -> TaskEvent {
         let takes_flushes = self.takes_flushes(now);
-        let log = self.sender.log();
-        let body = async {
-            match &mut self.path {
-                Some(AttachedPath { kind: PathKind::Events(events), .. }) => {
-                    events.wait(events.has_news(log)).await
-                }
-                _ => std::future::pending().await,
+        let ready = self.readers.has_events().then_some(&self.ready);
+        let bodies = async {
+            match ready {
+                Some(ready) => ready.wait().await,
+                None => std::future::pending().await,
             }
         };
         let pump = &mut self.pump;
@@ -172,27 +163,30 @@ impl AnswerTask {
         tokio::select! {
             command = inbox.recv() => TaskEvent::Command(command),
             flush = flush => TaskEvent::Flush(flush),
-            event = body => TaskEvent::Body(event),
+            () = bodies => TaskEvent::Bodies,
             () = time => TaskEvent::Time,
         }
     }
 
-    fn end_path(&mut self, code: Code) {
-        if let Some(path) = self.path.take() {
-            path.end(code);
-        }
-    }
-
     /// Handles what woke the task; breaks with the reason why the answer is over.
-    fn handle(&mut self, event: TaskEvent) -> ControlFlow<Code> {
+    fn handle(
+        &mut self,
+        event: TaskEvent,
+        inbox: &mut mpsc::Receiver<AnswerCommand>,
+    ) -> ControlFlow<Code> {
         let now = self.now();
         match event {
-            TaskEvent::Command(Some(command)) => return self.handle_command(now, command),
-            TaskEvent::Command(None) => return ControlFlow::Break(Code::Stopped),
+            TaskEvent::Command(first) => {
+                let Some(first) = first else { return ControlFlow::Break(Code::Stopped) };
+                self.handle_command(now, first)?;
+                // Many readers acknowledge the same token, and what is due is looked for once.
+                for _ in 0..MAX_AT_ONCE {
+                    let Ok(next) = inbox.try_recv() else { break };
+                    self.handle_command(now, next)?;
+                }
+            }
             TaskEvent::Flush(flush) => self.handle_flushes(now, flush),
-            TaskEvent::Body(BodyEvent::Room) => self.hand_on(now),
-            TaskEvent::Body(BodyEvent::Taken) => self.acknowledge_taken(),
-            TaskEvent::Body(BodyEvent::Gone) => self.path = None,
+            TaskEvent::Bodies => self.readers.touch_all(&self.ready),
             TaskEvent::Time => {}
         }
         ControlFlow::Continue(())
@@ -208,32 +202,26 @@ impl AnswerTask {
             AnswerCommand::Look(look) => {
                 // Whoever asks reads: the answer is kept for its next visit.
                 self.unread_since = self.unread_since.map(|_| now);
-                self.looks.handle(look, &self.pump, &self.sender);
+                self.looks.handle(look, &self.pump, &self.answer);
             }
-            AnswerCommand::Frame(path, frame) if self.is_at(path) => {
-                if let Some(AttachedPath { kind: PathKind::Datagrams(path), .. }) = &mut self.path {
-                    path.handle_frame(now, &frame, &mut self.sender, &self.answers.metrics);
+            // Without a reader, they are of a path that is over (D-6.3).
+            AnswerCommand::Frame(id, frame) => {
+                if let Some(reader) = self.readers.touch(id).and_then(Reader::datagrams) {
+                    reader.handle_frame(now, &self.answer, &frame, &self.answers.metrics);
                 }
             }
-            AnswerCommand::Leave(path) if self.is_at(path) => {
-                self.sender.suspend();
-                self.path = None;
-            }
-            AnswerCommand::Cancel(path) if self.is_at(path) => {
+            AnswerCommand::Leave(id) => drop(self.readers.remove(id, ReaderEnd::Left)),
+            // One reader's wish is enough, as DELETE is (S-4.5).
+            AnswerCommand::Cancel(id) if self.readers.remove(id, ReaderEnd::Left) => {
                 return ControlFlow::Break(Code::Stopped);
             }
-            // Of an older path: the reader has moved on (D-6.3).
-            AnswerCommand::Frame(..) | AnswerCommand::Leave(_) | AnswerCommand::Cancel(_) => {}
+            AnswerCommand::Cancel(_) => {}
             AnswerCommand::End(code) => return ControlFlow::Break(code),
         }
         ControlFlow::Continue(())
     }
 
-    fn is_at(&self, path: PathId) -> bool {
-        self.path.as_ref().is_some_and(|attached| attached.id == path)
-    }
-
-    /// Goes on over `path` from `offset`; the older path is dead (D-6.3, S-5.4).
+    /// Delivers the answer over `path` too, from `offset` on.
     fn attach(
         &mut self,
         now: Micros,
@@ -241,141 +229,146 @@ impl AnswerTask {
         path: ReaderPath,
         offset: u64,
     ) -> Option<ChunkWriter> {
-        // Everything that can refuse comes first: a refused reader must not end the older one.
-        let (chunks, channel) = match &path {
-            ReaderPath::Events(_) => (self.pump.chunks_at(&self.sender, offset)?, 0),
-            ReaderPath::Datagrams { channel, link, .. } => {
-                self.sender.set_initial_rtt(link.rtt().into());
-                (ChunkWriter::new(), *channel)
-            }
-        };
-        self.sender.resume(now, channel, offset).ok()?;
-        let kind = match path {
+        // Everything that can refuse comes first: a refused reader must not disturb the others.
+        self.answer.log().check(offset).ok()?;
+        let (kind, chunks) = match path {
             ReaderPath::Events(path) => {
-                // Its bytes leave with the connection; the sender only keeps the log.
-                self.sender.suspend();
+                let chunks = self.pump.chunks_at(&self.answer, offset)?;
                 let stall_limit = self.answers.limits.stall_limit;
-                PathKind::Events(EventReader::new(path, offset, stall_limit))
+                let reader = EventReader::new(now, path, offset, stall_limit);
+                reader.report_to(self.ready.clone(), id);
+                (ReaderKind::Events(reader), chunks)
             }
-            ReaderPath::Datagrams { link, frames, .. } => {
-                let reader = DatagramReader::new(link, frames, offset, &mut self.sender);
-                PathKind::Datagrams(Box::new(reader))
+            ReaderPath::Datagrams { channel, link, frames } => {
+                let mut delivery = Delivery::new(now, channel, self.config.clone());
+                delivery.set_initial_rtt(link.rtt().into());
+                delivery.continue_after(self.readers.sent_so_far());
+                delivery.resume(now, &self.answer, channel, offset).ok()?;
+                let reader = DatagramReader::new(link, frames, delivery);
+                (ReaderKind::Datagrams(Box::new(reader)), ChunkWriter::new())
             }
         };
         self.gather_until = Micros::ZERO;
-        self.end_path(Code::Superseded);
-        let _counted = self.answers.metrics.active_path();
-        self.path = Some(AttachedPath { id, kind, _counted });
+        self.add_reader(id, kind);
         Some(chunks)
+    }
+
+    fn add_reader(&mut self, id: PathId, kind: ReaderKind) {
+        if self.readers.len() >= MAX_READERS {
+            // Not the new one: it may be a reader that comes back, and the silent one what it left.
+            self.readers.supersede();
+        }
+        // The first reader's place is the answer's own.
+        let mut place = None;
+        while self.readers.len() > 0 && place.is_none() {
+            place = self.answers.place_reader();
+            if place.is_none() {
+                self.readers.supersede();
+            }
+        }
+        let counted = self.answers.metrics.active_path();
+        self.readers.insert(id, Reader::new(kind, place, counted));
+        self.cutter.is_shared = self.readers.len() > 1;
+        self.keep_for_furthest();
     }
 
     /// Takes a flush and those that wait behind it.
     fn handle_flushes(&mut self, now: Micros, first: Option<Flush>) {
-        let mut next = Some(first);
-        let mut taken = 0;
+        let (mut next, mut taken) = (Some(first), 0);
         while let Some(flush) = next {
-            self.pump.handle_flush(now, flush, &mut self.sender);
-            self.note_append(now);
+            self.pump.handle_flush(now, flush, &mut self.answer);
+            self.readers.note_append(now, self.answer.log().head());
             taken += 1;
-            // The count comes first: a flush that is taken here and not handled is lost.
-            next = if taken < MAX_FLUSHES { self.pump.ready_flush() } else { None };
+            // Not beyond the bound: what is taken from the channel is in no other place.
+            next = if taken < MAX_AT_ONCE { self.pump.ready_flush() } else { None };
         }
-        if self.sender.is_background() && self.is_by_datagram() {
+        if self.readers.are_background(&self.answer) {
             self.gather_until = now + BACKGROUND_GATHER;
         }
     }
 
     fn append(&mut self, now: Micros) {
-        self.pump.append(now, &mut self.sender);
-        self.note_append(now);
+        self.pump.append(now, &mut self.answer);
+        self.readers.note_append(now, self.answer.log().head());
     }
 
-    fn note_append(&mut self, now: Micros) {
-        if let Some(AttachedPath { kind: PathKind::Datagrams(path), .. }) = &mut self.path {
-            path.note_append(now, self.sender.log().head());
-        }
-    }
-
-    /// Gives the event stream its next piece. There is room for it.
-    fn hand_on(&mut self, now: Micros) {
-        let Some(AttachedPath { kind: PathKind::Events(path), .. }) = &mut self.path else {
-            return;
-        };
-        if !path.hand_on(now, self.sender.log(), self.pump.has_failed()) {
-            self.path = None;
-        }
-    }
-
-    /// The connection has more of the event stream, so that the log needs less of it.
-    fn acknowledge_taken(&mut self) {
-        if let Some(AttachedPath { kind: PathKind::Events(path), .. }) = &mut self.path {
-            path.acknowledge(&mut self.sender);
-        }
-    }
-
-    /// Does what is due at `now`.
-    fn drive(&mut self, now: Micros) {
-        self.sender.handle_timeout(now);
-        let alive = match self.path.as_mut().map(|attached| &mut attached.kind) {
-            Some(PathKind::Datagrams(path)) => {
-                path.transmit(now, &mut self.sender, &self.answers.metrics)
-            }
-            Some(PathKind::Events(path)) => path.check(now, self.sender.log()),
-            None => true,
-        };
-        if !alive {
-            self.end_path(Code::BrokenOff);
-        }
-        while let Some(event) = self.sender.poll_event() {
-            match (event, &self.path) {
-                (
-                    SenderEvent::Finished,
-                    Some(AttachedPath { kind: PathKind::Datagrams(path), .. }),
-                ) => {
-                    path.end(Code::None);
-                    self.path = None;
-                }
-                _ => tracing::trace!(?event, "delivery"),
-            }
+    /// Does what is due at `now`; breaks with the reason why the answer is over.
+    fn drive(&mut self, now: Micros) -> ControlFlow<Code> {
+        self.drive_readers(now)?;
+        if self.is_waiting() {
+            // Event streams do not say by themselves how far they are.
+            self.readers.ask_for_word(now);
+            self.keep_for_furthest();
         }
         // Acknowledgements may have made room in the log.
         if !self.pump.is_ready() && self.pump.is_open() {
             self.append(now);
+            self.drive_readers(now)?;
         }
-        self.looks.check(&self.pump, &self.sender);
-        self.note_reader(now);
+        self.looks.check(&self.pump, &self.answer);
+        self.note_readers(now);
+        ControlFlow::Continue(())
+    }
+
+    fn drive_readers(&mut self, now: Micros) -> ControlFlow<Code> {
+        loop {
+            let has_failed = self.pump.has_failed();
+            let mut source =
+                LogSource { answer: &self.answer, has_failed, cutter: &mut self.cutter };
+            let over = self.readers.drive(now, &mut source, &self.answers.metrics);
+            self.keep_for_furthest();
+            let Some((id, end)) = over else { return ControlFlow::Continue(()) };
+            // The rest is driven after it: one reader's end is nothing to the others.
+            tracing::debug!(?end, "a reader's path is over");
+            self.readers.remove(id, end);
+            self.keep_for_furthest();
+            self.cutter.is_shared = self.readers.len() > 1;
+            if end == ReaderEnd::Stopped {
+                return ControlFlow::Break(Code::Stopped);
+            }
+        }
+    }
+
+    /// The log keeps, while it has room, all that the furthest reader has not acknowledged. While
+    /// nobody reads, that is where the last one was.
+    fn keep_for_furthest(&mut self) {
+        if let Some(furthest) = self.readers.furthest() {
+            let kept = furthest.max(self.answer.log().base());
+            self.answer.rewind(kept).expect("acknowledged, and so a part of the log");
+        }
     }
 
     /// Notes since when nobody reads; an ended answer without a reader frees what it can.
-    fn note_reader(&mut self, now: Micros) {
-        let is_read = match self.path.as_ref().map(|attached| &attached.kind) {
-            None => false,
-            Some(PathKind::Events(_)) => true,
-            Some(PathKind::Datagrams(_)) => self.sender.state() == SenderState::Active,
-        };
+    fn note_readers(&mut self, now: Micros) {
+        let is_read = self.readers.is_reading();
         self.unread_since = if is_read { None } else { self.unread_since.or(Some(now)) };
-        if !is_read && self.sender.log().is_ended() {
-            let log = self.sender.log();
+        if !is_read && self.answer.log().is_ended() {
+            let log = self.answer.log();
             self.reservation.settle((log.head() - log.base()) as usize);
         }
     }
 
-    fn is_by_datagram(&self) -> bool {
-        matches!(&self.path, Some(AttachedPath { kind: PathKind::Datagrams(_), .. }))
+    /// Whether even the furthest reader has as much to acknowledge as one may have.
+    fn are_behind(&self) -> bool {
+        let limit = self.answers.limits.unacked_bytes as u64;
+        let head = self.answer.log().head();
+        self.readers.furthest().is_some_and(|furthest| head - furthest >= limit)
     }
 
-    /// Whether the log wants more. A reader bounds it by what it has not acknowledged; while
-    /// nobody reads, the log's own size does (S-5.5). Flushes that are not taken fill their
-    /// channel, which pauses generation.
+    /// Whether generation waits for what readers acknowledge.
+    fn is_waiting(&self) -> bool {
+        self.pump.is_open() && (self.are_behind() || !self.pump.is_ready())
+    }
+
+    /// Whether the log wants more. Readers bound it by what the furthest of them has not
+    /// acknowledged; while nobody reads, the log's own size does (S-5.5). Flushes that are not
+    /// taken fill their channel, which pauses generation.
     fn takes_flushes(&self, now: Micros) -> bool {
-        let unacked = (self.sender.log().head() - self.sender.cumulative()) as usize;
-        let behind = self.unread_since.is_none() && unacked >= self.answers.limits.unacked_bytes;
-        self.pump.is_ready() && !behind && now >= self.gather_until
+        self.pump.is_ready() && !self.are_behind() && now >= self.gather_until
     }
 
     fn is_over(&self, now: Micros) -> bool {
-        let stopped = self.sender.state() == SenderState::Stopped;
-        stopped || self.forget_at().is_some_and(|at| now >= at)
+        self.forget_at().is_some_and(|at| now >= at)
     }
 
     fn forget_at(&self) -> Option<Micros> {
@@ -383,13 +376,9 @@ impl AnswerTask {
     }
 
     fn wake_at(&self, now: Micros) -> Option<Micros> {
-        let path = match self.path.as_ref().map(|attached| &attached.kind) {
-            Some(PathKind::Datagrams(path)) => path.poll_timeout(&self.sender),
-            Some(PathKind::Events(path)) => path.poll_timeout(),
-            None => None,
-        };
+        let readers = self.readers.poll_timeout();
         let gather = Some(self.gather_until).filter(|at| *at > now && self.pump.is_open());
-        [path, gather, self.forget_at()].into_iter().flatten().min()
+        [readers, gather, self.forget_at()].into_iter().flatten().min()
     }
 
     /// The time by which to act: what the timer is set for, from shortly before it on.

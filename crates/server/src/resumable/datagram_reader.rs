@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use loquent_proto::message::Code;
-use loquent_proto::{FallbackEvent, Micros, ReliableFallback, Sender};
+use loquent_proto::{AnswerLog, Delivery, FallbackEvent, Micros, ReliableFallback, SenderState};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use super::reader_status::{ReaderEnd, ReaderStatus};
 use super::{DatagramLink, StreamFrame};
 use crate::metrics::Metrics;
 
@@ -21,8 +22,9 @@ const FRAME_BYTES: u64 = 16 * 1024;
 /// some; 256 tokens are seconds of an answer, so only a reader that is away gets there.
 const MAX_APPENDS: usize = 256;
 
-/// The connection's part of an answer that leaves by datagram.
+/// One reader of an answer that leaves by datagram.
 pub struct DatagramReader {
+    delivery: Delivery,
     link: Box<dyn DatagramLink>,
     frames: mpsc::Sender<StreamFrame>,
     fallback: ReliableFallback,
@@ -35,21 +37,27 @@ pub struct DatagramReader {
 }
 
 impl DatagramReader {
-    /// A path of `sender` that goes on from log `offset`.
+    /// A reader over `link`, to whom `delivery` has begun to send.
     pub fn new(
         link: Box<dyn DatagramLink>,
         frames: mpsc::Sender<StreamFrame>,
-        offset: u64,
-        sender: &mut Sender,
+        mut delivery: Delivery,
     ) -> Self {
-        sender.set_max_datagram_bytes(link.max_bytes().min(DATAGRAM_BYTES));
+        delivery.set_max_datagram_bytes(link.max_bytes().min(DATAGRAM_BYTES));
         let fallback = ReliableFallback::default();
         let (appends, datagram) = (VecDeque::new(), Vec::new());
-        Self { link, frames, fallback, sent: offset, appends, datagram }
+        let sent = delivery.cumulative();
+        Self { delivery, link, frames, fallback, sent, appends, datagram }
+    }
+
+    /// What is known of the reader.
+    pub const fn delivery(&self) -> &Delivery {
+        &self.delivery
     }
 
     /// Notes that the log was appended to, up to `head`.
     pub fn note_append(&mut self, now: Micros, head: u64) {
+        self.delivery.note_append(now);
         if self.appends.len() < MAX_APPENDS {
             self.appends.push_back((head, now));
         }
@@ -59,60 +67,76 @@ impl DatagramReader {
     pub fn handle_frame(
         &mut self,
         now: Micros,
+        answer: &AnswerLog,
         frame: &[u8],
-        sender: &mut Sender,
         metrics: &Metrics,
     ) {
-        if let Err(error) = sender.handle_datagram(now, frame) {
+        if let Err(error) = self.delivery.handle_datagram(now, answer, frame) {
             tracing::trace!(%error, "a frame was ignored");
         }
-        let acked = sender.cumulative();
+        let acked = self.delivery.cumulative();
         while let Some((_, at)) = self.appends.front().copied().filter(|(end, _)| *end <= acked) {
             self.appends.pop_front();
             metrics.on_client_ack(Duration::from(now.since(at)));
         }
     }
 
-    /// Sends what is due at `now`; returns whether the path goes on. If it does not, the reader
-    /// must be told that it is broken off (S-4.11).
-    pub fn transmit(&mut self, now: Micros, sender: &mut Sender, metrics: &Metrics) -> bool {
-        self.transmit_datagrams(now, sender, metrics);
-        match self.fallback.handle_timeout(now, sender, self.link.as_ref()) {
+    /// Sends what is due at `now`.
+    pub fn drive(&mut self, now: Micros, answer: &AnswerLog, metrics: &Metrics) -> ReaderStatus {
+        if self.delivery.has_fallen_behind(answer) {
+            return ReaderStatus::Over(ReaderEnd::FellBehind);
+        }
+        self.delivery.handle_timeout(now);
+        self.transmit_datagrams(now, answer, metrics);
+        match self.fallback.handle_timeout(now, &self.delivery, self.link.as_ref()) {
             Some(FallbackEvent::Began) => metrics.on_fallback(),
-            Some(FallbackEvent::BrokenOff) => return false,
+            Some(FallbackEvent::BrokenOff) => {
+                return ReaderStatus::Over(ReaderEnd::Broken(Code::BrokenOff)); // S-4.11
+            }
             None => {}
         }
+        self.transmit_frames(now, answer);
+        while self.delivery.poll_event().is_some() {} // the state says the same
+        match self.delivery.state() {
+            SenderState::Active => ReaderStatus::Reading,
+            SenderState::Suspended => ReaderStatus::Mute,
+            SenderState::Finished => ReaderStatus::Over(ReaderEnd::Complete),
+            SenderState::Stopped => ReaderStatus::Over(ReaderEnd::Stopped),
+        }
+    }
+
+    fn transmit_frames(&mut self, now: Micros, answer: &AnswerLog) {
         // The last place in the queue is kept for the end of the stream.
         while self.frames.capacity() > 1 {
             let mut frame = Vec::new();
-            if self.fallback.poll_transmit(now, sender, FRAME_BYTES, &mut frame).is_none() {
+            let Self { delivery, fallback, .. } = self;
+            if fallback.poll_transmit(now, delivery, answer, FRAME_BYTES, &mut frame).is_none() {
                 break;
             }
             let _ = self.frames.try_send(StreamFrame::Frame(frame));
         }
-        true
     }
 
-    /// When [`Self::transmit`] has something to do next.
-    pub fn poll_timeout(&self, sender: &Sender) -> Option<Micros> {
-        let fallback = self.fallback.poll_timeout(sender);
-        [sender.poll_timeout(), fallback].into_iter().flatten().min()
+    /// When [`Self::drive`] has something to do next.
+    pub fn poll_timeout(&self, answer: &AnswerLog) -> Option<Micros> {
+        let fallback = self.fallback.poll_timeout(&self.delivery);
+        [self.delivery.poll_timeout(answer), fallback].into_iter().flatten().min()
     }
 
-    /// Ends the QUIC stream, or resets it with a `code` that says why the path is over.
-    pub fn end(&self, code: Code) {
-        let queued = self.frames.try_send(StreamFrame::End(code));
+    /// Ends the QUIC stream in a way that says why the path is over.
+    pub fn end(&self, end: StreamFrame) {
+        let queued = self.frames.try_send(end);
         // It fails only if the QUIC stream has ended by itself.
         debug_assert!(!matches!(queued, Err(TrySendError::Full(_))), "a place is kept for it");
     }
 
-    fn transmit_datagrams(&mut self, now: Micros, sender: &mut Sender, metrics: &Metrics) {
+    fn transmit_datagrams(&mut self, now: Micros, answer: &AnswerLog, metrics: &Metrics) {
         // Asking the link costs a lock, so it is asked only when something is due.
-        if sender.poll_timeout().is_none_or(|at| at > now) {
+        if self.delivery.poll_timeout(answer).is_none_or(|at| at > now) {
             return;
         }
-        sender.set_max_datagram_bytes(self.link.max_bytes().min(DATAGRAM_BYTES));
-        while let Some(sent) = sender.poll_transmit(now, &mut self.datagram) {
+        self.delivery.set_max_datagram_bytes(self.link.max_bytes().min(DATAGRAM_BYTES));
+        while let Some(sent) = self.delivery.poll_transmit(now, answer, &mut self.datagram) {
             let fresh = sent.range.end.saturating_sub(self.sent.max(sent.range.start));
             let redundant = sent.range.end - sent.range.start - fresh;
             self.sent = self.sent.max(sent.range.end);

@@ -1,103 +1,61 @@
-//! An answer's path over server-sent events: pieces of its log for the response's body.
+//! An answer's reader over server-sent events: pieces of its log for the response's body.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{EventsPath, LogPiece};
+use bytes::Bytes;
 use loquent_proto::backlog::{Backlog, BacklogAction, BacklogLimits};
 use loquent_proto::delta::MAX_RECORD_BYTES;
-use loquent_proto::{Delta, Log, Micros, Sender};
+use loquent_proto::message::Code;
+use loquent_proto::{Delta, Log, Micros};
+
+use super::events_slot::{EventsPath, LogPiece, ReadyBodies};
+use super::path_id::PathId;
+use super::reader_status::{ReaderEnd, ReaderStatus};
 
 /// Log bytes in one piece: about one TLS record of chunks, and little enough that two of them
 /// in the body's queue hardly count next to the log.
 const PIECE_BYTES: u64 = 16 * 1024;
 
-/// What the response's body has done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BodyEvent {
-    /// It has room for a piece.
-    Room,
-    /// The connection has taken more of what the body gave it.
-    Taken,
-    /// It is gone.
-    Gone,
+/// Cuts pieces from a log. Readers who are at the same place share one.
+#[derive(Default)]
+pub struct PieceCutter {
+    latest: Option<LatestPiece>,
+    /// More than one reader is there to share.
+    pub is_shared: bool,
 }
 
-/// A reader of the log: a cursor, and where its pieces go.
-pub struct EventReader {
-    path: EventsPath,
-    /// Everything below was handed to the response's body.
-    next: u64,
-    /// Anything that the body does not take counts as paused: TCP's own buffers lie behind it.
-    backlog: Backlog,
+struct LatestPiece {
+    offset: u64,
+    /// The log's head when it was cut.
+    head: u64,
+    bytes: Bytes,
 }
 
-impl EventReader {
-    /// A reader that goes on from log `offset`, and is cut off if it takes nothing for
-    /// `stall_limit`.
-    pub fn new(path: EventsPath, offset: u64, stall_limit: Duration) -> Self {
-        let stall_limit = Some(Micros::from(stall_limit));
-        let backlog = Backlog::new(BacklogLimits { pause_bytes: 1, stall_limit });
-        Self { path, next: offset, backlog }
-    }
-
-    /// Whether [`Self::hand_on`] has something: records, or the log's end.
-    pub fn has_news(&self, log: &Log) -> bool {
-        self.next < log.head() || log.is_ended()
-    }
-
-    /// Resolves when the body does something. Without news, room for them does not matter.
-    pub async fn wait(&mut self, has_news: bool) -> BodyEvent {
-        let EventsPath { pieces, taken } = &mut self.path;
-        tokio::select! {
-            room = pieces.reserve(), if has_news => match room {
-                Ok(_) => BodyEvent::Room,
-                Err(_) => BodyEvent::Gone,
-            },
-            changed = taken.changed() => match changed {
-                Ok(()) => BodyEvent::Taken,
-                Err(_) => BodyEvent::Gone,
-            },
+impl PieceCutter {
+    /// Whole records from `offset` on, about [`PIECE_BYTES`] at most.
+    fn cut(&mut self, log: &Log, offset: u64) -> Bytes {
+        let head = log.head();
+        let latest = self.latest.as_ref().filter(|it| (it.offset, it.head) == (offset, head));
+        if let Some(latest) = latest {
+            return latest.bytes.clone();
         }
+        let bytes = Bytes::from(records_from(log, offset));
+        // A lone reader's piece has one owner, and costs no count of owners.
+        self.latest = self.is_shared.then(|| LatestPiece { offset, head, bytes: bytes.clone() });
+        bytes
     }
+}
 
-    /// Acknowledges what the connection has taken: only from there on may the log drop it.
-    pub fn acknowledge(&mut self, sender: &mut Sender) {
-        let taken = *self.path.taken.borrow_and_update();
-        sender.acknowledge(taken.min(self.next)).expect("handed on from the log");
+fn records_from(log: &Log, offset: u64) -> Vec<u8> {
+    // Up to a record more than a piece, so that one that begins in it is whole.
+    let most = PIECE_BYTES + MAX_RECORD_BYTES as u64 + 2;
+    let mut bytes = Vec::new();
+    log.read(offset..log.head().min(offset + most), &mut bytes).expect("kept until handed on");
+    if bytes.len() as u64 > PIECE_BYTES {
+        bytes.truncate(whole_records(&bytes, PIECE_BYTES as usize));
     }
-
-    /// Gives the body its next piece, for which there is room; returns whether the path goes
-    /// on. `failed`: the answer ended with an error.
-    pub fn hand_on(&mut self, now: Micros, log: &Log, failed: bool) -> bool {
-        let (offset, head) = (self.next, log.head());
-        // Up to a record more than a piece, so that one that begins in it is whole.
-        let most = PIECE_BYTES + MAX_RECORD_BYTES as u64 + 2;
-        let mut bytes = Vec::new();
-        log.read(offset..head.min(offset + most), &mut bytes).expect("kept until handed on");
-        if bytes.len() as u64 > PIECE_BYTES {
-            bytes.truncate(whole_records(&bytes, PIECE_BYTES as usize));
-        }
-        self.next += bytes.len() as u64;
-        let is_last = self.next == head && log.is_ended();
-        // A reader that had all of a failed answer must not get a clean end now.
-        let nothing_left = bytes.is_empty() && failed;
-        let gone =
-            nothing_left || self.path.pieces.try_send(LogPiece { offset, bytes, is_last }).is_err();
-        self.backlog.note_progress(now);
-        !gone && !is_last
-    }
-
-    /// Whether the reader still counts as one at `now`; false once it has taken nothing for
-    /// the stall limit.
-    pub fn check(&mut self, now: Micros, log: &Log) -> bool {
-        let unread = (log.head() - self.next) as usize;
-        self.backlog.handle(now, unread, 0) != BacklogAction::End
-    }
-
-    /// When [`Self::check`] fails unless the reader takes something.
-    pub fn poll_timeout(&self) -> Option<Micros> {
-        self.backlog.ends_at()
-    }
+    bytes
 }
 
 /// The length of the whole records at the front of `bytes`, at most `most` but at least one.
@@ -112,39 +70,165 @@ fn whole_records(bytes: &[u8], most: usize) -> usize {
     end
 }
 
+/// A reader of the log: a cursor, and where its pieces go.
+pub struct EventReader {
+    path: EventsPath,
+    /// Everything below was handed to the response's body.
+    next: u64,
+    /// The connection has taken everything below: only from there on must the log keep it.
+    taken: u64,
+    /// When it last took something.
+    heard: Micros,
+    /// Anything that the body does not take counts as paused: TCP's own buffers lie behind it.
+    backlog: Backlog,
+}
+
+impl EventReader {
+    /// A reader that goes on from log `offset`, and is cut off if it takes nothing for
+    /// `stall_limit`.
+    pub fn new(now: Micros, path: EventsPath, offset: u64, stall_limit: Duration) -> Self {
+        let stall_limit = Some(Micros::from(stall_limit));
+        let backlog = Backlog::new(BacklogLimits { pause_bytes: 1, stall_limit });
+        Self { path, next: offset, taken: offset, heard: now, backlog }
+    }
+
+    /// Reports the body to `ready` under `id`.
+    pub fn report_to(&self, ready: Arc<ReadyBodies>, id: PathId) {
+        self.path.report_to(ready, id);
+    }
+
+    /// The log offset up to which the connection has taken the answer, as far as is known here.
+    pub const fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// When the connection last took something, as far as is known here.
+    pub const fn heard(&self) -> Micros {
+        self.heard
+    }
+
+    /// Asks how far the connection is, and for word of the next that it takes.
+    pub fn ask_for_word(&mut self, now: Micros) {
+        let taken = self.path.ask_for_word().taken;
+        self.note_taken(now, taken);
+    }
+
+    /// Gives the body what it has room for. `failed`: the answer ended with an error.
+    pub fn drive(
+        &mut self,
+        now: Micros,
+        log: &Log,
+        failed: bool,
+        cutter: &mut PieceCutter,
+    ) -> ReaderStatus {
+        loop {
+            let body = self.path.look();
+            self.note_taken(now, body.taken);
+            if body.is_gone {
+                return ReaderStatus::Over(ReaderEnd::Left);
+            }
+            if self.next < log.base() {
+                return ReaderStatus::Over(ReaderEnd::FellBehind);
+            }
+            // A body with room may wait without news, and news for a body without room; only then
+            // does its word wake the task.
+            let has_news = self.next < log.head() || log.is_ended();
+            if !has_news || !(body.has_room || self.path.ask_for_word().has_room) {
+                break;
+            }
+            if let Some(end) = self.hand_on(now, log, failed, cutter) {
+                return ReaderStatus::Over(end);
+            }
+        }
+        let unread = (log.head() - self.next) as usize;
+        match self.backlog.handle(now, unread, 0) {
+            BacklogAction::End => ReaderStatus::Over(ReaderEnd::Broken(Code::BrokenOff)),
+            _ => ReaderStatus::Reading,
+        }
+    }
+
+    /// When [`Self::drive`] ends the path unless the reader takes something.
+    pub fn poll_timeout(&self) -> Option<Micros> {
+        self.backlog.ends_at()
+    }
+
+    fn note_taken(&mut self, now: Micros, taken: u64) {
+        // The first look comes before anything was handed on.
+        let taken = taken.min(self.next);
+        if taken > self.taken {
+            (self.taken, self.heard) = (taken, now);
+        }
+    }
+
+    /// Gives the body its next piece, for which there is room; why the path is over, if it is.
+    fn hand_on(
+        &mut self,
+        now: Micros,
+        log: &Log,
+        failed: bool,
+        cutter: &mut PieceCutter,
+    ) -> Option<ReaderEnd> {
+        let offset = self.next;
+        let bytes = cutter.cut(log, offset);
+        if bytes.is_empty() && failed {
+            // It had all of a failed answer, and must not get a clean end now.
+            return Some(ReaderEnd::Broken(Code::BrokenOff));
+        }
+        self.next += bytes.len() as u64;
+        let is_last = self.next == log.head() && log.is_ended();
+        self.path.put(LogPiece { offset, bytes, is_last });
+        self.backlog.note_progress(now);
+        is_last.then_some(ReaderEnd::Complete)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::task::{Context, Waker};
 
-    use loquent_proto::SenderConfig;
     use loquent_proto::chunk::ChunkWriter;
 
     use super::super::sse_reader::{LogReader, events_path};
     use super::*;
     use crate::sse::EventSource;
 
-    #[test]
-    fn the_log_keeps_what_the_connection_has_not_taken() {
-        let now = Micros::ZERO;
-        let mut sender = Sender::new(now, 0, SenderConfig::default());
+    const NOW: Micros = Micros::ZERO;
+
+    fn log() -> Log {
+        let mut log = Log::new(1 << 20);
         let meta = r#"{"id":"a","object":"chat.completion.chunk","created":1,"model":"m"}"#;
-        sender.push(now, &Delta::Open { meta: meta.into() }).unwrap();
-        let text = Delta::Text { choice: 0, tokens: 1, text: "token".into() };
-        let end = sender.push(now, &text).unwrap();
-        sender.suspend();
+        log.push(&Delta::Open { meta: meta.into() }).unwrap();
+        log.push(&Delta::text("token")).unwrap();
+        log
+    }
+
+    #[test]
+    fn what_the_connection_has_not_taken_does_not_count() {
+        let log = log();
         let (path, inbox) = events_path(0);
-        let mut reader = EventReader::new(path, 0, Duration::from_secs(1));
+        let mut reader = EventReader::new(NOW, path, 0, Duration::from_secs(1));
         let mut body = LogReader::new(inbox, ChunkWriter::new());
         let mut context = Context::from_waker(Waker::noop());
-        assert!(reader.hand_on(now, sender.log(), false));
-        reader.acknowledge(&mut sender);
-        assert_eq!(sender.cumulative(), 0, "it waits in the body's queue");
         let mut out = Vec::new();
+        let mut drive = || {
+            let status = reader.drive(NOW, &log, false, &mut PieceCutter::default());
+            assert_eq!(status, ReaderStatus::Reading);
+            reader.taken()
+        };
+        assert_eq!(drive(), 0, "it waits in the body's queue");
         body.poll_events(&mut context, &mut out);
-        reader.acknowledge(&mut sender);
-        assert_eq!(sender.cumulative(), 0, "the body has just given it to the connection");
+        assert_eq!(drive(), 0, "the body has just given it to the connection");
+        out.clear();
         body.poll_events(&mut context, &mut out);
-        reader.acknowledge(&mut sender);
-        assert_eq!(sender.cumulative(), end, "the connection asks for more");
+        assert_eq!(drive(), log.head(), "the connection asks for more");
+    }
+
+    #[test]
+    fn readers_at_the_same_place_share_a_piece() {
+        let log = log();
+        let mut cutter = PieceCutter { is_shared: true, ..PieceCutter::default() };
+        let (first, second) = (cutter.cut(&log, 0), cutter.cut(&log, 0));
+        assert_eq!(first.as_ptr(), second.as_ptr());
+        assert_eq!(cutter.cut(&log, log.head()).len(), 0);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use loquent_proto::chunk::ChunkWriter;
-use loquent_proto::{Delta, Error, Micros, Sender};
+use loquent_proto::{AnswerLog, Delta, Error, Micros};
 
 use super::fit_record::fit_record;
 use super::resume_points::ResumePoints;
@@ -67,9 +67,9 @@ impl LogPump {
     }
 
     /// Appends the records of a flush, or those of the answer's end.
-    pub fn handle_flush(&mut self, now: Micros, flush: Option<Flush>, sender: &mut Sender) {
+    pub fn handle_flush(&mut self, now: Micros, flush: Option<Flush>, answer: &mut AnswerLog) {
         let Some(request) = &self.request else { return };
-        self.points.note_point(sender.log().head());
+        self.points.note_point(answer.log().head());
         let waiting = &mut self.waiting;
         let mut put = |delta: Delta| waiting.push_back(delta);
         let end = match flush {
@@ -85,19 +85,19 @@ impl LogPump {
             None => Some(RecordWriter::fail(&ApiError::internal("The engine has stopped."))),
         };
         self.waiting.extend(end);
-        self.append(now, sender);
+        self.append(now, answer);
     }
 
     /// Appends what waits, as far as the log has room.
-    pub fn append(&mut self, now: Micros, sender: &mut Sender) {
+    pub fn append(&mut self, now: Micros, answer: &mut AnswerLog) {
         while let Some(delta) = self.waiting.pop_front() {
             let delta = fit_record(delta);
-            match sender.push(now, &delta) {
+            match answer.push(now, &delta) {
                 Ok(end) => {
                     self.points.note_record(end, &delta);
                     self.failed |= matches!(delta, Delta::Error { .. });
                 }
-                // The reader has to acknowledge something first. The record goes back to the
+                // A reader has to acknowledge something first. The record goes back to the
                 // front, and `is_ready` is false until it fits.
                 Err(Error::LogFull) => {
                     self.waiting.push_front(delta);
@@ -109,17 +109,17 @@ impl LogPump {
                     tracing::error!(%error, "a record cannot be written");
                     self.waiting.clear();
                     let broken = RecordWriter::fail(&ApiError::internal("A record was too long."));
-                    self.waiting.extend((!sender.log().is_ended()).then_some(broken));
+                    self.waiting.extend((!answer.log().is_ended()).then_some(broken));
                 }
             }
         }
-        if sender.log().is_ended() {
+        if answer.log().is_ended() {
             self.request = None;
         }
     }
 
     /// The state of the chunks at `offset`; `None` if the log cannot be read from there.
-    pub fn chunks_at(&self, sender: &Sender, offset: u64) -> Option<ChunkWriter> {
-        self.points.chunks_at(sender.log(), offset)
+    pub fn chunks_at(&self, answer: &AnswerLog, offset: u64) -> Option<ChunkWriter> {
+        self.points.chunks_at(answer.log(), offset)
     }
 }

@@ -1,6 +1,6 @@
 //! Readers of a log without a path: each asks for a piece of it, now or once there is more.
 
-use loquent_proto::{Delta, Log, Sender};
+use loquent_proto::{AnswerLog, Delta, Log};
 use tokio::sync::oneshot;
 
 use super::log_pump::LogPump;
@@ -15,20 +15,20 @@ pub struct WaitingLooks(Vec<LookRequest>);
 
 impl WaitingLooks {
     /// Answers `look`, or lets it wait.
-    pub fn handle(&mut self, look: LookRequest, pump: &LogPump, sender: &Sender) {
-        if look.waits && !is_due(&look, sender.log()) {
+    pub fn handle(&mut self, look: LookRequest, pump: &LogPump, source: &AnswerLog) {
+        if look.waits && !is_due(&look, source.log()) {
             self.0.retain(|waiting| !waiting.reply.is_closed());
             if self.0.len() < MAX_WAITING {
                 return self.0.push(look);
             }
         }
-        answer(look, pump, sender);
+        answer(look, pump, source);
     }
 
     /// Answers those for whom there is something.
-    pub fn check(&mut self, pump: &LogPump, sender: &Sender) {
-        for look in self.0.extract_if(.., |look| is_due(look, sender.log())) {
-            answer(look, pump, sender);
+    pub fn check(&mut self, pump: &LogPump, source: &AnswerLog) {
+        for look in self.0.extract_if(.., |look| is_due(look, source.log())) {
+            answer(look, pump, source);
         }
     }
 }
@@ -37,10 +37,10 @@ fn is_due(look: &LookRequest, log: &Log) -> bool {
     look.from < log.head() || log.is_ended()
 }
 
-fn answer(look: LookRequest, pump: &LogPump, sender: &Sender) {
+fn answer(look: LookRequest, pump: &LogPump, source: &AnswerLog) {
     let LookRequest { from, most, reply, .. } = look;
-    let log = sender.log();
-    let chunks = pump.chunks_at(sender, from);
+    let log = source.log();
+    let chunks = pump.chunks_at(source, from);
     let mut bytes = Vec::new();
     if chunks.is_some() {
         let end = log.head().min(from.saturating_add(most as u64));

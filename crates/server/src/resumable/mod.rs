@@ -1,23 +1,26 @@
 //! Resumable answers: their readers may lose the connection and come back, over QUIC or by
 //! server-sent events (`spec/session.md`, sections 4 and 5).
 //!
-//! Each is a task ([`answer_task`]) that owns the answer's flushes, its log and the path to its
-//! reader. They share one table, locked when an answer begins, is resumed or is forgotten,
-//! never per token.
+//! Each is a task ([`answer_task`]) that owns the answer's flushes, its log and the paths to its
+//! readers. They share one table, locked when an answer begins, is resumed or is forgotten, or a
+//! further reader comes or goes, never per token.
 
 mod answer_task;
 mod datagram_reader;
 mod event_reader;
+mod events_slot;
 mod fit_record;
 pub mod idempotency;
 mod log_pump;
 mod looks;
+mod path_id;
+mod reader_status;
+mod readers;
 mod resume_points;
 pub mod routes;
 pub mod sse_reader;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -28,7 +31,7 @@ use loquent_proto::fallback::LowerLayer;
 use loquent_proto::message::Code;
 use loquent_proto::{AnswerHandle, SenderConfig};
 use subtle::ConstantTimeEq;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::active_request::ActiveRequest;
 use crate::clock::Clock;
@@ -36,6 +39,9 @@ use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::obfuscation::ObfuscationDefault;
 use crate::records::RecordContext;
+
+pub use events_slot::EventsPath;
+pub use path_id::PathId;
 
 use answer_task::AnswerTask;
 use idempotency::{FirstRequest, IdempotencyKeys, KeyEntry};
@@ -48,16 +54,20 @@ const FULL_RETRY_S: u64 = 10;
 /// tables.
 pub const TASK_BYTES: usize = 8 * 1024;
 
-/// Commands that wait for an answer's task. Datagrams beyond them are dropped, as a network
-/// would; everything else waits for room.
-const MAX_COMMANDS: usize = 64;
+/// What each reader of an answer beyond the first takes, bytes: what was sent to it, and its
+/// packets' times.
+const READER_BYTES: usize = 8 * 1024;
+
+/// Commands that wait for an answer's task: all readers may acknowledge a token at once. Datagrams
+/// beyond them are dropped, as a network would; everything else waits for room.
+const MAX_COMMANDS: usize = readers::MAX_READERS;
 
 /// Bounds of resumable answers.
 #[derive(Debug, Clone, Copy)]
 pub struct ResumableLimits {
     /// Most bytes of one answer's log. Acknowledged bytes are kept while there is room.
     pub log_bytes: usize,
-    /// Bytes that an attached reader may leave unacknowledged before generation pauses.
+    /// Bytes that all of an answer's readers may leave unacknowledged before generation pauses.
     pub unacked_bytes: usize,
     /// Most bytes of all logs and their tasks. An answer counts with `log_bytes` until it has
     /// ended.
@@ -106,14 +116,6 @@ pub enum ReaderPath {
     Events(EventsPath),
 }
 
-/// The task's end of an event stream.
-pub struct EventsPath {
-    /// Pieces for the response's body.
-    pub pieces: mpsc::Sender<LogPiece>,
-    /// The log offset up to which the connection has taken what the body gave it.
-    pub taken: watch::Receiver<u64>,
-}
-
 /// What leaves on the QUIC stream.
 #[derive(Debug)]
 pub enum StreamFrame {
@@ -122,35 +124,14 @@ pub enum StreamFrame {
     /// The end: the reader has acknowledged the whole log ([`Code::None`]), or why the path is
     /// over before that.
     End(Code),
-}
-
-/// A piece of a log: whole records.
-#[derive(Debug)]
-pub struct LogPiece {
-    /// Log offset of its first byte.
-    pub offset: u64,
-    /// The records; none if the reader had all of an answer that has ended.
-    pub bytes: Vec<u8>,
-    /// The log ends with it.
-    pub is_last: bool,
-}
-
-/// Tells the paths of an answer apart: what arrives from an older one is ignored (D-6.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PathId(u64);
-
-impl PathId {
-    /// An id that no other path has.
-    pub fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
+    /// GONE (D-6.5), and the end: the log no longer has what the reader needs next.
+    Gone,
 }
 
 /// A command to an answer's task.
 pub enum AnswerCommand {
-    /// Go on over another path. Answered with the state of the chunks at `offset`, or `None`
-    /// if the log cannot go on from there.
+    /// Deliver the answer over this path too. Answered with the state of the chunks at `offset`,
+    /// or `None` if the log cannot be read from there.
     Attach {
         /// The new path's id.
         id: PathId,
@@ -165,11 +146,11 @@ pub enum AnswerCommand {
     Look(LookRequest),
     /// A frame has arrived from the reader.
     Frame(PathId, Bytes),
-    /// The path is gone; the reader may come back.
+    /// The path is gone; its reader may come back.
     Leave(PathId),
-    /// The reader wants no more.
+    /// The path's reader wants no more, and that nobody does.
     Cancel(PathId),
-    /// Forget the answer, whatever its path, for this reason.
+    /// Forget the answer, whoever reads it, for this reason.
     End(Code),
 }
 
@@ -218,7 +199,7 @@ struct AnswerTable {
     answers: HashMap<[u8; 16], AnswerEntry>,
     reserved_bytes: usize,
     per_tenant: HashMap<TenantId, usize>,
-    /// Answers whose log has not ended, or whose reader does not have all of it yet.
+    /// Answers whose log has not ended, or that somebody still reads.
     busy: usize,
 }
 
@@ -239,6 +220,11 @@ pub struct Reservation {
     answers: Arc<ResumableAnswers>,
     tenant: Option<TenantId>,
     bytes: usize,
+}
+
+/// A further reader's part of the limits, given back when it is dropped.
+pub struct ReaderPlace {
+    answers: Arc<ResumableAnswers>,
 }
 
 /// A resumable answer that has begun.
@@ -268,7 +254,7 @@ impl ResumableAnswers {
         })
     }
 
-    /// Room for one more answer of `tenant`.
+    /// Room for one more answer of `tenant`, and its first reader.
     ///
     /// # Errors
     /// 429 when the tenant or the server is at its limit.
@@ -291,6 +277,18 @@ impl ResumableAnswers {
         table.busy += 1;
         self.metrics.on_kept_bytes(bytes as i64);
         Ok(Reservation { answers: self.clone(), tenant: Some(tenant), bytes })
+    }
+
+    /// Room for one more reader of an answer that has one; `None` if there is none.
+    fn place_reader(self: &Arc<Self>) -> Option<ReaderPlace> {
+        let mut table = self.table();
+        if table.reserved_bytes + READER_BYTES > self.limits.kept_bytes {
+            return None;
+        }
+        table.reserved_bytes += READER_BYTES;
+        drop(table);
+        self.metrics.on_kept_bytes(READER_BYTES as i64);
+        Some(ReaderPlace { answers: self.clone() })
     }
 
     /// Starts the task that keeps the answer to `request` and delivers it over `path`; `first`
@@ -341,8 +339,9 @@ impl ResumableAnswers {
         entry.filter(|_| known).map(|entry| entry.commands.clone())
     }
 
-    /// Attaches a reader to an answer, from log `offset` on; gives the state of its chunks
-    /// there. `None` if the handle is unknown, or the log cannot go on from there.
+    /// Attaches a reader to an answer, beside those that it has, from log `offset` on; gives the
+    /// state of its chunks there. `None` if the handle is unknown, or the log cannot be read from
+    /// there.
     pub async fn attach(
         &self,
         handle: &AnswerHandle,
@@ -461,6 +460,13 @@ impl Drop for Reservation {
             self.answers.table().reserved_bytes -= self.bytes;
             self.answers.metrics.on_kept_bytes(-(self.bytes as i64));
         }
+    }
+}
+
+impl Drop for ReaderPlace {
+    fn drop(&mut self) {
+        self.answers.table().reserved_bytes -= READER_BYTES;
+        self.answers.metrics.on_kept_bytes(-(READER_BYTES as i64));
     }
 }
 

@@ -125,11 +125,9 @@ mod tests {
         let (mut log, points, ends) = log();
         let cut = ends[500];
         log.acknowledge(cut).unwrap();
-        let big = "x".repeat(16_000);
-        while log.base() == 0 {
-            log.push(&Delta::text(big.as_str())).unwrap();
-        }
-        assert_eq!(log.base(), cut);
+        let text = "x".repeat(100);
+        while log.push(&Delta::text(text.as_str())).is_ok() {}
+        assert!((cut - 120..=cut).contains(&log.base()), "as much as may be dropped");
         assert!(points.chunks_at(&log, 0).is_none());
         assert!(points.chunks_at(&log, ends[400]).is_none());
         assert!(points.chunks_at(&log, ends[900]).is_some());

@@ -4,46 +4,30 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use loquent_proto::Delta;
-use tokio::sync::{mpsc, watch};
 
-use super::{EventsPath, LogPiece};
+pub use super::events_slot::events_path;
+
+use super::events_slot::{EventsInbox, LogPiece};
 use crate::dialect::{EventWriter, write_record};
 use crate::error::ApiError;
 use crate::sse::{EventSource, StreamStatus};
 
-/// Pieces that wait for the connection: one on its way and one ready.
-const MAX_PIECES: usize = 2;
-
 /// Reads an answer's log from some offset on. Every event that completes a record has the log
 /// offset behind it as its id (S-5.1).
 pub struct LogReader<W> {
-    pieces: mpsc::Receiver<LogPiece>,
+    inbox: EventsInbox,
     events: W,
-    /// Tells the answer's task how far the connection is.
-    taken: watch::Sender<u64>,
+    /// The connection has what was written of the log up to here.
+    taken: u64,
     /// Log offset behind the piece that was written last.
     written: u64,
-}
-
-/// A reader's end of an event stream, before it is known what it reads.
-pub struct EventsInbox {
-    pieces: mpsc::Receiver<LogPiece>,
-    taken: watch::Sender<u64>,
-}
-
-/// The two ends of an event stream, which begins at log `offset`.
-pub fn events_path(offset: u64) -> (EventsPath, EventsInbox) {
-    let (sender, pieces) = mpsc::channel(MAX_PIECES);
-    let (taken, receiver) = watch::channel(offset);
-    (EventsPath { pieces: sender, taken: receiver }, EventsInbox { pieces, taken })
 }
 
 impl<W: EventWriter> LogReader<W> {
     /// Reads what comes into `inbox`; `events` has the state of the offset where that begins.
     pub fn new(inbox: EventsInbox, events: W) -> Self {
-        let EventsInbox { pieces, taken } = inbox;
-        let written = *taken.borrow();
-        Self { pieces, events, taken, written }
+        let written = inbox.offset();
+        Self { inbox, events, taken: written, written }
     }
 
     /// What writes the events.
@@ -71,8 +55,7 @@ impl<W: EventWriter> LogReader<W> {
 impl<W: EventWriter> EventSource for LogReader<W> {
     fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
         // It asks for more, so that the connection has what was written before.
-        let written = self.written;
-        self.taken.send_if_modified(|taken| std::mem::replace(taken, written) != written);
+        self.taken = self.written;
         self.poll_more(context, out)
     }
 
@@ -85,9 +68,9 @@ impl<W: EventWriter> LogReader<W> {
     /// [`EventSource::poll_events`] again, before the connection has what that one gave.
     pub fn poll_more(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
         while out.is_empty() {
-            match self.pieces.poll_recv(context) {
+            match self.inbox.poll_piece(context, self.taken) {
                 Poll::Pending => break,
-                // Another reader has taken over, or the answer was stopped (S-5.4).
+                // The answer was stopped, or this reader was too slow for its log (S-5.4).
                 Poll::Ready(None) => return StreamStatus::Broken(lost()),
                 Poll::Ready(Some(piece)) => match self.write(&piece, out) {
                     StreamStatus::Open => {}
@@ -100,5 +83,5 @@ impl<W: EventWriter> LogReader<W> {
 }
 
 fn lost() -> ApiError {
-    ApiError::internal("the answer failed, was stopped, or goes on elsewhere")
+    ApiError::internal("the answer failed or was stopped, or its reader was too slow")
 }

@@ -65,6 +65,7 @@ pub struct Setup {
     pub kept: fn(&mut ResumableLimits),
     pub drain_limit: Duration,
     pub quic: fn(&mut QuicConfig),
+    pub max_tcp_connections: usize,
 }
 
 impl Default for Setup {
@@ -78,6 +79,7 @@ impl Default for Setup {
             kept: |_| {},
             drain_limit: Duration::from_secs(1),
             quic: |_| {},
+            max_tcp_connections: 64,
         }
     }
 }
@@ -154,7 +156,7 @@ fn options(setup: &Setup) -> ServerConfig {
         store: StoreConfig::default(),
         quic: Some(quic),
         https: None,
-        tcp: TcpLimits { max_connections: 64, ..TcpLimits::default() },
+        tcp: TcpLimits { max_connections: setup.max_tcp_connections, ..TcpLimits::default() },
         drain_limit: setup.drain_limit,
     }
 }

@@ -3,9 +3,10 @@
 //! `cargo test --release --test sessions load -- --ignored --nocapture`.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use loquent_proto::AnswerHandle;
 use serde_json::{Value, json};
 
 use crate::harness::*;
@@ -28,6 +29,7 @@ async fn load_server() {
             quic.max_connections_per_address = 10_000;
         },
         batch: 512,
+        max_tcp_connections: 10_000,
         ..Setup::default()
     };
     let server = start(setup).await;
@@ -56,9 +58,10 @@ fn usage(pid: u32) -> (f64, f64) {
     (kib * 1024.0, ticks / 100.0)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes half a minute"]
-async fn load_of_500_readers() {
+/// The lines that the server's process says.
+type Lines = Box<dyn Iterator<Item = String>>;
+
+fn server_elsewhere() -> (Child, Lines, Server) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["load_server", "--ignored", "--nocapture"])
         .stdin(Stdio::piped())
@@ -73,6 +76,13 @@ async fn load_of_500_readers() {
     let byte = |i: usize| u8::from_str_radix(&hash[2 * i..2 * i + 2], 16).unwrap();
     let addresses = [address(&line, "http"), address(&line, "quic")];
     let server = Server::elsewhere(addresses, std::array::from_fn(byte));
+    (child, Box::new(lines), server)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes half a minute"]
+async fn load_of_500_readers() {
+    let (mut child, mut lines, server) = server_elsewhere();
     let text = expected(&server, TOKENS).await;
     let (before, cpu_before) = usage(child.id());
     let mut connections = Vec::new();
@@ -121,6 +131,88 @@ async fn load_of_500_readers() {
     println!(
         "UDP per token, handshakes included: {down:.2} packets and {down_bytes:.0} bytes down, {up:.2} and {up_bytes:.0} up"
     );
+    drop(child.stdin.take());
+    assert!(lines.any(|line| line.contains("1 passed")), "the server failed");
+    child.wait().unwrap();
+}
+
+/// How the readers of one answer are connected.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Quic,
+    Events,
+}
+
+/// Reads the answer `name` from its beginning; its text.
+async fn read_whole(server: Server, way: Way, name: AnswerHandle) -> String {
+    match way {
+        Way::Quic => {
+            let (_endpoint, connection) = connect(&server).await;
+            let mut reader = Reader::resume(&connection, 0, &name, 0).await;
+            reader.run(usize::MAX).await;
+            assert!(reader.complete, "{:?}", reader.said);
+            reader.text()
+        }
+        Way::Events => {
+            let path = format!("/v1/streams/{}?token={}", name.id_hex(), name.token_hex());
+            let (status, _, mut body) = open(server.http, "GET", &path, &[], "").await;
+            assert_eq!(status, 200);
+            let events = Events::read(&mut body, usize::MAX).await;
+            assert!(events.done && !events.broken);
+            events.text
+        }
+    }
+}
+
+/// One answer with so many readers; prints what each of them costs the server.
+async fn one_answer(pid: u32, server: &Server, text: &str, way: Way, readers: usize) {
+    let tokens_before = metric(server, "generation_tokens_total").await;
+    let (before, cpu_before) = usage(pid);
+    let began = Instant::now();
+    let (_endpoint, connection) = connect(server).await;
+    let mut first = Reader::ask(&connection, 0, &chat(TOKENS, json!({}))).await;
+    first.run(1).await;
+    let name = first.name.unwrap();
+    let elsewhere = || Server::elsewhere([server.http, server.quic], server.certificate);
+    let others: Vec<_> =
+        (0..readers).map(|_| tokio::spawn(read_whole(elsewhere(), way, name))).collect();
+    tokio::spawn(async move {
+        first.run(usize::MAX).await;
+        assert!(first.complete);
+    });
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let (busy, cpu_begun) = usage(pid);
+    let begun = began.elapsed();
+    for reader in others {
+        assert_eq!(reader.await.unwrap(), text);
+    }
+    let (_, cpu) = usage(pid);
+    let generated = metric(server, "generation_tokens_total").await - tokens_before;
+    let rest = (began.elapsed() - begun).as_secs_f64();
+    println!(
+        "{way:?}, 1 + {readers} readers: {generated} tokens generated, {:.1} KiB per reader, \
+         {:.0} ms of processor time in the first 10 s, then {:.1} % of a core",
+        (busy - before) / (readers + 1) as f64 / 1024.0,
+        (cpu_begun - cpu_before) * 1e3,
+        (cpu - cpu_begun) / rest * 100.0,
+    );
+    settle(server, "delivery_active_paths", 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes two minutes"]
+async fn load_of_500_readers_of_one_answer() {
+    let (mut child, mut lines, server) = server_elsewhere();
+    let text = expected(&server, TOKENS).await;
+    for (way, readers) in [
+        (Way::Events, 0),
+        (Way::Events, 1),
+        (Way::Events, READERS),
+        (Way::Quic, 1),
+        (Way::Quic, READERS),
+    ] {
+        one_answer(child.id(), &server, &text, way, readers).await;
+    }
     drop(child.stdin.take());
     assert!(lines.any(|line| line.contains("1 passed")), "the server failed");
     child.wait().unwrap();

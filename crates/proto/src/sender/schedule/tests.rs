@@ -27,6 +27,7 @@ struct Known {
     bucket: TokenBucket,
     progress: LogProgress,
     times: SendTimes,
+    rhythm: Rhythm,
     reader: ReaderState,
     head: u64,
     is_ended: bool,
@@ -45,9 +46,9 @@ impl Known {
             times: SendTimes {
                 last_send: Some(T),
                 last_new_text: Some(T),
-                last_push: T,
                 ..SendTimes::new(ms(0))
             },
+            rhythm: Rhythm { first_token: Some(5), last_push: T, ..Rhythm::new(ms(0)) },
             reader: ReaderState::default(),
             head: 100,
             is_ended: false,
@@ -55,7 +56,6 @@ impl Known {
             packets: 0,
             config,
         };
-        known.progress.first_token = Some(5);
         known.progress.on_sent(ms(0), &(0..40));
         known.progress.on_acknowledged(40);
         known.progress.on_sent(T, &(40..100));
@@ -90,6 +90,7 @@ impl Known {
             bucket: &self.bucket,
             progress: &self.progress,
             times: &self.times,
+            rhythm: &self.rhythm,
             reader: &self.reader,
             head: self.head,
             is_ended: self.is_ended,
@@ -112,7 +113,7 @@ fn new_text_leaves_10_ms_after_the_last_or_25_ms_if_text_comes_fast() {
     let mut known = Known::new();
     assert_eq!(known.schedule().when_new_text(T), at(10));
     assert_eq!(known.schedule().when_new_text(T + ms(30)), at(30), "not before it exists");
-    known.times.push_gap = ms(49);
+    known.rhythm.push_gap = ms(49);
     assert_eq!(known.schedule().when_new_text(T), at(25));
     known.pacer = SendPacer::new(T, ms(30));
     assert_eq!(known.schedule().when_new_text(T), at(50), "the floor under all gaps");
@@ -124,7 +125,7 @@ fn the_first_text_and_the_first_token_wait_for_nothing() {
     known.times.last_new_text = None;
     assert_eq!(known.schedule().when_new_text(T), at(0));
     known.times.last_new_text = Some(T);
-    known.progress.first_token = Some(101);
+    known.rhythm.first_token = Some(101);
     assert_eq!(known.schedule().when_new_text(T), at(0));
 }
 
@@ -193,7 +194,7 @@ fn a_queue_doubles_the_gap_between_copies_until_there_are_none() {
     for (queue_ms, copy) in [(39, at(35)), (40, at(60)), (60, at(110)), (80, None)] {
         let mut known = Known::new();
         known.times.opened = T;
-        known.times.last_push = ms(0); // no text is expected
+        known.rhythm.last_push = ms(0); // no text is expected
         known.measure(&[100, 100 + queue_ms, 100 + queue_ms]);
         assert_eq!(known.schedule().when_copy(T + ms(10)), copy, "{queue_ms} ms");
     }

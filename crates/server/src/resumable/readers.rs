@@ -1,0 +1,297 @@
+//! The readers of one answer. Each has its own path, place in the log and pace; none waits for
+//! another (S-5.4).
+
+use std::sync::Arc;
+
+use loquent_proto::message::Code;
+use loquent_proto::{AnswerLog, Micros, SentSoFar};
+
+use super::datagram_reader::DatagramReader;
+use super::event_reader::{EventReader, PieceCutter};
+use super::events_slot::ReadyBodies;
+use super::reader_status::{ReaderEnd, ReaderStatus};
+use super::{PathId, ReaderPlace, StreamFrame};
+use crate::metrics::{GaugeGuard, Metrics};
+
+/// Most readers of one answer.
+pub const MAX_READERS: usize = 1024;
+
+/// How a reader gets the log.
+pub enum ReaderKind {
+    /// In datagrams.
+    Datagrams(Box<DatagramReader>),
+    /// As server-sent events.
+    Events(EventReader),
+}
+
+/// One reader.
+pub struct Reader {
+    kind: ReaderKind,
+    status: ReaderStatus,
+    _counted: GaugeGuard,
+    _place: Option<ReaderPlace>,
+}
+
+impl Reader {
+    /// A reader that takes `place`, if it needs one, and is `counted`.
+    pub fn new(kind: ReaderKind, place: Option<ReaderPlace>, counted: GaugeGuard) -> Self {
+        Self { kind, status: ReaderStatus::Reading, _counted: counted, _place: place }
+    }
+
+    /// The path over datagrams, if it is one.
+    pub fn datagrams(&mut self) -> Option<&mut DatagramReader> {
+        match &mut self.kind {
+            ReaderKind::Datagrams(reader) => Some(reader),
+            ReaderKind::Events(_) => None,
+        }
+    }
+
+    /// Log offset below which it has everything.
+    fn acknowledged(&self) -> u64 {
+        match &self.kind {
+            ReaderKind::Datagrams(reader) => reader.delivery().cumulative(),
+            ReaderKind::Events(reader) => reader.taken(),
+        }
+    }
+
+    /// When it last acknowledged or took something.
+    fn heard(&self) -> Micros {
+        match &self.kind {
+            ReaderKind::Datagrams(reader) => reader.delivery().last_heard(),
+            ReaderKind::Events(reader) => reader.heard(),
+        }
+    }
+
+    fn is_reading(&self) -> bool {
+        self.status == ReaderStatus::Reading
+    }
+
+    fn is_events(&self) -> bool {
+        matches!(self.kind, ReaderKind::Events(_))
+    }
+
+    /// Whether it can wait for new text.
+    fn is_background(&self, answer: &AnswerLog) -> bool {
+        match &self.kind {
+            ReaderKind::Datagrams(reader) => reader.delivery().is_background(answer),
+            ReaderKind::Events(_) => false,
+        }
+    }
+
+    fn drive(
+        &mut self,
+        now: Micros,
+        source: &mut LogSource<'_>,
+        metrics: &Metrics,
+    ) -> ReaderStatus {
+        self.status = match &mut self.kind {
+            ReaderKind::Datagrams(reader) => reader.drive(now, source.answer, metrics),
+            ReaderKind::Events(reader) => {
+                reader.drive(now, source.answer.log(), source.has_failed, source.cutter)
+            }
+        };
+        self.status
+    }
+
+    fn poll_timeout(&self, answer: &AnswerLog) -> Option<Micros> {
+        match &self.kind {
+            ReaderKind::Datagrams(reader) => reader.poll_timeout(answer),
+            ReaderKind::Events(reader) => reader.poll_timeout(),
+        }
+    }
+
+    /// Tells the other end why its path is over. An event stream just breaks off.
+    fn end(self, end: ReaderEnd) {
+        let ReaderKind::Datagrams(reader) = self.kind else { return };
+        reader.end(match end {
+            ReaderEnd::Complete => StreamFrame::End(Code::None),
+            ReaderEnd::Stopped => StreamFrame::End(Code::Stopped),
+            ReaderEnd::FellBehind => StreamFrame::Gone,
+            ReaderEnd::Broken(code) => StreamFrame::End(code),
+            ReaderEnd::Left => return,
+        });
+    }
+}
+
+/// What readers read.
+pub struct LogSource<'a> {
+    /// The log.
+    pub answer: &'a AnswerLog,
+    /// The answer ended with an error.
+    pub has_failed: bool,
+    /// Pieces of the log.
+    pub cutter: &'a mut PieceCutter,
+}
+
+/// All readers, by the ids of their paths.
+#[derive(Default)]
+pub struct Readers {
+    /// Ascending; the other two lists are in the same order.
+    ids: Vec<PathId>,
+    /// When each is to be driven. They lie together, because the earliest is looked for often.
+    due: Vec<Micros>,
+    readers: Vec<Reader>,
+    /// How many of them are event streams.
+    events: usize,
+    /// The log offset that the furthest of those who read has acknowledged; `None` if nobody reads.
+    reached: Option<u64>,
+    /// What was sent to those who have left.
+    sent: SentSoFar,
+}
+
+/// Nothing is due.
+const NEVER: Micros = Micros(u64::MAX);
+
+impl Readers {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Adds one that is to be driven at once.
+    pub fn insert(&mut self, id: PathId, reader: Reader) {
+        let at = self.ids.partition_point(|known| *known < id);
+        self.events += usize::from(reader.is_events());
+        self.reached = self.reached.max(Some(reader.acknowledged()));
+        self.ids.insert(at, id);
+        self.due.insert(at, Micros::ZERO);
+        self.readers.insert(at, reader);
+    }
+
+    /// The reader at path `id`, which is to be driven after this.
+    pub fn touch(&mut self, id: PathId) -> Option<&mut Reader> {
+        let at = self.ids.binary_search(&id).ok()?;
+        self.due[at] = Micros::ZERO;
+        Some(&mut self.readers[at])
+    }
+
+    /// Removes the reader at path `id` and tells it why; whether there was one.
+    pub fn remove(&mut self, id: PathId, end: ReaderEnd) -> bool {
+        let at = self.ids.binary_search(&id).ok();
+        at.into_iter().for_each(|at| self.remove_at(at, end));
+        at.is_some()
+    }
+
+    /// Removes the one that was heard from least recently, to make room.
+    pub fn supersede(&mut self) {
+        let heard = self.readers.iter().map(Reader::heard);
+        if let Some((at, _)) = heard.enumerate().min_by_key(|(_, heard)| *heard) {
+            self.remove_at(at, ReaderEnd::Broken(Code::Superseded));
+        }
+    }
+
+    /// Removes all.
+    pub fn end_all(&mut self, code: Code) {
+        while !self.readers.is_empty() {
+            self.remove_at(self.readers.len() - 1, ReaderEnd::Broken(code));
+        }
+    }
+
+    fn remove_at(&mut self, at: usize, end: ReaderEnd) {
+        self.ids.remove(at);
+        self.due.remove(at);
+        let reader = self.readers.remove(at);
+        self.events -= usize::from(reader.is_events());
+        // Its packet numbers stay used.
+        self.sent = self.sent.or(Self::sent_to(&reader));
+        self.find_furthest();
+        reader.end(end);
+    }
+
+    fn find_furthest(&mut self) {
+        let reading = self.readers.iter().filter(|reader| reader.is_reading());
+        self.reached = reading.map(Reader::acknowledged).max();
+    }
+
+    fn sent_to(reader: &Reader) -> SentSoFar {
+        match &reader.kind {
+            ReaderKind::Datagrams(reader) => reader.delivery().sent_so_far(),
+            ReaderKind::Events(_) => SentSoFar::default(),
+        }
+    }
+
+    /// What was sent to any of them.
+    pub fn sent_so_far(&self) -> SentSoFar {
+        self.readers.iter().map(Self::sent_to).fold(self.sent, SentSoFar::or)
+    }
+
+    /// The log was appended to, up to `head`.
+    pub fn note_append(&mut self, now: Micros, head: u64) {
+        for reader in &mut self.readers {
+            if let ReaderKind::Datagrams(reader) = &mut reader.kind {
+                reader.note_append(now, head);
+            }
+        }
+        self.due.fill(Micros::ZERO);
+    }
+
+    /// Drives those that are due at `now`. Returns one that is over and why, if any is: it is to
+    /// be removed, and the rest driven after it.
+    pub fn drive(
+        &mut self,
+        now: Micros,
+        source: &mut LogSource<'_>,
+        metrics: &Metrics,
+    ) -> Option<(PathId, ReaderEnd)> {
+        // A scan, where a heap would have to be kept in order for each acknowledgement: a thousand
+        // times are eight kilobytes.
+        for at in 0..self.due.len() {
+            if self.due[at] > now {
+                continue;
+            }
+            let reader = &mut self.readers[at];
+            match reader.drive(now, source, metrics) {
+                ReaderStatus::Reading => {
+                    self.reached = self.reached.max(Some(reader.acknowledged()));
+                }
+                // It may have been the furthest.
+                ReaderStatus::Mute => self.find_furthest(),
+                ReaderStatus::Over(end) => return Some((self.ids[at], end)),
+            }
+            self.due[at] = self.readers[at].poll_timeout(source.answer).unwrap_or(NEVER);
+        }
+        None
+    }
+
+    /// When [`Self::drive`] has something to do next.
+    pub fn poll_timeout(&self) -> Option<Micros> {
+        self.due.iter().copied().min().filter(|at| *at < NEVER)
+    }
+
+    /// Whether anybody reads.
+    pub const fn is_reading(&self) -> bool {
+        self.reached.is_some()
+    }
+
+    /// The log offset that the furthest of those who read has acknowledged; `None` if nobody reads.
+    pub const fn furthest(&self) -> Option<u64> {
+        self.reached
+    }
+
+    /// Whether all can wait for new text.
+    pub fn are_background(&self, answer: &AnswerLog) -> bool {
+        !self.readers.is_empty() && self.readers.iter().all(|reader| reader.is_background(answer))
+    }
+
+    /// Asks the event streams how far they are, and for word of the next that they take.
+    pub fn ask_for_word(&mut self, now: Micros) {
+        for reader in &mut self.readers {
+            if let ReaderKind::Events(reader) = &mut reader.kind {
+                reader.ask_for_word(now);
+                self.reached = self.reached.max(Some(reader.taken()));
+            }
+        }
+    }
+
+    /// Whether there are event streams to wait for.
+    pub const fn has_events(&self) -> bool {
+        self.events > 0
+    }
+
+    /// Those in `ready` are to be driven.
+    pub fn touch_all(&mut self, ready: &Arc<ReadyBodies>) {
+        for id in ready.take() {
+            self.touch(id);
+        }
+    }
+}
