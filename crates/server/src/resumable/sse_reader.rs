@@ -5,9 +5,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use loquent_proto::Delta;
 
-pub use super::events_slot::events_path;
+pub use super::events_slot::{EventsInbox, events_path};
 
-use super::events_slot::{EventsInbox, LogPiece};
+use super::events_slot::LogPiece;
 use crate::dialect::{EventWriter, write_record};
 use crate::error::ApiError;
 use crate::sse::{EventSource, StreamStatus};
