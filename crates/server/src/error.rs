@@ -204,8 +204,8 @@ impl ApiError {
         Self::new(ErrorKind::ForeignHost, message)
     }
 
-    /// 403: without keys nobody can be told from anybody else, so that `what` is for clients of this
-    /// machine alone.
+    /// 403: without keys nobody can be told from anybody else, so that `what` is for clients of
+    /// this machine alone.
     pub fn needs_keys(what: &str) -> Self {
         let message = format!(
             "{what} only on a server with API keys, or on one that listens on a loopback address: \

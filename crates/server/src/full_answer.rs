@@ -1,5 +1,5 @@
-//! A whole answer, put together from its flushes, for those who do not stream: the object of any API
-//! is written from it.
+//! A whole answer, put together from its flushes, for those who do not stream: the object of any
+//! API is written from it.
 
 use loquent_proto::Delta;
 

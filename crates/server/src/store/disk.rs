@@ -1,9 +1,9 @@
-//! Objects in a file: an embedded database, each of whose commits is there as a whole after a crash, or
-//! not at all.
+//! Objects in a file: an embedded database, each of whose commits is there as a whole after a
+//! crash, or not at all.
 //!
 //! One thread writes. It makes one commit of all that waits, so that many answers that end at once
-//! share the wait for the disk, and replies when the commit is safe. Where a write fails, as on a full
-//! disk, nothing of its commit remains, and the file is opened again before the next one.
+//! share the wait for the disk, and replies when the commit is safe. Where a write fails, as on a
+//! full disk, nothing of its commit remains, and the file is opened again before the next one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -141,8 +141,8 @@ impl DiskShelf {
         self.shared.index().start(list, page)
     }
 
-    /// The next objects of a list behind `from`, and where the part ends; `None` at the list's end. It
-    /// blocks.
+    /// The next objects of a list behind `from`, and where the part ends; `None` at the list's end.
+    /// It blocks.
     ///
     /// # Errors
     /// When the file cannot be read.

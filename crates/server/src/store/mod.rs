@@ -1,10 +1,11 @@
 //! The store: finished answers that clients ask to be kept, and background answers while they run.
 //!
-//! It is bounded by bytes, in all and for each owner, and by age; the oldest objects go first. Without a
-//! file it lives in memory. A file survives restarts: what was acknowledged is there after a crash.
+//! It is bounded by bytes, in all and for each owner, and by age; the oldest objects go first.
+//! Without a file it lives in memory. A file survives restarts: what was acknowledged is there
+//! after a crash.
 //!
-//! [`index`] knows what is there and decides what goes, [`memory`] and [`disk`] hold the objects' bytes.
-//! Objects belong to the API key that made them, and are found under no other.
+//! [`index`] knows what is there and decides what goes, [`memory`] and [`disk`] hold the objects'
+//! bytes. Objects belong to the API key that made them, and are found under no other.
 
 mod disk;
 mod file;
@@ -97,8 +98,8 @@ impl Store {
         Self { shelf, readers: BlockingWorkers::new(READERS) }
     }
 
-    /// Stores `object`, in place of an older one with its id, whose place in lists it keeps. When this
-    /// returns, a store with a file has it on disk.
+    /// Stores `object`, in place of an older one with its id, whose place in lists it keeps. When
+    /// this returns, a store with a file has it on disk.
     ///
     /// # Errors
     /// [`StoreError`]; the older one stays then.

@@ -26,8 +26,8 @@ impl Kind {
     }
 }
 
-/// To whom objects belong: the holder of an API key, or on a server without keys, everybody. It is the
-/// same after a restart.
+/// To whom objects belong: the holder of an API key, or on a server without keys, everybody. It is
+/// the same after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(pub [u8; 16]);
 

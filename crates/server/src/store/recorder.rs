@@ -1,7 +1,7 @@
 //! Puts an answer together as it is generated, and stores it when it is complete.
 //!
-//! It sees the answer's flushes on their way to whoever reads them, by whichever transport. The end of
-//! the stream waits for the store: a client that has the whole answer finds it there.
+//! It sees the answer's flushes on their way to whoever reads them, by whichever transport. The end
+//! of the stream waits for the store: a client that has the whole answer finds it there.
 
 use std::future::Future;
 use std::pin::Pin;

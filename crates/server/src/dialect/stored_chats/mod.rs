@@ -1,5 +1,5 @@
-//! Stored chat completions: those whose requests had `store: true`, to be listed, read, annotated and
-//! deleted later.
+//! Stored chat completions: those whose requests had `store: true`, to be listed, read, annotated
+//! and deleted later.
 
 mod object;
 pub mod request;

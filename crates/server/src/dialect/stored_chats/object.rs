@@ -1,5 +1,5 @@
-//! A stored chat completion: two lines of JSON, the completion and the messages that it answers. Lists
-//! and single reads need the first line alone, and copy it unread.
+//! A stored chat completion: two lines of JSON, the completion and the messages that it answers.
+//! Lists and single reads need the first line alone, and copy it unread.
 
 use std::collections::HashMap;
 use std::sync::Arc;

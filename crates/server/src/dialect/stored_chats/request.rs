@@ -1,4 +1,5 @@
-//! What requests say of storing: `store` and `metadata` of a chat completion, and the queries of lists.
+//! What requests say of storing: `store` and `metadata` of a chat completion, and the queries of
+//! lists.
 
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use crate::error::{ApiError, quoted};
 use crate::memory::MemoryCharge;
 use crate::store::object::Page;
 
-/// Most pairs of `metadata`, and the length of their keys and values in characters, as OpenAI has it.
+/// Most pairs of `metadata`, and the length of their keys and values in characters, as OpenAI has
+/// it.
 const MAX_PAIRS: usize = 16;
 const MAX_KEY_CHARS: usize = 64;
 const MAX_VALUE_CHARS: usize = 512;
