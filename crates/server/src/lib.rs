@@ -92,7 +92,7 @@ pub use server::{ServerConfig, run};
 pub use service::{Caller, Service, ServingConfig, StartedAnswer};
 pub use start::{LoadedBackend, LoadedEngine, ServiceConfig, start_engine, start_upstream};
 pub use store::{
-    Kind, Owner, Page, Progress, Store, StoreConfig, StoreError, StoreLimits, StoredObject,
+    Kind, ListPage, Owner, Progress, Store, StoreConfig, StoreError, StoreLimits, StoredObject,
 };
 pub use trace_context::TraceParent;
 pub use upstream::UpstreamConfig;

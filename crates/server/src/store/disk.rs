@@ -15,8 +15,8 @@ use redb::{Database, ReadableDatabase, Table, WriteTransaction};
 use tokio::sync::{mpsc, oneshot};
 
 use super::file::{self, ENTRIES, JSON, Row, object_of};
-use super::index::{Index, List, ObjectKey, PART_OBJECTS, Position};
-use super::object::{Page, StoreError, StoreLimits, StoredObject, WriteMode};
+use super::index::{Index, List, ObjectKey, ObjectOrder, PART_OBJECTS};
+use super::object::{ListPage, StoreError, StoreLimits, StoredObject, WriteMode};
 use crate::clock::unix_time_s;
 
 /// Changes that wait for the writer; whoever has a further one waits for room.
@@ -30,7 +30,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct DiskShelf {
     shared: Arc<Shared>,
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<WriteJob>,
 }
 
 #[derive(Debug)]
@@ -45,13 +45,13 @@ struct Shared {
 
 /// What the writer is asked for.
 #[derive(Debug)]
-struct Job {
-    change: Change,
+struct WriteJob {
+    change: ObjectChange,
     reply: oneshot::Sender<Result<bool, StoreError>>,
 }
 
 #[derive(Debug)]
-enum Change {
+enum ObjectChange {
     Write(ObjectKey, StoredObject, WriteMode),
     Delete(ObjectKey),
     /// Forget what is too old.
@@ -92,7 +92,7 @@ impl DiskShelf {
         object: StoredObject,
         mode: WriteMode,
     ) -> Result<bool, StoreError> {
-        self.ask(Change::Write(key, object, mode)).await
+        self.ask(ObjectChange::Write(key, object, mode)).await
     }
 
     /// Forgets an object; whether there was one.
@@ -100,7 +100,7 @@ impl DiskShelf {
     /// # Errors
     /// When the file cannot be written.
     pub async fn delete(&self, key: ObjectKey) -> Result<bool, StoreError> {
-        self.ask(Change::Delete(key)).await
+        self.ask(ObjectChange::Delete(key)).await
     }
 
     /// Forgets what is too old.
@@ -108,18 +108,18 @@ impl DiskShelf {
     /// # Errors
     /// When the file cannot be written.
     pub async fn sweep(&self) -> Result<(), StoreError> {
-        self.ask(Change::Sweep).await.map(drop)
+        self.ask(ObjectChange::Sweep).await.map(drop)
     }
 
     /// Closes the file. Every later change is refused.
     pub async fn close(&self) {
-        let _ = self.ask(Change::Close).await;
+        let _ = self.ask(ObjectChange::Close).await;
     }
 
-    async fn ask(&self, change: Change) -> Result<bool, StoreError> {
+    async fn ask(&self, change: ObjectChange) -> Result<bool, StoreError> {
         let (reply, replied) = oneshot::channel();
         let closed = || StoreError::Failed("it is closed".into());
-        self.jobs.send(Job { change, reply }).await.map_err(|_| closed())?;
+        self.jobs.send(WriteJob { change, reply }).await.map_err(|_| closed())?;
         replied.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -137,7 +137,7 @@ impl DiskShelf {
     ///
     /// # Errors
     /// When it should come after an object that is not there.
-    pub fn start(&self, list: List, page: &Page) -> Result<Option<Position>, StoreError> {
+    pub fn start(&self, list: List, page: &ListPage) -> Result<Option<ObjectOrder>, StoreError> {
         self.shared.index().start(list, page)
     }
 
@@ -149,8 +149,8 @@ impl DiskShelf {
     pub fn part(
         &self,
         list: List,
-        from: Option<Position>,
-    ) -> Result<Option<(Position, Vec<StoredObject>)>, StoreError> {
+        from: Option<ObjectOrder>,
+    ) -> Result<Option<(ObjectOrder, Vec<StoredObject>)>, StoreError> {
         let (ends, keys): (Vec<_>, Vec<_>) = {
             let (index, mut bytes) = (self.shared.index(), 0);
             let few = index.behind(list, from).take(PART_OBJECTS).take_while(|(_, _, entry)| {
@@ -222,14 +222,14 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, mut inbox: mpsc::Receiver<Job>) {
+    fn run(mut self, mut inbox: mpsc::Receiver<WriteJob>) {
         while let Some(first) = inbox.blocking_recv() {
             let mut jobs = vec![first];
             while let Ok(next) = inbox.try_recv() {
                 jobs.push(next);
             }
             let (last, jobs): (Vec<_>, Vec<_>) =
-                jobs.into_iter().partition(|job| matches!(job.change, Change::Close));
+                jobs.into_iter().partition(|job| matches!(job.change, ObjectChange::Close));
             self.serve(jobs);
             if !last.is_empty() {
                 // The file is closed when its last reader is done.
@@ -241,7 +241,7 @@ impl Writer {
     }
 
     /// Writes what `jobs` ask for as one commit, and replies to all of them.
-    fn serve(&mut self, jobs: Vec<Job>) {
+    fn serve(&mut self, jobs: Vec<WriteJob>) {
         let (changes, replies): (Vec<_>, Vec<_>) =
             jobs.into_iter().map(|job| (job.change, job.reply)).unzip();
         if replies.is_empty() {
@@ -277,9 +277,9 @@ impl Writer {
     fn write(
         &mut self,
         database: &Database,
-        changes: &[Change],
+        changes: &[ObjectChange],
     ) -> Result<Vec<Result<bool, StoreError>>, StoreError> {
-        let only_sweeps = changes.iter().all(|change| matches!(change, Change::Sweep));
+        let only_sweeps = changes.iter().all(|change| matches!(change, ObjectChange::Sweep));
         if only_sweeps && !self.shared.index().has_to_evict(unix_time_s()) {
             return Ok(changes.iter().map(|_| Ok(true)).collect());
         }
@@ -298,7 +298,7 @@ impl Writer {
     fn commit(
         &self,
         database: &Database,
-        changes: &[Change],
+        changes: &[ObjectChange],
     ) -> Result<Vec<Result<bool, StoreError>>, redb::Error> {
         let transaction = database.begin_write()?;
         let mut tables = Tables::open(&transaction)?;
@@ -328,11 +328,11 @@ impl<'a> Tables<'a> {
     fn apply(
         &mut self,
         index: &mut Index,
-        change: &Change,
+        change: &ObjectChange,
     ) -> Result<Result<bool, StoreError>, redb::Error> {
         let now_s = unix_time_s();
         let (fresh, done) = match change {
-            Change::Write(key, object, mode) => {
+            ObjectChange::Write(key, object, mode) => {
                 if let Err(refused) = index.check(object.json.len()) {
                     return Ok(Err(refused));
                 }
@@ -342,11 +342,11 @@ impl<'a> Tables<'a> {
                 self.put(index, key, object)?;
                 (Some(key), true)
             }
-            Change::Delete(key) => {
+            ObjectChange::Delete(key) => {
                 self.remove(key)?;
                 (None, index.remove(key).is_some())
             }
-            Change::Sweep | Change::Close => (None, true),
+            ObjectChange::Sweep | ObjectChange::Close => (None, true),
         };
         for gone in index.evict(fresh, now_s) {
             self.remove(&gone)?;

@@ -10,7 +10,7 @@ use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use sha2::{Digest, Sha256};
 
-use super::index::{Entry, Index, OBJECT_BYTES, ObjectKey, Position};
+use super::index::{Entry, Index, OBJECT_BYTES, ObjectKey, ObjectOrder};
 use super::object::{Kind, Owner, Progress, StoreError, StoreLimits, StoredObject};
 
 /// An entry of the index and a check of its JSON: when it was made, its number, whether its answer
@@ -162,7 +162,7 @@ pub fn row_of(entry: Entry, json: &[u8]) -> Row {
 
 fn entry_of((created_s, number, runs, json_bytes, _): Row) -> Entry {
     Entry {
-        position: Position { created_s, number },
+        position: ObjectOrder { created_s, number },
         bytes: usize::try_from(json_bytes).unwrap_or(usize::MAX / 2).saturating_add(OBJECT_BYTES),
         progress: if runs { Progress::Running } else { Progress::Ended },
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::object::{Kind, MAX_ID_BYTES, Owner, Page, Progress, StoreError, StoreLimits};
+use super::object::{Kind, ListPage, MAX_ID_BYTES, Owner, Progress, StoreError, StoreLimits};
 
 /// What an object counts besides its JSON, bytes: about what its entries here take.
 pub const OBJECT_BYTES: usize = 512;
@@ -38,15 +38,15 @@ impl ObjectKey {
 
 /// An object's place among the others, from oldest to newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
+pub struct ObjectOrder {
     /// When it was made, Unix time in seconds.
     pub created_s: u64,
     /// Tells apart what was made in the same second.
     pub number: u64,
 }
 
-const FIRST: Position = Position { created_s: 0, number: 0 };
-const LAST: Position = Position { created_s: u64::MAX, number: u64::MAX };
+const FIRST: ObjectOrder = ObjectOrder { created_s: 0, number: 0 };
+const LAST: ObjectOrder = ObjectOrder { created_s: u64::MAX, number: u64::MAX };
 
 /// The objects of a kind and an owner in an order, as they are at a time.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +65,7 @@ pub struct List {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// Its place among the others.
-    pub position: Position,
+    pub position: ObjectOrder,
     /// What it counts.
     pub bytes: usize,
     /// Whether it is stored again later.
@@ -81,8 +81,8 @@ pub struct TakenPlace;
 pub struct Index {
     limits: StoreLimits,
     entries: HashMap<ObjectKey, Entry>,
-    by_owner: BTreeMap<(Owner, Position), ObjectKey>,
-    by_age: BTreeMap<Position, ObjectKey>,
+    by_owner: BTreeMap<(Owner, ObjectOrder), ObjectKey>,
+    by_age: BTreeMap<ObjectOrder, ObjectKey>,
     bytes_of: HashMap<Owner, usize>,
     /// Owners by what they have, to find the one with the most.
     heaviest: BTreeSet<(usize, Owner)>,
@@ -135,7 +135,7 @@ impl Index {
     ) -> Entry {
         let position = match self.remove(key) {
             Some(before) => before.position,
-            None => Position { created_s, number: self.next_number },
+            None => ObjectOrder { created_s, number: self.next_number },
         };
         let entry = Entry { position, bytes: json_bytes + OBJECT_BYTES, progress };
         self.restore(key.clone(), entry).expect("no two entries have one place");
@@ -205,7 +205,7 @@ impl Index {
         of_owner.find(|key| Some(*key) != fresh)
     }
 
-    fn is_expired(&self, at: Position, now_s: u64) -> bool {
+    fn is_expired(&self, at: ObjectOrder, now_s: u64) -> bool {
         now_s.saturating_sub(at.created_s) > self.limits.age.as_secs()
     }
 
@@ -219,7 +219,7 @@ impl Index {
     ///
     /// # Errors
     /// [`StoreError::UnknownAfter`].
-    pub fn start(&self, list: List, page: &Page) -> Result<Option<Position>, StoreError> {
+    pub fn start(&self, list: List, page: &ListPage) -> Result<Option<ObjectOrder>, StoreError> {
         let Some(after) = &page.after else { return Ok(None) };
         let key = ObjectKey::new(list.kind, list.owner, after).ok();
         let found = key.and_then(|key| self.find(&key, list.now_s));
@@ -230,15 +230,15 @@ impl Index {
     pub fn behind(
         &self,
         list: List,
-        from: Option<Position>,
-    ) -> impl Iterator<Item = (Position, &ObjectKey, Entry)> {
+        from: Option<ObjectOrder>,
+    ) -> impl Iterator<Item = (ObjectOrder, &ObjectKey, Entry)> {
         let List { kind, owner, newest_first, now_s } = list;
         let (from, to) = match (from, newest_first) {
             (None, _) => (Bound::Included(FIRST), Bound::Included(LAST)),
             (Some(from), false) => (Bound::Excluded(from), Bound::Included(LAST)),
             (Some(from), true) => (Bound::Included(FIRST), Bound::Excluded(from)),
         };
-        let with_owner = |bound: Bound<Position>| bound.map(|position| (owner, position));
+        let with_owner = |bound: Bound<ObjectOrder>| bound.map(|position| (owner, position));
         let mut range = self.by_owner.range((with_owner(from), with_owner(to)));
         let next = move || if newest_first { range.next_back() } else { range.next() };
         std::iter::from_fn(next)

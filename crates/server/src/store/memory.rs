@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 
-use super::index::{Entry, Index, List, ObjectKey, PART_OBJECTS, Position};
-use super::object::{Page, StoreError, StoreLimits, StoredObject, WriteMode};
+use super::index::{Entry, Index, List, ObjectKey, ObjectOrder, PART_OBJECTS};
+use super::object::{ListPage, StoreError, StoreLimits, StoredObject, WriteMode};
 
 /// The objects and their index; clones share them.
 #[derive(Debug, Clone)]
@@ -69,7 +69,7 @@ impl MemoryShelf {
     ///
     /// # Errors
     /// When it should come after an object that is not there.
-    pub fn start(&self, list: List, page: &Page) -> Result<Option<Position>, StoreError> {
+    pub fn start(&self, list: List, page: &ListPage) -> Result<Option<ObjectOrder>, StoreError> {
         self.objects().index.start(list, page)
     }
 
@@ -77,8 +77,8 @@ impl MemoryShelf {
     pub fn part(
         &self,
         list: List,
-        from: Option<Position>,
-    ) -> Option<(Position, Vec<StoredObject>)> {
+        from: Option<ObjectOrder>,
+    ) -> Option<(ObjectOrder, Vec<StoredObject>)> {
         let objects = self.objects();
         let all = objects.index.behind(list, from).take(PART_OBJECTS);
         let (ends, part): (Vec<_>, Vec<_>) =

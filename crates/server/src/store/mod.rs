@@ -26,7 +26,7 @@ use memory::MemoryShelf;
 
 use object::WriteMode;
 pub use object::{
-    Kind, Listed, Owner, Page, Progress, StoreConfig, StoreError, StoreLimits, StoredObject,
+    Kind, ListPage, ObjectList, Owner, Progress, StoreConfig, StoreError, StoreLimits, StoredObject,
 };
 
 /// Objects and lists that are read at once.
@@ -180,9 +180,9 @@ impl Store {
         &self,
         kind: Kind,
         owner: Owner,
-        page: Page,
+        page: ListPage,
         wanted: impl Fn(&StoredObject) -> bool + Send + 'static,
-    ) -> Result<Listed, StoreError> {
+    ) -> Result<ObjectList, StoreError> {
         let list = List { kind, owner, newest_first: page.newest_first, now_s: unix_time_s() };
         let shelf = self.shelf.clone();
         self.read(move || shelf.list(list, &page, &wanted)).await
@@ -227,9 +227,9 @@ impl Shelf {
     fn list(
         &self,
         list: List,
-        page: &Page,
+        page: &ListPage,
         wanted: &dyn Fn(&StoredObject) -> bool,
-    ) -> Result<Listed, StoreError> {
+    ) -> Result<ObjectList, StoreError> {
         let (mut found, mut bytes) = (Vec::new(), 0);
         let mut from = match self {
             Self::Memory(memory) => memory.start(list, page)?,
@@ -241,13 +241,13 @@ impl Shelf {
                 Self::Disk(disk) => disk.part(list, from)?,
             };
             let Some((end, objects)) = part else {
-                return Ok(Listed { objects: found, has_more: false });
+                return Ok(ObjectList { objects: found, has_more: false });
             };
             from = Some(end);
             for object in objects.into_iter().filter(|object| wanted(object)) {
                 bytes += object.json.len();
                 if found.len() == page.limit || bytes > MAX_LIST_BYTES && !found.is_empty() {
-                    return Ok(Listed { objects: found, has_more: true });
+                    return Ok(ObjectList { objects: found, has_more: true });
                 }
                 found.push(object);
             }

@@ -96,7 +96,7 @@ pub enum WriteMode {
 
 /// Which part of a list to return.
 #[derive(Debug, Clone)]
-pub struct Page {
+pub struct ListPage {
     /// The id that the page comes after; `None` for the first page.
     pub after: Option<String>,
     /// Most objects of the page; large objects make it shorter.
@@ -107,7 +107,7 @@ pub struct Page {
 
 /// A part of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ObjectList {
     /// Its objects.
     pub objects: Vec<StoredObject>,
     /// Whether more come after it.

@@ -25,7 +25,7 @@ pub trait RecordedObject: Send + 'static {
 
 /// Where an object goes.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct StorePlace {
     /// The store.
     pub store: Store,
     /// The object's kind.
@@ -48,12 +48,12 @@ pub enum AnswerRecorder<O> {
 pub struct Recording<O> {
     answer: FullAnswer,
     object: O,
-    place: Place,
+    place: StorePlace,
 }
 
 impl<O: RecordedObject> AnswerRecorder<O> {
     /// Records the answer to `active`, whose object `object` writes.
-    pub fn new(active: &ActiveRequest, object: O, place: Place) -> Self {
+    pub fn new(active: &ActiveRequest, object: O, place: StorePlace) -> Self {
         let answer = FullAnswer::begin(active, &[]);
         Self::Recording(Box::new(Recording { answer, object, place }))
     }
@@ -88,7 +88,7 @@ impl<O: RecordedObject> Recording<O> {
     /// Stores the answer. An error is the operator's to know: the answer goes to its reader all the
     /// same.
     async fn write(self) {
-        let Self { answer, object, place: Place { store, kind, owner } } = self;
+        let Self { answer, object, place: StorePlace { store, kind, owner } } = self;
         let id = answer.head.id.clone();
         let written = match answer.bytes() > SMALL_BYTES {
             // Much text takes longer than a network thread may be kept.

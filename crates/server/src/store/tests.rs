@@ -25,13 +25,13 @@ fn object(id: &str) -> StoredObject {
     StoredObject { id: id.into(), created_s: unix_time_s(), progress: Progress::Ended, json }
 }
 
-async fn ids(store: &Store, owner: Owner, page: Page) -> Vec<String> {
+async fn ids(store: &Store, owner: Owner, page: ListPage) -> Vec<String> {
     let found = store.list(CHAT, owner, page, |_| true).await.unwrap();
     found.objects.into_iter().map(|object| object.id).collect()
 }
 
-fn page(after: Option<&str>, limit: usize, newest_first: bool) -> Page {
-    Page { after: after.map(str::to_owned), limit, newest_first }
+fn page(after: Option<&str>, limit: usize, newest_first: bool) -> ListPage {
+    ListPage { after: after.map(str::to_owned), limit, newest_first }
 }
 
 /// A store of each kind that has objects with `ids`, and the folder of its file.

@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::identity::Identity;
 use crate::service::Service;
 use crate::store::object::Kind;
-use crate::store::recorder::{AnswerRecorder, Place};
+use crate::store::recorder::{AnswerRecorder, StorePlace};
 
 /// Has the answer to `active` stored when it is complete, if its request asks for that.
 pub fn record(
@@ -27,7 +27,7 @@ pub fn record(
     let Some(chat) = chat else { return };
     let object = StoredChat { chat: *chat, vocab: service.model().vocab.clone() };
     let place =
-        Place { store: app.store.clone(), kind: Kind::ChatCompletion, owner: owner.owner() };
+        StorePlace { store: app.store.clone(), kind: Kind::ChatCompletion, owner: owner.owner() };
     let recorder = AnswerRecorder::new(active, object, place);
     active.observe(Box::new(recorder));
 }

@@ -13,7 +13,7 @@ use super::request::{ChatToStore, ListFilter};
 use crate::api::full_response::full_response;
 use crate::error::ApiError;
 use crate::full_answer::FullAnswer;
-use crate::store::object::{Page, Progress, StoredObject};
+use crate::store::object::{ListPage, Progress, StoredObject};
 use crate::store::recorder::RecordedObject;
 
 /// A chat whose answer is stored.
@@ -89,7 +89,7 @@ impl ListFilter {
 ///
 /// # Errors
 /// 500 when they cannot be read; 400 for a page after a message that is not there.
-pub fn messages(stored: &StoredObject, page: &Page) -> Result<Value, ApiError> {
+pub fn messages(stored: &StoredObject, page: &ListPage) -> Result<Value, ApiError> {
     let messages: Vec<Value> = serde_json::from_slice(lines(stored).1).map_err(unreadable)?;
     let mut all: Vec<Value> = messages
         .into_iter()
@@ -150,8 +150,8 @@ mod tests {
         object("c", 1, &completion, &messages.to_string())
     }
 
-    fn page(after: Option<&str>, limit: usize, newest_first: bool) -> Page {
-        Page { after: after.map(str::to_owned), limit, newest_first }
+    fn page(after: Option<&str>, limit: usize, newest_first: bool) -> ListPage {
+        ListPage { after: after.map(str::to_owned), limit, newest_first }
     }
 
     #[test]

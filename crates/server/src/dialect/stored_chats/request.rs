@@ -9,7 +9,7 @@ use crate::api::fields::{Fields, kind_of};
 use crate::dialect::parameters::{Parameter, supported};
 use crate::error::{ApiError, quoted};
 use crate::memory::MemoryCharge;
-use crate::store::object::Page;
+use crate::store::object::ListPage;
 
 /// Most pairs of `metadata`, and the length of their keys and values in characters, as OpenAI has
 /// it.
@@ -119,8 +119,8 @@ pub struct ListFilter {
 ///
 /// # Errors
 /// 400 that names the parameter.
-pub fn parse_list(query: Option<&str>) -> Result<(Page, ListFilter), ApiError> {
-    let mut page = Page { after: None, limit: DEFAULT_LIMIT, newest_first: false };
+pub fn parse_list(query: Option<&str>) -> Result<(ListPage, ListFilter), ApiError> {
+    let mut page = ListPage { after: None, limit: DEFAULT_LIMIT, newest_first: false };
     let mut filter = ListFilter::default();
     for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
         match &*name {

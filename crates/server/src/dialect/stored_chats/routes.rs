@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::json_response::{json_response, json_text};
 use crate::memory::SMALL_BYTES;
-use crate::store::object::{Kind, Listed, StoredObject};
+use crate::store::object::{Kind, ObjectList, StoredObject};
 
 type Shared = State<Arc<App>>;
 
@@ -42,7 +42,7 @@ async fn list(
 }
 
 /// The objects as they are stored, with a list around them.
-fn list_json(listed: &Listed) -> String {
+fn list_json(listed: &ObjectList) -> String {
     let texts = listed.objects.iter().map(|one| String::from_utf8_lossy(completion(one)));
     let data = texts.collect::<Vec<_>>().join(",");
     let id = |one: Option<&StoredObject>| one.map_or(Value::Null, |one| one.id.as_str().into());
