@@ -22,8 +22,13 @@ class Running:
     """A process of the binary that says on stderr where it can be reached."""
 
     def __init__(self, *args, env=None):
+        # A file that may not grow further is an error to the server, as it is here, and not its end.
         self.process = subprocess.Popen(
-            [BINARY, *args], stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
+            [BINARY, *args],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+            restore_signals=False,
         )
         self.log = []
         self.url = None
