@@ -40,12 +40,12 @@ impl Obfuscation {
     }
 
     /// Whether to pad the events of a request that asked for it or against it, or said nothing.
-    pub(crate) fn applies(&self, asked: Option<bool>) -> bool {
+    pub fn applies(&self, asked: Option<bool>) -> bool {
         asked.unwrap_or(self.by_default)
     }
 
     /// Appends the member to an event that has `frame_bytes` around a text of `text_bytes`.
-    pub(crate) fn put(&mut self, frame_bytes: usize, text_bytes: usize, out: &mut Vec<u8>) {
+    pub fn put(&mut self, frame_bytes: usize, text_bytes: usize, out: &mut Vec<u8>) {
         let frame = frame_bytes + OPEN.len() + CLOSE.len();
         let padding = frame.next_multiple_of(FRAME_STEP_BYTES) - frame + text_padding(text_bytes);
         out.extend_from_slice(OPEN);

@@ -11,6 +11,7 @@ use crate::auth::ApiKeys;
 use crate::body::{BodyLimits, RequestBodies};
 use crate::clock::{Clock, unix_time_s};
 use crate::dialect::chosen_ids::ChosenIds;
+use crate::dialect::responses::LiveResponses;
 use crate::error::ApiError;
 use crate::hosts::AllowedHosts;
 use crate::identity::Identity;
@@ -86,6 +87,8 @@ pub struct App {
     pub chosen_ids: ChosenIds,
     /// Receives and parses request bodies.
     pub bodies: Arc<RequestBodies>,
+    /// Background responses while they are generated.
+    pub responses: Arc<LiveResponses>,
     /// What clients have stored.
     pub store: Store,
     quic_address: RwLock<Option<QuicAddress>>,
@@ -116,6 +119,7 @@ impl App {
             resumable,
             chosen_ids: ChosenIds::default(),
             bodies,
+            responses: Arc::default(),
             store: Store::in_memory(StoreLimits::default()),
             quic_address: RwLock::default(),
             service: OnceLock::new(),

@@ -47,6 +47,7 @@ enum ErrorKind {
     ModelNotFound,
     NotFound,
     Gone,
+    PreviousNotFound,
     MethodNotAllowed,
     TooLarge,
     TooSlow,
@@ -69,7 +70,9 @@ pub enum LimitedRate {
 impl ErrorKind {
     fn status(self) -> StatusCode {
         match self {
-            Self::InvalidRequest | Self::ContextLengthExceeded => StatusCode::BAD_REQUEST,
+            Self::InvalidRequest | Self::ContextLengthExceeded | Self::PreviousNotFound => {
+                StatusCode::BAD_REQUEST
+            }
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::Forbidden | Self::ForeignHost | Self::NeedsKeys => StatusCode::FORBIDDEN,
             Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
@@ -98,6 +101,9 @@ impl ErrorKind {
             Self::ModelNotFound => ("invalid_request_error", Some("model_not_found")),
             Self::NotFound => ("invalid_request_error", Some("not_found")),
             Self::Gone => ("invalid_request_error", Some("gone")),
+            Self::PreviousNotFound => {
+                ("invalid_request_error", Some("previous_response_not_found"))
+            }
             Self::MethodNotAllowed => ("invalid_request_error", Some("method_not_allowed")),
             Self::TooLarge => ("invalid_request_error", Some("request_too_large")),
             Self::TooSlow => ("invalid_request_error", Some("request_timeout")),
@@ -260,6 +266,34 @@ impl ApiError {
     /// 410: that part of a stream is not kept any more, or will never be there.
     pub fn gone(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Gone, message)
+    }
+
+    /// 400: the response that a request goes on from is not stored.
+    pub fn no_previous_response(id: &str) -> Self {
+        let message = format!(
+            "The previous response '{}' was not found: it was not stored, was deleted, or is too \
+             old. Send the conversation in 'input'.",
+            quoted(id)
+        );
+        let param = Some("previous_response_id".into());
+        Self { param, ..Self::new(ErrorKind::PreviousNotFound, message) }
+    }
+
+    /// The same error in the words of a client that has other names for parameters: each pair is a
+    /// part of a name here, and there.
+    pub fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        if let Some(param) = &self.param {
+            let replace = |name: String, (ours, theirs): &(&str, &str)| name.replace(ours, theirs);
+            let renamed = names.iter().fold(param.clone(), replace);
+            self.message = self.message.replace(&format!("'{param}'"), &format!("'{renamed}'"));
+            self.param = Some(renamed);
+        }
+        self
+    }
+
+    /// Whether the prompt is longer than the context.
+    pub fn is_context_length(&self) -> bool {
+        self.kind == ErrorKind::ContextLengthExceeded
     }
 
     /// 404: this server does not offer QUIC (S-1.3).

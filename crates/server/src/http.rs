@@ -21,7 +21,7 @@ use crate::api::request::{Endpoint, Request};
 use crate::app::App;
 use crate::auth::EarlyIdentity;
 use crate::browser;
-use crate::dialect::{conversations, durable, stored_chats, ui_stream};
+use crate::dialect::{conversations, durable, responses, stored_chats, ui_stream};
 use crate::error::ApiError;
 use crate::full_answer::FullAnswer;
 use crate::identity::Identity;
@@ -51,6 +51,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(ui_stream::routes())
         .merge(conversations::routes())
         .merge(stored_chats::routes())
+        .merge(responses::routes())
         .route_layer(middleware::from_fn_with_state(app.clone(), ask_upstream))
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
     Router::new()

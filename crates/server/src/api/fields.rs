@@ -85,6 +85,21 @@ impl Fields {
         self.map.insert(field.to_owned(), value);
     }
 
+    /// No fields, under the charge of others.
+    pub fn empty(charge: Option<Arc<MemoryCharge>>) -> Self {
+        Self { charge, ..Self::of(Map::new(), String::new()) }
+    }
+
+    /// What the fields are charged, for who charges more; [`Self::put_charge`] puts it back.
+    pub fn take_charge(&mut self) -> MemoryCharge {
+        self.charge.take().and_then(Arc::into_inner).unwrap_or_default()
+    }
+
+    /// Charges the fields in place of what was taken from them.
+    pub fn put_charge(&mut self, charge: MemoryCharge) {
+        self.charge = Some(Arc::new(charge));
+    }
+
     /// What must be held as long as anything that was taken from the fields.
     pub fn charge(&self) -> Option<Arc<MemoryCharge>> {
         self.charge.clone()

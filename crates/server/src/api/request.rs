@@ -484,7 +484,7 @@ fn parse_cache_salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
 }
 
 /// Bytes of all strings in `value`.
-fn text_bytes(value: &Value) -> usize {
+pub fn text_bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
         Value::Array(items) => items.iter().map(text_bytes).sum(),

@@ -45,12 +45,12 @@ impl ToolUse {
 /// # Errors
 /// 400 with the name of the wrong field.
 pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
-    let definitions = fields.array("tools")?.unwrap_or_default();
+    let mut definitions = fields.array("tools")?.unwrap_or_default();
     if definitions.len() > MAX_TOOLS {
         return Err(fields.error("tools", format!("has more than {MAX_TOOLS} entries.")));
     }
     let wanted = Wanted::parse(fields)?;
-    let is_forced = matches!(wanted, Wanted::Required | Wanted::Named(_));
+    let is_forced = matches!(wanted, Wanted::Required | Wanted::Among(_, ToolChoice::Forced));
     let mut callable = Vec::with_capacity(definitions.len());
     for (index, tool) in definitions.iter().enumerate() {
         let mut tool = fields.nested(&format!("tools[{index}]"), tool.clone())?;
@@ -66,13 +66,23 @@ pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
             return Err(fields.error("tool_choice", "is 'required', but there are no 'tools'."));
         }
         Wanted::Required => ToolChoice::Forced,
-        Wanted::Named(name) => {
-            callable.retain(|tool| tool.name == name);
-            if callable.is_empty() {
-                let wrong = format!("names '{}', which is not among 'tools'.", quoted(&name));
+        Wanted::Among(names, choice) => {
+            if let Some(name) =
+                names.iter().find(|name| !callable.iter().any(|of| of.name == **name))
+            {
+                let wrong = format!("names '{}', which is not among 'tools'.", quoted(name));
                 return Err(fields.error("tool_choice", wrong));
             }
-            ToolChoice::Forced
+            callable.retain(|tool| names.contains(&tool.name));
+            if callable.is_empty() {
+                return Ok(None);
+            }
+            if choice == ToolChoice::Auto {
+                // Nothing else keeps a model from a tool that its prompt tells of.
+                definitions
+                    .retain(|tool| names.iter().any(|name| tool["function"]["name"] == **name));
+            }
+            choice
         }
     };
     Ok(Some(ToolUse { definitions, callable, choice, parallel }))
@@ -116,7 +126,8 @@ enum Wanted {
     None,
     Auto,
     Required,
-    Named(String),
+    /// Some of the tools.
+    Among(Vec<String>, ToolChoice),
 }
 
 impl Wanted {
@@ -132,12 +143,31 @@ impl Wanted {
                     Err(fields.error("tool_choice", format!("{wrong}, not '{}'.", quoted(other))))
                 }
             },
-            Some(choice) => match choice.pointer("/function/name").and_then(Value::as_str) {
-                Some(name) => Ok(Self::Named(name.to_owned())),
-                None => Err(fields.error("tool_choice", format!("{wrong}."))),
-            },
+            Some(choice) => {
+                let found = match choice.get("allowed_tools") {
+                    Some(allowed) => Self::of_allowed(allowed),
+                    None => function_name(&choice)
+                        .map(|name| Self::Among(vec![name], ToolChoice::Forced)),
+                };
+                found.ok_or_else(|| fields.error("tool_choice", format!("{wrong}.")))
+            }
         }
     }
+
+    /// `allowed_tools`: the tools that this answer may call, of all that the prompt tells of.
+    fn of_allowed(allowed: &Value) -> Option<Self> {
+        let choice = match allowed["mode"].as_str()? {
+            "auto" => ToolChoice::Auto,
+            "required" => ToolChoice::Forced,
+            _ => return None,
+        };
+        let names = allowed["tools"].as_array()?.iter().map(function_name);
+        Some(Self::Among(names.collect::<Option<_>>()?, choice))
+    }
+}
+
+fn function_name(tool: &Value) -> Option<String> {
+    tool.pointer("/function/name").and_then(Value::as_str).map(str::to_owned)
 }
 
 /// Takes `response_format`; gives the JSON schema that the answer must fit, if any.
@@ -188,5 +218,31 @@ pub fn check_schema(fields: &Fields, name: &str, schema: Value) -> Result<Value,
             let wrong = format!("must be a JSON schema, not {}.", kind_of(&other));
             Err(fields.error(name, wrong))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allowed_tools_are_the_only_ones_that_the_model_hears_of_and_may_call() {
+        let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+        let parse = |mode: &str, allowed: &[&str]| {
+            let allowed: Vec<Value> = allowed.iter().map(|name| tool(name)).collect();
+            let choice = json!({"mode": mode, "tools": allowed});
+            let body = json!({
+                "tools": [tool("a"), tool("b"), tool("c")],
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": choice},
+            });
+            parse_tools(&mut Fields::parse(body.to_string().as_bytes()).unwrap())
+        };
+        let some = parse("auto", &["c", "a"]).unwrap().unwrap();
+        assert_eq!(some.definitions, [tool("a"), tool("c")]);
+        assert_eq!((some.callable.len(), some.is_forced()), (2, false));
+        let forced = parse("required", &["b"]).unwrap().unwrap();
+        assert_eq!((forced.callable[0].name.as_str(), forced.is_forced()), ("b", true));
+        assert_eq!(parse("auto", &[]).unwrap(), None);
+        assert!(parse("auto", &["d"]).is_err() && parse("sometimes", &["a"]).is_err());
     }
 }

@@ -8,6 +8,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::parameters::{Parameter, Support};
+use super::responses;
+use super::responses::request::ResponseRequest;
 use super::stored_chats::request::ChatToStore;
 use super::ui_stream;
 use crate::api::fields::Fields;
@@ -51,6 +53,15 @@ fn apis() -> Vec<Api> {
             parameters: ui_stream::request::PARAMETERS.iter().collect(),
             base: json!({"messages": [{"role": "user", "parts": [{"type": "text", "text": "hi"}]}]}),
             read: read_ui_chat,
+        },
+        Api {
+            endpoint: "POST /v1/responses",
+            parameters: responses::request::PARAMETERS.iter().collect(),
+            base: json!({"input": "hi"}),
+            read: |body| {
+                let fields = Fields::parse(body.to_string().as_bytes())?;
+                ResponseRequest::read(fields).map(|request| request.ignored)
+            },
         },
     ]
 }
@@ -97,7 +108,9 @@ const OWN_FORMS: &[&str] = &[
     "reasoning_effort",
     "guided_json",
     "json_schema",
+    "include",
     "metadata",
+    "truncation",
 ];
 
 #[test]

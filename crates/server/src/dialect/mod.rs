@@ -8,6 +8,7 @@ mod compatibility;
 pub mod conversations;
 pub mod durable;
 pub mod parameters;
+pub mod responses;
 pub mod stored_chats;
 pub mod ui_stream;
 

@@ -9,7 +9,7 @@ mod answer_task;
 mod datagram_reader;
 mod event_reader;
 mod events_slot;
-mod fit_record;
+pub mod fit_record;
 pub mod idempotency;
 mod log_pump;
 mod looks;

@@ -1,0 +1,501 @@
+//! From an answer's records to the events of a response and to its object.
+//!
+//! Every record gives the same events with the same numbers whenever it is read, so that a reader
+//! which comes back after event N goes on with N + 1.
+
+use loquent_proto::obfuscation::Obfuscation;
+use loquent_proto::{Delta, Error};
+use serde_json::{Map, Value, json};
+
+use super::item::{ItemBody, OpenItem};
+use super::object::{ResponseFacts, ResponseStatus, ResponseTemplate};
+use crate::dialect::EventWriter;
+use crate::error::ApiError;
+use crate::usage::Usage;
+
+/// The code of the record that ends a cancelled response.
+pub const CANCELLED: &str = "cancelled";
+/// The code of the record that ends a response of which the server knows no end.
+pub const LOST: &str = "lost";
+/// The member of a record that says when the response was complete.
+pub const COMPLETED_AT: &str = "completed_at";
+
+/// Which events are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventRange {
+    /// Those with this number and higher ones.
+    From(u64),
+    /// None: only the object is wanted.
+    Nothing,
+}
+
+/// Writes a response's events, and knows its object at any time.
+#[derive(Debug)]
+pub struct ResponseEvents {
+    template: ResponseTemplate,
+    wanted: EventRange,
+    padding: Option<Obfuscation>,
+    /// The number of the next event.
+    next: u64,
+    status: ResponseStatus,
+    facts: ResponseFacts,
+    finish: Option<String>,
+    output: Vec<Value>,
+    open: Option<OpenItem>,
+    /// Log-probabilities of tokens whose text has not come yet.
+    logprobs: Vec<Value>,
+}
+
+impl ResponseEvents {
+    /// The events of a response of which no record was read.
+    pub fn new(template: ResponseTemplate, wanted: EventRange) -> Self {
+        let queued = template.background;
+        Self {
+            template,
+            wanted,
+            padding: None,
+            next: 0,
+            status: if queued { ResponseStatus::Queued } else { ResponseStatus::InProgress },
+            facts: ResponseFacts::default(),
+            finish: None,
+            output: Vec::new(),
+            open: None,
+            logprobs: Vec::new(),
+        }
+    }
+
+    /// Pads the events of text.
+    pub fn padded(mut self, padding: Option<Obfuscation>) -> Self {
+        self.padding = padding;
+        self
+    }
+
+    /// How the response stands after the records so far.
+    pub const fn status(&self) -> &ResponseStatus {
+        &self.status
+    }
+
+    /// Reads a record of which no event is wanted.
+    pub fn note(&mut self, delta: &Delta) {
+        debug_assert_eq!(self.wanted, EventRange::Nothing);
+        self.apply(delta, &mut Vec::new());
+    }
+
+    /// The response after the records so far.
+    pub fn object(&self) -> Value {
+        let mut output = self.output.clone();
+        output.extend(self.open.as_ref().map(|item| item.json("in_progress")));
+        self.template.render(&self.status, &self.facts, &output)
+    }
+
+    fn apply(&mut self, delta: &Delta, out: &mut Vec<u8>) {
+        match delta {
+            Delta::Open { meta } => self.begin(meta, out),
+            Delta::Text { choice: 0, text, .. } if !text.is_empty() => self.put_text(text, out),
+            Delta::Reasoning { choice: 0, text, .. } if !text.is_empty() => {
+                self.put_reasoning(text, out);
+            }
+            Delta::ToolCall { choice: 0, index, id, name, arguments, .. } => {
+                self.open_call(*index, id, name, out);
+                self.put_arguments(arguments, out);
+            }
+            Delta::Logprobs { choice: 0, json } => self.logprobs.extend(token_logprobs(json)),
+            Delta::Finish { choice: 0, reason } => self.finish = Some(reason.clone()),
+            Delta::Usage { .. } => self.facts.usage = Usage::of_delta(delta),
+            Delta::Other { json, .. } => self.note_other(json),
+            Delta::Error { code, message } => self.end(broken(code, message), out),
+            Delta::Done => self.end(self.success(), out),
+            // The API has no event for it.
+            Delta::Progress(progress) if self.wanted != EventRange::Nothing => {
+                progress.put_comment(out);
+            }
+            // Of further completions, of which a response has none; texts without bytes.
+            Delta::Progress(_)
+            | Delta::Text { .. }
+            | Delta::Reasoning { .. }
+            | Delta::ToolCall { .. }
+            | Delta::Logprobs { .. }
+            | Delta::Finish { .. } => {}
+        }
+    }
+
+    fn begin(&mut self, meta: &str, out: &mut Vec<u8>) {
+        let meta: Map<String, Value> = serde_json::from_str(meta).unwrap_or_default();
+        let member = |name: &str| meta.get(name).cloned().unwrap_or_default();
+        self.facts.model = member("model");
+        self.facts.created_s = member("created");
+        self.put_response("response.created", out);
+        self.put_response(self.status.event(), out);
+    }
+
+    fn note_other(&mut self, json: &str) {
+        if let Ok(Value::Object(mut members)) = serde_json::from_str(json)
+            && let Some(at) = members.remove(COMPLETED_AT)
+        {
+            self.facts.completed_s = at;
+        }
+    }
+
+    fn put_text(&mut self, text: &str, out: &mut Vec<u8>) {
+        let is_open = matches!(&self.open, Some(OpenItem { body: ItemBody::Message { .. }, .. }));
+        if !is_open {
+            self.open_item(ItemBody::Message { text: String::new(), logprobs: Vec::new() }, out);
+        }
+        let fresh = std::mem::take(&mut self.logprobs);
+        // The event's log-probabilities have no bytes.
+        let listed = Value::Array(fresh.iter().map(without_bytes).collect());
+        if let Some(OpenItem { body: ItemBody::Message { text: all, logprobs }, .. }) =
+            &mut self.open
+        {
+            all.push_str(text);
+            logprobs.extend(fresh);
+        }
+        self.put_delta("response.output_text.delta", text, Some(&listed), out);
+    }
+
+    fn put_reasoning(&mut self, text: &str, out: &mut Vec<u8>) {
+        self.logprobs.clear(); // those of thoughts have no place in the object
+        let is_open = matches!(&self.open, Some(OpenItem { body: ItemBody::Reasoning { .. }, .. }));
+        if !is_open {
+            self.open_item(ItemBody::Reasoning { text: String::new() }, out);
+        }
+        if let Some(OpenItem { body: ItemBody::Reasoning { text: all }, .. }) = &mut self.open {
+            all.push_str(text);
+        }
+        self.put_delta("response.reasoning_text.delta", text, None, out);
+    }
+
+    fn open_call(&mut self, index: u32, id: &str, name: &str, out: &mut Vec<u8>) {
+        self.logprobs.clear();
+        let is_open = matches!(&self.open,
+            Some(OpenItem { body: ItemBody::Call { index: of, .. }, .. }) if *of == index);
+        if !is_open {
+            let (call_id, name) = (id.to_owned(), name.to_owned());
+            self.open_item(ItemBody::Call { index, call_id, name, arguments: String::new() }, out);
+        }
+    }
+
+    fn put_arguments(&mut self, text: &str, out: &mut Vec<u8>) {
+        if text.is_empty() {
+            return;
+        }
+        if let Some(OpenItem { body: ItemBody::Call { arguments, .. }, .. }) = &mut self.open {
+            arguments.push_str(text);
+        }
+        self.put_delta("response.function_call_arguments.delta", text, None, out);
+    }
+
+    /// Begins an item; the one before it is complete.
+    fn open_item(&mut self, body: ItemBody, out: &mut Vec<u8>) {
+        self.close_item("completed", out);
+        if self.status == ResponseStatus::Queued {
+            self.status = ResponseStatus::InProgress;
+            self.put_response("response.in_progress", out);
+        }
+        let response = self.template.id().trim_start_matches("resp_");
+        let id = format!("{}_{response}{:04x}", body.id_prefix(), self.output.len());
+        let item = OpenItem { id, body };
+        let index = self.output.len();
+        self.put(
+            "response.output_item.added",
+            out,
+            || json!({"output_index": index, "item": item.announced()}),
+        );
+        if item.has_content() {
+            self.put("response.content_part.added", out, || {
+                json!({
+                    "item_id": item.id, "output_index": index, "content_index": 0,
+                    "part": item.empty_part(),
+                })
+            });
+        }
+        self.open = Some(item);
+    }
+
+    fn close_item(&mut self, status: &str, out: &mut Vec<u8>) {
+        let Some(mut item) = self.open.take() else { return };
+        if let ItemBody::Message { logprobs, .. } = &mut item.body {
+            logprobs.append(&mut self.logprobs);
+        }
+        let index = self.output.len();
+        let place = json!({"item_id": item.id, "output_index": index, "content_index": 0});
+        let whole = item.json(status);
+        match &item.body {
+            ItemBody::Message { text, logprobs } => {
+                let listed: Vec<Value> = logprobs.iter().map(without_bytes).collect();
+                self.put("response.output_text.done", out, || {
+                    with(place.clone(), json!({"text": text, "logprobs": listed}))
+                });
+            }
+            ItemBody::Reasoning { text } => self.put("response.reasoning_text.done", out, || {
+                with(place.clone(), json!({"text": text}))
+            }),
+            ItemBody::Call { name, arguments, .. } => {
+                self.put("response.function_call_arguments.done", out, || {
+                    json!({
+                        "item_id": item.id, "output_index": index, "name": name,
+                        "arguments": arguments,
+                    })
+                });
+            }
+        }
+        if let Some(part) = item.part() {
+            self.put("response.content_part.done", out, || with(place, json!({"part": part})));
+        }
+        self.put(
+            "response.output_item.done",
+            out,
+            || json!({"output_index": index, "item": whole}),
+        );
+        self.output.push(whole);
+    }
+
+    /// How a response without an error ended.
+    fn success(&self) -> ResponseStatus {
+        match self.finish.as_deref() {
+            Some("length") => ResponseStatus::Incomplete("max_output_tokens"),
+            Some("content_filter") => ResponseStatus::Incomplete("content_filter"),
+            _ => ResponseStatus::Completed,
+        }
+    }
+
+    fn end(&mut self, status: ResponseStatus, out: &mut Vec<u8>) {
+        let item = if status == ResponseStatus::Completed { "completed" } else { "incomplete" };
+        self.close_item(item, out);
+        self.status = status;
+        self.put_response(self.status.event(), out);
+    }
+
+    fn put_response(&mut self, name: &'static str, out: &mut Vec<u8>) {
+        let Some(number) = self.number() else { return };
+        put_event(name, number, json!({"response": self.object()}), out);
+    }
+
+    fn put(&mut self, name: &'static str, out: &mut Vec<u8>, members: impl FnOnce() -> Value) {
+        let Some(number) = self.number() else { return };
+        put_event(name, number, members(), out);
+    }
+
+    /// An event of text, which most events are: written without a tree of values.
+    fn put_delta(
+        &mut self,
+        name: &'static str,
+        text: &str,
+        logprobs: Option<&Value>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(number) = self.number() else { return };
+        let Some(item) = &self.open else { return };
+        let text = Value::from(text).to_string();
+        let begin = out.len();
+        let index = self.output.len();
+        let mut event = format!(
+            "event: {name}\ndata: {{\"type\":\"{name}\",\"sequence_number\":{number},\
+             \"item_id\":\"{}\",\"output_index\":{index},",
+            item.id
+        );
+        if item.has_content() {
+            event.push_str("\"content_index\":0,");
+        }
+        event.push_str("\"delta\":");
+        event.push_str(&text);
+        if let Some(logprobs) = logprobs {
+            event.push_str(&format!(",\"logprobs\":{logprobs}"));
+        }
+        out.extend_from_slice(event.as_bytes());
+        if let Some(padding) = &mut self.padding {
+            let frame = out.len() - begin - text.len();
+            padding.put(frame, text.len(), out);
+        }
+        out.extend_from_slice(b"}\n\n");
+    }
+
+    /// The number of the next event, if that is wanted.
+    fn number(&mut self) -> Option<u64> {
+        let number = self.next;
+        self.next += 1;
+        let is_lost = matches!(&self.status, ResponseStatus::Failed { code, .. } if code == LOST);
+        match self.wanted {
+            EventRange::Nothing => None,
+            EventRange::From(first) if number >= first => Some(number),
+            // A server that was restarted lost the last events before its end. A reader that has
+            // seen those still has to hear of the end.
+            EventRange::From(first) if is_lost => Some(first),
+            EventRange::From(_) => None,
+        }
+    }
+}
+
+impl EventWriter for ResponseEvents {
+    fn write(&mut self, _id: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.apply(delta, out);
+        Ok(())
+    }
+
+    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        let number = self.next;
+        self.next += 1;
+        let members = json!({"code": error.code(), "message": error.to_string(), "param": null});
+        put_event("error", number, members, out);
+    }
+}
+
+fn broken(code: &str, message: &str) -> ResponseStatus {
+    match code {
+        CANCELLED => ResponseStatus::Cancelled,
+        _ => ResponseStatus::Failed { code: code.to_owned(), message: message.to_owned() },
+    }
+}
+
+fn put_event(name: &'static str, number: u64, members: Value, out: &mut Vec<u8>) {
+    let event = with(json!({"type": name, "sequence_number": number}), members);
+    out.extend_from_slice(format!("event: {name}\ndata: {event}\n\n").as_bytes());
+}
+
+/// `object` with further members.
+fn with(mut object: Value, members: Value) -> Value {
+    if let (Value::Object(object), Value::Object(members)) = (&mut object, members) {
+        object.extend(members);
+    }
+    object
+}
+
+/// The log-probabilities in a record, one entry for each token.
+fn token_logprobs(json: &str) -> Vec<Value> {
+    let mut record: Value = serde_json::from_str(json).unwrap_or_default();
+    match record.get_mut("content").map(Value::take) {
+        Some(Value::Array(tokens)) => tokens,
+        _ => Vec::new(),
+    }
+}
+
+/// A token's log-probabilities as the events have them.
+fn without_bytes(token: &Value) -> Value {
+    let mut token = token.clone();
+    let tops = token.get_mut("top_logprobs").and_then(Value::as_array_mut);
+    for top in tops.into_iter().flatten() {
+        top.as_object_mut().map(|top| top.shift_remove("bytes"));
+    }
+    token.as_object_mut().map(|token| token.shift_remove("bytes"));
+    token
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(background: bool) -> ResponseTemplate {
+        let id = format!("resp_{:032x}", 1);
+        ResponseTemplate { object: json!({"id": id, "object": "response"}), background }
+    }
+
+    /// An answer that thinks, speaks, calls twice, and speaks again.
+    fn records() -> Vec<Delta> {
+        let call = |index: u32, id: &str, arguments: &str| Delta::ToolCall {
+            choice: 0,
+            index,
+            tokens: 1,
+            id: id.into(),
+            name: if id.is_empty() { String::new() } else { "f".into() },
+            arguments: arguments.into(),
+        };
+        let thought = |text: &str| Delta::Reasoning { choice: 0, tokens: 1, text: text.into() };
+        vec![
+            Delta::Open { meta: r#"{"model":"m","created":5}"#.into() },
+            thought("I "),
+            thought("think."),
+            Delta::text("Let me "),
+            Delta::text(""),
+            Delta::text("see."),
+            call(0, "a", ""),
+            call(0, "", "{}"),
+            call(1, "b", "[1]"),
+            Delta::text("So."),
+            Delta::Finish { choice: 0, reason: "stop".into() },
+            Delta::Other { choice: 0, json: r#"{"completed_at":7}"#.into() },
+            Delta::Usage { prompt: 3, completion: 4, cached: 1, reasoning: 2 },
+            Delta::Done,
+        ]
+    }
+
+    fn read(records: &[Delta], background: bool, wanted: EventRange) -> (Vec<Value>, Value) {
+        let mut events = ResponseEvents::new(template(background), wanted);
+        let mut out = Vec::new();
+        for delta in records {
+            events.write(None, delta, &mut out).unwrap();
+        }
+        let out = String::from_utf8(out).unwrap();
+        let data = out.lines().filter_map(|line| line.strip_prefix("data: "));
+        (data.map(|data| serde_json::from_str(data).unwrap()).collect(), events.object())
+    }
+
+    #[test]
+    fn thoughts_text_and_calls_are_items_in_their_order() {
+        let (events, object) = read(&records(), false, EventRange::From(0));
+        let output = object["output"].as_array().unwrap();
+        let kinds: Vec<&str> = output.iter().filter_map(|item| item["type"].as_str()).collect();
+        assert_eq!(kinds, ["reasoning", "message", "function_call", "function_call", "message"]);
+        assert_eq!(output[0]["content"][0]["text"], "I think.");
+        assert_eq!(output[0]["summary"], json!([]));
+        assert_eq!(output[1]["content"][0]["text"], "Let me see.");
+        assert_eq!((&output[2]["call_id"], &output[3]["arguments"]), (&json!("a"), &json!("[1]")));
+        assert_eq!(object["usage"]["output_tokens_details"]["reasoning_tokens"], 2);
+        assert_eq!((&object["created_at"], &object["completed_at"]), (&json!(5), &json!(7)));
+        // What the deltas say is what the items have, each under its own index.
+        for (index, item) in output.iter().enumerate() {
+            let deltas = events.iter().filter(|event| event["output_index"] == index);
+            let text: String = deltas.filter_map(|event| event["delta"].as_str()).collect();
+            let whole = item["content"][0]["text"].as_str().or(item["arguments"].as_str());
+            assert_eq!(Some(text.as_str()), whole);
+        }
+        let ids: std::collections::BTreeSet<&str> =
+            output.iter().filter_map(|item| item["id"].as_str()).collect();
+        assert_eq!(ids.len(), output.len());
+    }
+
+    #[test]
+    fn reading_on_from_any_event_gives_the_others_and_the_same_object() {
+        for background in [false, true] {
+            let (all, object) = read(&records(), background, EventRange::From(0));
+            for first in 0..=all.len() {
+                let (rest, same) = read(&records(), background, EventRange::From(first as u64));
+                assert_eq!(rest, all[first..], "from event {first}");
+                assert_eq!(same, object);
+            }
+            assert_eq!(read(&records(), background, EventRange::Nothing), (Vec::new(), object));
+        }
+    }
+
+    #[test]
+    fn a_reader_hears_of_a_loss_even_if_it_has_seen_more_than_was_kept() {
+        let mut records = records()[..5].to_vec();
+        records.push(Delta::Error { code: LOST.into(), message: "restarted".into() });
+        let (all, object) = read(&records, true, EventRange::From(0));
+        assert_eq!(object["status"], "failed");
+        assert_eq!(object["output"][1]["status"], "incomplete");
+        let (rest, _) = read(&records, true, EventRange::From(1000));
+        assert_eq!(rest.len(), 1);
+        assert_eq!(rest[0]["sequence_number"], 1000);
+        assert_eq!(rest[0]["response"], all.last().unwrap()["response"]);
+    }
+
+    #[test]
+    fn padding_hides_the_length_of_text_and_changes_nothing_else() {
+        let texts = ["a", "abcdefgh", "é"];
+        let lengths = texts.map(|text| {
+            let padding = Some(Obfuscation::new(3, true));
+            let mut events =
+                ResponseEvents::new(template(false), EventRange::From(0)).padded(padding);
+            events.write(None, &Delta::text("begin"), &mut Vec::new()).unwrap();
+            let mut out = Vec::new();
+            events.write(None, &Delta::text(text), &mut out).unwrap();
+            let out = String::from_utf8(out).unwrap();
+            let data = out.trim_end().split_once("data: ").unwrap().1;
+            let event: Value = serde_json::from_str(data).unwrap();
+            assert_eq!(event["delta"], text);
+            assert!(event["obfuscation"].is_string());
+            out.len()
+        });
+        assert!(lengths.iter().all(|length| *length == lengths[0]), "{lengths:?}");
+    }
+}

@@ -1,0 +1,83 @@
+//! A response while the engine, or an upstream server, generates it: from flushes to records.
+
+use std::task::{Context, Poll, ready};
+
+use loquent_proto::Delta;
+use serde_json::json;
+
+use super::events::{CANCELLED, COMPLETED_AT};
+use crate::active_request::ActiveRequest;
+use crate::clock::unix_time_s;
+use crate::error::ApiError;
+use crate::records::{RecordContext, RecordWriter};
+use crate::resumable::fit_record::fit_record;
+
+/// Generates the records of one response. Dropping it cancels the generation.
+pub struct Generation {
+    active: ActiveRequest,
+    records: RecordWriter,
+}
+
+/// What came of a look at the engine's work.
+#[derive(Debug)]
+pub enum Generated {
+    /// There may be more records.
+    Going,
+    /// The last record was given: the response is complete.
+    Complete,
+    /// The last record was given: it says that the response failed.
+    Failed(ApiError),
+}
+
+impl Generation {
+    /// The generation of `active`; `put` gets the records that begin it.
+    pub fn open(
+        active: ActiveRequest,
+        context: &RecordContext<'_>,
+        put: &mut impl FnMut(Delta),
+    ) -> Self {
+        let records = RecordWriter::open(&active, context, put);
+        Self { active, records }
+    }
+
+    /// Gives `put` the records of the next flush.
+    pub fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        put: &mut impl FnMut(Delta),
+    ) -> Poll<Generated> {
+        let Some(flush) = ready!(self.active.poll_flush(context)) else {
+            return Poll::Ready(self.finish(put));
+        };
+        let error = flush.error();
+        let active = &self.active;
+        self.records.flush(flush, || active.usage(), &mut |delta| put(fit_record(delta)));
+        Poll::Ready(match error {
+            None => Generated::Going,
+            Some(error) => self.fail(error, put),
+        })
+    }
+
+    /// The records of a response that its client cancels.
+    pub fn cancel(&self, put: &mut impl FnMut(Delta)) {
+        put(self.active.usage().to_delta());
+        put(Delta::Error { code: CANCELLED.into(), message: "The response was cancelled.".into() });
+    }
+
+    /// The records of a response that ends with `error`.
+    pub fn fail(&self, error: ApiError, put: &mut impl FnMut(Delta)) -> Generated {
+        put(self.active.usage().to_delta());
+        put(RecordWriter::fail(&error));
+        Generated::Failed(error)
+    }
+
+    fn finish(&self, put: &mut impl FnMut(Delta)) -> Generated {
+        if !self.active.is_complete() {
+            return self.fail(ApiError::internal("The engine has stopped."), put);
+        }
+        put(Delta::Other { choice: 0, json: json!({COMPLETED_AT: unix_time_s()}).to_string() });
+        put(self.active.usage().to_delta());
+        put(Delta::Done);
+        Generated::Complete
+    }
+}

@@ -1,0 +1,377 @@
+//! The items of a response's input: checked, brought to one form, and turned into chat messages.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::fields::{Fields, kind_of};
+use crate::error::{ApiError, quoted};
+
+/// Most items of a conversation, as many as a chat may have messages.
+pub const MAX_ITEMS: usize = 4096;
+
+/// Takes `input`, as items in one form.
+///
+/// # Errors
+/// 400 with the place of the item that is wrong.
+pub fn parse_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+    let items = match fields.take("input") {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => return Ok(vec![message("user", &text)]),
+        Some(Value::Array(items)) => items,
+        Some(other) => {
+            let wrong = "must be a string or an array of items";
+            return Err(fields.error("input", format!("{wrong}, not {}.", kind_of(&other))));
+        }
+    };
+    check_count(items.len())?;
+    let parse = |(index, item)| parse_item(fields.nested(&format!("input[{index}]"), item)?);
+    items.into_iter().enumerate().map(parse).collect()
+}
+
+/// Refuses a conversation of too many items.
+///
+/// # Errors
+/// 400 for more than [`MAX_ITEMS`].
+pub fn check_count(items: usize) -> Result<(), ApiError> {
+    match items <= MAX_ITEMS {
+        true => Ok(()),
+        false => {
+            let message = format!("'input': the conversation has more than {MAX_ITEMS} items.");
+            Err(ApiError::invalid_param("input", message))
+        }
+    }
+}
+
+fn message(role: &str, text: &str) -> Value {
+    message_of(role, vec![text_part(role, text)])
+}
+
+fn message_of(role: &str, content: Vec<Value>) -> Value {
+    json!({"type": "message", "status": "completed", "role": role, "content": content})
+}
+
+fn text_part(role: &str, text: &str) -> Value {
+    match role {
+        "assistant" => json!({"type": "output_text", "annotations": [], "text": text}),
+        _ => json!({"type": "input_text", "text": text}),
+    }
+}
+
+fn parse_item(mut fields: Fields) -> Result<Value, ApiError> {
+    let kind = match fields.string("type")? {
+        Some(kind) => kind,
+        None if fields.map().contains_key("role") => "message".to_owned(),
+        None if fields.map().contains_key("id") => "item_reference".to_owned(),
+        None => return Err(fields.error("type", "is required.")),
+    };
+    let id = fields.string("id")?;
+    let mut item = match kind.as_str() {
+        "message" => parse_message(&mut fields)?,
+        "function_call" => parse_call(&mut fields)?,
+        "function_call_output" => parse_call_output(&mut fields)?,
+        "reasoning" => parse_reasoning(&mut fields)?,
+        "item_reference" => {
+            let id = id.as_deref().ok_or_else(|| fields.error("id", "is required."))?;
+            json!({"type": "item_reference", "id": id})
+        }
+        other => {
+            let message = format!(
+                "'{}' is not supported: this server takes messages, function calls and their \
+                 outputs, reasoning and item references.",
+                quoted(other)
+            );
+            return Err(fields.error("type", message));
+        }
+    };
+    if let Some(id) = id {
+        item["id"] = id.into();
+    }
+    Ok(item)
+}
+
+fn parse_message(fields: &mut Fields) -> Result<Value, ApiError> {
+    let role = fields.string("role")?.ok_or_else(|| fields.error("role", "is required."))?;
+    if !["user", "system", "developer", "assistant"].contains(&role.as_str()) {
+        let known = "must be user, assistant, system or developer";
+        return Err(fields.error("role", format!("{known}, not '{}'.", quoted(&role))));
+    }
+    let content = fields.take("content");
+    let content = content.ok_or_else(|| fields.error("content", "is required."))?;
+    let texts = parse_texts(fields, "content", content)?;
+    Ok(message_of(&role, texts.iter().map(|text| text_part(&role, text)).collect()))
+}
+
+/// The texts of a content, which is a string or an array of parts.
+fn parse_texts(fields: &Fields, name: &str, content: Value) -> Result<Vec<String>, ApiError> {
+    let parts = match content {
+        Value::String(text) => return Ok(vec![text]),
+        Value::Array(parts) => parts,
+        other => {
+            let wrong = "must be a string or an array of text parts";
+            return Err(fields.error(name, format!("{wrong}, not {}.", kind_of(&other))));
+        }
+    };
+    let parse = |(index, part)| parse_text(fields.nested(&format!("{name}[{index}]"), part)?);
+    parts.into_iter().enumerate().map(parse).collect()
+}
+
+fn parse_text(mut part: Fields) -> Result<String, ApiError> {
+    let kind = part.string("type")?.ok_or_else(|| part.error("type", "is required."))?;
+    let member = match kind.as_str() {
+        "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" => "text",
+        "refusal" => "refusal",
+        other => {
+            let wrong = quoted(other);
+            let wrong = format!("'{wrong}' is not supported: this server accepts text only.");
+            return Err(part.error("type", wrong));
+        }
+    };
+    part.string(member)?.ok_or_else(|| part.error(member, "is required."))
+}
+
+fn parse_call(fields: &mut Fields) -> Result<Value, ApiError> {
+    let mut required =
+        |name: &str| fields.string(name)?.ok_or_else(|| fields.error(name, "is required."));
+    Ok(json!({
+        "type": "function_call", "status": "completed", "call_id": required("call_id")?,
+        "name": required("name")?, "arguments": required("arguments")?,
+    }))
+}
+
+fn parse_call_output(fields: &mut Fields) -> Result<Value, ApiError> {
+    let call_id = fields.string("call_id")?;
+    let call_id = call_id.ok_or_else(|| fields.error("call_id", "is required."))?;
+    let output = fields.take("output");
+    let output = output.ok_or_else(|| fields.error("output", "is required."))?;
+    let texts = parse_texts(fields, "output", output)?;
+    Ok(json!({
+        "type": "function_call_output", "status": "completed", "call_id": call_id,
+        "output": texts.concat(),
+    }))
+}
+
+/// Reasoning as this server gave it. A summary is no thought of the model, and what another server
+/// has encrypted cannot be read: both go back as they came, and the model does not see them.
+fn parse_reasoning(fields: &mut Fields) -> Result<Value, ApiError> {
+    let summary = fields.array("summary")?.unwrap_or_default();
+    let texts = match fields.take("content") {
+        None => Vec::new(),
+        Some(content) => parse_texts(fields, "content", content)?,
+    };
+    let part = |text: String| json!({"type": "reasoning_text", "text": text});
+    let content: Vec<Value> = texts.into_iter().map(part).collect();
+    Ok(json!({
+        "type": "reasoning", "status": "completed", "summary": summary, "content": content,
+        "encrypted_content": fields.string("encrypted_content")?,
+    }))
+}
+
+/// Gives an id to each item that has none: of its response, whose id is `response`, and its place.
+pub fn name_items(items: &mut [Value], response: &str) {
+    let digits = response.trim_start_matches("resp_");
+    for (index, item) in items.iter_mut().enumerate() {
+        if item.get("id").is_some() {
+            continue;
+        }
+        let prefix = match item["type"].as_str() {
+            Some("function_call") => "fc",
+            Some("function_call_output") => "fco",
+            Some("reasoning") => "rs",
+            _ => "msg",
+        };
+        item["id"] = format!("{prefix}_{digits}i{index:04x}").into();
+    }
+}
+
+/// The id of the response that an item of this server belongs to.
+pub fn response_of_item(id: &str) -> Option<String> {
+    /// Digits of a response's id.
+    const DIGITS: usize = 32;
+    let digits = id.split_once('_')?.1.get(..DIGITS)?;
+    digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| format!("resp_{digits}"))
+}
+
+/// A conversation as chat messages, which begin with `instructions`.
+pub fn messages(instructions: Option<&str>, items: &[Value]) -> Vec<Value> {
+    let mut messages = Messages::default();
+    if let Some(text) = instructions {
+        messages.put_message("system", text.to_owned());
+    }
+    items.iter().for_each(|item| messages.put(item));
+    messages.finish()
+}
+
+/// Chat messages as they are put together: what the API has as several items of the assistant, its
+/// thoughts, text and calls, is one message of a chat.
+#[derive(Default)]
+struct Messages {
+    all: Vec<Value>,
+    turn: Map<String, Value>,
+}
+
+impl Messages {
+    fn put(&mut self, item: &Value) {
+        let text = |name: &str| item[name].as_str().unwrap_or_default().to_owned();
+        match item["type"].as_str() {
+            Some("message") => match item["role"].as_str() {
+                Some("assistant") => self.put_said(texts_of(&item["content"])),
+                Some(role) => self.put_message(role, texts_of(&item["content"])),
+                None => {}
+            },
+            Some("reasoning") => self.put_thought(texts_of(&item["content"])),
+            Some("function_call") => self.put_call(json!({
+                "id": text("call_id"), "type": "function",
+                "function": {"name": text("name"), "arguments": text("arguments")},
+            })),
+            Some("function_call_output") => {
+                self.end_turn();
+                self.all.push(json!({
+                    "role": "tool", "tool_call_id": text("call_id"), "content": text("output"),
+                }));
+            }
+            _ => {}
+        }
+    }
+
+    fn put_message(&mut self, role: &str, text: String) {
+        self.end_turn();
+        let role = if role == "developer" { "system" } else { role };
+        // Many templates know one message of the system, at the beginning.
+        if let ([first], "system") = (self.all.as_mut_slice(), role)
+            && first["role"] == "system"
+        {
+            let before = first["content"].as_str().unwrap_or_default();
+            first["content"] = format!("{before}\n\n{text}").into();
+            return;
+        }
+        self.all.push(json!({"role": role, "content": text}));
+    }
+
+    fn put_thought(&mut self, text: String) {
+        if self.turn.contains_key("content") || self.turn.contains_key("tool_calls") {
+            self.end_turn();
+        }
+        if !text.is_empty() {
+            self.turn.insert("reasoning_content".into(), text.into());
+        }
+    }
+
+    fn put_said(&mut self, text: String) {
+        if self.turn.contains_key("content") || self.turn.contains_key("tool_calls") {
+            self.end_turn();
+        }
+        self.turn.insert("content".into(), text.into());
+    }
+
+    fn put_call(&mut self, call: Value) {
+        let calls = self.turn.entry("tool_calls").or_insert_with(|| json!([]));
+        if let Value::Array(calls) = calls {
+            calls.push(call);
+        }
+    }
+
+    fn end_turn(&mut self) {
+        let turn = std::mem::take(&mut self.turn);
+        // A thought alone, which nothing was said after, is no message.
+        if turn.contains_key("content") || turn.contains_key("tool_calls") {
+            let mut message = Map::new();
+            message.insert("role".into(), "assistant".into());
+            message.insert("content".into(), Value::Null);
+            message.extend(turn);
+            self.all.push(message.into());
+        }
+    }
+
+    fn finish(mut self) -> Vec<Value> {
+        self.end_turn();
+        self.all
+    }
+}
+
+fn texts_of(content: &Value) -> String {
+    let parts = content.as_array().map(Vec::as_slice).unwrap_or_default();
+    parts.iter().filter_map(|part| part["text"].as_str()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(input: &Value) -> Result<Vec<Value>, ApiError> {
+        let body = json!({"input": input}).to_string();
+        parse_input(&mut Fields::parse(body.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn a_turn_of_the_assistant_is_one_message() {
+        let items = parse(&json!([
+            {"role": "user", "content": "weather?"},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Wait."}]},
+            {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+            {"type": "function_call", "call_id": "b", "name": "g", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "sun"},
+            {"type": "function_call_output", "call_id": "b",
+             "output": [{"type": "input_text", "text": "ra"}, {"type": "input_text", "text": "in"}]},
+            {"role": "assistant", "content": "Both."},
+        ]))
+        .unwrap();
+        let messages = messages(Some("Be brief."), &items);
+        let roles: Vec<&str> = messages.iter().filter_map(|one| one["role"].as_str()).collect();
+        assert_eq!(roles, ["system", "user", "assistant", "tool", "tool", "assistant"]);
+        assert_eq!(messages[2]["reasoning_content"], "hm");
+        assert_eq!(messages[2]["content"], "Wait.");
+        assert_eq!(messages[2]["tool_calls"][1]["function"]["name"], "g");
+        assert_eq!(messages[4]["content"], "rain");
+    }
+
+    #[test]
+    fn instructions_and_developers_messages_are_one_system_message() {
+        let items = parse(&json!([
+            {"role": "developer", "content": "b"},
+            {"role": "user", "content": "c"},
+        ]));
+        let messages = messages(Some("a"), &items.unwrap());
+        assert_eq!(messages.len(), 2);
+        assert_eq!(messages[0], json!({"role": "system", "content": "a\n\nb"}));
+    }
+
+    #[test]
+    fn wrong_items_are_named() {
+        for (input, name) in [
+            (json!(1), "input"),
+            (json!([1]), "input[0]"),
+            (json!([{}]), "input[0].type"),
+            (json!([{"type": "computer_call"}]), "input[0].type"),
+            (json!([{"role": "user"}]), "input[0].content"),
+            (json!([{"role": "tool", "content": "x"}]), "input[0].role"),
+            (
+                json!([{"role": "user", "content": [{"type": "input_image"}]}]),
+                "input[0].content[0].type",
+            ),
+            (
+                json!([{"role": "user", "content": [{"type": "input_text"}]}]),
+                "input[0].content[0].text",
+            ),
+            (json!([{"type": "function_call", "call_id": "a"}]), "input[0].name"),
+            (json!([{"type": "function_call_output", "call_id": "a"}]), "input[0].output"),
+            (json!([{"type": "item_reference"}]), "input[0].id"),
+        ] {
+            let error = parse(&input).unwrap_err().json();
+            assert_eq!(error["error"]["param"], name, "{input}");
+        }
+        let many = vec![json!({"role": "user", "content": ""}); MAX_ITEMS + 1];
+        assert!(parse(&many.into()).is_err());
+    }
+
+    #[test]
+    fn items_are_named_after_their_response() {
+        let mut items = parse(&json!([{"role": "user", "content": "a"}])).unwrap();
+        let id = format!("resp_{:032x}", 7);
+        name_items(&mut items, &id);
+        let named = items[0]["id"].as_str().unwrap();
+        assert_eq!(response_of_item(named).unwrap(), id);
+        for foreign in ["", "msg_", "msg_é", "msg_67ccd2bed1ec8190b14f964abc05", "x"] {
+            assert_eq!(response_of_item(foreign), None, "{foreign}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Background responses while they are generated. Each is a task that keeps its records, for any
+//! number of readers that come and go, and stores them now and then, so that a restart loses
+//! little.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use loquent_proto::Delta;
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::generation::{Generated, Generation};
+use super::object::ResponseTemplate;
+use super::record_log::RecordLog;
+use super::stored::{StoredResponse, object};
+use crate::error::ApiError;
+use crate::resumable::Reservation;
+use crate::store::{self, Kind, Owner, Store, StoreError, StoredObject};
+
+/// How often a response that grows is stored. A restart loses the text since the last time.
+const CHECKPOINT: Duration = Duration::from_secs(2);
+/// How long a response that could not be stored stays readable.
+const UNSTORED_GRACE: Duration = Duration::from_secs(60);
+
+type Key = (Owner, String);
+
+/// All background responses that are being generated.
+#[derive(Default)]
+pub struct LiveResponses {
+    responses: Mutex<HashMap<Key, Arc<LiveResponse>>>,
+}
+
+/// One of them.
+pub struct LiveResponse {
+    owner: Owner,
+    created_s: u64,
+    /// What its request said.
+    pub template: ResponseTemplate,
+    input: Vec<Value>,
+    state: Mutex<LiveState>,
+    cancelled: Notify,
+    /// Whether it has ended and, unless that failed, is in the store.
+    settled: watch::Sender<bool>,
+}
+
+struct LiveState {
+    log: RecordLog,
+    /// Readers that wait for more.
+    waiting: Vec<Waker>,
+}
+
+/// What begins a background response.
+pub struct NewResponse {
+    /// To whom it belongs.
+    pub owner: Owner,
+    /// Unix time in seconds.
+    pub created_s: u64,
+    /// What its request said.
+    pub template: ResponseTemplate,
+    /// The conversation before it.
+    pub input: Vec<Value>,
+    /// Its first records, and room for the others.
+    pub log: RecordLog,
+}
+
+impl LiveResponses {
+    /// Generates `new` whether or not anybody reads it. It can be found, and is in the store, when
+    /// this returns.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub async fn start(
+        self: &Arc<Self>,
+        store: Store,
+        new: NewResponse,
+        generation: Generation,
+        reservation: Reservation,
+    ) -> Result<Arc<LiveResponse>, ApiError> {
+        let NewResponse { owner, created_s, template, input, log } = new;
+        let state = Mutex::new(LiveState { log, waiting: Vec::new() });
+        let settled = watch::Sender::new(false);
+        let cancelled = Notify::new();
+        let live = LiveResponse { owner, created_s, template, input, state, cancelled, settled };
+        let live = Arc::new(live);
+        live.save(&store).await?;
+        self.table().insert(live.key(), live.clone());
+        let (table, kept) = (self.clone(), live.clone());
+        tokio::spawn(async move {
+            kept.run(&store, generation).await;
+            let saved = kept.save(&store).await;
+            kept.settled.send_replace(true);
+            drop(reservation);
+            if let Err(error) = saved {
+                tracing::warn!(%error, "a response could not be stored");
+                tokio::time::sleep(UNSTORED_GRACE).await;
+            }
+            // Only now: whoever does not find it here must find it in the store.
+            table.forget(&kept);
+        });
+        Ok(live)
+    }
+
+    /// The response `id` of `owner`, while it is generated.
+    pub fn find(&self, owner: Owner, id: &str) -> Option<Arc<LiveResponse>> {
+        self.table().get(&(owner, id.to_owned())).cloned()
+    }
+
+    /// Forgets `live`, which has ended.
+    pub fn forget(&self, live: &LiveResponse) {
+        self.table().remove(&live.key());
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<Key, Arc<LiveResponse>>> {
+        self.responses.lock().expect("nothing panics under this lock")
+    }
+}
+
+impl LiveResponse {
+    fn key(&self) -> Key {
+        (self.owner, self.template.id().to_owned())
+    }
+
+    fn state(&self) -> MutexGuard<'_, LiveState> {
+        self.state.lock().expect("nothing panics under this lock")
+    }
+
+    /// Its object now.
+    pub fn object(&self) -> Value {
+        let log = self.state().log.clone();
+        object(&self.template, &log)
+    }
+
+    /// Its conversation.
+    pub fn input(&self) -> &[Value] {
+        &self.input
+    }
+
+    /// The records from byte `at` on, or a part of them, and whether the response ends with them.
+    /// Without any, the task of `context` is woken when there are more.
+    pub fn poll_piece(&self, context: &mut Context<'_>, at: usize) -> (Vec<u8>, bool) {
+        let mut state = self.state();
+        let (piece, is_last) = state.log.piece(at);
+        let piece = piece.to_vec();
+        let waits = piece.is_empty() && !is_last;
+        if waits && !state.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.waiting.push(context.waker().clone());
+        }
+        (piece, is_last)
+    }
+
+    /// Cancels it, and waits until it has ended and was stored.
+    pub async fn cancel(&self) {
+        self.cancelled.notify_one();
+        // The sender is in `self`, so that this cannot fail.
+        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
+    }
+
+    /// Keeps the records of `generation` until it ends.
+    async fn run(&self, store: &Store, mut generation: Generation) {
+        let mut checkpoint = interval_at(Instant::now() + CHECKPOINT, CHECKPOINT);
+        checkpoint.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stored_bytes = 0;
+        loop {
+            tokio::select! {
+                () = self.step(&mut generation) => {}
+                () = self.cancelled.notified() => generation.cancel(&mut |delta| self.push(&delta)),
+                _ = checkpoint.tick() => {
+                    let bytes = self.state().log.bytes().len();
+                    if bytes > stored_bytes && self.save(store).await.is_ok() {
+                        stored_bytes = bytes;
+                    }
+                }
+            }
+            if self.state().log.is_ended() {
+                return;
+            }
+        }
+    }
+
+    /// Takes the records of one flush.
+    async fn step(&self, generation: &mut Generation) {
+        let progress = poll_fn(|context| generation.poll(context, &mut |delta| self.push(&delta)));
+        if let Generated::Failed(error) = progress.await {
+            tracing::debug!(%error, "a background response failed");
+        }
+    }
+
+    fn push(&self, delta: &Delta) {
+        let mut state = self.state();
+        if state.log.push(delta).is_err() {
+            let message = "The response is longer than the server keeps (--stream-log-bytes).";
+            let full = Delta::Error { code: "too_long".into(), message: message.into() };
+            state.log.push(&full).expect("there is room for an end");
+        }
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    async fn save(&self, store: &Store) -> Result<(), StoreError> {
+        let (records, is_ended) = {
+            let state = self.state();
+            (state.log.bytes().to_vec(), state.log.is_ended())
+        };
+        let json = StoredResponse::encode(&self.template, &self.input, &records).into();
+        let progress = if is_ended { store::Progress::Ended } else { store::Progress::Running };
+        let id = self.template.id().to_owned();
+        let object = StoredObject { id, created_s: self.created_s, progress, json };
+        store.put(Kind::Response, self.owner, object).await
+    }
+}

@@ -1,0 +1,111 @@
+//! Queries of URLs, and lists of items a page at a time.
+
+use http::Uri;
+use serde_json::{Value, json};
+
+use crate::error::{ApiError, quoted};
+
+/// Most items of a page, and as many as one has unless its request says so.
+const MAX_LIMIT: usize = 100;
+const DEFAULT_LIMIT: usize = 20;
+
+/// A URL's query. Ids and numbers need no escapes.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<'a>(&'a str);
+
+impl<'a> Query<'a> {
+    /// The query of `uri`.
+    pub fn of(uri: &'a Uri) -> Self {
+        Self(uri.query().unwrap_or_default())
+    }
+
+    fn text(self, name: &str) -> Option<&'a str> {
+        let mut fields = self.0.split('&').filter_map(|field| field.split_once('='));
+        fields.find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// A switch, which is off unless it is there.
+    ///
+    /// # Errors
+    /// 400 if it is neither `true` nor `false`.
+    pub fn switch(self, name: &str) -> Result<Option<bool>, ApiError> {
+        match self.text(name) {
+            None => Ok(None),
+            Some("true" | "True" | "1") => Ok(Some(true)),
+            Some("false" | "False" | "0") => Ok(Some(false)),
+            Some(other) => Err(wrong(name, "must be true or false", other)),
+        }
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// 400 if it is none.
+    pub fn number(self, name: &str) -> Result<Option<u64>, ApiError> {
+        let parse = |text: &str| text.parse().map_err(|_| wrong(name, "must be a number", text));
+        self.text(name).map(parse).transpose()
+    }
+}
+
+fn wrong(name: &str, must: &str, found: &str) -> ApiError {
+    ApiError::invalid_param(name, format!("'{name}' {must}, not '{}'.", quoted(found)))
+}
+
+/// The page of `items` that `query` asks for.
+///
+/// # Errors
+/// 400 for a wrong `limit` or `order`, or an item that is not there in `after`.
+pub fn page(items: &[Value], query: Query<'_>) -> Result<Value, ApiError> {
+    let limit = match query.number("limit")? {
+        None => DEFAULT_LIMIT,
+        Some(limit) if (1..=MAX_LIMIT as u64).contains(&limit) => limit as usize,
+        Some(limit) => {
+            let must = format!("must be between 1 and {MAX_LIMIT}");
+            return Err(wrong("limit", &must, &limit.to_string()));
+        }
+    };
+    let mut ordered: Vec<&Value> = items.iter().collect();
+    match query.text("order") {
+        None | Some("desc") => ordered.reverse(),
+        Some("asc") => {}
+        Some(other) => return Err(wrong("order", "must be asc or desc", other)),
+    }
+    let from = match query.text("after") {
+        None => 0,
+        Some(id) => {
+            let at = ordered.iter().position(|item| item["id"] == id);
+            at.ok_or_else(|| wrong("after", "must be an item of the list", id))? + 1
+        }
+    };
+    let data = &ordered[from..ordered.len().min(from + limit)];
+    let id = |item: Option<&&Value>| item.map_or(Value::Null, |item| item["id"].clone());
+    Ok(json!({
+        "object": "list", "data": data, "first_id": id(data.first()), "last_id": id(data.last()),
+        "has_more": from + data.len() < ordered.len(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(query: &str) -> Result<(Vec<u64>, bool), ApiError> {
+        let items: Vec<Value> =
+            (0..50).map(|at| json!({"id": format!("i{at}"), "at": at})).collect();
+        let uri: Uri = format!("/x?{query}").parse().unwrap();
+        let page = page(&items, Query::of(&uri))?;
+        let ids = page["data"].as_array().unwrap().iter().map(|item| item["at"].as_u64().unwrap());
+        Ok((ids.collect(), page["has_more"] == true))
+    }
+
+    #[test]
+    fn pages_go_from_the_newest_or_the_oldest_and_join() {
+        assert_eq!(ids("").unwrap(), ((30..50).rev().collect(), true));
+        assert_eq!(ids("order=asc&limit=3").unwrap(), (vec![0, 1, 2], true));
+        assert_eq!(ids("order=asc&limit=3&after=i46").unwrap(), (vec![47, 48, 49], false));
+        assert_eq!(ids("after=i0").unwrap(), (vec![], false));
+        for wrong in ["limit=0", "limit=101", "limit=x", "order=up", "after=i50"] {
+            assert!(ids(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The records of one response: what its events and its object are made from, now and later.
+
+use loquent_proto::delta::MAX_RECORD_BYTES;
+use loquent_proto::{Delta, Error, Log};
+
+/// Room beyond the bound for the records that end a response.
+const END_RESERVE_BYTES: usize = 2 * 1024;
+
+/// Bytes of records that are read at once: two of the longest at least.
+const PIECE_BYTES: usize = 2 * MAX_RECORD_BYTES + 16;
+
+/// Records one after another, within a bound.
+#[derive(Debug, Clone)]
+pub struct RecordLog {
+    bytes: Vec<u8>,
+    max_bytes: usize,
+    is_ended: bool,
+}
+
+/// The log has no room for a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogFull;
+
+impl RecordLog {
+    /// An empty log of at most `max_bytes`, and a little more for its end.
+    pub const fn new(max_bytes: usize) -> Self {
+        Self { bytes: Vec::new(), max_bytes, is_ended: false }
+    }
+
+    /// A log of `bytes` from the store. It is cut where its records end.
+    pub fn from_bytes(mut bytes: Vec<u8>) -> Self {
+        let (mut end, mut is_ended) = (0, false);
+        while !is_ended && let Ok(Some((len, delta))) = Delta::decode(&bytes[end..]) {
+            end += len;
+            is_ended = delta.is_some_and(|delta| delta.is_last());
+        }
+        bytes.truncate(end);
+        Self { max_bytes: bytes.len(), bytes, is_ended }
+    }
+
+    /// Appends `delta`; one that is too long for a record becomes several. Nothing is appended to a
+    /// log that has ended.
+    ///
+    /// # Errors
+    /// [`LogFull`]; the log is then as it was.
+    pub fn push(&mut self, delta: &Delta) -> Result<(), LogFull> {
+        if self.is_ended {
+            return Ok(());
+        }
+        let before = self.bytes.len();
+        if delta.encode(&mut self.bytes) == Err(Error::DeltaTooLong) {
+            self.push_split(delta);
+        }
+        let reserve = if delta.is_last() { END_RESERVE_BYTES } else { 0 };
+        if self.bytes.len() > self.max_bytes + reserve {
+            self.bytes.truncate(before);
+            return Err(LogFull);
+        }
+        self.is_ended = delta.is_last();
+        Ok(())
+    }
+
+    /// Appends a delta whose text the protocol's log divides among records. JSON that is too long
+    /// cannot be divided: it is left out.
+    fn push_split(&mut self, delta: &Delta) {
+        let mut pieces = Log::new(usize::MAX / 2);
+        if let Ok(range) = pieces.push(delta) {
+            pieces.read(range, &mut self.bytes).expect("it was just appended");
+        }
+    }
+
+    /// All records so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether the last record says how the response ended.
+    pub const fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Bytes from `at` on, which may break off within a record, and whether the response ends with
+    /// them.
+    pub fn piece(&self, at: usize) -> (&[u8], bool) {
+        let end = self.bytes.len().min(at + PIECE_BYTES);
+        (&self.bytes[at..end], self.is_ended && end == self.bytes.len())
+    }
+
+    /// Gives `take` all records from byte `at` on.
+    pub fn read(&self, at: usize, take: impl FnMut(Delta)) {
+        read_records(&self.bytes[at..], take);
+    }
+}
+
+/// Gives `take` the whole records at the front of `bytes`; returns their length.
+pub fn read_records(bytes: &[u8], mut take: impl FnMut(Delta)) -> usize {
+    let mut at = 0;
+    while let Ok(Some((len, delta))) = Delta::decode(&bytes[at..]) {
+        at += len;
+        delta.into_iter().for_each(&mut take);
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(log: &RecordLog) -> String {
+        let mut all = String::new();
+        log.read(0, |delta| {
+            if let Delta::Text { text, .. } = delta {
+                all.push_str(&text);
+            }
+        });
+        all
+    }
+
+    #[test]
+    fn long_text_is_divided_and_read_as_it_was() {
+        let mut log = RecordLog::new(1 << 20);
+        let text = "é".repeat(20_000);
+        log.push(&Delta::text(text.as_str())).unwrap();
+        log.push(&Delta::text("!")).unwrap();
+        assert_eq!(texts(&log), text + "!");
+    }
+
+    #[test]
+    fn a_full_log_takes_its_end_and_nothing_else() {
+        let mut log = RecordLog::new(64);
+        while log.push(&Delta::text("some text")).is_ok() {}
+        let before = log.bytes().len();
+        assert_eq!(log.push(&Delta::text("some text")), Err(LogFull));
+        assert_eq!(log.bytes().len(), before);
+        log.push(&Delta::Error { code: "c".into(), message: "m".into() }).unwrap();
+        assert!(log.is_ended());
+        let ended = log.bytes().len();
+        log.push(&Delta::Done).unwrap();
+        assert_eq!(log.bytes().len(), ended, "nothing follows the end");
+    }
+
+    #[test]
+    fn a_log_from_a_torn_file_ends_with_its_last_whole_record() {
+        let mut log = RecordLog::new(1 << 20);
+        log.push(&Delta::text("whole")).unwrap();
+        let whole = log.bytes().len();
+        log.push(&Delta::text("torn")).unwrap();
+        for cut in whole..log.bytes().len() {
+            let read = RecordLog::from_bytes(log.bytes()[..cut].to_vec());
+            assert_eq!((read.bytes().len(), read.is_ended()), (whole, false));
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The parameters of a response, and the chat completion that it is lowered to.
+
+use serde_json::{Map, Value, json};
+
+use super::input::parse_input;
+use super::object::ResponseTemplate;
+use super::tools::{GivenTools, parse_choice, parse_tools};
+use crate::api::fields::Fields;
+use crate::dialect::parameters::{Parameter, Support, ignored, refused, supported};
+use crate::error::{ApiError, quoted};
+
+/// Most entries of `metadata`, and most bytes of a key and of a value.
+const MAX_METADATA: (usize, usize, usize) = (16, 64, 512);
+/// Most alternatives per token in log-probabilities.
+const MAX_TOP_LOGPROBS: i64 = 20;
+/// What `include` may name. Only the log-probabilities and the reasoning can occur here.
+const INCLUDABLE: &[&str] = &[
+    LOGPROBS,
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+];
+const LOGPROBS: &str = "message.output_text.logprobs";
+
+/// The parameters of chat completions that responses take beside their own.
+const OF_CHAT: &[&str] = &[
+    "cache_salt",
+    "chat_template_kwargs",
+    "frequency_penalty",
+    "grammar",
+    "ignore_eos",
+    "logit_bias",
+    "min_p",
+    "presence_penalty",
+    "priority",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "stream_interval",
+    "structured_outputs",
+    "thinking_budget_tokens",
+    "top_k",
+];
+
+/// Parameters without effect that a response's object shows.
+const ANNOTATIONS: &[&str] =
+    &["max_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "user"];
+
+/// What becomes of each parameter.
+pub const PARAMETERS: &[Parameter] = &[
+    supported("background", "with `store` only; resumable by `starting_after`"),
+    supported("include", "log-probabilities; reasoning is given in clear and needs no encryption"),
+    supported("input", "text: messages, function calls and outputs, reasoning, item references"),
+    supported("instructions", ""),
+    supported("max_output_tokens", ""),
+    supported("metadata", "16 entries"),
+    supported("model", ""),
+    supported("parallel_tool_calls", ""),
+    supported("previous_response_id", "of a stored response"),
+    supported("reasoning", "`effort`; there are no summaries"),
+    supported("store", "on by default"),
+    supported("stream", ""),
+    supported("stream_options", "`include_obfuscation`"),
+    supported("temperature", ""),
+    supported("text", "`format`: text, json_object, json_schema"),
+    supported("tool_choice", "functions, `allowed_tools`"),
+    supported("tools", "functions; others are left out and named"),
+    supported("top_logprobs", ""),
+    supported("top_p", ""),
+    supported("truncation", "`auto` drops the oldest turns; not with `--upstream`"),
+    supported("cache_salt", "as in chat completions"),
+    supported("chat_template_kwargs", "as in chat completions"),
+    supported("frequency_penalty", "as in chat completions"),
+    supported("grammar", "as in chat completions"),
+    supported("ignore_eos", "as in chat completions"),
+    supported("logit_bias", "as in chat completions"),
+    supported("min_p", "as in chat completions"),
+    supported("presence_penalty", "as in chat completions"),
+    supported("priority", "as in chat completions"),
+    supported("repetition_penalty", "as in chat completions"),
+    supported("seed", "as in chat completions"),
+    supported("stop", "as in chat completions"),
+    supported("stream_interval", "as in chat completions"),
+    supported("structured_outputs", "as in chat completions"),
+    supported("thinking_budget_tokens", "as in chat completions"),
+    supported("top_k", "as in chat completions"),
+    ignored("context_management", ""),
+    ignored("max_tool_calls", "no tool runs on the server"),
+    ignored("moderation", ""),
+    ignored("prompt_cache_key", "prefixes are found without it"),
+    ignored("prompt_cache_options", ""),
+    ignored("prompt_cache_retention", ""),
+    ignored("safety_identifier", ""),
+    ignored("service_tier", ""),
+    ignored("user", ""),
+    refused("conversation", "conversations are not supported; use 'previous_response_id'"),
+    refused("prompt", "prompt templates are not supported; use 'instructions'"),
+];
+
+/// Names of a chat completion's parameters in errors, and what a response's client calls them.
+pub const NAMES: &[(&str, &str)] = &[
+    ("messages", "input"),
+    ("response_format.json_schema.schema", "text.format.schema"),
+    ("response_format", "text.format"),
+    ("max_completion_tokens", "max_output_tokens"),
+    ("reasoning_effort", "reasoning.effort"),
+    (".function.", "."),
+];
+
+/// What to do with a conversation that is longer than the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Truncation {
+    /// Refuse it.
+    Disabled,
+    /// Drop its oldest turns.
+    Auto,
+}
+
+/// A request for a response.
+#[derive(Debug)]
+pub struct ResponseRequest {
+    /// What its object says of it.
+    pub template: ResponseTemplate,
+    /// Whether events are wanted.
+    pub streams: bool,
+    /// Whether the response is stored.
+    pub stores: bool,
+    /// Whether text is padded; `None` leaves it to the server.
+    pub obfuscation: Option<bool>,
+    /// What to do if it is too long.
+    pub truncation: Truncation,
+    /// The response that it goes on from.
+    pub previous: Option<String>,
+    /// What the model is told first.
+    pub instructions: Option<String>,
+    /// Its own items.
+    pub input: Vec<Value>,
+    /// The chat completion that it becomes, without messages.
+    pub chat: Map<String, Value>,
+    /// Names of parameters without effect.
+    pub ignored: Vec<String>,
+    /// Emptied fields, which hold what the request is charged.
+    pub fields: Fields,
+}
+
+impl ResponseRequest {
+    /// Reads a request from the fields of its body.
+    ///
+    /// # Errors
+    /// 400 with the name of the first parameter that is wrong.
+    pub fn read(mut fields: Fields) -> Result<Self, ApiError> {
+        refuse(&mut fields)?;
+        let (mut chat, mut object) = (Map::new(), empty_object());
+        let input = parse_input(&mut fields)?;
+        let instructions = fields.string("instructions")?;
+        let previous = fields.string("previous_response_id")?;
+        object["instructions"] = instructions.clone().into();
+        object["previous_response_id"] = previous.clone().into();
+        object["metadata"] = parse_metadata(&mut fields)?;
+        let (background, stores) = read_keeping(&mut fields, &mut object)?;
+        let mut names = read_tools(&mut fields, &mut chat, &mut object)?;
+        let truncation = read_truncation(&mut fields, &mut object)?;
+        read_sampling(&mut fields, &mut chat, &mut object)?;
+        names.extend(read_reasoning(&mut fields, &mut chat, &mut object)?);
+        read_text(&mut fields, &mut chat, &mut object)?;
+        let streams = fields.boolean("stream")?.unwrap_or(false);
+        let obfuscation = match fields.object("stream_options")? {
+            Some(mut options) => options.boolean("include_obfuscation")?,
+            None => None,
+        };
+        move_chat(&mut fields, &mut chat);
+        annotate(&fields, &mut object);
+        let emptied = fields.charge();
+        names.extend(fields.rest());
+        Ok(Self {
+            template: ResponseTemplate { object, background },
+            streams,
+            stores,
+            obfuscation,
+            truncation,
+            previous,
+            instructions,
+            input,
+            chat,
+            ignored: names,
+            fields: Fields::empty(emptied),
+        })
+    }
+}
+
+/// Shows the parameters that only annotate.
+fn annotate(fields: &Fields, object: &mut Value) {
+    for name in ANNOTATIONS {
+        if let Some(value @ (Value::String(_) | Value::Number(_))) = fields.map().get(*name) {
+            object[*name] = value.clone();
+        }
+    }
+}
+
+fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
+    let refused = PARAMETERS.iter().filter(|one| one.support == Support::Refused);
+    for Parameter { name, note, .. } in refused {
+        if fields.take(name).is_some() {
+            return Err(ApiError::invalid_param(*name, format!("'{name}': {note}.")));
+        }
+    }
+    Ok(())
+}
+
+/// A response's object before anything is known of it.
+fn empty_object() -> Value {
+    json!({
+        "id": null, "object": "response", "created_at": null, "status": null, "background": false,
+        "completed_at": null, "error": null, "incomplete_details": null, "instructions": null,
+        "max_output_tokens": null, "max_tool_calls": null, "metadata": {}, "model": null,
+        "output": [], "parallel_tool_calls": true, "previous_response_id": null,
+        "prompt_cache_key": null, "reasoning": {"effort": null, "summary": null},
+        "safety_identifier": null, "service_tier": null, "store": true, "temperature": null,
+        "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [],
+        "top_logprobs": 0, "top_p": null, "truncation": "disabled", "usage": null, "user": null,
+    })
+}
+
+/// Takes `background` and `store`.
+fn read_keeping(fields: &mut Fields, object: &mut Value) -> Result<(bool, bool), ApiError> {
+    let background = fields.boolean("background")?.unwrap_or(false);
+    let stores = fields.boolean("store")?.unwrap_or(true);
+    if background && !stores {
+        return Err(fields.error("background", "needs 'store': what nobody reads must be kept."));
+    }
+    object["background"] = background.into();
+    object["store"] = stores.into();
+    Ok((background, stores))
+}
+
+/// Takes what concerns tools; gives the names of what has no effect.
+fn read_tools(
+    fields: &mut Fields,
+    chat: &mut Map<String, Value>,
+    object: &mut Value,
+) -> Result<Vec<String>, ApiError> {
+    let GivenTools { chat: tools, shown, left_out } = parse_tools(fields)?;
+    let choice = parse_choice(fields)?;
+    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    object["tools"] = shown.into();
+    object["tool_choice"] = choice.shown;
+    object["parallel_tool_calls"] = parallel.into();
+    // Upstream servers refuse a choice of nothing; here only one that demands a call is wrong.
+    let demands = choice.chat.as_ref().is_some_and(|choice| *choice != "auto" && *choice != "none");
+    if !tools.is_empty() || demands {
+        chat.insert("tools".into(), tools.into());
+        chat.insert("parallel_tool_calls".into(), parallel.into());
+        choice.chat.map(|choice| chat.insert("tool_choice".into(), choice));
+    }
+    Ok(left_out)
+}
+
+/// Takes `truncation`.
+fn read_truncation(fields: &mut Fields, object: &mut Value) -> Result<Truncation, ApiError> {
+    match fields.string("truncation")?.as_deref() {
+        None | Some("disabled") => Ok(Truncation::Disabled),
+        Some("auto") => {
+            object["truncation"] = "auto".into();
+            Ok(Truncation::Auto)
+        }
+        Some(other) => {
+            let wrong = format!("must be 'auto' or 'disabled', not '{}'.", quoted(other));
+            Err(fields.error("truncation", wrong))
+        }
+    }
+}
+
+fn parse_metadata(fields: &mut Fields) -> Result<Value, ApiError> {
+    let Some(metadata) = fields.object("metadata")? else { return Ok(json!({})) };
+    let (entries, key_bytes, value_bytes) = MAX_METADATA;
+    let map = metadata.into_map();
+    let fits = |(key, value): (&String, &Value)| {
+        key.len() <= key_bytes && value.as_str().is_some_and(|value| value.len() <= value_bytes)
+    };
+    if map.len() > entries || !map.iter().all(fits) {
+        let wrong = format!(
+            "may have {entries} entries: strings of up to {value_bytes} bytes under keys of up to \
+             {key_bytes}."
+        );
+        return Err(fields.error("metadata", wrong));
+    }
+    Ok(map.into())
+}
+
+fn read_sampling(
+    fields: &mut Fields,
+    chat: &mut Map<String, Value>,
+    object: &mut Value,
+) -> Result<(), ApiError> {
+    if let Some(model) = fields.string("model")? {
+        chat.insert("model".into(), model.into());
+    }
+    for (name, most) in [("temperature", 2.0), ("top_p", 1.0)] {
+        if let Some(number) = fields.number(name, 0.0..=most)? {
+            object[name] = number.into();
+            chat.insert(name.into(), number.into());
+        }
+    }
+    if let Some(tokens) = fields.integer("max_output_tokens", 1..=i64::from(u32::MAX))? {
+        object["max_output_tokens"] = tokens.into();
+        chat.insert("max_completion_tokens".into(), tokens.into());
+    }
+    let top = fields.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS)?.unwrap_or(0);
+    object["top_logprobs"] = top.into();
+    if parse_include(fields)? || top > 0 {
+        chat.insert("logprobs".into(), true.into());
+        chat.insert("top_logprobs".into(), top.into());
+    }
+    Ok(())
+}
+
+/// Takes `include`; whether it asks for log-probabilities.
+fn parse_include(fields: &mut Fields) -> Result<bool, ApiError> {
+    let include = fields.array("include")?.unwrap_or_default();
+    let known = |one: &Value| INCLUDABLE.iter().any(|name| one == name);
+    if let Some(wrong) = include.iter().find(|one| !known(one)) {
+        let message = format!("may not hold {}.", quoted(&wrong.to_string()));
+        return Err(fields.error("include", message));
+    }
+    Ok(include.iter().any(|one| one == LOGPROBS))
+}
+
+/// Takes `reasoning`; gives the names of what has no effect.
+fn read_reasoning(
+    fields: &mut Fields,
+    chat: &mut Map<String, Value>,
+    object: &mut Value,
+) -> Result<Vec<String>, ApiError> {
+    let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(Vec::new()) };
+    if let Some(effort) = reasoning.string("effort")? {
+        object["reasoning"]["effort"] = effort.as_str().into();
+        chat.insert("reasoning_effort".into(), effort.into());
+    }
+    Ok(reasoning.rest())
+}
+
+/// Takes `text`.
+fn read_text(
+    fields: &mut Fields,
+    chat: &mut Map<String, Value>,
+    object: &mut Value,
+) -> Result<(), ApiError> {
+    let Some(mut text) = fields.object("text")? else { return Ok(()) };
+    if let Some(verbosity) = text.string("verbosity")? {
+        object["text"]["verbosity"] = verbosity.as_str().into();
+        chat.insert("verbosity".into(), verbosity.into());
+    }
+    let Some(mut format) = text.object("format")? else { return Ok(()) };
+    let kind = format.string("type")?.ok_or_else(|| format.error("type", "is required."))?;
+    let (lowered, shown) = match kind.as_str() {
+        "text" => return Ok(()),
+        "json_object" => (json!({"type": kind}), json!({"type": kind})),
+        "json_schema" => {
+            let schema = format.take("schema");
+            let schema = schema.ok_or_else(|| format.error("schema", "is required."))?;
+            let mut named = format.into_map();
+            named.retain(|_, value| !value.is_null());
+            named.insert("schema".into(), schema);
+            let mut shown = named.clone();
+            shown.insert("type".into(), kind.as_str().into());
+            (json!({"type": kind, "json_schema": named}), shown.into())
+        }
+        other => {
+            let wrong = "must be 'text', 'json_object' or 'json_schema'";
+            return Err(format.error("type", format!("{wrong}, not '{}'.", quoted(other))));
+        }
+    };
+    object["text"]["format"] = shown;
+    chat.insert("response_format".into(), lowered);
+    Ok(())
+}
+
+fn move_chat(fields: &mut Fields, chat: &mut Map<String, Value>) {
+    for name in OF_CHAT {
+        fields.take(name).map(|value| chat.insert((*name).into(), value));
+    }
+}

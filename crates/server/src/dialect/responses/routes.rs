@@ -1,0 +1,369 @@
+//! The routes of `/v1/responses`.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use http::{Extensions, Request as HttpRequest, Uri};
+use loquent_proto::Delta;
+use loquent_proto::obfuscation::Obfuscation;
+use serde_json::{Value, json};
+
+use super::events::{EventRange, ResponseEvents};
+use super::generation::{Generated, Generation};
+use super::input;
+use super::live::NewResponse;
+use super::object::ResponseTemplate;
+use super::paging::{Query, page};
+use super::record_log::RecordLog;
+use super::request::{NAMES, ResponseRequest, Truncation};
+use super::resolve::{conversation, load};
+use super::stored::StoredResponse;
+use super::stream::{DirectResponse, Records, ResponseReader, Save, keep_and_write};
+use super::truncate::{count, truncate};
+use crate::api::request::{Endpoint, Request, StreamParams, text_bytes};
+use crate::app::App;
+use crate::body::ReceivedBody;
+use crate::error::ApiError;
+use crate::identity::Identity;
+use crate::json_response::{json_response, json_text};
+use crate::memory::{MemoryCharge, SMALL_BYTES};
+use crate::records::RecordContext;
+use crate::service::{Caller, Service, StartedAnswer};
+use crate::sse::{EventSource, SseBody, event_stream, with_ignored};
+use crate::store::{self, Kind, Owner, StoredObject};
+
+/// About what a token takes in a response's JSON; with log-probabilities it is more.
+const TOKEN_BYTES: usize = 32;
+
+type Shared = State<Arc<App>>;
+type Caught = Result<Response, ApiError>;
+
+/// The routes, for clients whose key was checked.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/responses", post(create))
+        .route("/v1/responses/input_tokens", post(input_tokens))
+        .route("/v1/responses/{id}", get(retrieve).delete(delete))
+        .route("/v1/responses/{id}/cancel", post(cancel))
+        .route("/v1/responses/{id}/input_items", get(input_items))
+}
+
+/// A request that has become one for a chat completion.
+struct LoweredRequest {
+    request: Request,
+    template: ResponseTemplate,
+    /// The whole conversation.
+    input: Vec<Value>,
+    streams: bool,
+    stores: bool,
+    obfuscation: Option<bool>,
+}
+
+/// A response that the engine, or the upstream server, has taken on.
+struct StartedResponse {
+    owner: Owner,
+    created_s: u64,
+    template: ResponseTemplate,
+    input: Vec<Value>,
+    generation: Generation,
+    /// Its first records.
+    log: RecordLog,
+    ignored: String,
+}
+
+async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
+    let arrived = app.clock.now();
+    app.service()?.check_room()?;
+    let (mut head, body) = request.into_parts();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let caller = Caller::of(&head);
+    let identity = caller.identity.clone();
+    let lowered = lower(&app, caller, body).await?;
+    let (streams, stores) = (lowered.streams, lowered.stores);
+    let padding = padding(&app, &head.extensions, lowered.obfuscation);
+    let reservation = match lowered.template.background {
+        true => Some(app.resumable.reserve(identity.tenant)?),
+        false => None,
+    };
+    let started = start(&app, lowered, &identity, arrived).await?;
+    let ignored = started.ignored.clone();
+    let response = match reservation {
+        Some(reservation) => {
+            let StartedResponse { owner, created_s, template, input, generation, log, .. } =
+                started;
+            let new = NewResponse { owner, created_s, template, input, log };
+            let store = app.store.clone();
+            let live = app.responses.start(store, new, generation, reservation).await?;
+            match streams {
+                false => json_response(&live.object()),
+                true => read(&app, Records::Live(live.clone()), live.template.clone(), 0, padding),
+            }
+        }
+        None if streams => stream(&app, started, stores, padding),
+        None => full(&app, started, stores).await?,
+    };
+    Ok(with_ignored(response, &ignored))
+}
+
+/// Reads a request and what it refers to, and turns it into one for a chat completion.
+async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredRequest, ApiError> {
+    let service = app.service()?.clone();
+    let mut asked = body.parse(ResponseRequest::read).await?;
+    asked.template.object["id"] = format!("resp_{:032x}", rand::random::<u128>()).into();
+    let input = conversation(app, caller.identity.owner(), &mut asked).await?;
+    let is_large = input.iter().map(text_bytes).sum::<usize>() > SMALL_BYTES;
+    let truncates = asked.truncation == Truncation::Auto;
+    let lowered = match (truncates, is_large) {
+        // Counts tokens, which only some threads may.
+        (true, _) => service.for_tokenize(move |it| to_chat(it, caller, asked, input)).await,
+        (false, true) => {
+            let work = move || to_chat(&service, caller, asked, input);
+            app.bodies.workers().run(work).await
+        }
+        (false, false) => to_chat(&service, caller, asked, input),
+    };
+    lowered.map_err(|error| error.renamed(NAMES))
+}
+
+fn to_chat(
+    service: &Service,
+    caller: Caller,
+    asked: ResponseRequest,
+    input: Vec<Value>,
+) -> Result<LoweredRequest, ApiError> {
+    let ResponseRequest { mut chat, template, streams, stores, obfuscation, .. } = asked;
+    let mut messages = messages_of(asked.instructions.as_deref(), &input)?;
+    if asked.truncation == Truncation::Auto && service.upstream().is_none() {
+        messages = truncate(service, &chat, messages)?;
+    }
+    chat.insert("messages".into(), messages.into());
+    let mut request = service.parse(Endpoint::Chat, asked.fields.replaced(chat), caller)?;
+    request.stream = Some(StreamParams { include_usage: true, ..StreamParams::default() });
+    request.ignored.splice(0..0, asked.ignored);
+    Ok(LoweredRequest { request, template, input, streams, stores, obfuscation })
+}
+
+fn messages_of(instructions: Option<&str>, input: &[Value]) -> Result<Vec<Value>, ApiError> {
+    let messages = input::messages(instructions, input);
+    match messages.is_empty() {
+        false => Ok(messages),
+        true => Err(ApiError::invalid_param("input", "'input' is required.")),
+    }
+}
+
+async fn start(
+    app: &App,
+    lowered: LoweredRequest,
+    identity: &Identity,
+    arrived: std::time::Duration,
+) -> Result<StartedResponse, ApiError> {
+    let LoweredRequest { request, template, input, .. } = lowered;
+    let service = app.service()?;
+    let started = service.start(request, arrived).await;
+    let started = started.map_err(|error| error.renamed(NAMES))?;
+    let StartedAnswer { active, echo, ignored } = started;
+    let created_s = active.head().created_s;
+    let mut log = RecordLog::new(app.resumable.limits().log_bytes);
+    let context = RecordContext { vocab: &service.model().vocab, echo: &echo };
+    let generation = Generation::open(active, &context, &mut |delta| {
+        log.push(&delta).expect("the first record fits");
+    });
+    let owner = identity.owner();
+    Ok(StartedResponse { owner, created_s, template, input, generation, log, ignored })
+}
+
+/// Whether, and with which letters, text is padded.
+fn padding(app: &App, extensions: &Extensions, asked: Option<bool>) -> Option<Obfuscation> {
+    let padding = app.config.obfuscation.of_request(extensions);
+    padding.applies(asked).then_some(padding)
+}
+
+fn events<S: EventSource + Send + 'static>(app: &App, (source, preface): (S, Vec<u8>)) -> Response {
+    event_stream(Body::new(SseBody::new(source, preface, app.config.heartbeat)))
+}
+
+/// A response as a stream for who asked for it.
+fn stream(
+    app: &App,
+    started: StartedResponse,
+    stores: bool,
+    padding: Option<Obfuscation>,
+) -> Response {
+    let save = stores.then(|| saver(app, &started));
+    let StartedResponse { template, generation, log, .. } = started;
+    let writer = ResponseEvents::new(template, EventRange::From(0)).padded(padding);
+    events(app, DirectResponse::new(generation, writer, log, save))
+}
+
+/// A response in one body.
+async fn full(app: &App, started: StartedResponse, stores: bool) -> Caught {
+    let save = stores.then(|| saver(app, &started));
+    let StartedResponse { template, mut generation, log, .. } = started;
+    let mut events = ResponseEvents::new(template, EventRange::Nothing);
+    log.read(0, |delta| events.note(&delta));
+    let mut log = stores.then_some(log);
+    loop {
+        let mut put = |delta: Delta| keep_and_write(&mut log, &mut events, delta, &mut Vec::new());
+        match poll_fn(|context| generation.poll(context, &mut put)).await {
+            Generated::Going => {}
+            Generated::Complete => break,
+            Generated::Failed(error) => return Err(error),
+        }
+    }
+    if let (Some(save), Some(log)) = (save, log) {
+        save(log).await;
+    }
+    let object = events.object();
+    whole(app, object).await
+}
+
+/// A response of an object that may be large.
+async fn whole(app: &App, object: Value) -> Caught {
+    let tokens = object["usage"]["output_tokens"].as_u64().unwrap_or_default() as usize;
+    let render = move || Ok(object.to_string());
+    match tokens * TOKEN_BYTES > SMALL_BYTES {
+        true => Ok(json_text(app.bodies.workers().run(render).await?)),
+        false => Ok(json_text(render()?)),
+    }
+}
+
+/// Stores a response that has ended. One that cannot be stored is not lost to who reads it now.
+fn saver(app: &App, started: &StartedResponse) -> Save {
+    let StartedResponse { owner, created_s, template, input, .. } = started;
+    let (owner, created_s, template) = (*owner, *created_s, template.clone());
+    let (input, store) = (input.clone(), app.store.clone());
+    Box::new(move |log: RecordLog| {
+        Box::pin(async move {
+            let id = template.id().to_owned();
+            let json = StoredResponse::encode(&template, &input, log.bytes()).into();
+            let object = StoredObject { id, created_s, progress: store::Progress::Ended, json };
+            if let Err(error) = store.put(Kind::Response, owner, object).await {
+                tracing::warn!(%error, "a response could not be stored");
+            }
+        })
+    })
+}
+
+/// A stream of the events of `records` from number `first` on.
+fn read(
+    app: &App,
+    records: Records,
+    template: ResponseTemplate,
+    first: u64,
+    padding: Option<Obfuscation>,
+) -> Response {
+    let writer = ResponseEvents::new(template, EventRange::From(first)).padded(padding);
+    events(app, ResponseReader::new(records, writer))
+}
+
+async fn retrieve(
+    State(app): Shared,
+    Path(id): Path<String>,
+    Extension(identity): Extension<Identity>,
+    uri: Uri,
+    extensions: Extensions,
+) -> Caught {
+    let (query, owner) = (Query::of(&uri), identity.owner());
+    let streams = query.switch("stream")?.unwrap_or(false);
+    let first = query.number("starting_after")?.map_or(0, |last| last.saturating_add(1));
+    let padding = padding(&app, &extensions, query.switch("include_obfuscation")?);
+    if let Some(live) = app.responses.find(owner, &id) {
+        let template = live.template.clone();
+        return match streams {
+            true => Ok(read(&app, Records::Live(live), template, first, padding)),
+            false => whole(&app, live.object()).await,
+        };
+    }
+    let mut charge = MemoryCharge::default();
+    let StoredResponse { template, log, input } = stored(&app, owner, &id, &mut charge).await?;
+    match streams {
+        true => Ok(read(&app, Records::Ended(log), template, first, padding)),
+        false => whole(&app, StoredResponse { template, log, input }.object()).await,
+    }
+}
+
+async fn stored(
+    app: &App,
+    owner: Owner,
+    id: &str,
+    charge: &mut MemoryCharge,
+) -> Result<StoredResponse, ApiError> {
+    load(app, owner, id, charge).await?.ok_or_else(|| ApiError::no_stored("response", id))
+}
+
+async fn cancel(
+    State(app): Shared,
+    Path(id): Path<String>,
+    Extension(identity): Extension<Identity>,
+) -> Caught {
+    let owner = identity.owner();
+    if let Some(live) = app.responses.find(owner, &id) {
+        live.cancel().await;
+        return whole(&app, live.object()).await;
+    }
+    let mut charge = MemoryCharge::default();
+    let response = stored(&app, owner, &id, &mut charge).await?;
+    if !response.template.background {
+        let message = "Only responses with 'background' can be cancelled.";
+        return Err(ApiError::invalid_param("id", message));
+    }
+    whole(&app, response.object()).await
+}
+
+async fn delete(
+    State(app): Shared,
+    Path(id): Path<String>,
+    Extension(identity): Extension<Identity>,
+) -> Caught {
+    let owner = identity.owner();
+    if let Some(live) = app.responses.find(owner, &id) {
+        live.cancel().await;
+        app.responses.forget(&live);
+    }
+    match app.store.delete(Kind::Response, owner, &id).await? {
+        true => Ok(json_response(&json!({"id": id, "object": "response", "deleted": true}))),
+        false => Err(ApiError::no_stored("response", &id)),
+    }
+}
+
+async fn input_items(
+    State(app): Shared,
+    Path(id): Path<String>,
+    Extension(identity): Extension<Identity>,
+    uri: Uri,
+) -> Caught {
+    let (query, owner) = (Query::of(&uri), identity.owner());
+    if let Some(live) = app.responses.find(owner, &id) {
+        return Ok(json_response(&page(live.input(), query)?));
+    }
+    let mut charge = MemoryCharge::default();
+    let response = stored(&app, owner, &id, &mut charge).await?;
+    Ok(json_response(&page(&response.input, query)?))
+}
+
+/// `POST /v1/responses/input_tokens`: how many tokens a request's prompt has.
+async fn input_tokens(State(app): Shared, request: HttpRequest<Body>) -> Caught {
+    let service = app.service()?.clone();
+    if service.upstream().is_some() {
+        return Err(ApiError::invalid("Only the upstream server can count its tokens."));
+    }
+    let (mut head, body) = request.into_parts();
+    let owner = Caller::of(&head).identity.owner();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let mut asked = body.parse(ResponseRequest::read).await?;
+    let input = conversation(&app, owner, &mut asked).await?;
+    let ResponseRequest { chat, fields, instructions, .. } = asked;
+    let counted = service.for_tokenize(move |service| {
+        let messages = messages_of(instructions.as_deref(), &input)?;
+        let tokens = count(service, &chat, messages)?;
+        drop(fields); // what the prompt was charged
+        Ok(tokens.len())
+    });
+    let tokens = counted.await.map_err(|error| error.renamed(NAMES))?;
+    Ok(json_response(&json!({"object": "response.input_tokens", "input_tokens": tokens})))
+}

@@ -1,0 +1,111 @@
+//! A response as the store keeps it: what its request said, the conversation, and its records.
+
+use serde_json::{Value, json};
+
+use super::events::{EventRange, LOST, ResponseEvents};
+use super::object::ResponseTemplate;
+use super::record_log::RecordLog;
+use loquent_proto::Delta;
+
+/// Separates the JSON from the records behind it; JSON as it is written here has none.
+const SEPARATOR: u8 = b'\n';
+
+/// A response that is, or was, in the store.
+#[derive(Debug, Clone)]
+pub struct StoredResponse {
+    /// What its request said.
+    pub template: ResponseTemplate,
+    /// The whole conversation before it, as items with ids.
+    pub input: Vec<Value>,
+    /// Its records.
+    pub log: RecordLog,
+}
+
+impl StoredResponse {
+    /// The bytes for the store, of a response with `records`.
+    pub fn encode(template: &ResponseTemplate, input: &[Value], records: &[u8]) -> Vec<u8> {
+        let head = json!({
+            "object": template.object, "background": template.background, "input": input,
+        });
+        let mut bytes = head.to_string().into_bytes();
+        bytes.push(SEPARATOR);
+        bytes.extend_from_slice(records);
+        bytes
+    }
+
+    /// A response from the store; `None` if its bytes are none.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.iter().position(|byte| *byte == SEPARATOR)?;
+        let mut head: Value = serde_json::from_slice(&bytes[..end]).ok()?;
+        let Value::Array(input) = head["input"].take() else { return None };
+        let background = head["background"] == true;
+        let template = ResponseTemplate { object: head["object"].take(), background };
+        Some(Self { template, input, log: RecordLog::from_bytes(bytes[end + 1..].to_vec()) })
+    }
+
+    /// Ends a response of which the server knows no end: it was restarted meanwhile.
+    pub fn end_if_lost(mut self) -> Self {
+        if !self.log.is_ended() {
+            let message = "The server was restarted while it generated this response.".to_owned();
+            let mut log = RecordLog::new(usize::MAX / 2);
+            self.log.read(0, |delta| {
+                log.push(&delta).expect("there is room");
+            });
+            let lost = Delta::Error { code: LOST.into(), message };
+            log.push(&lost).expect("there is room");
+            self.log = log;
+        }
+        self
+    }
+
+    /// Its object.
+    pub fn object(&self) -> Value {
+        object(&self.template, &self.log)
+    }
+}
+
+/// The object of a response with the records of `log`.
+pub fn object(template: &ResponseTemplate, log: &RecordLog) -> Value {
+    let mut events = ResponseEvents::new(template.clone(), EventRange::Nothing);
+    log.read(0, |delta| events.note(&delta));
+    events.object()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template() -> ResponseTemplate {
+        let object = json!({"id": "resp_1", "instructions": "two\nlines"});
+        ResponseTemplate { object, background: true }
+    }
+
+    #[test]
+    fn a_response_comes_back_from_its_bytes_as_it_was() {
+        let mut log = RecordLog::new(1 << 16);
+        for delta in [Delta::text("a\n\u{0}é"), Delta::Done] {
+            log.push(&delta).unwrap();
+        }
+        let input = vec![json!({"type": "message", "text": "line\nline"})];
+        let bytes = StoredResponse::encode(&template(), &input, log.bytes());
+        let read = StoredResponse::decode(&bytes).unwrap().end_if_lost();
+        assert_eq!(read.input, input);
+        assert_eq!(read.log.bytes(), log.bytes());
+        assert_eq!(read.object(), object(&template(), &log));
+        assert!(StoredResponse::decode(b"").is_none());
+        assert!(StoredResponse::decode(b"{}\n").is_none());
+    }
+
+    #[test]
+    fn a_response_without_an_end_failed_with_what_there_was_of_it() {
+        let mut log = RecordLog::new(1 << 16);
+        log.push(&Delta::text("so far")).unwrap();
+        let mut bytes = StoredResponse::encode(&template(), &[], log.bytes());
+        bytes.extend_from_slice(&[40, 1, b'h', b'a']); // a record that was cut
+        let object = StoredResponse::decode(&bytes).unwrap().end_if_lost().object();
+        assert_eq!(object["status"], "failed");
+        assert!(object["error"]["message"].as_str().unwrap().contains("restarted"));
+        assert_eq!(object["output"][0]["content"][0]["text"], "so far");
+        assert_eq!(object["output"][0]["status"], "incomplete");
+    }
+}

@@ -1,0 +1,184 @@
+//! Responses as event streams: while they are generated for this reader alone, while they are
+//! generated in the background, and from the store.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use loquent_proto::Delta;
+
+use super::events::ResponseEvents;
+use super::generation::{Generated, Generation};
+use super::live::LiveResponse;
+use super::object::ResponseStatus;
+use super::record_log::{RecordLog, read_records};
+use crate::dialect::EventWriter;
+use crate::error::ApiError;
+use crate::sse::{EventSource, StreamStatus};
+
+/// Bytes of events gathered into one frame.
+const FRAME_BYTES: usize = 16 * 1024;
+
+/// Stores what was generated.
+pub type Save = Box<dyn FnOnce(RecordLog) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
+/// A response that is generated for this reader alone: without it, generation ends.
+pub struct DirectResponse {
+    generation: Generation,
+    events: ResponseEvents,
+    /// The records for the store, as long as they fit.
+    log: Option<RecordLog>,
+    save: Option<Save>,
+    ending: Option<ResponseEnding>,
+}
+
+/// The end of a response waits until it is stored: its reader may refer to it at once.
+struct ResponseEnding {
+    saving: Pin<Box<dyn Future<Output = ()> + Send>>,
+    events: Vec<u8>,
+    status: StreamStatus,
+}
+
+impl DirectResponse {
+    /// The events of `generation`, whose first records are in `log`; `save` stores the response, if
+    /// it is to be stored.
+    pub fn new(
+        generation: Generation,
+        mut events: ResponseEvents,
+        log: RecordLog,
+        save: Option<Save>,
+    ) -> (Self, Vec<u8>) {
+        let mut preface = events.preface().to_vec();
+        log.read(0, |delta| {
+            write(&mut events, &delta, &mut preface);
+        });
+        let log = save.is_some().then_some(log);
+        (Self { generation, events, log, save, ending: None }, preface)
+    }
+
+    /// Holds the last events back until the response is stored.
+    fn begin_end(&mut self, status: StreamStatus, out: &mut Vec<u8>) {
+        let saving = match (self.save.take(), self.log.take()) {
+            (Some(save), Some(log)) => save(log),
+            _ => Box::pin(std::future::ready(())),
+        };
+        self.ending = Some(ResponseEnding { saving, events: std::mem::take(out), status });
+    }
+
+    fn poll_end(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
+        let Some(ending) = &mut self.ending else { return StreamStatus::Open };
+        if ending.saving.as_mut().poll(context).is_pending() {
+            return StreamStatus::Open;
+        }
+        out.append(&mut ending.events);
+        std::mem::replace(&mut ending.status, StreamStatus::Complete)
+    }
+}
+
+impl EventSource for DirectResponse {
+    fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
+        while out.len() < FRAME_BYTES && self.ending.is_none() {
+            let Self { generation, events, log, .. } = self;
+            let mut put = |delta: Delta| keep_and_write(log, events, delta, out);
+            match generation.poll(context, &mut put) {
+                Poll::Pending => return StreamStatus::Open,
+                Poll::Ready(Generated::Going) => {}
+                Poll::Ready(Generated::Complete) => self.begin_end(StreamStatus::Complete, out),
+                Poll::Ready(Generated::Failed(error)) => {
+                    self.begin_end(StreamStatus::Broken(error), out);
+                }
+            }
+        }
+        self.poll_end(context, out)
+    }
+
+    fn heartbeat(&self) -> Bytes {
+        self.events.heartbeat()
+    }
+}
+
+/// Writes the events of the record, or records, that `delta` becomes in the log.
+pub fn keep_and_write(
+    log: &mut Option<RecordLog>,
+    events: &mut ResponseEvents,
+    delta: Delta,
+    out: &mut Vec<u8>,
+) {
+    let Some(kept) = log else { return write(events, &delta, out) };
+    let at = kept.bytes().len();
+    match kept.push(&delta) {
+        Ok(()) => {
+            kept.read(at, |delta| write(events, &delta, out));
+        }
+        // It cannot be stored as a whole. Its reader gets it nevertheless.
+        Err(_) => {
+            *log = None;
+            write(events, &delta, out);
+        }
+    }
+}
+
+fn write(events: &mut ResponseEvents, delta: &Delta, out: &mut Vec<u8>) {
+    events.write(None, delta, out).expect("no record is unwritable here");
+}
+
+/// Where the records of a response come from that is read apart from its generation.
+pub enum Records {
+    /// It may be generated yet.
+    Live(Arc<LiveResponse>),
+    /// It has ended.
+    Ended(RecordLog),
+}
+
+/// Reads a response from its beginning. Events that its reader has already are not written again.
+pub struct ResponseReader {
+    records: Records,
+    at: usize,
+    events: ResponseEvents,
+}
+
+impl ResponseReader {
+    /// Reads `records`, as `events` writes them.
+    pub fn new(records: Records, events: ResponseEvents) -> (Self, Vec<u8>) {
+        let preface = events.preface().to_vec();
+        (Self { records, at: 0, events }, preface)
+    }
+
+    /// How the stream ends after the last record: a failed response never with a clean end.
+    fn end(&self) -> StreamStatus {
+        match self.events.status() {
+            ResponseStatus::Failed { message, .. } => {
+                StreamStatus::Broken(ApiError::internal(message.as_str()))
+            }
+            _ => StreamStatus::Complete,
+        }
+    }
+}
+
+impl EventSource for ResponseReader {
+    fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
+        while out.len() < FRAME_BYTES {
+            let (piece, is_last) = match &self.records {
+                Records::Live(live) => live.poll_piece(context, self.at),
+                Records::Ended(log) => {
+                    let (piece, is_last) = log.piece(self.at);
+                    (piece.to_vec(), is_last)
+                }
+            };
+            let events = &mut self.events;
+            self.at += read_records(&piece, |delta| write(events, &delta, out));
+            if is_last {
+                return self.end();
+            }
+            if piece.is_empty() {
+                break;
+            }
+        }
+        StreamStatus::Open
+    }
+
+    fn heartbeat(&self) -> Bytes {
+        self.events.heartbeat()
+    }
+}
