@@ -9,8 +9,10 @@ mod isolate;
 mod kv_type;
 #[cfg(feature = "llama")]
 pub mod llama;
+mod pooling;
 pub mod sim;
 pub mod staged;
 pub mod template;
 
 pub use kv_type::{KvType, UnknownKvType};
+pub use pooling::{Pooling, UnknownPooling};

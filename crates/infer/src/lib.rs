@@ -4,6 +4,7 @@
 pub mod admission;
 pub mod budget;
 pub mod detok;
+pub mod embedding;
 pub mod kv;
 pub mod prompt_lookup;
 pub mod rate;

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use crate::embedding::{Embedder, EmbedderCapacity};
 use crate::sampling::{SampledToken, Sampler};
 use crate::token::{RowError, TokenId};
 
@@ -112,6 +113,15 @@ pub enum RunError {
     Lost(String),
 }
 
+/// What a runner does; fixed from load to drop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abilities {
+    /// Whether it continues texts.
+    pub generates: bool,
+    /// Whether it turns texts into vectors, and which.
+    pub embeds: Option<EmbedderCapacity>,
+}
+
 /// Computes batches. All methods are called from one thread.
 pub trait Runner: Send {
     /// The sizes of this runner, which do not change.
@@ -150,6 +160,17 @@ pub trait Runner: Send {
     /// must be cut off with [`Runner::truncate`] before the sequence goes on.
     fn verify_rows(&self) -> Option<u32> {
         None
+    }
+
+    /// Its way to turn texts into vectors, if it has one.
+    fn embedder(&mut self) -> Option<&mut dyn Embedder> {
+        None
+    }
+
+    /// What it does. One that continues no texts must never be given a batch.
+    fn abilities(&mut self) -> Abilities {
+        let embeds = self.embedder().map(|embedder| embedder.capacity());
+        Abilities { generates: true, embeds }
     }
 
     /// This runner as a [`Pipeline`], if it can compute several batches at once.

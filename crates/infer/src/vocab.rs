@@ -28,6 +28,15 @@ pub trait Vocab: Send + Sync {
     /// [`EncodeError`] when the tokenizer refuses the text, for example because of its length.
     fn encode(&self, text: &str, how: Encode) -> Result<Vec<TokenId>, EncodeError>;
 
+    /// Tokenizes `text` for an embedding: framed by the tokens that the model expects around an
+    /// input.
+    ///
+    /// # Errors
+    /// Those of [`Vocab::encode`].
+    fn encode_input(&self, text: &str) -> Result<Vec<TokenId>, EncodeError> {
+        self.encode(text, Encode { add_bos: true, parse_special: false })
+    }
+
     /// The bytes that `token` adds to a text, possibly part of a character;
     /// empty for control tokens and for ids outside the vocabulary.
     fn piece(&self, token: TokenId) -> &[u8];

@@ -12,6 +12,11 @@
 //!
 //! A runner with a pipeline gets as many batches at once as it asks for. A finished batch is
 //! announced by a command like any other, so that the thread has one queue to wait for.
+//!
+//! Embeddings are computed between two steps, a bounded batch at a time. Beside running answers
+//! they and prompts take turns, so that a step carries either.
+
+mod embeddings;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +24,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use loquent_infer::request::{Step, Tag, Work};
-use loquent_infer::runner::{Batch, RunError, Runner, Sampled};
+use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Span};
 use loquent_infer::scheduler::{Limits, Scheduler};
 use loquent_infer::token::TokenId;
 use tokio::runtime::Runtime;
@@ -31,6 +36,8 @@ use crate::admission::PendingPrompts;
 use crate::clock::Clock;
 use crate::engine_watch::EngineWatch;
 use crate::metrics::Metrics;
+pub use embeddings::EmbeddingOrder;
+use embeddings::{EmbeddingDesk, StepBefore};
 
 /// Steps that may wait for the delivery task before the engine waits for it. Chosen by hand:
 /// far more than a healthy task leaves, and still bounded if it hangs.
@@ -55,6 +62,8 @@ pub enum EngineCommand {
     Pause(Tag),
     /// The reader has caught up: go on computing.
     Resume(Tag),
+    /// Turn inputs into vectors.
+    Embed(EmbeddingOrder),
     /// From the runner's pipeline: a batch may be finished.
     Arrived,
 }
@@ -107,6 +116,7 @@ pub fn start(
     }
     let EngineContext { clock, metrics, pending, watch } = context;
     let timer = timer()?;
+    let embeddings = embedding_desk(runner.as_mut(), &limits);
     let mut engine = EngineLoop {
         runner,
         scheduler,
@@ -118,6 +128,7 @@ pub fn start(
         timer,
         gather_limit: GATHER_LIMIT,
         watch,
+        embeddings,
     };
     let thread = thread::Builder::new().name("engine".into()).spawn(move || {
         // The loop is dropped, and its queues close, only after its end has been noted: whoever
@@ -125,6 +136,12 @@ pub fn start(
         engine.watch.clone().run(|| engine.run());
     })?;
     Ok(EngineHandle { commands, steps, thread })
+}
+
+/// Jobs of embeddings, where `runner` computes them between its steps.
+fn embedding_desk(runner: &mut dyn Runner, limits: &Limits) -> Option<EmbeddingDesk> {
+    let capacity = runner.embedder()?.capacity();
+    Some(EmbeddingDesk::new(capacity, limits.prefill_max_tokens, limits.itl_target))
 }
 
 /// A runtime for nothing but timers.
@@ -158,6 +175,8 @@ struct EngineLoop {
     /// [`GATHER_LIMIT`]; tests wait for events instead.
     gather_limit: Duration,
     watch: EngineWatch,
+    /// Present where the runner computes embeddings.
+    embeddings: Option<EmbeddingDesk>,
 }
 
 impl EngineLoop {
@@ -173,8 +192,9 @@ impl EngineLoop {
             self.gather();
             let now = self.clock.now();
             let given_up = self.scheduler.give_up(now);
+            let embeds = self.share_step();
             self.scheduler.plan(now, self.runner.as_mut(), &mut batch);
-            if batch.is_empty() && given_up.is_empty() {
+            if batch.is_empty() && given_up.is_empty() && !embeds {
                 // Nothing can be computed until a command or a mask arrives.
                 if !self.wait() {
                     return;
@@ -183,10 +203,46 @@ impl EngineLoop {
             }
             let mut step = self.step(&batch, &mut sampled);
             step.events.extend(given_up);
-            if !self.hand_over(step) {
+            // Noted first: the step itself leaves at once, so that no token waits for embeddings.
+            let before = step_before(&batch, &step);
+            let is_empty = batch.is_empty() && step.events.is_empty();
+            if !is_empty && !self.hand_over(step) {
                 return;
             }
+            if embeds {
+                self.embed(before);
+            }
         }
+    }
+
+    /// Whether there are inputs to embed. Then prompts are left out of every second step that
+    /// advances answers, so that both get on and neither delays the next token twice.
+    fn share_step(&mut self) -> bool {
+        let (Some(desk), Some(embedder)) = (&mut self.embeddings, self.runner.embedder()) else {
+            return false;
+        };
+        let embeds = desk.has_work(embedder);
+        self.scheduler.hold_prompts(embeds && desk.take_turn());
+        embeds
+    }
+
+    /// Computes a batch of embeddings behind the step `before`.
+    fn embed(&mut self, before: StepBefore) {
+        let (Some(desk), Some(embedder)) = (&mut self.embeddings, self.runner.embedder()) else {
+            return;
+        };
+        desk.plan(before);
+        let tokens = desk.batch.tokens.len();
+        if tokens == 0 {
+            return;
+        }
+        self.watch.begin(tokens);
+        let (started, mut vectors) = (self.clock.now(), Vec::new());
+        let outcome = embedder.embed(&desk.batch, &mut vectors);
+        let took = self.clock.now().saturating_sub(started);
+        self.watch.end(tokens, took);
+        self.metrics.on_embeddings(tokens, vectors.len());
+        desk.complete(embedder, before, took, outcome.map(|()| vectors));
     }
 
     /// Waits until the prompts of a burst have arrived, within [`GATHER_LIMIT`]. As soon as a
@@ -355,9 +411,25 @@ impl EngineLoop {
             EngineCommand::Finish(tag) => self.scheduler.finish(runner, tag),
             EngineCommand::Pause(tag) => self.scheduler.pause(tag, true),
             EngineCommand::Resume(tag) => self.scheduler.pause(tag, false),
+            // Without an embedder the order is dropped, which its sender notices.
+            EngineCommand::Embed(order) => {
+                if let Some(desk) = &mut self.embeddings {
+                    desk.submit(order);
+                }
+            }
             // It only wakes the loop, which asks the pipeline itself.
             EngineCommand::Arrived => {}
         }
+    }
+}
+
+/// What a batch of embeddings behind `step` has to know of it.
+fn step_before(batch: &Batch, step: &Step) -> StepBefore {
+    let decodes = |span: &&Span| span.tokens.len() - span.draft == 1;
+    StepBefore {
+        decode_rows: batch.spans.iter().filter(decodes).count(),
+        had_prompts: step.prefill_tokens > 0,
+        took: step.finished.saturating_sub(step.started),
     }
 }
 

@@ -22,6 +22,7 @@ use crate::app::App;
 use crate::auth::EarlyIdentity;
 use crate::browser;
 use crate::dialect::{conversations, durable, responses, stored_chats, ui_stream};
+use crate::embeddings;
 use crate::error::ApiError;
 use crate::full_answer::FullAnswer;
 use crate::identity::Identity;
@@ -52,6 +53,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(conversations::routes())
         .merge(stored_chats::routes())
         .merge(responses::routes())
+        .merge(embeddings::routes())
         .route_layer(middleware::from_fn_with_state(app.clone(), ask_upstream))
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
     Router::new()

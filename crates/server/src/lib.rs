@@ -26,6 +26,7 @@ mod completion;
 mod connections;
 #[allow(dead_code, reason = "the first dialects come next")]
 mod dialect;
+mod embeddings;
 mod engine_thread;
 mod engine_watch;
 mod error;

@@ -55,6 +55,8 @@ struct EngineMetrics {
     draft_tokens: IntCounter,
     accepted_tokens: IntCounter,
     generation_tokens: IntCounter,
+    embedding_tokens: IntCounter,
+    embedding_inputs: IntCounter,
     steps: IntCounter,
     step_time: Histogram,
     step_rows: Histogram,
@@ -217,6 +219,8 @@ impl EngineMetrics {
             accepted_tokens: to
                 .counter("spec_decode_num_accepted_tokens_total", "Draft tokens accepted."),
             generation_tokens: to.counter("generation_tokens_total", "Tokens generated."),
+            embedding_tokens: to.counter("embedding_tokens_total", "Tokens of embedded inputs."),
+            embedding_inputs: to.counter("embedding_inputs_total", "Inputs embedded."),
             steps: to.counter("engine_steps_total", "Native decodes."),
             step_time: to
                 .latency("engine_step_seconds", "Duration of a native decode with its sampling."),
@@ -336,6 +340,12 @@ impl Metrics {
         step.events.iter().for_each(|event| waits.observe(event.wait.as_secs_f64()));
         waits.flush();
         self.on_idle(load);
+    }
+
+    /// Notes a batch of embeddings: its tokens, and the inputs that it finished.
+    pub fn on_embeddings(&self, tokens: usize, inputs: usize) {
+        self.engine.embedding_tokens.inc_by(tokens as u64);
+        self.engine.embedding_inputs.inc_by(inputs as u64);
     }
 
     /// Notes the load when the engine has nothing to compute.

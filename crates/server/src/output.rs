@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::admission::Permit;
 use crate::clock::Clock;
 use crate::completion::{Completion, FlushState};
-use crate::engine_thread::EngineCommand;
+use crate::engine_thread::{EmbeddingOrder, EngineCommand};
 use crate::flush::Flush;
 use crate::flush_channel::{FlushReceiver, FlushSender, flush_channel};
 use crate::metrics::{LocalMetrics, Metrics};
@@ -80,6 +80,7 @@ struct NewRequest {
 enum OutputCommand {
     Start(NewRequest),
     Cancel(Vec<Tag>),
+    Embed(EmbeddingOrder),
     /// End all completions with this error.
     Stop(&'static str),
 }
@@ -123,6 +124,11 @@ impl OutputHandle {
     /// Ends all completions with the error `why`, and lets the engine stop.
     pub fn stop(&self, why: &'static str) {
         let _ = self.commands.send(OutputCommand::Stop(why));
+    }
+
+    /// Has the engine turn inputs into vectors. If it has ended, the order's reply is dropped.
+    pub fn embed(&self, order: EmbeddingOrder) {
+        let _ = self.commands.send(OutputCommand::Embed(order));
     }
 
     /// Starts a request's completions; their flushes come out of what is returned.
@@ -190,6 +196,9 @@ pub fn start(
                         processor.start_request(clock.now(), request);
                     }
                     Some(OutputCommand::Cancel(tags)) => processor.cancel(tags),
+                    Some(OutputCommand::Embed(order)) => {
+                        processor.send(EngineCommand::Embed(order));
+                    }
                     Some(OutputCommand::Stop(why)) => {
                         return processor.fail_all(clock.now(), why);
                     }

@@ -1,5 +1,7 @@
 //! From a valid request to one under way: admit, tokenize, hand to the engine.
 
+mod embedding;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,6 +14,7 @@ use loquent_engine::template::{SpokenTags, TemplateError};
 use loquent_infer::admission::{BudgetLevel, Refusal};
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::{Tag, Work};
+use loquent_infer::runner::Abilities;
 use loquent_infer::sampling::{Sampling, SharedGrammar};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Encode;
@@ -83,6 +86,8 @@ pub enum Backend {
         stages: Option<Arc<dyn RemoteStages>>,
         /// Knows whether the engine is alive.
         watch: EngineWatch,
+        /// What the engine does.
+        abilities: Abilities,
     },
     /// Another server.
     Upstream(Arc<Upstream>),
@@ -360,7 +365,10 @@ impl Service {
         self.ready()?;
         let ignored = request.ignored_names();
         let (active, echo) = match &self.backend {
-            Backend::Engine { output, .. } => self.generate(output, request, arrived).await?,
+            Backend::Engine { output, abilities, .. } => {
+                self.check_generates(*abilities)?;
+                self.generate(output, request, arrived).await?
+            }
             Backend::Upstream(upstream) => {
                 (self.relay(upstream, request, arrived).await?, Vec::new())
             }
@@ -514,6 +522,15 @@ impl Service {
             Prompt::Text(text) => self.encode_text(&text, special, special),
             mut other => self.encode_prompt(&mut other, Endpoint::Chat).map(|(tokens, _)| tokens),
         }
+    }
+
+    fn check_generates(&self, abilities: Abilities) -> Result<(), ApiError> {
+        if abilities.generates {
+            return Ok(());
+        }
+        let name = &self.model.name;
+        let why = format!("The model '{name}' makes embeddings only: ask /v1/embeddings.");
+        Err(ApiError::invalid_param("model", why))
     }
 
     fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {

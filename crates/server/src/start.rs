@@ -79,7 +79,8 @@ pub fn start_engine(
     clock: Clock,
     metrics: Arc<Metrics>,
 ) -> anyhow::Result<(Arc<Service>, JoinHandle<()>)> {
-    let LoadedEngine { runner, model, stages, .. } = loaded;
+    let LoadedEngine { mut runner, model, stages, .. } = loaded;
+    let abilities = runner.abilities();
     if let Some(stages) = &stages {
         metrics.watch_stages(stages.clone());
     }
@@ -106,7 +107,7 @@ pub fn start_engine(
         clock,
         metrics,
     };
-    let backend = Backend::Engine { output, stages, watch };
+    let backend = Backend::Engine { output, stages, watch, abilities };
     Ok((Arc::new(Service::new(model, backend, context)), engine.thread))
 }
 

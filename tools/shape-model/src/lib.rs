@@ -16,4 +16,4 @@ pub mod weights;
 
 pub use build::{BuildOrder, BuildProgress, build};
 pub use shape::{Architecture, ModelShape, SHAPES};
-pub use trial::{DecodeTrial, trial};
+pub use trial::{DecodeTrial, embedding_trial, trial};

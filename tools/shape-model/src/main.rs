@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Parser;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use loquent_engine::gguf::Value;
 use loquent_engine::llama::Quant;
 use shape_model::{
-    Architecture, BuildOrder, BuildProgress, ModelShape, SHAPES, build, trial, vocab,
+    Architecture, BuildOrder, BuildProgress, ModelShape, SHAPES, build, embedding_trial, trial,
+    vocab,
 };
 
 /// Tokens that `--check` decodes.
@@ -24,6 +26,7 @@ const CHECKED_TOKENS: usize = 64;
   shape-model qwen3-0.6b --out model.gguf
   shape-model gpt2 --quant Q8_0 --vocab ggml-vocab-gpt-2.gguf --out gpt2.gguf
   shape-model tiny --layers 2 --vocab-size 2000 --quant F16 --out small.gguf
+  shape-model bge-small --layers 2 --vocab-size 2000 --quant F16 --out embedding.gguf
 
 Without --vocab the vocabulary is synthetic: 256 bytes, merges of frequent characters, three
 control tokens. It writes any text, in shorter tokens than a trained one."
@@ -53,7 +56,7 @@ struct Arguments {
     /// Threads of the quantiser and of --check; 0 for one per core
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: u32,
-    /// Load the file afterwards and decode some tokens with it
+    /// Load the file afterwards and decode some tokens with it, or embed a text
     #[arg(long)]
     check: bool,
     /// List the known shapes and exit
@@ -83,7 +86,10 @@ fn main() -> anyhow::Result<()> {
         order.vocabulary.len,
         HumanBytes(size_bytes)
     );
-    if check {
+    if check && order.shape.pooling.is_some() {
+        let vector = embedding_trial(&order.out, order.threads)?;
+        println!("It works: vectors of {} numbers", vector.len());
+    } else if check {
         let trial = trial(&order.out, CHECKED_TOKENS, order.threads)?;
         let rate = (CHECKED_TOKENS - 1) as f64 / trial.decoding.as_secs_f64();
         println!(
@@ -102,14 +108,17 @@ fn order(arguments: Arguments) -> anyhow::Result<BuildOrder> {
         let names = SHAPES.map(|shape| shape.name).join(", ");
         bail!("unknown shape `{name}`; use one of {names}");
     };
-    let pre = match shape.architecture {
-        Architecture::Qwen3 => "qwen2",
-        Architecture::Gpt2 => "gpt-2",
+    let vocab_size = arguments.vocab_size.unwrap_or(shape.vocab);
+    let mut vocabulary = match (&arguments.vocab, shape.architecture) {
+        (Some(file), _) => vocab::copied(file)?,
+        (None, Architecture::Qwen3) => vocab::synthetic(vocab_size, "qwen2")?,
+        (None, Architecture::Gpt2) => vocab::synthetic(vocab_size, "gpt-2")?,
+        (None, Architecture::Bert) => vocab::word_pieces(vocab_size)?,
     };
-    let vocabulary = match &arguments.vocab {
-        Some(file) => vocab::copied(file)?,
-        None => vocab::synthetic(arguments.vocab_size.unwrap_or(shape.vocab), pre)?,
-    };
+    // As Qwen's embedding models do, whose vector is that of the last token.
+    if shape.pooling.is_some() && shape.architecture == Architecture::Qwen3 {
+        vocabulary.metadata.push(("tokenizer.ggml.add_eos_token".into(), Value::Bool(true)));
+    }
     shape.vocab = vocabulary.len;
     shape.layers = arguments.layers.unwrap_or(shape.layers);
     Ok(BuildOrder {

@@ -1,11 +1,15 @@
 //! Model shapes: sizes, metadata and tensors, with llama.cpp's names for them.
 
+use loquent_engine::Pooling;
 use loquent_engine::gguf::{TensorSpec, TensorType, Value};
 
 use crate::weights::Fill;
 
 /// Standard deviation of embeddings and biases (GPT-2's at initialisation, and most models' since).
 const STD: f32 = 0.02;
+
+/// Kinds of texts that BERT tells apart; all of ours are of the first.
+const TOKEN_TYPES: u32 = 2;
 
 /// Which family of tensors and metadata a shape has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +19,8 @@ pub enum Architecture {
     Qwen3,
     /// Layer norms, learned positions, biases, the head tied to the embeddings.
     Gpt2,
+    /// An encoder: every token attends to all others, norms come last, there is no head.
+    Bert,
 }
 
 impl Architecture {
@@ -23,6 +29,7 @@ impl Architecture {
         match self {
             Architecture::Qwen3 => "qwen3",
             Architecture::Gpt2 => "gpt2",
+            Architecture::Bert => "bert",
         }
     }
 }
@@ -50,10 +57,12 @@ pub struct ModelShape {
     pub vocab: u32,
     /// Longest context in tokens.
     pub context: u32,
+    /// How an embedding model makes a vector of its tokens'; `None` for one that generates text.
+    pub pooling: Option<Pooling>,
 }
 
 /// All known shapes.
-pub const SHAPES: [ModelShape; 3] = [
+pub const SHAPES: [ModelShape; 5] = [
     ModelShape {
         name: "qwen3-0.6b",
         architecture: Architecture::Qwen3,
@@ -65,6 +74,7 @@ pub const SHAPES: [ModelShape; 3] = [
         ffn: 3072,
         vocab: 151_936,
         context: 40_960,
+        pooling: None,
     },
     ModelShape {
         name: "gpt2",
@@ -77,6 +87,7 @@ pub const SHAPES: [ModelShape; 3] = [
         ffn: 3072,
         vocab: 50_257,
         context: 1024,
+        pooling: None,
     },
     ModelShape {
         name: "tiny",
@@ -89,6 +100,33 @@ pub const SHAPES: [ModelShape; 3] = [
         ffn: 768,
         vocab: 151_936,
         context: 40_960,
+        pooling: None,
+    },
+    ModelShape {
+        name: "qwen3-embedding-0.6b",
+        architecture: Architecture::Qwen3,
+        layers: 28,
+        width: 1024,
+        heads: 16,
+        kv_heads: 8,
+        head_dim: 128,
+        ffn: 3072,
+        vocab: 151_669,
+        context: 32_768,
+        pooling: Some(Pooling::Last),
+    },
+    ModelShape {
+        name: "bge-small",
+        architecture: Architecture::Bert,
+        layers: 12,
+        width: 384,
+        heads: 12,
+        kv_heads: 12,
+        head_dim: 32,
+        ffn: 1536,
+        vocab: 30_522,
+        context: 512,
+        pooling: Some(Pooling::Cls),
     },
 ];
 
@@ -106,6 +144,13 @@ impl Tensor {
     fn embeddings(name: &str, width: u32, rows: u32) -> Tensor {
         let dims = [width, rows].map(u64::from).to_vec();
         let spec = TensorSpec { name: name.to_owned(), dims, kind: TensorType::F16 };
+        Tensor { spec, fill: Fill::Normal { std: STD } }
+    }
+
+    /// Embeddings of the kinds of texts, which are added as they are: 32-bit floats.
+    fn token_types(width: u32) -> Tensor {
+        let dims = [width, TOKEN_TYPES].map(u64::from);
+        let spec = TensorSpec::f32("token_types.weight".to_owned(), &dims);
         Tensor { spec, fill: Fill::Normal { std: STD } }
     }
 
@@ -168,6 +213,13 @@ impl ModelShape {
                 put("rope.freq_base", Value::F32(1e6));
             }
             Architecture::Gpt2 => put("attention.layer_norm_epsilon", Value::F32(1e-5)),
+            Architecture::Bert => {
+                put("attention.layer_norm_epsilon", Value::F32(1e-12));
+                put("attention.causal", Value::Bool(false));
+            }
+        }
+        if let Some(pooling) = self.pooling {
+            put("pooling_type", Value::u32(pooling_number(pooling)));
         }
         metadata
     }
@@ -175,14 +227,22 @@ impl ModelShape {
     /// All tensors, in file order.
     pub fn tensors(&self) -> Vec<Tensor> {
         let mut tensors = vec![Tensor::embeddings("token_embd.weight", self.width, self.vocab)];
-        if self.architecture == Architecture::Gpt2 {
+        if self.architecture != Architecture::Qwen3 {
             tensors.push(Tensor::embeddings("position_embd.weight", self.width, self.context));
+        }
+        if self.architecture == Architecture::Bert {
+            tensors.push(Tensor::token_types(self.width));
+            push_norm("token_embd_norm", self.width, &mut tensors);
         }
         for layer in 0..self.layers {
             match self.architecture {
                 Architecture::Qwen3 => self.push_qwen3_block(layer, &mut tensors),
                 Architecture::Gpt2 => self.push_gpt2_block(layer, &mut tensors),
+                Architecture::Bert => self.push_bert_block(layer, &mut tensors),
             }
+        }
+        if self.architecture == Architecture::Bert {
+            return tensors;
         }
         tensors.push(Tensor::ones("output_norm.weight".to_owned(), self.width));
         if self.architecture == Architecture::Gpt2 {
@@ -209,6 +269,24 @@ impl ModelShape {
         ]);
     }
 
+    fn push_bert_block(&self, layer: u32, tensors: &mut Vec<Tensor>) {
+        let linears = [
+            ("attn_q", self.width, self.width),
+            ("attn_k", self.width, self.width),
+            ("attn_v", self.width, self.width),
+            ("attn_output", self.width, self.width),
+            ("ffn_up", self.width, self.ffn),
+            ("ffn_down", self.ffn, self.width),
+        ];
+        for (part, inputs, outputs) in linears {
+            tensors.push(Tensor::matrix(format!("blk.{layer}.{part}.weight"), inputs, outputs));
+            tensors.push(Tensor::bias(format!("blk.{layer}.{part}.bias"), outputs));
+        }
+        for norm in ["attn_output_norm", "layer_output_norm"] {
+            push_norm(&format!("blk.{layer}.{norm}"), self.width, tensors);
+        }
+    }
+
     fn push_gpt2_block(&self, layer: u32, tensors: &mut Vec<Tensor>) {
         let name = |part: &str, kind: &str| format!("blk.{layer}.{part}.{kind}");
         for norm in ["attn_norm", "ffn_norm"] {
@@ -225,6 +303,21 @@ impl ModelShape {
             tensors.push(Tensor::matrix(name(part, "weight"), inputs, outputs));
             tensors.push(Tensor::bias(name(part, "bias"), outputs));
         }
+    }
+}
+
+/// A layer norm: weights and biases.
+fn push_norm(name: &str, width: u32, tensors: &mut Vec<Tensor>) {
+    tensors.push(Tensor::ones(format!("{name}.weight"), width));
+    tensors.push(Tensor::bias(format!("{name}.bias"), width));
+}
+
+/// llama.cpp's number of a way to pool.
+fn pooling_number(pooling: Pooling) -> u32 {
+    match pooling {
+        Pooling::Mean => 1,
+        Pooling::Cls => 2,
+        Pooling::Last => 3,
     }
 }
 

@@ -6,7 +6,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use loquent_engine::llama::{LlamaModel, LlamaRunner, LlamaVocab, LoadOptions, RunnerOptions};
+use loquent_engine::llama::{
+    LlamaEmbedder, LlamaModel, LlamaRunner, LlamaVocab, LoadOptions, RunnerOptions,
+};
+use loquent_infer::embedding::Embedder;
 use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
 use loquent_infer::token::TokenId;
@@ -65,6 +68,25 @@ pub fn trial(path: &Path, count: usize, threads: u32) -> anyhow::Result<DecodeTr
         tokens,
         decoding: started.elapsed(),
     })
+}
+
+/// Loads the embedding model at `path` and embeds a text with `threads` threads (0: one per
+/// physical core), pooled as its file says.
+///
+/// # Errors
+/// A file that does not load, is no embedding model's, or gives numbers that are not finite.
+pub fn embedding_trial(path: &Path, threads: u32) -> anyhow::Result<Vec<f32>> {
+    let model = LlamaModel::load(path, &LoadOptions::default(), |_| true)?;
+    let pooling = model.embedding_traits()?.pooling.context("no embedding model")?;
+    let threads = NonZeroU16::new(u16::try_from(threads)?);
+    let options = RunnerOptions { context_tokens: KV_CELLS, threads, ..RunnerOptions::default() };
+    let mut embedder = LlamaEmbedder::new(model.clone(), &options, pooling)?;
+    let (mut batch, mut vectors) = (Batch::default(), Vec::new());
+    batch.push(Slot(0), 0, &LlamaVocab::new(model).encode_input(TEXT)?, true);
+    embedder.embed(&batch, &mut vectors)?;
+    let vector = vectors.pop().context("nothing was embedded")?;
+    ensure!(vector.iter().all(|x| x.is_finite()), "the vector is not finite");
+    Ok(vector)
 }
 
 /// Decodes `tokens` from position `start` and samples the one after them.

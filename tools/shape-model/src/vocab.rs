@@ -15,8 +15,11 @@ const FREQUENT: &str = "Ġetaoinshrdlcumwfgypbvkxjqz0123456789ETAOINSHRDLCUMWFGY
                         .,-'\"()/:;_=*<>!?#$%&+@[]{}|~^`";
 /// The tokens that end a text and that frame a message, at the end of the vocabulary.
 const CONTROL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
+/// BERT's control tokens, at the beginning of the vocabulary.
+const WORD_PIECE_CONTROL: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 /// llama.cpp's numbers for the kinds of tokens.
 const NORMAL: i32 = 1;
+const UNKNOWN_TYPE: i32 = 2;
 const CONTROL_TYPE: i32 = 3;
 /// Frames messages by the control tokens; Qwen's format.
 const CHAT_TEMPLATE: &str = "{% for message in messages %}<|im_start|>{{ message['role'] }}\n\
@@ -75,6 +78,47 @@ pub fn synthetic(len: u32, pre: &str) -> anyhow::Result<Vocabulary> {
     let mut metadata: Vec<_> =
         entries.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).into();
     metadata.push(("tokenizer.chat_template".to_owned(), Value::string(CHAT_TEMPLATE)));
+    Ok(Vocabulary { metadata, len })
+}
+
+/// A synthetic word-piece tokenizer of `len` tokens, as BERT's: control tokens, then letters and
+/// two and three, each as the beginning of a word and as its continuation.
+///
+/// # Errors
+/// Fewer tokens than control tokens and letters, or more than there are pieces for.
+pub fn word_pieces(len: u32) -> anyhow::Result<Vocabulary> {
+    let letters: Vec<char> = FREQUENT.chars().skip(1).filter(|c| !c.is_uppercase()).collect();
+    let single = letters.iter().map(char::to_string);
+    let pair = letters.iter().flat_map(|a| letters.iter().map(move |b| format!("{a}{b}")));
+    // U+2581 marks the beginning of a word.
+    let triple = pair.clone().flat_map(|ab| letters.iter().map(move |c| format!("{ab}{c}")));
+    let pieces =
+        single.chain(pair).chain(triple).flat_map(|piece| [format!("\u{2581}{piece}"), piece]);
+    let control = WORD_PIECE_CONTROL.map(str::to_owned).into_iter();
+    let tokens: Vec<String> = control.chain(pieces).take(len as usize).collect();
+    let least = WORD_PIECE_CONTROL.len() + 2 * letters.len();
+    ensure!(len as usize >= least, "a vocabulary of word pieces has at least {least} tokens");
+    ensure!(tokens.len() == len as usize, "it has at most {} tokens", tokens.len());
+    let kinds = (0..len as usize).map(|id| match id {
+        1 => UNKNOWN_TYPE,
+        id if id < WORD_PIECE_CONTROL.len() => CONTROL_TYPE,
+        _ => NORMAL,
+    });
+    let entries = [
+        ("model", Value::string("bert")),
+        ("pre", Value::string("jina-v2-en")),
+        ("tokens", Value::Array(Array::of_strings(tokens))),
+        ("token_type", Value::Array(Array::of_i32(kinds))),
+        ("token_type_count", Value::u32(2)),
+        ("padding_token_id", Value::u32(0)),
+        ("unknown_token_id", Value::u32(1)),
+        ("bos_token_id", Value::u32(2)),
+        // Spelt so in GGUF files.
+        ("seperator_token_id", Value::u32(3)),
+        ("eos_token_id", Value::u32(3)),
+        ("mask_token_id", Value::u32(4)),
+    ];
+    let metadata = entries.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).into();
     Ok(Vocabulary { metadata, len })
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use loquent_engine::gguf::{Header, ReadLimits};
 use loquent_engine::llama::{LlamaModel, LoadOptions, Quant};
-use shape_model::{BuildOrder, ModelShape, build, trial, vocab};
+use shape_model::{BuildOrder, ModelShape, build, embedding_trial, trial, vocab};
 
 /// A shape of few and small layers, so that a test takes a second.
 fn shrunken(name: &str) -> ModelShape {
@@ -49,6 +49,30 @@ fn every_shape_loads_and_decodes() {
     let left: Vec<_> =
         std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
     assert_eq!(left, ["model.gguf"], "unfinished files were left");
+}
+
+#[test]
+fn embedding_shapes_embed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    for (name, quant) in [
+        ("bge-small", Quant::F16),
+        ("bge-small", Quant::Q8_0),
+        ("qwen3-embedding-0.6b", Quant::Q4KM),
+    ] {
+        let shape = shrunken(name);
+        let vocabulary = match name {
+            "bge-small" => vocab::word_pieces(shape.vocab).unwrap(),
+            _ => vocab::synthetic(shape.vocab, "qwen2").unwrap(),
+        };
+        build(&BuildOrder { vocabulary, ..order(shape, quant, &file) }, &mut |_| {}).unwrap();
+        let vector = embedding_trial(&file, 1).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        assert_eq!(vector.len(), 256);
+        let model = LlamaModel::load(&file, &LoadOptions::default(), |_| true).unwrap();
+        assert_eq!(model.info().parameters, shape.parameters());
+        let traits = model.embedding_traits().unwrap();
+        assert_eq!((traits.pooling, traits.is_causal), (shape.pooling, name != "bge-small"));
+    }
 }
 
 #[test]

@@ -28,6 +28,13 @@ impl NativeBatch {
         self.place(&batch.spans, |span, i| i + 1 + span.draft >= span.tokens.len());
     }
 
+    /// [`Self::fill`] with an output for every token, as pooling needs them.
+    fn fill_all(&mut self, batch: &Batch) {
+        self.tokens.clear();
+        self.tokens.extend(batch.tokens.iter().map(|&token| token as sys::llama_token));
+        self.place(&batch.spans, |_, _| true);
+    }
+
     /// Sets positions, slots and outputs; `has_output` decides for a span's token by its number.
     fn place(&mut self, spans: &[Span], has_output: impl Fn(&Span, usize) -> bool) {
         self.positions.clear();
@@ -79,7 +86,7 @@ pub(super) struct Context {
     batch: NativeBatch,
     vocab_size: usize,
     _pool: Option<ThreadPool>,
-    _model: Arc<LlamaModel>,
+    model: Arc<LlamaModel>,
 }
 
 // SAFETY: the context, its batch (whose pointers point into its own heap buffers) and its
@@ -119,7 +126,7 @@ impl Context {
         }
         let vocab_size = model.info().vocab_size as usize;
         let batch = NativeBatch::default();
-        Ok(Self { handle, batch, vocab_size, _pool: pool, _model: model })
+        Ok(Self { handle, batch, vocab_size, _pool: pool, model })
     }
 
     fn as_ptr(&self) -> *mut sys::llama_context {
@@ -148,6 +155,37 @@ impl Context {
         self.batch.fill(batch);
         let view = self.batch.view();
         self.decode_view(view)
+    }
+
+    /// Computes `batch`, checked as for [`Context::decode`], with an output for every token. What a
+    /// context that pools makes of them is in [`Context::embedding`].
+    ///
+    /// # Errors
+    /// As [`Context::decode`].
+    pub(super) fn decode_all(&mut self, batch: &Batch) -> Result<(), RunError> {
+        self.batch.fill_all(batch);
+        let view = self.batch.view();
+        self.decode_view(view)
+    }
+
+    /// Numbers of an embedding.
+    pub(super) fn embedding_width(&self) -> u32 {
+        // SAFETY: the context holds its model alive; a plain number out.
+        let width = unsafe { sys::llama_model_n_embd_out(self.model.as_ptr()) };
+        u32::try_from(width).unwrap_or(0)
+    }
+
+    /// The pooled vector of the tokens of `slot` in the last batch, which has `width` numbers;
+    /// empty if it had none.
+    pub(super) fn embedding(&mut self, slot: u16, width: u32) -> &[f32] {
+        // SAFETY: the context is alive; null for sequences that the batch does not have.
+        let vector = unsafe { sys::llama_get_embeddings_seq(self.as_ptr(), slot.into()) };
+        match vector.is_null() {
+            true => &[],
+            // SAFETY: not null, so it points at one vector, of the model's output width, that
+            // stays until the next decode, which needs `&mut self`.
+            false => unsafe { std::slice::from_raw_parts(vector, width as usize) },
+        }
     }
 
     /// Computes hidden states in place of tokens: `rows` has a row of `width` floats, the

@@ -11,6 +11,7 @@
 mod compute_lock;
 mod context;
 mod cpu_keepalive;
+mod embedder;
 mod embeddings;
 mod guard;
 #[cfg(own_kernels)]
@@ -29,6 +30,7 @@ mod threads;
 mod vocab;
 
 pub use compute_lock::ComputeLock;
+pub use embedder::{EmbeddingTraits, LlamaEmbedder};
 pub use embeddings::Embeddings;
 pub use layers::{CpuSharing, LlamaLayers};
 pub use model::{LlamaModel, LoadError, LoadOptions, ModelInfo};

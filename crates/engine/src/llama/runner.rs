@@ -3,6 +3,7 @@
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use loquent_infer::embedding::Embedder;
 use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot, Span};
 use loquent_infer::sampling::{Sampler, Scratch};
 use loquent_infer::token::{RowError, TokenId};
@@ -95,6 +96,7 @@ pub struct LlamaRunner {
     tainted: bool,
     /// Slots whose past was to be cut and could not be, so that it is gone: until they are freed.
     lost: Vec<bool>,
+    embedder: Option<Box<dyn Embedder>>,
 }
 
 impl LlamaRunner {
@@ -137,7 +139,13 @@ impl LlamaRunner {
             can_cut: !partial,
             tainted: false,
             lost: vec![false; options.slots.into()],
+            embedder: None,
         })
+    }
+
+    /// The same, with an embedder beside it.
+    pub fn with_embedder(self, embedder: impl Embedder + 'static) -> Self {
+        Self { embedder: Some(Box::new(embedder)), ..self }
     }
 
     /// Computes one token in the empty slot 0 and forgets it, so that the first request
@@ -350,6 +358,10 @@ impl Runner for LlamaRunner {
             self.context.wipe();
             self.tainted = false;
         }
+    }
+
+    fn embedder(&mut self) -> Option<&mut dyn Embedder> {
+        self.embedder.as_deref_mut().map(|embedder| embedder as &mut dyn Embedder)
     }
 }
 

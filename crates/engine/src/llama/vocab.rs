@@ -48,6 +48,8 @@ pub struct LlamaVocab {
     bos: Option<TokenId>,
     eos: Option<TokenId>,
     add_bos: bool,
+    /// Ends every input of an embedding.
+    input_end: Option<TokenId>,
     has_tokenizer: bool,
     /// How prompts are cut for it.
     cut: Option<Cut>,
@@ -91,6 +93,7 @@ impl LlamaVocab {
             bos,
             eos,
             add_bos,
+            input_end: input_end(vocab),
             has_tokenizer,
             cut,
             longest_token_bytes,
@@ -167,6 +170,12 @@ impl Vocab for LlamaVocab {
         Ok(tokens)
     }
 
+    fn encode_input(&self, text: &str) -> Result<Vec<TokenId>, EncodeError> {
+        let mut tokens = self.encode(text, Encode { add_bos: true, parse_special: false })?;
+        tokens.extend(self.input_end);
+        Ok(tokens)
+    }
+
     fn piece(&self, token: TokenId) -> &[u8] {
         self.pieces.item(token as usize)
     }
@@ -209,6 +218,22 @@ fn keeps_all_text(
     let in_text = |byte: u8| !matches!(byte, 0xC0 | 0xC1 | 0xF5..);
     (0..=255).filter(|&byte| in_text(byte)).all(|byte| known[usize::from(byte)])
         && !(0..size).any(strips)
+}
+
+/// The token that the model expects behind an input, as the file says: a separator or the end of
+/// the text.
+fn input_end(vocab: *const sys::llama_vocab) -> Option<TokenId> {
+    // SAFETY: `vocab` belongs to a live model; plain values out, negative for none.
+    let token = unsafe {
+        if sys::llama_vocab_get_add_sep(vocab) {
+            sys::llama_vocab_sep(vocab)
+        } else if sys::llama_vocab_get_add_eos(vocab) {
+            sys::llama_vocab_eos(vocab)
+        } else {
+            return None;
+        }
+    };
+    TokenId::try_from(token).ok()
 }
 
 fn cut(header: &Header) -> Option<Cut> {

@@ -14,11 +14,13 @@
 //! panics where a scheduler breaks the rules of [`loquent_infer::runner::Runner`].
 
 mod cells;
+mod embedder;
 mod pace;
 mod runner;
 mod text;
 mod vocab;
 
+pub use embedder::{EMBEDDING_WIDTH, SimEmbedder, token_vector};
 pub use pace::StepPace;
 pub use runner::{Fault, SimOptions, SimRunner};
 pub use vocab::SimVocab;

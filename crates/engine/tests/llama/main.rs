@@ -4,6 +4,7 @@
 #![cfg(feature = "llama")]
 
 mod decoding;
+mod embedding;
 mod hostile_prompts;
 mod kernels;
 mod loading;

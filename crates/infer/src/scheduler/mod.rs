@@ -121,6 +121,8 @@ pub struct Scheduler {
     in_flight: u32,
     /// The last plan left sequences out because the runner could not sample them yet.
     awaits_runner: bool,
+    /// Steps with decode rows carry no prompts for now.
+    holds_prompts: bool,
     load: Load,
     /// When the latest [`Standing`] was made.
     stood_at: Option<Duration>,
@@ -167,6 +169,7 @@ impl Scheduler {
             suspects: VecDeque::new(),
             in_flight: 0,
             awaits_runner: false,
+            holds_prompts: false,
             load: Load { kv_cells: capacity.kv_cells, ..Load::default() },
             stood_at: None,
         }
@@ -228,6 +231,12 @@ impl Scheduler {
     /// Spreads decoding sequences over this many batches from now on (at least 1).
     pub fn set_pipeline_depth(&mut self, depth: usize) {
         self.pipeline_depth = depth.max(1);
+    }
+
+    /// Leaves prompts out of steps that advance running answers, as long as `held`: what else the
+    /// engine computes has its turn, and both together would miss the inter-token latency.
+    pub fn hold_prompts(&mut self, held: bool) {
+        self.holds_prompts = held;
     }
 
     /// Stops computing a completion, or goes on with it. A paused one gives up its place in the

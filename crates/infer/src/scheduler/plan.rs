@@ -53,6 +53,9 @@ impl Scheduler {
                 batch.push_draft(draft);
             }
         }
+        if self.holds_prompts && !batch.is_empty() {
+            return;
+        }
         // Spans are decode rows here: drafts are never in one step with prompts.
         let room = self.capacity.batch_tokens - batch.tokens.len() as u32;
         self.plan_prefill(runner, batch, self.budget.tokens(batch.spans.len()).min(room));

@@ -97,13 +97,13 @@ mod llama {
 
     use anyhow::{Context, bail};
     use indicatif::{ProgressBar, ProgressStyle};
-    use loquent_engine::KvType;
     use loquent_engine::gguf::split::StageKeys;
     use loquent_engine::llama::{
-        Embeddings, FlashAttention, LlamaModel, LlamaRunner, LlamaVocab, LoadOptions, MAX_SLOTS,
-        RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
+        EmbeddingTraits, Embeddings, FlashAttention, LlamaEmbedder, LlamaModel, LlamaRunner,
+        LlamaVocab, LoadOptions, MAX_SLOTS, RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
     };
     use loquent_engine::staged::{Cluster, ClusterOptions, Key, StagedRunner};
+    use loquent_infer::embedding::EmbeddingOnly;
     use loquent_infer::remote::RemoteStages;
     use loquent_infer::runner::Runner;
     use loquent_infer::token::TokenId;
@@ -141,13 +141,13 @@ mod llama {
         bar.finish_and_clear();
         let threads = engine.threads.unwrap_or_else(|| threads_for(&weights));
         let sizes = engine.sizes(weights.info().context_train.min(DEFAULT_CONTEXT_TOKENS))?;
-        let runner = runner(engine, &weights, kv_type, threads, sizes)?;
+        let runner = runner(engine, &weights, threads, sizes)?;
         let model = describe(name, &weights, &path, runner.capacity().context_tokens)?;
         let words = if threads.get() == 1 { "thread" } else { "threads" };
         // llama.cpp writes "?B" for a size class that it does not know.
         let about = weights.info().description.replace("?B ", "");
         let description = format!("{about}, {threads} {words}");
-        Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: None })
+        Ok(LoadedEngine { runner, model, description, stages: None })
     }
 
     /// Loads the entry file of a split model and connects to its stages.
@@ -217,13 +217,49 @@ mod llama {
         if small { NonZeroU16::MIN } else { physical_cores() }
     }
 
+    /// What computes: answers, embeddings or both, as the file and the flags say.
     fn runner(
         engine: &EngineArgs,
         weights: &Arc<LlamaModel>,
-        kv_type: KvType,
+        threads: NonZeroU16,
+        sizes: (u32, u32),
+    ) -> anyhow::Result<Box<dyn Runner>> {
+        let EmbeddingTraits { pooling, is_causal } = weights.embedding_traits()?;
+        let options = runner_options(engine, threads, sizes)?;
+        let embedder = |pooling| LlamaEmbedder::new(weights.clone(), &options, pooling);
+        match (engine.embeddings, pooling) {
+            (None, None) if !is_causal => bail!(
+                "this model makes embeddings, and its file does not say how; set --embeddings \
+                 mean, cls or last"
+            ),
+            (Some(pooling), _) | (None, Some(pooling)) if !is_causal => {
+                Ok(Box::new(EmbeddingOnly(embedder(pooling)?)))
+            }
+            // Its file says that it was trained for embeddings.
+            (None, Some(pooling)) => Ok(Box::new(EmbeddingOnly(embedder(pooling)?))),
+            (Some(pooling), _) => {
+                let embedder = embedder(pooling)?;
+                Ok(Box::new(llama_runner(weights, &options)?.with_embedder(embedder)))
+            }
+            (None, None) => Ok(Box::new(llama_runner(weights, &options)?)),
+        }
+    }
+
+    fn llama_runner(
+        weights: &Arc<LlamaModel>,
+        options: &RunnerOptions,
+    ) -> anyhow::Result<LlamaRunner> {
+        let mut runner = LlamaRunner::new(weights.clone(), options)?;
+        // The first pass allocates buffers, which the first request should not wait for.
+        runner.warm_up()?;
+        Ok(runner)
+    }
+
+    fn runner_options(
+        engine: &EngineArgs,
         threads: NonZeroU16,
         (context_tokens, kv_cells): (u32, u32),
-    ) -> anyhow::Result<LlamaRunner> {
+    ) -> anyhow::Result<RunnerOptions> {
         let batch = engine.max_batch_size;
         if batch > MAX_SLOTS {
             bail!("--max-batch-size can be at most {MAX_SLOTS} with llama.cpp");
@@ -238,7 +274,7 @@ mod llama {
                  --context"
             );
         }
-        let options = RunnerOptions {
+        Ok(RunnerOptions {
             slots,
             kv_cells,
             context_tokens,
@@ -246,18 +282,14 @@ mod llama {
             pass_tokens: batch_tokens.min(engine.tuning.micro_batch.unwrap_or(512)),
             threads: Some(threads),
             poll: engine.tuning.poll.unwrap_or(0),
-            kv_type,
+            kv_type: engine.kv_type,
             kv_unified,
             flash_attention: match engine.tuning.flash_attention {
                 None => FlashAttention::Auto,
                 Some(Switch::On) => FlashAttention::On,
                 Some(Switch::Off) => FlashAttention::Off,
             },
-        };
-        let mut runner = LlamaRunner::new(weights.clone(), &options)?;
-        // The first pass allocates buffers, which the first request should not wait for.
-        runner.warm_up()?;
-        Ok(runner)
+        })
     }
 
     fn describe(

@@ -1,5 +1,6 @@
 //! OpenAI's JSON: requests in, answers out.
 
+pub mod embeddings;
 pub mod fields;
 pub mod forms;
 pub mod full_response;

@@ -382,12 +382,17 @@ impl Request {
 
     /// [`Self::unknown`] for a header: separated by commas, and bounded.
     pub fn ignored_names(&self) -> String {
-        let names = self.unknown().take(MAX_IGNORED_NAMES).map(quoted).collect::<Vec<_>>();
-        let more = self.unknown().count() - names.len();
-        match more {
-            0 => names.join(", "),
-            _ => format!("{}, and {more} more", names.join(", ")),
-        }
+        header_list(&self.unknown().collect::<Vec<_>>())
+    }
+}
+
+/// Names for a header: separated by commas, and bounded.
+pub fn header_list(names: &[impl AsRef<str>]) -> String {
+    let listed = names.iter().take(MAX_IGNORED_NAMES).map(|name| quoted(name.as_ref()));
+    let listed = listed.collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_IGNORED_NAMES) {
+        0 => listed,
+        more => format!("{listed}, and {more} more"),
     }
 }
 

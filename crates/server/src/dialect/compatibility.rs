@@ -12,6 +12,7 @@ use super::responses;
 use super::responses::request::ResponseRequest;
 use super::stored_chats::request::ChatToStore;
 use super::ui_stream;
+use crate::api::embeddings::{self, EmbeddingRequest};
 use crate::api::fields::Fields;
 use crate::api::parameters;
 use crate::api::request::{Endpoint, Request};
@@ -63,6 +64,15 @@ fn apis() -> Vec<Api> {
                 ResponseRequest::read(fields).map(|request| request.ignored)
             },
         },
+        Api {
+            endpoint: "POST /v1/embeddings",
+            parameters: embeddings::PARAMETERS.iter().collect(),
+            base: json!({"input": "hi"}),
+            read: |body| {
+                let fields = Fields::parse(body.to_string().as_bytes())?;
+                EmbeddingRequest::read(fields).map(|request| request.ignored)
+            },
+        },
     ]
 }
 
@@ -111,6 +121,7 @@ const OWN_FORMS: &[&str] = &[
     "include",
     "metadata",
     "truncation",
+    "encoding_format",
 ];
 
 #[test]

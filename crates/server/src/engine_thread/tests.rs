@@ -49,6 +49,7 @@ impl Burst {
         let (commands, inbox) = mpsc::unbounded_channel();
         let (outbox, steps) = mpsc::channel(STEPS_IN_FLIGHT);
         let scheduler = Scheduler::new(runner.capacity(), limits, Vec::new());
+        let embeddings = None;
         let metrics = Arc::new(Metrics::new());
         let timer = timer().unwrap();
         let engine = EngineLoop {
@@ -62,6 +63,7 @@ impl Burst {
             timer,
             gather_limit,
             watch: EngineWatch::default(),
+            embeddings,
         };
         Self {
             engine,

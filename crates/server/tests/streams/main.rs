@@ -3,6 +3,7 @@
 
 mod app_streams;
 mod drain;
+mod embeddings;
 mod engine_failure;
 mod formats;
 mod harness;

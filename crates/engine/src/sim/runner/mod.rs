@@ -1,10 +1,12 @@
 //! The [`Runner`] of the simulated engine: it keeps account, waits, and samples as a real one.
 
+use loquent_infer::embedding::Embedder;
 use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot, Span};
 use loquent_infer::sampling::{Sampler, Scratch};
 use loquent_infer::token::RowError;
 
 use super::cells::Cells;
+use super::embedder::SimEmbedder;
 use super::pace::{StepPace, StepPacer};
 use super::text::SimText;
 use super::vocab::{SIZE, TURN_END};
@@ -73,6 +75,7 @@ pub struct SimRunner {
     faults: Vec<Fault>,
     pacer: StepPacer,
     cells: Cells,
+    embedder: SimEmbedder,
     samplers: Vec<Option<Sampler>>,
     /// The answer being given in each slot, once it is known.
     answers: Vec<Option<SimText>>,
@@ -90,6 +93,7 @@ impl SimRunner {
             faults,
             pacer: StepPacer::new(pace),
             cells: Cells::new(capacity.kv_cells, capacity.slots),
+            embedder: SimEmbedder::new(capacity),
             samplers: (0..capacity.slots).map(|_| None).collect(),
             answers: vec![None; capacity.slots.into()],
             logits: Vec::with_capacity(SIZE),
@@ -219,6 +223,10 @@ impl Runner for SimRunner {
             self.samplers[slot.index()] = None;
             self.answers[slot.index()] = None;
         }
+    }
+
+    fn embedder(&mut self) -> Option<&mut dyn Embedder> {
+        Some(&mut self.embedder)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use loquent_engine::KvType;
+use loquent_engine::{KvType, Pooling};
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
@@ -66,6 +66,12 @@ pub(crate) struct EngineArgs {
     #[arg(long, env = "LOQUENT_DRAFT_TOKENS", default_value = "auto", value_name = "N",
           value_parser = parse_draft_tokens)]
     draft_tokens: Speculation,
+    /// Also serve /v1/embeddings with a model that generates text: how the vectors of an input's
+    /// tokens become one, "mean", "cls" or "last" [default: off; an embedding model's file says how]
+    ///
+    /// Takes memory for the KV cache of one input beside that of the answers.
+    #[arg(long, env = "LOQUENT_EMBEDDINGS", value_name = "POOLING", value_parser = poolings())]
+    pub(crate) embeddings: Option<Pooling>,
     /// Number of layers computed on the GPU, in builds with GPU support [default: all that fit]
     #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
     pub(crate) gpu_layers: Option<u32>,
@@ -212,6 +218,12 @@ impl EngineArgs {
 /// A parser that lists the types in the help.
 fn kv_types() -> impl TypedValueParser<Value = KvType> {
     PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| name.parse::<KvType>())
+}
+
+/// A parser that lists the ways in the help.
+fn poolings() -> impl TypedValueParser<Value = Pooling> {
+    PossibleValuesParser::new(Pooling::ALL.map(Pooling::name))
+        .try_map(|name| name.parse::<Pooling>())
 }
 
 fn parse_engine_timeout(text: &str) -> Result<f64, String> {

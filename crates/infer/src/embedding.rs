@@ -1,0 +1,343 @@
+//! Embeddings: whole texts become vectors, between the steps of the scheduler.
+//!
+//! An [`Embedder`] computes one bounded batch per call. [`EmbeddingQueue`] says what is in the next
+//! one: parts of the inputs of all waiting jobs, the tenants by turns, within a budget of tokens
+//! that keeps the inter-token latency of running answers as prompts' budget does.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::budget::{ItlTarget, PrefillBudget};
+use crate::runner::{Abilities, Batch, Capacity, RunError, Runner, Sampled, Slot};
+use crate::sampling::Sampler;
+use crate::tenant::TenantId;
+use crate::token::TokenId;
+
+/// What an embedder can hold; fixed from load to drop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmbedderCapacity {
+    /// Inputs that may be in progress at once.
+    pub slots: u16,
+    /// Tokens of all inputs in progress together.
+    pub cells: u32,
+    /// Longest input in tokens.
+    pub input_tokens: u32,
+    /// Most tokens in one batch; at least `input_tokens` unless inputs come in parts.
+    pub batch_tokens: u32,
+    /// Whether an input may be computed in parts, one after the other. Not so where every token
+    /// attends to all others.
+    pub in_parts: bool,
+    /// Numbers of a vector.
+    pub width: u32,
+}
+
+/// Turns inputs into vectors. All methods are called from one thread.
+pub trait Embedder: Send {
+    /// The sizes of this embedder, which do not change.
+    fn capacity(&self) -> EmbedderCapacity;
+
+    /// Computes `batch` and appends the vector of each span that samples, in their order: such a
+    /// span is the last of its input, whose slot is empty afterwards. Vectors have any length.
+    ///
+    /// # Errors
+    /// [`RunError`] when the whole batch failed; the slots of its spans are empty then.
+    fn embed(&mut self, batch: &Batch, vectors: &mut Vec<Vec<f32>>) -> Result<(), RunError>;
+
+    /// Forgets what was computed in `slot`.
+    fn clear(&mut self, slot: Slot);
+}
+
+/// A name that the submitter gives to a job; opaque to the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId(pub u64);
+
+/// Inputs to embed for one request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbeddingJob {
+    /// Returned with its end.
+    pub id: JobId,
+    /// Whose turn it takes.
+    pub tenant: TenantId,
+    /// Each has at least one token and at most [`EmbedderCapacity::input_tokens`].
+    pub inputs: Vec<Vec<TokenId>>,
+}
+
+/// The end of a job: its vectors in the order of its inputs, or why there are none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbeddedJob {
+    /// The job's name.
+    pub id: JobId,
+    /// What became of it.
+    pub vectors: Result<Vec<Vec<f32>>, RunError>,
+}
+
+#[derive(Debug)]
+struct QueuedJob {
+    job: EmbeddingJob,
+    /// Inputs that have been given a slot so far.
+    started: usize,
+    /// By input; empty until it is computed.
+    vectors: Vec<Vec<f32>>,
+    finished: usize,
+}
+
+/// An input in progress.
+#[derive(Debug)]
+struct OpenInput {
+    slot: Slot,
+    job: JobId,
+    index: usize,
+    tokens: Vec<TokenId>,
+    computed: usize,
+}
+
+/// The jobs of a tenant, oldest first.
+#[derive(Debug)]
+struct TenantJobs {
+    tenant: TenantId,
+    jobs: VecDeque<QueuedJob>,
+}
+
+/// Decides what the embedder computes next.
+#[derive(Debug)]
+pub struct EmbeddingQueue {
+    capacity: EmbedderCapacity,
+    budget: PrefillBudget,
+    /// Whose turn it is comes first.
+    tenants: VecDeque<TenantJobs>,
+    /// Oldest first.
+    open: Vec<OpenInput>,
+    free: Vec<Slot>,
+}
+
+impl EmbeddingQueue {
+    /// A queue for an embedder of `capacity`, which computes at most `max_tokens` per batch while
+    /// answers are running, fewer if `target` requires it.
+    ///
+    /// # Panics
+    /// If the capacity cannot hold one input.
+    pub fn new(capacity: EmbedderCapacity, max_tokens: u32, target: ItlTarget) -> Self {
+        assert!(capacity.slots > 0 && capacity.cells >= capacity.input_tokens);
+        assert!(capacity.batch_tokens > 0 && capacity.input_tokens > 0);
+        assert!(capacity.in_parts || capacity.batch_tokens >= capacity.input_tokens);
+        Self {
+            capacity,
+            budget: PrefillBudget::new(max_tokens, target),
+            tenants: VecDeque::new(),
+            open: Vec::new(),
+            free: (0..capacity.slots).rev().map(Slot).collect(),
+        }
+    }
+
+    /// Queues a job behind those of its tenant. One without inputs, or with one that is empty or
+    /// too long, fails at once.
+    ///
+    /// # Errors
+    /// The end of a job that cannot be computed.
+    pub fn submit(&mut self, job: EmbeddingJob) -> Result<(), EmbeddedJob> {
+        let longest = self.capacity.input_tokens as usize;
+        if job.inputs.is_empty() || job.inputs.iter().any(|one| !(1..=longest).contains(&one.len()))
+        {
+            let why = format!("inputs must have 1 to {longest} tokens");
+            return Err(EmbeddedJob { id: job.id, vectors: Err(RunError::Backend(why)) });
+        }
+        let tenant = job.tenant;
+        let vectors = vec![Vec::new(); job.inputs.len()];
+        let job = QueuedJob { job, started: 0, vectors, finished: 0 };
+        match self.tenants.iter_mut().find(|own| own.tenant == tenant) {
+            Some(own) => own.jobs.push_back(job),
+            None => self.tenants.push_back(TenantJobs { tenant, jobs: [job].into() }),
+        }
+        Ok(())
+    }
+
+    /// Whether any job is unfinished.
+    pub fn has_work(&self) -> bool {
+        !self.tenants.is_empty()
+    }
+
+    /// Drops a job and what was computed of it. Unknown ones are ignored.
+    pub fn cancel(&mut self, embedder: &mut dyn Embedder, id: JobId) {
+        let (dropped, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.open).into_iter().partition(|input| input.job == id);
+        self.open = kept;
+        for input in dropped {
+            embedder.clear(input.slot);
+            self.free.push(input.slot);
+        }
+        drop(self.take_job(id));
+    }
+
+    /// Learns what a step of `decode_rows` sequences takes without embeddings.
+    pub fn observe_step(&mut self, decode_rows: usize, took: Duration) {
+        self.budget.observe(decode_rows, 0, took);
+    }
+
+    /// Learns what a step and a batch of `tokens` behind it took together.
+    pub fn observe_batch(&mut self, decode_rows: usize, tokens: usize, took: Duration) {
+        self.budget.observe(decode_rows, tokens as u32, took);
+    }
+
+    /// Fills `batch` with parts of inputs, behind a step that advanced `decode_rows` sequences.
+    /// It stays empty where nothing is to be done or the budget is not known yet.
+    pub fn plan(&mut self, decode_rows: usize, batch: &mut Batch) {
+        batch.clear();
+        let most = self.capacity.batch_tokens as usize;
+        let budget = match decode_rows {
+            // Nobody waits for the next token.
+            0 => most,
+            rows => most.min(self.budget.tokens(rows) as usize),
+        };
+        // Those that have begun go first: they hold slots and cells until they are finished.
+        for at in 0..self.open.len() {
+            self.plan_part(at, budget, batch);
+        }
+        while batch.tokens.len() < budget && self.open_next(budget, batch.tokens.len()) {
+            self.plan_part(self.open.len() - 1, budget, batch);
+        }
+    }
+
+    /// Adds the next tokens of an input in progress.
+    fn plan_part(&self, at: usize, budget: usize, batch: &mut Batch) {
+        let input = &self.open[at];
+        let left = input.tokens.len() - input.computed;
+        let part = match self.capacity.in_parts {
+            true => left.min(budget.saturating_sub(batch.tokens.len())),
+            false => left,
+        };
+        if part > 0 {
+            let tokens = &input.tokens[input.computed..input.computed + part];
+            batch.push(input.slot, input.computed as u32, tokens, part == left);
+        }
+    }
+
+    /// Gives a slot to the input whose turn it is, if there is room for it behind `planned`
+    /// tokens.
+    fn open_next(&mut self, budget: usize, planned: usize) -> bool {
+        let held: usize = self.open.iter().map(|input| input.tokens.len()).sum();
+        let Some((tenant, job)) = self.next_job() else { return false };
+        let queued = &mut self.tenants[tenant].jobs[job];
+        let len = queued.job.inputs[queued.started].len();
+        let fits = held + len <= self.capacity.cells as usize
+            // One that comes whole is computed alone rather than never.
+            && (self.capacity.in_parts || planned == 0 || planned + len <= budget);
+        if !fits {
+            return false;
+        }
+        let Some(slot) = self.free.pop() else { return false };
+        let index = queued.started;
+        // Kept by the open input alone: a long job is not held twice.
+        let tokens = std::mem::take(&mut queued.job.inputs[index]);
+        queued.started += 1;
+        self.open.push(OpenInput { slot, job: queued.job.id, index, tokens, computed: 0 });
+        // The other tenants' turns come before this one's next, and so do its other jobs.
+        let mut own = self.tenants.remove(tenant).expect("found above");
+        let job = own.jobs.remove(job).expect("found above");
+        own.jobs.push_back(job);
+        self.tenants.push_back(own);
+        true
+    }
+
+    /// The tenant and the job whose input is next.
+    fn next_job(&self) -> Option<(usize, usize)> {
+        let waits = |queued: &QueuedJob| queued.started < queued.vectors.len();
+        let mut tenants = self.tenants.iter().enumerate();
+        tenants.find_map(|(at, own)| own.jobs.iter().position(waits).map(|job| (at, job)))
+    }
+
+    /// Takes in the vectors of a planned batch; returns the jobs that it finished.
+    pub fn commit(&mut self, batch: &Batch, vectors: Vec<Vec<f32>>) -> Vec<EmbeddedJob> {
+        let mut vectors = vectors.into_iter();
+        let mut ended = Vec::new();
+        for span in &batch.spans {
+            let at = self.open.iter().position(|input| input.slot == span.slot);
+            let at = at.expect("planned inputs are open until they are computed");
+            self.open[at].computed += span.tokens.len();
+            if span.sample {
+                let input = self.open.remove(at);
+                self.free.push(input.slot);
+                ended.extend(self.store(&input, vectors.next().unwrap_or_default()));
+            }
+        }
+        ended
+    }
+
+    /// A planned batch failed: so do the jobs that have a part in it.
+    pub fn fail(
+        &mut self,
+        embedder: &mut dyn Embedder,
+        batch: &Batch,
+        error: &RunError,
+    ) -> Vec<EmbeddedJob> {
+        let slots: Vec<Slot> = batch.spans.iter().map(|span| span.slot).collect();
+        // Which input is at fault is not known, and a job without one of its vectors is useless.
+        let hit = |input: &&OpenInput| slots.contains(&input.slot);
+        let mut ids: Vec<JobId> = self.open.iter().filter(hit).map(|input| input.job).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        for &id in &ids {
+            self.cancel(embedder, id);
+        }
+        ids.into_iter().map(|id| EmbeddedJob { id, vectors: Err(error.clone()) }).collect()
+    }
+
+    /// Stores a vector; the whole job if it was the last.
+    fn store(&mut self, input: &OpenInput, vector: Vec<f32>) -> Option<EmbeddedJob> {
+        let mut jobs = self.tenants.iter_mut().flat_map(|own| &mut own.jobs);
+        let queued = jobs.find(|queued| queued.job.id == input.job)?;
+        queued.vectors[input.index] = vector;
+        queued.finished += 1;
+        if queued.finished < queued.vectors.len() {
+            return None;
+        }
+        let QueuedJob { job, vectors, .. } = self.take_job(input.job)?;
+        Some(EmbeddedJob { id: job.id, vectors: Ok(vectors) })
+    }
+
+    fn take_job(&mut self, id: JobId) -> Option<QueuedJob> {
+        let of_job = |queued: &QueuedJob| queued.job.id == id;
+        let tenant = self.tenants.iter().position(|own| own.jobs.iter().any(of_job))?;
+        let jobs = &mut self.tenants[tenant].jobs;
+        let job = jobs.iter().position(of_job).and_then(|at| jobs.remove(at));
+        if jobs.is_empty() {
+            self.tenants.remove(tenant);
+        }
+        job
+    }
+}
+
+/// The runner of a model that makes vectors and continues no texts.
+#[derive(Debug)]
+pub struct EmbeddingOnly<E>(pub E);
+
+impl<E: Embedder> Runner for EmbeddingOnly<E> {
+    fn capacity(&self) -> Capacity {
+        // Of no use to anybody, but a scheduler needs room for one sequence.
+        let context_tokens = self.0.capacity().input_tokens.max(2);
+        Capacity {
+            slots: 1,
+            kv_cells: context_tokens,
+            context_tokens,
+            batch_tokens: 1,
+            shares_prefix: false,
+        }
+    }
+
+    fn assign(&mut self, _slot: Slot, _sampler: Sampler) {}
+
+    fn run(&mut self, _batch: &Batch, _sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
+        Err(RunError::Backend("this model makes embeddings only".into()))
+    }
+
+    fn fork(&mut self, _from: Slot, _to: Slot, _len: u32) {}
+
+    fn truncate(&mut self, _slot: Slot, _len: u32) {}
+
+    fn embedder(&mut self) -> Option<&mut dyn Embedder> {
+        Some(&mut self.0)
+    }
+
+    fn abilities(&mut self) -> Abilities {
+        Abilities { generates: false, embeds: Some(self.0.capacity()) }
+    }
+}

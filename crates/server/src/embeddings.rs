@@ -1,0 +1,53 @@
+//! `POST /v1/embeddings`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::post;
+use http::Request as HttpRequest;
+
+use crate::api::embeddings::{EmbeddingRequest, number_bytes, response_json};
+use crate::api::request::header_list;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::identity::Identity;
+use crate::json_response::json_text;
+use crate::memory::{MemoryCharge, SMALL_BYTES};
+use crate::sse::with_ignored;
+
+/// The route of embeddings.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/v1/embeddings", post(embeddings))
+}
+
+async fn embeddings(
+    State(app): State<Arc<App>>,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let service = app.service()?;
+    let (mut head, body) = request.into_parts();
+    // Both before the body is taken.
+    let capacity = service.embedder()?;
+    service.check_room()?;
+    let body = app.bodies.receive(&mut head, body).await?;
+    let identity = head.extensions.get::<Identity>().cloned().unwrap_or_default();
+    let request = body.parse(EmbeddingRequest::read).await?;
+    let (ignored, encoding) = (header_list(&request.unknown()), request.encoding);
+    let width = request.dimensions.unwrap_or(capacity.width as usize).min(capacity.width as usize);
+    let numbers = request.inputs.len() * width;
+    let bytes = numbers * number_bytes(encoding);
+    // The vectors and the response exist at the same time.
+    let mut charge = MemoryCharge::default();
+    app.bodies.memory().take(&mut charge, bytes + numbers * size_of::<f32>()).await?;
+    let embedded = service.embed(request, &identity).await?;
+    let model = service.model().name.clone();
+    let render = move || response_json(&model, &embedded.vectors, encoding, embedded.tokens);
+    let json = match bytes > SMALL_BYTES {
+        true => app.bodies.workers().run(move || Ok(render())).await?,
+        false => render(),
+    };
+    Ok(with_ignored(json_text(json), &ignored))
+}

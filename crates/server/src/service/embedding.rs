@@ -1,0 +1,172 @@
+//! From a valid request for embeddings to vectors: admit, tokenize, hand to the engine, normalise.
+
+use std::sync::Arc;
+
+use loquent_infer::embedding::EmbedderCapacity;
+use loquent_infer::runner::RunError;
+use loquent_infer::token::TokenId;
+use loquent_infer::vocab::EncodeError;
+use tokio::sync::oneshot;
+
+use super::{Backend, Service, refused};
+use crate::admission::Permit;
+use crate::api::embeddings::{EmbeddingRequest, Input, MAX_TOTAL_TOKENS, input_error, normalized};
+use crate::engine_thread::EmbeddingOrder;
+use crate::error::ApiError;
+use crate::identity::Identity;
+use crate::output::OutputHandle;
+
+/// Inputs that were embedded.
+#[derive(Debug)]
+pub struct Embedded {
+    /// One vector of length 1 for each input, in their order.
+    pub vectors: Vec<Vec<f32>>,
+    /// Tokens of all inputs.
+    pub tokens: usize,
+}
+
+impl Service {
+    /// What the model embeds.
+    ///
+    /// # Errors
+    /// 400 where it embeds nothing.
+    pub fn embedder(&self) -> Result<EmbedderCapacity, ApiError> {
+        self.embedding_engine().map(|(_, capacity)| capacity)
+    }
+
+    fn embedding_engine(&self) -> Result<(&OutputHandle, EmbedderCapacity), ApiError> {
+        match &self.backend {
+            Backend::Engine { output, abilities, .. } => {
+                abilities.embeds.map(|capacity| (output, capacity))
+            }
+            Backend::Upstream(_) => None,
+        }
+        .ok_or_else(|| {
+            let name = &self.model.name;
+            let why = format!(
+                "The model '{name}' makes no embeddings. Serve an embedding model, or start the \
+                 server with --embeddings mean."
+            );
+            ApiError::invalid_param("model", why)
+        })
+    }
+
+    /// Embeds the inputs of `request`, which came from `identity`.
+    ///
+    /// # Errors
+    /// 400 for inputs that the model cannot take, by their index, or a model without embeddings;
+    /// 404 for another model under `strict_model`, 429 over the bounds, 503 while draining.
+    pub async fn embed(
+        self: &Arc<Self>,
+        request: EmbeddingRequest,
+        identity: &Identity,
+    ) -> Result<Embedded, ApiError> {
+        self.ready()?;
+        let (output, capacity) = self.embedding_engine()?;
+        self.check_model(request.model.as_deref())?;
+        let dimensions = check_dimensions(request.dimensions, capacity)?;
+        // Before tokenizing: a server at its limit must refuse without spending time on it.
+        let mut permits = self.admit(identity, 1, request.estimated_tokens())?;
+        let permit = permits.pop().ok_or_else(|| ApiError::internal("Nothing was admitted."))?;
+        let (inputs, mut permit) = self.tokenize_inputs(request, capacity, permit).await?;
+        let tokens: usize = inputs.iter().map(Vec::len).sum();
+        permit.enqueue(tokens).map_err(refused)?;
+        permit.charge_prompt(tokens as u64);
+        let (reply, vectors) = oneshot::channel();
+        output.embed(EmbeddingOrder { tenant: identity.scheduled().id, inputs, reply });
+        permit.arrive();
+        // Whoever hangs up drops this future, and with it the other end of `reply`.
+        let vectors = vectors
+            .await
+            .map_err(|_| ApiError::internal("The engine has stopped. Restart the server."))?;
+        let vectors = vectors.map_err(|error: RunError| ApiError::internal(error.to_string()))?;
+        // Here and not on the engine thread, which has more to do.
+        let vectors = vectors.into_iter().enumerate().map(|(index, vector)| {
+            let broken = || ApiError::internal(format!("The model gave input[{index}] no vector."));
+            normalized(vector, dimensions).ok_or_else(broken)
+        });
+        Ok(Embedded { vectors: vectors.collect::<Result<_, _>>()?, tokens })
+    }
+
+    /// The tokens of the inputs. The permit goes with the work: a client that hangs up makes no
+    /// room for another as long as it lasts.
+    async fn tokenize_inputs(
+        self: &Arc<Self>,
+        request: EmbeddingRequest,
+        capacity: EmbedderCapacity,
+        permit: Permit,
+    ) -> Result<(Vec<Vec<TokenId>>, Permit), ApiError> {
+        let service = self.clone();
+        let work = move || {
+            let EmbeddingRequest { inputs, charge: _charge, .. } = request;
+            let (mut tokenized, mut total) = (Vec::with_capacity(inputs.len()), 0);
+            for (index, input) in inputs.into_iter().enumerate() {
+                let tokens =
+                    service.tokenize_input(index, input, capacity.input_tokens as usize)?;
+                total += tokens.len();
+                if total > MAX_TOTAL_TOKENS {
+                    let many = format!(
+                        "is where the inputs exceed {MAX_TOTAL_TOKENS} tokens together. Send \
+                         fewer at a time."
+                    );
+                    return Err(input_error(index, many));
+                }
+                tokenized.push(tokens);
+            }
+            Ok((tokenized, permit))
+        };
+        self.on_prompt_thread(work).await
+    }
+
+    fn tokenize_input(
+        &self,
+        index: usize,
+        input: Input,
+        most: usize,
+    ) -> Result<Vec<TokenId>, ApiError> {
+        let vocab = &self.model.vocab;
+        let tokens = match input {
+            Input::Text(text) => {
+                // Known to be too long without being tokenized.
+                let longest = vocab.longest_token_bytes();
+                if longest.is_some_and(|bytes| text.len() > bytes.saturating_mul(most)) {
+                    let long = format!("is longer than the model's {most} tokens.");
+                    return Err(input_error(index, long));
+                }
+                let refused = |error: EncodeError| input_error(index, format!("fails: {error}."));
+                vocab.encode_input(&text).map_err(refused)?
+            }
+            Input::Tokens(tokens) => {
+                let size = vocab.size();
+                if let Some(bad) = tokens.iter().find(|&&token| token as usize >= size) {
+                    let outside = format!("has {bad}, outside the vocabulary of {size} tokens.");
+                    return Err(input_error(index, outside));
+                }
+                tokens
+            }
+        };
+        match tokens.len() {
+            0 => Err(input_error(index, "has no tokens, and so no embedding.")),
+            len if len > most => {
+                let long = format!("has {len} tokens; the model takes at most {most}.");
+                Err(input_error(index, long))
+            }
+            _ => Ok(tokens),
+        }
+    }
+}
+
+/// The dimensions asked for, which are at most those of the model's vectors.
+fn check_dimensions(
+    asked: Option<usize>,
+    capacity: EmbedderCapacity,
+) -> Result<Option<usize>, ApiError> {
+    let width = capacity.width as usize;
+    match asked {
+        Some(asked) if asked > width => {
+            let many = format!("'dimensions' is {asked}; the model's vectors have {width}.");
+            Err(ApiError::invalid_param("dimensions", many))
+        }
+        _ => Ok(asked),
+    }
+}

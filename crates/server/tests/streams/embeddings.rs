@@ -1,0 +1,151 @@
+//! `/v1/embeddings` on the simulated engine: every form of input, limits that name the input,
+//! clients that leave, and streams that go on beside it.
+
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use loquent_engine::sim::{
+    EMBEDDING_WIDTH, SimEmbedder, SimOptions, SimRunner, SimVocab, token_vector,
+};
+use loquent_infer::embedding::EmbeddingOnly;
+use loquent_infer::runner::Runner;
+use loquent_infer::token::TokenId;
+use loquent_infer::vocab::Vocab;
+use loquent_server::LoadedEngine;
+use serde_json::{Value, json};
+
+use crate::harness::{self, Ending, Server};
+
+const PATH: &str = "/v1/embeddings";
+
+/// The error of a request that must be refused with `status`.
+async fn refused(server: &Server, body: &Value, status: StatusCode) -> Value {
+    let (found, answer) = server.post(PATH, body).await;
+    let bytes = answer.collect().await.unwrap().to_bytes();
+    assert_eq!(found, status, "{}", String::from_utf8_lossy(&bytes));
+    serde_json::from_slice::<Value>(&bytes).unwrap()["error"].clone()
+}
+
+/// The vector of `text`, computed in another way than the engine does.
+fn expected(text: &str, dimensions: usize) -> Vec<f64> {
+    let mut sum = vec![0.0f64; EMBEDDING_WIDTH as usize];
+    for token in SimVocab.encode_input(text).unwrap() {
+        sum.iter_mut().zip(token_vector(token)).for_each(|(sum, one)| *sum += f64::from(one));
+    }
+    sum.truncate(dimensions);
+    let length = sum.iter().map(|x| x * x).sum::<f64>().sqrt();
+    sum.iter().map(|x| x / length).collect()
+}
+
+fn vector(answer: &Value, index: usize) -> Vec<f64> {
+    assert_eq!(answer["data"][index]["index"], index);
+    let numbers = answer["data"][index]["embedding"].as_array().unwrap();
+    numbers.iter().map(|number| number.as_f64().unwrap()).collect()
+}
+
+fn near(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inputs_in_every_form_have_their_own_vectors_of_length_1() {
+    let server = Server::start(|_| {});
+    let tokens: Vec<TokenId> = SimVocab.encode_input("second").unwrap();
+    let answer = server.whole(PATH, &json!({"input": ["first", tokens, "first"]})).await;
+    assert!(near(&vector(&answer, 0), &expected("first", 16)));
+    assert!(near(&vector(&answer, 1), &expected("second", 16)));
+    assert_eq!(vector(&answer, 0), vector(&answer, 2));
+    let counted = 2 * SimVocab.encode_input("first").unwrap().len() + tokens.len();
+    let usage = json!({"prompt_tokens": counted, "total_tokens": counted});
+    assert_eq!((&answer["usage"], &answer["object"]), (&usage, &json!("list")));
+    let one = server.whole(PATH, &json!({"input": tokens})).await;
+    assert!(near(&vector(&one, 0), &expected("second", 16)));
+    let few = server.whole(PATH, &json!({"input": "first", "dimensions": 3})).await;
+    assert!(near(&vector(&few, 0), &expected("first", 3)));
+    assert_eq!(server.service.in_flight(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_embedded_is_refused_by_its_index() {
+    let server = Server::start(|_| {});
+    let long = "word ".repeat(20_000);
+    for (input, named) in [
+        (json!(["a", ""]), "input[1]"),
+        (json!(["a", "b", long]), "input[2]"),
+        (json!([[1], [4_000_000_000u32]]), "input[1]"),
+        (json!(vec!["a"; 2049]), "2049 entries"),
+    ] {
+        let error = refused(&server, &json!({"input": input}), StatusCode::BAD_REQUEST).await;
+        assert_eq!(error["param"], "input");
+        assert!(error["message"].as_str().unwrap().contains(named), "{error}");
+    }
+    let wide = json!({"input": "a", "dimensions": 17});
+    let error = refused(&server, &wide, StatusCode::BAD_REQUEST).await;
+    assert_eq!(error["param"], "dimensions");
+    assert_eq!(server.service.in_flight(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_parameters_are_named_in_a_header() {
+    let server = Server::start(|_| {});
+    let body = json!({"input": "a", "user": "u", "dimension": 3}).to_string();
+    let answer = server.call(Request::post(PATH).body(body.into()).unwrap()).await;
+    assert_eq!(answer.headers()["x-loquent-ignored-parameters"], "dimension");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_refuses_more() {
+    let server = Server::start(|config| config.bounds.max_inflight_requests = 1);
+    let stream = server.stream(4000, json!({})).await;
+    refused(&server, &json!({"input": "a"}), StatusCode::TOO_MANY_REQUESTS).await;
+    drop(stream);
+    server.until("num_requests_running", |running| running == 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_go_on_beside_embeddings_and_say_the_same() {
+    let server = Server::start(|_| {});
+    let alone = server.text(300).await;
+    let mut stream = server.stream(300, json!({})).await;
+    let many = json!({"input": vec!["some words to embed"; 500]});
+    let (ending, answer) = tokio::join!(stream.finish(), server.whole(PATH, &many));
+    assert_eq!((ending, stream.text(0)), (Ending::Done, alone));
+    assert!(near(&vector(&answer, 499), &expected("some words to embed", 16)));
+    assert_eq!(server.metric("embedding_inputs_total"), 500.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_takes_its_inputs_with_it() {
+    let server = Server::start(|_| {});
+    let many = json!({"input": vec!["word ".repeat(20); 2000]});
+    let asked = server.post(PATH, &many);
+    // Given up as soon as the engine has begun with it.
+    tokio::select! {
+        (status, _) = asked => assert_eq!(status, StatusCode::OK, "quicker than the look"),
+        () = server.until("embedding_inputs_total", |inputs| inputs > 0.0) => {}
+    }
+    while server.service.in_flight() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let after = server.whole(PATH, &json!({"input": "a"})).await;
+    assert!(near(&vector(&after, 0), &expected("a", 16)));
+}
+
+/// A server whose model makes embeddings only.
+fn embedding_only() -> LoadedEngine {
+    let mut runner = SimRunner::new(SimOptions::default());
+    assert!(runner.abilities().generates);
+    let embedder = SimEmbedder::new(runner.capacity());
+    LoadedEngine { runner: Box::new(EmbeddingOnly(embedder)), ..harness::loaded() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedding_model_says_that_it_does_not_chat() {
+    let server = Server::over(embedding_only(), |_| {});
+    let (status, answer) =
+        server.post("/v1/chat/completions", &harness::chat(3, true, json!({}))).await;
+    let bytes = answer.collect().await.unwrap().to_bytes();
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(String::from_utf8_lossy(&bytes).contains("/v1/embeddings"));
+    let answer = server.whole(PATH, &json!({"input": "a"})).await;
+    assert!(near(&vector(&answer, 0), &expected("a", 16)));
+}
