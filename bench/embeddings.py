@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""What embeddings cost streams: the gaps between tokens of four streams, alone and while clients embed
+without a pause, on one model that does both.
+
+    cargo build --release -p loquent -p shape-model
+    target/release/shape-model qwen3-0.6b --layers 8 --vocab-size 20000 --out /tmp/shape.gguf
+    python3 bench/embeddings.py target/release/loquent /tmp/shape.gguf
+"""
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+
+STREAMS, TOKENS, CLIENTS = 4, 200, 2
+TEXT = "a stream of tokens reaches its reader one by one and never all at once "
+
+
+def post(port, path, body):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+    return connection.getresponse()
+
+
+def stream(port, gaps):
+    body = {"prompt": TEXT, "max_tokens": TOKENS, "ignore_eos": True, "stream": True, "temperature": 0}
+    last = None
+    for line in post(port, "/v1/completions", body):
+        if line.startswith(b"data: {"):
+            now = time.perf_counter()
+            if last:
+                gaps.append(now - last)
+            last = now
+
+
+def embed(port, stop, counts):
+    while not stop.is_set():
+        answer = json.load(post(port, "/v1/embeddings", {"input": [TEXT * 8] * 32}))
+        counts.append(answer["usage"]["prompt_tokens"])
+
+
+def run(port, clients):
+    stop, counts, gaps = threading.Event(), [], []
+    embedders = [threading.Thread(target=embed, args=(port, stop, counts)) for _ in range(clients)]
+    streams = [threading.Thread(target=stream, args=(port, gaps)) for _ in range(STREAMS)]
+    began = time.perf_counter()
+    for thread in embedders + streams:
+        thread.start()
+    for thread in streams:
+        thread.join()
+    took = time.perf_counter() - began
+    stop.set()
+    for thread in embedders:
+        thread.join()
+    gaps.sort()
+    return gaps[len(gaps) // 2] * 1e3, gaps[int(len(gaps) * 0.99)] * 1e3, sum(counts) / took
+
+
+def main():
+    binary, model = sys.argv[1:3]
+    serve = [binary, "serve", "--port", "0", "--model", model, "--embeddings", "last", *sys.argv[3:]]
+    server = subprocess.Popen(serve, stderr=subprocess.PIPE, text=True)
+    try:
+        port = next(int(at[1]) for line in server.stderr if (at := re.search(r"http://\S+:(\d+)", line)))
+        while post(port, "/v1/completions", {"prompt": TEXT, "max_tokens": 20}).status != 200:
+            time.sleep(0.05)
+        print("| embedding clients | gap, median | gap, 99th of 100 | tokens embedded per second |")
+        print("| --- | --- | --- | --- |")
+        for clients in (0, CLIENTS):
+            median, late, rate = run(port, clients)
+            print(f"| {clients} | {median:.1f} ms | {late:.1f} ms | {rate:.0f} |")
+    finally:
+        server.kill()
+
+
+if __name__ == "__main__":
+    main()
