@@ -338,6 +338,6 @@ impl<E: Embedder> Runner for EmbeddingOnly<E> {
     }
 
     fn abilities(&mut self) -> Abilities {
-        Abilities { generates: false, embeds: Some(self.0.capacity()) }
+        Abilities { generates: false, scores_prompts: false, embeds: Some(self.0.capacity()) }
     }
 }

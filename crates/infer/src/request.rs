@@ -21,6 +21,9 @@ pub struct Work {
     pub max_tokens: u32,
     /// Temperature, filters, penalties, seed and grammar.
     pub sampling: Sampling,
+    /// Report the log-probabilities of the prompt's tokens: `Some(k)` for those of each token and of
+    /// the k most likely in its place. Needs [`crate::runner::Runner::score_rows`].
+    pub score_prompt: Option<u8>,
     /// Lower goes first; equals in order of arrival.
     pub priority: i32,
     /// Whose share of the engine it takes.
@@ -58,6 +61,9 @@ pub struct SequenceEvent {
     pub tag: Tag,
     /// The new token, the ending one included.
     pub token: Option<SampledToken>,
+    /// The prompt's next tokens with their log-probabilities, where they are wanted; its first
+    /// token has none.
+    pub scores: Option<Box<[SampledToken]>>,
     /// Set on the last event.
     pub finish: Option<Finish>,
     /// Set on the first event of a completion that was computed at all.

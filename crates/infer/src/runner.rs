@@ -49,6 +49,18 @@ pub struct Span {
     pub sample: bool,
 }
 
+/// Tokens of a prompt whose log-probabilities are wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scores {
+    /// The span behind whose tokens they come, by its number.
+    pub span: usize,
+    /// How many of the most likely tokens to give beside each.
+    pub top: u8,
+    /// The token behind each of the span's. Behind the last of a prompt comes what is sampled, so
+    /// there may be one less.
+    pub targets: Vec<TokenId>,
+}
+
 /// One native decode: decode rows (spans of one token and its draft) first, then prefill chunks.
 /// A slot occurs at most once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,6 +69,8 @@ pub struct Batch {
     pub tokens: Vec<TokenId>,
     /// The spans, in the order of their tokens.
     pub spans: Vec<Span>,
+    /// What is to be scored, in the order of the spans.
+    pub scores: Vec<Scores>,
 }
 
 impl Batch {
@@ -77,10 +91,33 @@ impl Batch {
         span.draft += draft.len();
     }
 
+    /// Has `targets`, the tokens behind those of the last span, scored: see [`Runner::score_rows`].
+    pub fn push_scores(&mut self, top: u8, targets: &[TokenId]) {
+        let span = self.spans.len() - 1;
+        debug_assert!(
+            targets.len() <= self.spans[span].tokens.len() && self.spans[span].draft == 0
+        );
+        self.scores.push(Scores { span, top, targets: targets.to_vec() });
+    }
+
+    /// What is to be scored behind the tokens of the span of this number.
+    pub fn scores_of(&self, span: usize) -> Option<&Scores> {
+        self.scores.iter().find(|scores| scores.span == span)
+    }
+
+    /// Rows of logits that the span of this number needs.
+    pub fn rows_of(&self, span: usize) -> usize {
+        match self.scores_of(span) {
+            Some(_) => self.spans[span].tokens.len(),
+            None => 1 + self.spans[span].draft,
+        }
+    }
+
     /// Empties the batch and keeps its memory.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.spans.clear();
+        self.scores.clear();
     }
 
     /// Whether there is nothing to compute.
@@ -118,6 +155,8 @@ pub enum RunError {
 pub struct Abilities {
     /// Whether it continues texts.
     pub generates: bool,
+    /// Whether it gives the log-probabilities of prompts' tokens.
+    pub scores_prompts: bool,
     /// Whether it turns texts into vectors, and which.
     pub embeds: Option<EmbedderCapacity>,
 }
@@ -162,6 +201,15 @@ pub trait Runner: Send {
         None
     }
 
+    /// Most rows of logits in a batch with scored prompts: one per token of a scored span, and one
+    /// for each other span. `None` if this runner cannot score prompts.
+    ///
+    /// [`Runner::run`] appends a [`Sampled`] for each of the span's targets, with that token and
+    /// its log-probabilities, before what the span samples; or one with an error.
+    fn score_rows(&self) -> Option<u32> {
+        None
+    }
+
     /// Its way to turn texts into vectors, if it has one.
     fn embedder(&mut self) -> Option<&mut dyn Embedder> {
         None
@@ -170,7 +218,7 @@ pub trait Runner: Send {
     /// What it does. One that continues no texts must never be given a batch.
     fn abilities(&mut self) -> Abilities {
         let embeds = self.embedder().map(|embedder| embedder.capacity());
-        Abilities { generates: true, embeds }
+        Abilities { generates: true, scores_prompts: self.score_rows().is_some(), embeds }
     }
 
     /// This runner as a [`Pipeline`], if it can compute several batches at once.

@@ -1,6 +1,7 @@
 //! One completion between the engine and its client: tokens become text, the text is cut at
 //! stop strings, split into reasoning, tool calls and answer, and gathered into flushes.
 
+pub mod logprobs;
 pub mod reader;
 
 use std::sync::Arc;
@@ -8,14 +9,16 @@ use std::time::Duration;
 
 use loquent_infer::detok::Detokenizer;
 use loquent_infer::request::{Finish, SequenceEvent};
+use loquent_infer::sampling::SampledToken;
 use loquent_infer::stop::{Match, StopMatcher};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
 use loquent_proto::{Delta, Micros};
 
-use crate::flush::{CompletionTimings, End, FinishReason, Flush, TokenLogprobs};
+use crate::flush::{CompletionTimings, End, FinishReason, Flush};
 use crate::held::HeldDeltas;
+use logprobs::{HeldLogprobs, ScoredPrompt};
 use reader::{SplitConfig, TextSplitter};
 
 /// How a completion's tokens become flushes.
@@ -31,6 +34,19 @@ pub struct CompletionConfig {
     pub timings: bool,
     /// What the text may contain besides the answer.
     pub split: SplitConfig,
+    /// What becomes of log-probabilities.
+    pub logprobs: LogprobConfig,
+}
+
+/// What becomes of a completion's log-probabilities.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogprobConfig {
+    /// The repeated prompt, where its tokens have log-probabilities too.
+    pub prompt: Option<ScoredPrompt>,
+    /// Whether only those are wanted, and no completion.
+    pub only_prompt: bool,
+    /// Whether the token that ends the text has some, though it has no text.
+    pub keeps_end: bool,
 }
 
 /// What an event changed for a completion's client.
@@ -59,7 +75,9 @@ pub struct Completion {
     splitter: Option<TextSplitter>,
     held: HeldDeltas,
     held_tokens: u32,
-    held_logprobs: Vec<TokenLogprobs>,
+    logprobs: HeldLogprobs,
+    keeps_end_logprobs: bool,
+    only_prompt: bool,
     end: Option<Box<End>>,
     /// The latest token's text; its memory is used again.
     fresh: String,
@@ -74,7 +92,7 @@ pub struct Completion {
 impl Completion {
     /// The `index`-th completion of a request.
     pub fn new(index: u32, vocab: Arc<dyn Vocab>, config: CompletionConfig) -> Self {
-        let CompletionConfig { stops, interval, max_delay, timings, split } = config;
+        let CompletionConfig { stops, interval, max_delay, timings, split, logprobs } = config;
         Self {
             vocab,
             detok: Detokenizer::default(),
@@ -84,7 +102,9 @@ impl Completion {
             splitter: split.is_needed().then(|| TextSplitter::new(split)),
             held: HeldDeltas::new(index),
             held_tokens: 0,
-            held_logprobs: Vec::new(),
+            logprobs: HeldLogprobs::behind(logprobs.prompt),
+            keeps_end_logprobs: logprobs.keeps_end,
+            only_prompt: logprobs.only_prompt,
             end: None,
             fresh: String::new(),
             unsplit: String::new(),
@@ -108,25 +128,30 @@ impl Completion {
         if let Some(admitted) = event.admitted {
             self.timings.admitted = Some(admitted);
         }
+        if let Some(scores) = event.scores {
+            self.logprobs.push_prompt(&scores);
+        }
+        if self.only_prompt && event.finish.as_ref().is_some_and(is_complete) {
+            // The engine generates a token in any case, which nobody asked for.
+            self.end(FinishReason::Length);
+            return FlushState::Ended;
+        }
         let mut stopped = Match::None;
         let mut due = false;
         if let Some(sampled) = event.token {
             self.note_token(now, rows, event.wait);
-            let before = self.held.bytes() + self.held_logprobs.len();
-            stopped = self.take_token(sampled.token, event.finish == Some(Finish::Stop));
-            if let Some(logprobs) = sampled.logprobs {
-                let logprobs = TokenLogprobs { token: sampled.token, logprobs: *logprobs };
-                self.held_logprobs.push(logprobs);
-            }
+            let before = self.payload();
+            stopped = self.take_token(sampled, event.finish == Some(Finish::Stop));
             // Half a character, or half a stop string, is a token without payload: the
             // interval counts it, but it never makes a flush due by itself.
-            let payload = before != self.held.bytes() + self.held_logprobs.len();
+            let payload = before != self.payload();
             due = self.coalescer.on_token(Micros::from(now), payload, clear);
         }
         match (stopped, event.finish) {
             // A stop string counts before whatever else ended with the same token: the text
             // after it is gone, so neither the length nor an error behind it is visible.
             (Match::Stopped, finish) => {
+                self.logprobs.cut();
                 self.finish_splitting();
                 self.end(FinishReason::Stop);
                 if finish.is_some() { FlushState::Ended } else { FlushState::Stopped }
@@ -148,7 +173,10 @@ impl Completion {
 
     /// What should leave now; `None` when there is nothing to show.
     pub fn take_flush(&mut self, now: Duration) -> Option<Flush> {
-        let logprobs = std::mem::take(&mut self.held_logprobs);
+        let logprobs = match self.end {
+            Some(_) => self.logprobs.take_all(),
+            None => self.logprobs.take_ready(),
+        };
         if self.held.is_empty() && logprobs.is_empty() && self.end.is_none() {
             return None;
         }
@@ -217,7 +245,17 @@ impl Completion {
         }
     }
 
-    fn take_token(&mut self, token: TokenId, ends: bool) -> Match {
+    /// Bytes of content and log-probabilities that could leave now.
+    fn payload(&self) -> usize {
+        self.held.bytes() + self.logprobs.ready()
+    }
+
+    fn take_token(&mut self, sampled: SampledToken, ends: bool) -> Match {
+        let SampledToken { token, logprobs } = sampled;
+        let has_logprobs = logprobs.is_some();
+        if let Some(logprobs) = logprobs.filter(|_| !ends || self.keeps_end_logprobs) {
+            self.logprobs.push(token, *logprobs);
+        }
         if ends {
             return Match::None; // an end token has no text, whatever its piece
         }
@@ -228,7 +266,25 @@ impl Completion {
             piece => piece,
         };
         self.detok.push(piece, &mut self.fresh);
-        self.take_fresh()
+        match has_logprobs {
+            true => self.take_fresh_with_logprobs(),
+            false => self.take_fresh(),
+        }
+    }
+
+    /// [`Self::take_fresh`] where log-probabilities leave with the text: it is counted.
+    fn take_fresh_with_logprobs(&mut self) -> Match {
+        let from = match self.splitter {
+            Some(_) => 0,
+            None => self.held.text_mut().len(),
+        };
+        let found = self.take_fresh();
+        let shown = match self.splitter {
+            Some(_) => &self.unsplit,
+            None => &*self.held.text_mut(),
+        };
+        self.logprobs.on_text(&self.fresh, &shown[from..]);
+        found
     }
 
     /// Passes fresh text through the stop strings and, where there is one, the splitter.
@@ -280,6 +336,11 @@ impl Completion {
             timings: CompletionTimings::default(),
         }));
     }
+}
+
+/// Whether the engine computed all that was to be computed.
+fn is_complete(finish: &Finish) -> bool {
+    matches!(finish, Finish::Stop | Finish::Length)
 }
 
 fn finish_reason(finish: Finish) -> FinishReason {

@@ -34,13 +34,15 @@ pub enum FinishReason {
     Refused(Box<ApiError>),
 }
 
-/// A generated token with its log-probabilities.
+/// A token with its log-probabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
     /// The token.
     pub token: TokenId,
-    /// Its log-probability and the best alternatives.
-    pub logprobs: Logprobs,
+    /// Its log-probability and the best alternatives; the first token of a prompt has none.
+    pub logprobs: Option<Logprobs>,
+    /// Where its text begins in the completion's, a repeated prompt included, in characters.
+    pub offset: usize,
 }
 
 /// What leaves a completion at once.

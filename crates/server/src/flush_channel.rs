@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use loquent_proto::Delta;
 use tokio::sync::mpsc;
 
-use crate::flush::Flush;
+use crate::flush::{Flush, TokenLogprobs};
 
 /// The end that sends. Cheap to clone.
 ///
@@ -67,7 +67,8 @@ impl FlushReceiver {
 
 /// What a flush counts in a stream's bound; never 0, so that an unread flush shows.
 fn size_bytes(flush: &Flush) -> usize {
-    let logprobs: usize = flush.logprobs.iter().map(|one| 16 + 8 * one.logprobs.top.len()).sum();
+    let alternatives = |one: &TokenLogprobs| one.logprobs.as_ref().map_or(0, |some| some.top.len());
+    let logprobs: usize = flush.logprobs.iter().map(|one| 16 + 8 * alternatives(one)).sum();
     let deltas: usize = flush.deltas.iter().map(Delta::payload_bytes).sum();
     // Nearly all flushes have one; an upstream server may send any number that say next to nothing.
     let more = flush.deltas.len().saturating_sub(1) * size_of::<Delta>();

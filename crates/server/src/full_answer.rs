@@ -105,7 +105,11 @@ impl FullCompletion {
     fn bytes(&self) -> usize {
         /// About what a token takes in JSON: its text, its bytes and its log-probability.
         const TOKEN_BYTES: usize = 128;
-        let tokens = self.logprobs.iter().map(|one| 1 + one.logprobs.top.len()).sum::<usize>();
+        let tokens = self
+            .logprobs
+            .iter()
+            .map(|one| 1 + one.logprobs.as_ref().map_or(0, |some| some.top.len()))
+            .sum::<usize>();
         self.text.len() + self.reasoning.len() + tokens * TOKEN_BYTES
     }
 

@@ -35,7 +35,7 @@ use crate::records::RecordContext;
 use crate::resumable::routes;
 use crate::service::{Answer, Caller, Service, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
-use crate::tokenize::{detokenize, tokenize};
+use crate::tokenize::{detokenize, tokenize, tokenizer_info};
 use crate::upstream::Upstream;
 
 type Shared = State<Arc<App>>;
@@ -49,6 +49,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
+        .route("/tokenizer_info", get(tokenizer_info))
         .merge(ui_stream::routes())
         .merge(conversations::routes())
         .merge(stored_chats::routes())

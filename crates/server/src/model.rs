@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::api::reasoning::{self, ReasoningParams};
 use crate::api::request::Chat;
 use crate::clock::unix_time_s;
+use crate::completion::logprobs::ScoredPrompt;
 use crate::upstream::UnknownVocab;
 
 /// How a conversation becomes the model's prompt.
@@ -206,6 +207,24 @@ impl ServedModel {
         }
         detok.finish(&mut text);
         text
+    }
+
+    /// Where each of `tokens`, a prompt, begins in its `text`.
+    pub fn scored_prompt(&self, tokens: &[TokenId], text: &str) -> ScoredPrompt {
+        let (mut detok, mut decoded, mut chars) = (Detokenizer::default(), String::new(), 0);
+        let mut offsets = Vec::with_capacity(tokens.len());
+        let mut counted = 0;
+        for &token in tokens {
+            offsets.push(chars);
+            detok.push(self.vocab.piece(token), &mut decoded);
+            chars += decoded[counted..].chars().count();
+            counted = decoded.len();
+        }
+        let all = text.chars().count();
+        // Some vocabularies put a space before a text, which is not in it.
+        let added = chars.saturating_sub(all);
+        offsets.iter_mut().for_each(|offset| *offset = offset.saturating_sub(added).min(all));
+        ScoredPrompt { first: tokens.first().copied().unwrap_or(0), offsets, chars: all }
     }
 
     /// The model's entry in `/v1/models`.

@@ -32,9 +32,6 @@ pub struct RecordWriter {
     endpoint: Endpoint,
     vocab: Arc<dyn Vocab>,
     usage: UsageInChunks,
-    /// Characters of each completion so far: offsets in log-probabilities of plain
-    /// completions count them.
-    chars: Vec<usize>,
 }
 
 impl RecordWriter {
@@ -46,33 +43,25 @@ impl RecordWriter {
     ) -> Self {
         let (head, usage) = (request.head(), usage_in_chunks(request.stream()));
         put(Delta::Open { meta: meta(head, request.stream()) });
-        let chars = vec![0; request.completions()];
         let vocab = context.vocab.clone();
-        let mut writer = Self { endpoint: head.endpoint, vocab, usage, chars };
+        let writer = Self { endpoint: head.endpoint, vocab, usage };
         for choice in (0..request.completions()).filter(|_| !context.echo.is_empty()) {
             let text = request.prompt_of(choice, context.echo).to_owned();
-            writer.put_text(Delta::Text { choice: choice as u32, tokens: 0, text }, put);
+            put(Delta::Text { choice: choice as u32, tokens: 0, text });
         }
         writer
     }
 
     /// The records of one flush; `usage` gives the counts up to it. An end that is an error is
     /// left to [`Self::fail`].
-    pub fn flush(
-        &mut self,
-        flush: Flush,
-        usage: impl FnOnce() -> Usage,
-        put: &mut impl FnMut(Delta),
-    ) {
+    pub fn flush(&self, flush: Flush, usage: impl FnOnce() -> Usage, put: &mut impl FnMut(Delta)) {
         if self.usage == UsageInChunks::Counts {
             put(usage().to_delta()); // before the chunks that show it (S-6.3)
         }
         if !flush.logprobs.is_empty() {
             return self.flush_with_logprobs(flush, put);
         }
-        for delta in flush.deltas {
-            self.put_text(delta, put);
-        }
+        flush.deltas.into_iter().for_each(put);
     }
 
     /// The records that end a complete answer, for a log.
@@ -106,19 +95,11 @@ impl RecordWriter {
         Delta::Error { code, message: error.to_string() }
     }
 
-    fn put_text(&mut self, delta: Delta, put: &mut impl FnMut(Delta)) {
-        // Only this endpoint's log-probabilities have offsets; a chat needs no counting.
-        if let (Endpoint::Text, Delta::Text { choice, text, .. }) = (self.endpoint, &delta) {
-            self.chars[*choice as usize] += text.chars().count();
-        }
-        put(delta);
-    }
-
     /// Log-probabilities come before the text that they belong to (S-6.2). A record has room
     /// for those of a few hundred alternatives; where a flush has more, each token but the last
     /// gets a text record of its own, which is empty, since nobody knows which of its tokens
     /// gave which text.
-    fn flush_with_logprobs(&mut self, flush: Flush, put: &mut impl FnMut(Delta)) {
+    fn flush_with_logprobs(&self, flush: Flush, put: &mut impl FnMut(Delta)) {
         let Flush { choice, tokens: mut left, mut deltas, logprobs, .. } = flush;
         let groups = self.groups(&logprobs);
         for (at, group) in groups.iter().enumerate() {
@@ -135,9 +116,7 @@ impl RecordWriter {
         }
         let has_text = deltas.iter().any(|delta| matches!(delta, Delta::Text { .. }));
         let end = deltas.pop_if(|delta| matches!(delta, Delta::Finish { .. }));
-        for delta in deltas {
-            self.put_text(delta, put);
-        }
+        deltas.into_iter().for_each(&mut *put);
         if !has_text {
             put(Delta::Text { choice, tokens: left, text: String::new() });
         }
@@ -146,27 +125,29 @@ impl RecordWriter {
 
     /// Log-probabilities in groups that each fit a record.
     fn groups<'a>(&self, logprobs: &'a [TokenLogprobs]) -> Vec<&'a [TokenLogprobs]> {
-        match self.json(logprobs, 0).len() {
+        match self.json(logprobs).len() {
             ..=MAX_JSON_BYTES => vec![logprobs],
             _ => logprobs.chunks(1).collect(),
         }
     }
 
     fn put_logprobs(&self, choice: u32, group: &[TokenLogprobs], put: &mut impl FnMut(Delta)) {
-        let mut json = self.json(group, self.chars[choice as usize]);
-        if let [one] = group {
+        let mut json = self.json(group);
+        if let [one] = group
+            && let Some(logprobs) = &one.logprobs
+        {
             // Long tokens: the least likely alternatives are what a reader misses least.
-            let mut one = one.clone();
-            while json.len() > MAX_JSON_BYTES && !one.logprobs.top.is_empty() {
-                one.logprobs.top.truncate(one.logprobs.top.len() / 2);
-                json = self.json(std::slice::from_ref(&one), self.chars[choice as usize]);
+            let mut fewer = logprobs.clone();
+            while json.len() > MAX_JSON_BYTES && !fewer.top.is_empty() {
+                fewer.top.truncate(fewer.top.len() / 2);
+                json = self.json(&[TokenLogprobs { logprobs: Some(fewer.clone()), ..one.clone() }]);
             }
         }
         put(Delta::Logprobs { choice, json });
     }
 
-    fn json(&self, logprobs: &[TokenLogprobs], chars: usize) -> String {
-        logprobs_json(self.endpoint, &*self.vocab, logprobs, chars).to_string()
+    fn json(&self, logprobs: &[TokenLogprobs]) -> String {
+        logprobs_json(self.endpoint, &*self.vocab, logprobs).to_string()
     }
 }
 
@@ -226,14 +207,14 @@ mod tests {
 
     #[test]
     fn long_tokens_keep_their_likeliest_alternatives() {
-        let mut writer = RecordWriter {
+        let writer = RecordWriter {
             endpoint: Endpoint::Chat,
             vocab: Arc::new(LongTokens(vec![b'a'; 1024])),
             usage: UsageInChunks::Absent,
-            chars: vec![0],
         };
         let top: Vec<(TokenId, f32)> = (0..20).map(|token| (token, -(token as f32))).collect();
-        let one = TokenLogprobs { token: 0, logprobs: Logprobs { chosen: 0.0, top } };
+        let logprobs = Some(Logprobs { chosen: 0.0, top });
+        let one = TokenLogprobs { token: 0, logprobs, offset: 0 };
         let flush = Flush { tokens: 1, logprobs: vec![one], ..Flush::default() };
         let mut found = None;
         writer.flush_with_logprobs(flush, &mut |delta| {

@@ -29,8 +29,9 @@ use crate::api::head::AnswerHead;
 use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
 use crate::cache_domain::CacheDomains;
 use crate::clock::{Clock, unix_time_s};
+use crate::completion::logprobs::ScoredPrompt;
 use crate::completion::reader::{CallConfig, SplitConfig};
-use crate::completion::{Completion, CompletionConfig};
+use crate::completion::{Completion, CompletionConfig, LogprobConfig};
 use crate::engine_watch::EngineWatch;
 use crate::error::{ApiError, LimitedRate};
 use crate::identity::Identity;
@@ -73,6 +74,8 @@ struct Prepared {
     grammar: Option<SharedGrammar>,
     /// The prompts' texts, where the request asks to have them repeated.
     echo: Vec<String>,
+    /// Where their tokens begin in them, where these have log-probabilities.
+    scored: Vec<ScoredPrompt>,
 }
 
 /// Computes the answers.
@@ -366,7 +369,7 @@ impl Service {
         let ignored = request.ignored_names();
         let (active, echo) = match &self.backend {
             Backend::Engine { output, abilities, .. } => {
-                self.check_generates(*abilities)?;
+                self.check_able(*abilities, &request)?;
                 self.generate(output, request, arrived).await?
             }
             Backend::Upstream(upstream) => {
@@ -524,8 +527,13 @@ impl Service {
         }
     }
 
-    fn check_generates(&self, abilities: Abilities) -> Result<(), ApiError> {
+    /// Whether the engine can answer `request`.
+    fn check_able(&self, abilities: Abilities, request: &Request) -> Result<(), ApiError> {
         if abilities.generates {
+            if request.prompt_logprobs().is_some() && !abilities.scores_prompts {
+                let why = "'logprobs' with 'echo': a split model gives none for prompts.";
+                return Err(ApiError::invalid_param("logprobs", why));
+            }
             return Ok(());
         }
         let name = &self.model.name;
@@ -556,6 +564,7 @@ impl Service {
 
     fn prepare_now(&self, mut request: Request) -> Result<Prepared, ApiError> {
         let (mut prompts, mut echo) = (Vec::with_capacity(request.prompts.len()), Vec::new());
+        let (mut scored, scores) = (Vec::new(), request.prompt_logprobs().is_some());
         let mut thinking = Thinking::Never;
         for prompt in &mut request.prompts {
             let (tokens, thinks) = match &request.suffix {
@@ -569,13 +578,17 @@ impl Service {
             // Here the text ends, or lives on in the answer.
             let text = prompt.take_text();
             if request.echo {
-                echo.push(text.unwrap_or_else(|| self.model.decode(&tokens)));
+                let text = text.unwrap_or_else(|| self.model.decode(&tokens));
+                if scores {
+                    scored.push(self.model.scored_prompt(&tokens, &text));
+                }
+                echo.push(text);
             }
             prompts.push(tokens);
         }
         let grammar = self.grammar(&request, thinking)?;
         request.charge = None;
-        Ok(Prepared { request, prompts, thinking, grammar, echo })
+        Ok(Prepared { request, prompts, thinking, grammar, echo, scored })
     }
 
     /// Runs `work` on a thread that may block and recurse deeply.
@@ -732,6 +745,7 @@ impl Service {
                     grammar: prepared.grammar.clone(),
                     ..self.sampling(&request.sampling, index as u64)
                 },
+                score_prompt: request.prompt_logprobs(),
                 priority: request.priority,
                 tenant: request.identity.scheduled(),
                 cache_domain: self.cache_domains.of(tenant, request.cache_salt.as_deref()),
@@ -742,6 +756,13 @@ impl Service {
                 max_delay: self.config.max_delay,
                 timings: request.stream.is_some_and(|stream| stream.include_timings),
                 split: split.for_completion(),
+                logprobs: LogprobConfig {
+                    prompt: prepared.scored.get(index / n).cloned(),
+                    only_prompt: request.max_tokens == Some(0),
+                    // A chat's entries join to its text; a plain completion has one for each of
+                    // its tokens, as OpenAI's has.
+                    keeps_end: request.endpoint == Endpoint::Text,
+                },
             };
             let completion = Completion::new(index as u32, self.model.vocab.clone(), config);
             completions.push(NewCompletion {

@@ -10,13 +10,13 @@ use axum::response::Response;
 use http::Request as HttpRequest;
 use loquent_infer::detok::Detokenizer;
 use loquent_infer::token::TokenId;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::fields::Fields;
 use crate::api::request::{Chat, Prompt};
 use crate::app::App;
 use crate::error::{ApiError, quoted};
-use crate::json_response::json_text;
+use crate::json_response::{json_response, json_text};
 use crate::memory::MemoryCharge;
 use crate::service::Service;
 
@@ -71,6 +71,21 @@ pub async fn detokenize(
         Ok(format!("{{\"prompt\":{text}}}"))
     });
     Ok(json_text(answer.await?))
+}
+
+/// `GET /tokenizer_info`, vLLM's: what a client needs to know of the tokenizer besides `/tokenize`.
+/// lm-eval takes it as the sign that it needs no tokenizer of its own.
+///
+/// # Errors
+/// 503 while the model loads.
+pub async fn tokenizer_info(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let model = app.service()?.model();
+    let token = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    Ok(json_response(&json!({
+        "bos_token": token(&model.chat.bos),
+        "eos_token": token(&model.chat.eos),
+        "model_max_length": model.context_tokens,
+    })))
 }
 
 impl TokenizeRequest {
@@ -137,7 +152,7 @@ mod tests {
     fn tokens_are_written_as_json() {
         for tokens in [vec![], vec![7], vec![0, u32::MAX, 12]] {
             let json: Value = serde_json::from_str(&tokens_json(&tokens, 2048)).unwrap();
-            let expected = serde_json::json!({
+            let expected = json!({
                 "count": tokens.len(), "max_model_len": 2048, "tokens": tokens,
             });
             assert_eq!(json, expected);

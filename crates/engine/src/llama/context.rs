@@ -25,7 +25,11 @@ impl NativeBatch {
         self.tokens.extend(batch.tokens.iter().map(|&token| token as sys::llama_token));
         // Logits of the last token of every span, of those that do not sample too: NaN in them
         // shows that the past is broken. And of draft tokens, to verify them.
-        self.place(&batch.spans, |span, i| i + 1 + span.draft >= span.tokens.len());
+        let scores = |span: &Span| {
+            batch.scores.iter().any(|scores| batch.spans[scores.span].slot == span.slot)
+        };
+        // And of all tokens of a prompt that is scored.
+        self.place(&batch.spans, |span, i| i + 1 + span.draft >= span.tokens.len() || scores(span));
     }
 
     /// [`Self::fill`] with an output for every token, as pooling needs them.

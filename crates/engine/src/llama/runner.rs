@@ -4,8 +4,8 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use loquent_infer::embedding::Embedder;
-use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot, Span};
-use loquent_infer::sampling::{Sampler, Scratch};
+use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Scores, Slot, Span};
+use loquent_infer::sampling::{Sampler, Scratch, score};
 use loquent_infer::token::{RowError, TokenId};
 
 use super::context::Context;
@@ -37,6 +37,10 @@ pub const SMALL_MODEL_BYTES: u64 = 32 << 20;
 /// Rows of logits of a context with fewer slots, so that drafts can be verified: one stream with
 /// [`loquent_infer::speculation::MAX_DRAFT_TOKENS`] less one.
 const LEAST_OUTPUTS: u16 = 16;
+
+/// Rows of logits of a context at least, so that prompts can be scored in parts that are not much
+/// slower than whole ones. A row is vocabulary x 4 bytes, taken when it is first used.
+const SCORE_OUTPUTS: u16 = 64;
 
 /// Sizes and threads of a [`LlamaRunner`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +94,8 @@ pub struct LlamaRunner {
     scratch: Scratch,
     /// Rows of logits that a batch may ask for.
     output_rows: u32,
+    /// Those of them that a batch with drafts may ask for.
+    draft_rows: u32,
     /// Whether positions can be cut off a sequence's end.
     can_cut: bool,
     /// Whether cells may hold NaN (see `isolate`); true until all slots have been freed.
@@ -112,6 +118,7 @@ impl LlamaRunner {
         let pool = ThreadPool::new(threads, options.poll);
         let params = params(options, threads);
         let output_rows = params.n_outputs_max;
+        let draft_rows = u32::from(options.slots.max(LEAST_OUTPUTS)).min(output_rows);
         let vocab_size = model.info().vocab_size;
         let (context_train, partial) = (model.info().context_train, model.info().partial_history);
         let context = Context::new(model, params, pool).map_err(LoadError::Backend)?;
@@ -136,6 +143,7 @@ impl LlamaRunner {
             samplers,
             scratch: Scratch::default(),
             output_rows,
+            draft_rows,
             can_cut: !partial,
             tainted: false,
             lost: vec![false; options.slots.into()],
@@ -170,7 +178,7 @@ impl LlamaRunner {
         if batch.tokens.iter().any(|&token| token >= self.vocab_size) {
             return broken("a token outside the vocabulary");
         }
-        let rows: usize = batch.spans.iter().map(|span| 1 + span.draft).sum();
+        let rows: usize = (0..batch.spans.len()).map(|index| batch.rows_of(index)).sum();
         if rows > self.output_rows as usize {
             return broken("more rows of logits than there is room for");
         }
@@ -198,6 +206,13 @@ impl LlamaRunner {
         self.context.decode(batch)?;
         let mut broken = Vec::new();
         for (i, span) in batch.spans.iter().enumerate() {
+            let before = sampled.len();
+            if let Some(scores) = batch.scores_of(i)
+                && !self.score_span(span, scores, sampled)
+            {
+                broken.push(i);
+                continue;
+            }
             if !span.sample {
                 let logits = self.context.logits(span.tokens.end - 1);
                 let logits = logits.expect("every span's last token has logits");
@@ -207,10 +222,27 @@ impl LlamaRunner {
                 continue;
             }
             if !self.sample_span(batch, span, sampled) {
+                sampled.truncate(before);
                 broken.push(i);
             }
         }
         Ok(broken)
+    }
+
+    /// Scores the tokens behind those of the span; false, and nothing is appended, if a row has no
+    /// usable logits.
+    fn score_span(&mut self, span: &Span, scores: &Scores, sampled: &mut Vec<Sampled>) -> bool {
+        let before = sampled.len();
+        for (row, &target) in span.tokens.clone().zip(&scores.targets) {
+            let logits = self.context.logits(row).expect("a scored span's tokens have logits");
+            let outcome = score(logits, target, scores.top, &mut self.scratch);
+            if outcome.is_err() {
+                sampled.truncate(before);
+                return false;
+            }
+            sampled.push(Sampled { slot: span.slot, outcome });
+        }
+        true
     }
 
     /// Samples after the span's last known token and after each accepted draft token; false if
@@ -275,7 +307,8 @@ impl LlamaRunner {
         *lost = !removed || (*lost && len > 0);
     }
 
-    /// [`Self::compute_apart`] without the sequences whose past is lost, which fail alone.
+    /// [`Self::compute_apart`] without the sequences whose past is lost, which fail alone. So do
+    /// those that are scored: parts have no scores.
     fn compute_sound(
         &mut self,
         batch: &Batch,
@@ -285,9 +318,17 @@ impl LlamaRunner {
         let slot = |&span: &usize| batch.spans[span].slot;
         let (lost, sound): (Vec<_>, Vec<_>) =
             spans.into_iter().partition(|span| self.lost[slot(span).index()]);
-        let sampling = lost.iter().filter(|&&span| batch.spans[span].sample);
+        let (scored, sound): (Vec<_>, Vec<_>) =
+            sound.into_iter().partition(|&span| batch.scores_of(span).is_some());
+        let sampling = lost
+            .iter()
+            .filter(|&&span| batch.spans[span].sample || batch.scores_of(span).is_some());
         sampled.extend(
             sampling.map(|span| Sampled { slot: slot(span), outcome: Err(RowError::OutOfStep) }),
+        );
+        let unusable = Err(RowError::NonFiniteLogits);
+        sampled.extend(
+            scored.iter().map(|span| Sampled { slot: slot(span), outcome: unusable.clone() }),
         );
         self.compute_apart(batch, &sound, sampled)
     }
@@ -314,7 +355,11 @@ impl Runner for LlamaRunner {
 
     fn verify_rows(&self) -> Option<u32> {
         // Where cells may hold NaN, batches are cut into parts, which leaves drafts out.
-        (self.can_cut && !self.tainted).then_some(self.output_rows)
+        (self.can_cut && !self.tainted).then_some(self.draft_rows)
+    }
+
+    fn score_rows(&self) -> Option<u32> {
+        Some(self.output_rows)
     }
 
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
@@ -408,7 +453,7 @@ pub(super) fn params(options: &RunnerOptions, threads: NonZeroU16) -> sys::llama
     params.n_seq_max = options.slots.into();
     // One row of logits per slot: a row is vocabulary x 4 bytes, so that a row for every
     // token of a batch would be hundreds of MiB.
-    params.n_outputs_max = u32::from(options.slots.max(LEAST_OUTPUTS)).min(params.n_batch);
+    params.n_outputs_max = u32::from(options.slots.max(SCORE_OUTPUTS)).min(params.n_batch);
     params.n_threads = threads.get().into();
     params.n_threads_batch = threads.get().into();
     params.type_k = ggml_type(options.kv_type);

@@ -375,6 +375,22 @@ fn draw(items: impl Iterator<Item = (TokenId, f64)>, target: f64) -> TokenId {
     last
 }
 
+/// The log-probabilities of `token` and of the `top` most likely ones, by `logits`.
+///
+/// # Errors
+/// [`RowError`] for logits that give none, or a token that they do not have.
+pub fn score(
+    logits: &[f32],
+    token: TokenId,
+    top: u8,
+    scratch: &mut Scratch,
+) -> Result<SampledToken, RowError> {
+    let LogprobSummary { log_mass, top } = LogprobSummary::of(logits, top, scratch)?;
+    let logit = logits.get(token as usize).ok_or(RowError::OutOfStep)?;
+    let logprobs = Logprobs { chosen: logit - log_mass, top };
+    Ok(SampledToken { token, logprobs: Some(Box::new(logprobs)) })
+}
+
 /// What log-probabilities need from a row before it is modified.
 struct LogprobSummary {
     /// Logarithm of the sum of all `exp(logit)`.

@@ -82,7 +82,8 @@ impl Scheduler {
     /// The running prompt that is about to compute a prefix of `waiting` that is not computed
     /// yet.
     fn coming_prefix(&self, waiting: &Sequence) -> Option<WaitReason> {
-        if !self.limits.prefix_cache || self.kept_slot(waiting).is_some() {
+        let searches = self.limits.prefix_cache && !waiting.is_to_be_scored();
+        if !searches || self.kept_slot(waiting).is_some() {
             return None;
         }
         // The last token is always computed: its logits give the first token of the answer.

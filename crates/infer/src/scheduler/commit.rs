@@ -65,8 +65,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes the tokens sampled for each span. A sequence whose span should have sampled and did
-    /// not fails: nothing of it would ever be computed again.
+    /// Takes what was scored and sampled for each span. A sequence whose span should have given
+    /// something and did not fails: nothing of it would ever be computed again.
     fn take_samples(
         &mut self,
         step: &mut Step,
@@ -76,12 +76,21 @@ impl Scheduler {
     ) {
         let (started, now) = (step.started, step.finished);
         let mut rest = sampled;
-        for span in batch.spans.iter().filter(|span| span.sample) {
-            let most = &rest[..rest.len().min(1 + span.draft)];
+        for (index, span) in batch.spans.iter().enumerate() {
+            let scored = batch.scores_of(index).map_or(0, |scores| scores.targets.len());
+            let samples = if span.sample { 1 + span.draft } else { 0 };
+            let most = &rest[..rest.len().min(scored + samples)];
             let count = most.iter().take_while(|one| one.slot == span.slot).count();
             let (own, others) = rest.split_at(count);
             rest = others;
-            if self.sequence(span.slot).ending.is_some() {
+            if scored + samples == 0 || self.sequence(span.slot).ending.is_some() {
+                continue;
+            }
+            let (scores, own) = own.split_at(scored.min(own.len()));
+            if scored > 0 {
+                step.events.push(self.take_scores(started, runner, span.slot, scores, scored));
+            }
+            if samples == 0 || self.active[span.slot.index()].is_none() {
                 continue;
             }
             if own.is_empty() {
@@ -94,6 +103,34 @@ impl Scheduler {
                     step.events.push(self.take_sample(started, now, runner, one));
                 }
             }
+        }
+    }
+
+    /// Reports the log-probabilities of `wanted` tokens of a prompt, or fails the sequence.
+    fn take_scores(
+        &mut self,
+        started: Duration,
+        runner: &mut dyn Runner,
+        slot: Slot,
+        rows: &[Sampled],
+        wanted: usize,
+    ) -> SequenceEvent {
+        let scores: Result<Box<[_]>, RowError> =
+            rows.iter().map(|row| row.outcome.clone()).collect();
+        let scores = match scores {
+            Ok(scores) if scores.len() == wanted => scores,
+            Ok(_) => return self.fail(started, runner, slot, RowError::OutOfStep.to_string()),
+            Err(error) => return self.fail(started, runner, slot, error.to_string()),
+        };
+        let sequence = self.active[slot.index()].as_mut().expect("scored slots run");
+        sequence.scored += wanted;
+        SequenceEvent {
+            tag: sequence.tag,
+            token: None,
+            scores: Some(scores),
+            finish: None,
+            admitted: None,
+            wait: Duration::ZERO,
         }
     }
 
@@ -243,6 +280,7 @@ impl Scheduler {
         let event = SequenceEvent {
             tag: sequence.tag,
             token: Some(choice),
+            scores: None,
             finish: if ends { Some(Finish::Stop) } else { full.then_some(Finish::Length) },
             admitted: sequence.admitted.filter(|_| first),
             wait: started.saturating_sub(sequence.ready_at),
@@ -268,6 +306,7 @@ impl Scheduler {
         SequenceEvent {
             tag: sequence.tag,
             token: None,
+            scores: None,
             finish: Some(Finish::Failed(message)),
             admitted: sequence.admitted.filter(|_| sequence.generated().is_empty()),
             wait: started.saturating_sub(sequence.ready_at),

@@ -381,5 +381,5 @@ impl Scheduler {
 
 /// The end of a completion that was never computed.
 fn unserved(tag: Tag, finish: Finish, wait: Duration) -> SequenceEvent {
-    SequenceEvent { tag, token: None, finish: Some(finish), admitted: None, wait }
+    SequenceEvent { tag, token: None, scores: None, finish: Some(finish), admitted: None, wait }
 }

@@ -27,6 +27,10 @@ impl Scheduler {
             Some(slot) if self.sequence(slot).in_flight > 0 => {}
             Some(slot) => {
                 let most = self.limits.prefill_max_tokens.min(self.free_cells());
+                let most = match self.sequence(slot).is_to_be_scored() {
+                    true => most.min(runner.score_rows().unwrap_or(1)),
+                    false => most,
+                };
                 self.plan_chunk(batch, slot, most);
             }
             None => self.plan_step(now, runner, batch),
@@ -127,10 +131,14 @@ impl Scheduler {
     /// known token.
     fn plan_chunk(&self, batch: &mut Batch, slot: Slot, most: u32) {
         let sequence = self.sequence(slot);
-        let start = self.kv.len(slot);
-        let end = (start + most.min(self.capacity.batch_tokens)).min(sequence.tokens.len() as u32);
-        let sample = end as usize == sequence.tokens.len();
-        batch.push(slot, start, &sequence.tokens[start as usize..end as usize], sample);
+        let start = self.kv.len(slot) as usize;
+        let most = most.min(self.capacity.batch_tokens) as usize;
+        let end = sequence.scorable_end(start, (start + most).min(sequence.tokens.len()));
+        let sample = end == sequence.tokens.len();
+        batch.push(slot, start as u32, &sequence.tokens[start..end], sample);
+        if let Some((top, targets)) = sequence.score_targets(start, end) {
+            batch.push_scores(top, targets);
+        }
     }
 
     /// Spends `budget` on prompts in progress. Each tenant gets its share; of that, half goes to
@@ -140,7 +148,14 @@ impl Scheduler {
         let prompts: Vec<Slot> = self.runnable().filter(|&slot| self.pending(slot) > 1).collect();
         let free = self.free_cells().saturating_sub(batch.tokens.len() as u32);
         let chunks = self.prefill_chunks(&prompts, budget.min(free));
+        // Rows of logits for scored prompts, beyond the one that every span has.
+        let taken = (batch.spans.len() + prompts.len()) as u32;
+        let mut rows = runner.score_rows().unwrap_or(0).saturating_sub(taken);
         for (slot, mut chunk) in prompts.into_iter().zip(chunks) {
+            if chunk > 0 && self.sequence(slot).is_to_be_scored() {
+                chunk = chunk.min(1 + rows);
+                rows -= chunk - 1;
+            }
             // The prompt's last token samples: it can wait for the mask while the others cannot.
             if chunk == self.pending(slot) && self.ready(runner, vec![slot]).is_empty() {
                 chunk -= 1;

@@ -26,7 +26,7 @@ impl Scheduler {
             let cells = len - self.kv.len(slot) + 1;
             return self.make_room(runner, cells, Some(slot)).then_some((slot, None));
         }
-        let search = self.limits.prefix_cache;
+        let search = self.limits.prefix_cache && !sequence.is_to_be_scored();
         let prefix = search.then(|| self.kv.longest_prefix(tokens, sequence.cache_domain));
         let prefix = prefix.flatten().map(|found| Prefix { len: found.len.min(useful), ..found });
         let prefix = prefix.filter(|found| found.len > 0);

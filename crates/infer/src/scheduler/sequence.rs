@@ -19,6 +19,11 @@ pub(super) struct Sequence {
     pub prompt_len: usize,
     pub max_tokens: u32,
     pub sampling: Sampling,
+    /// How many alternatives to report with the log-probabilities of its prompt's tokens, where
+    /// these are wanted.
+    pub score_prompt: Option<u8>,
+    /// Tokens of its prompt that were reported; the first has no log-probability.
+    pub scored: usize,
     pub priority: i32,
     /// Its number in the order of submission, which no other sequence has.
     pub arrival: u64,
@@ -77,6 +82,8 @@ impl Sequence {
             tokens: work.prompt,
             max_tokens: work.max_tokens.max(1),
             sampling: work.sampling,
+            score_prompt: work.score_prompt,
+            scored: 1,
             priority: work.priority,
             arrival,
             account,
@@ -97,6 +104,28 @@ impl Sequence {
 
     pub fn generated(&self) -> &[TokenId] {
         &self.tokens[self.prompt_len..]
+    }
+
+    /// Whether log-probabilities of its prompt are still to be reported. Every position of the
+    /// prompt must be computed for that, whatever a prefix cache has.
+    pub fn is_to_be_scored(&self) -> bool {
+        self.score_prompt.is_some() && self.scored < self.prompt_len
+    }
+
+    /// Where a span from `start` must end so that what it scores goes on where the last report
+    /// ended: what is only computed again is not scored again.
+    pub fn scorable_end(&self, start: usize, end: usize) -> usize {
+        match self.is_to_be_scored() && start + 1 < self.scored {
+            true => end.min(self.scored - 1),
+            false => end,
+        }
+    }
+
+    /// The tokens to be scored behind those of the span `start..end`.
+    pub fn score_targets(&self, start: usize, end: usize) -> Option<(u8, &[TokenId])> {
+        let top = self.score_prompt.filter(|_| start + 1 == self.scored)?;
+        let targets = self.tokens.get(start + 1..self.prompt_len.min(end + 1))?;
+        (!targets.is_empty()).then_some((top, targets))
     }
 
     /// A sampler that goes on after what was generated.

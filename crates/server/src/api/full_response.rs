@@ -27,7 +27,7 @@ impl FullCompletion {
     fn choice_json(&self, endpoint: Endpoint, index: usize, vocab: &dyn Vocab) -> Value {
         let logprobs = match self.logprobs.as_slice() {
             [] => Value::Null,
-            some => logprobs_json(endpoint, vocab, some, 0),
+            some => logprobs_json(endpoint, vocab, some),
         };
         match endpoint {
             Endpoint::Chat => json!({

@@ -2,7 +2,7 @@
 
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::request::Endpoint;
 use crate::flush::TokenLogprobs;
@@ -10,24 +10,20 @@ use crate::flush::TokenLogprobs;
 /// Stands for minus infinity, which JSON lacks, as in OpenAI's answers.
 const MIN_LOGPROB: f32 = -9999.0;
 
-/// The `logprobs` of one chunk or full response; `start` is how many characters of text came
-/// before it.
-pub fn logprobs_json(
-    endpoint: Endpoint,
-    vocab: &dyn Vocab,
-    tokens: &[TokenLogprobs],
-    start: usize,
-) -> Value {
+/// The `logprobs` of one chunk or full response.
+pub fn logprobs_json(endpoint: Endpoint, vocab: &dyn Vocab, tokens: &[TokenLogprobs]) -> Value {
     match endpoint {
         Endpoint::Chat => {
-            let content: Vec<Value> = tokens.iter().map(|one| chat_logprob(vocab, one)).collect();
+            let entries = tokens.iter().filter_map(|one| chat_logprob(vocab, one));
+            let content: Vec<Value> = entries.collect();
             json!({"content": content, "refusal": null})
         }
-        Endpoint::Text => text_logprobs(vocab, tokens, start),
+        Endpoint::Text => text_logprobs(vocab, tokens),
     }
 }
 
-fn chat_logprob(vocab: &dyn Vocab, one: &TokenLogprobs) -> Value {
+fn chat_logprob(vocab: &dyn Vocab, one: &TokenLogprobs) -> Option<Value> {
+    let logprobs = one.logprobs.as_ref()?;
     let entry = |token: TokenId, logprob: f32| {
         json!({
             "token": token_text(vocab, token),
@@ -35,31 +31,33 @@ fn chat_logprob(vocab: &dyn Vocab, one: &TokenLogprobs) -> Value {
             "bytes": vocab.piece(token),
         })
     };
-    let mut chosen = entry(one.token, one.logprobs.chosen);
+    let mut chosen = entry(one.token, logprobs.chosen);
     chosen["top_logprobs"] =
-        one.logprobs.top.iter().map(|&(token, logprob)| entry(token, logprob)).collect();
-    chosen
+        logprobs.top.iter().map(|&(token, logprob)| entry(token, logprob)).collect();
+    Some(chosen)
 }
 
-fn text_logprobs(vocab: &dyn Vocab, tokens: &[TokenLogprobs], start: usize) -> Value {
-    let mut offset = start;
-    let mut offsets = Vec::with_capacity(tokens.len());
-    let mut top = Vec::with_capacity(tokens.len());
-    for one in tokens {
-        offsets.push(offset);
-        offset += token_text(vocab, one.token).chars().count();
-        let best: serde_json::Map<String, Value> = (one.logprobs.top.iter())
-            .map(|&(token, logprob)| (token_text(vocab, token), logprob.max(MIN_LOGPROB).into()))
-            .collect();
-        top.push(best);
-    }
+fn text_logprobs(vocab: &dyn Vocab, tokens: &[TokenLogprobs]) -> Value {
+    let chosen = |one: &TokenLogprobs| {
+        one.logprobs.as_ref().map(|logprobs| logprobs.chosen.max(MIN_LOGPROB))
+    };
     json!({
         "tokens": tokens.iter().map(|one| token_text(vocab, one.token)).collect::<Vec<_>>(),
-        "token_logprobs":
-            tokens.iter().map(|one| one.logprobs.chosen.max(MIN_LOGPROB)).collect::<Vec<_>>(),
-        "top_logprobs": top,
-        "text_offset": offsets,
+        "token_logprobs": tokens.iter().map(chosen).collect::<Vec<_>>(),
+        "top_logprobs": tokens.iter().map(|one| best_by_text(vocab, one)).collect::<Vec<_>>(),
+        "text_offset": tokens.iter().map(|one| one.offset).collect::<Vec<_>>(),
     })
+}
+
+/// The most likely tokens, and the one that stands there, by their texts: of those with the same
+/// text, the likeliest. `None` where there are no log-probabilities.
+fn best_by_text(vocab: &dyn Vocab, one: &TokenLogprobs) -> Option<Map<String, Value>> {
+    let logprobs = one.logprobs.as_ref()?;
+    let mut best = Map::new();
+    for &(token, logprob) in logprobs.top.iter().chain([&(one.token, logprobs.chosen)]) {
+        best.entry(token_text(vocab, token)).or_insert_with(|| logprob.max(MIN_LOGPROB).into());
+    }
+    Some(best)
 }
 
 /// A token as text; bytes of half characters are replaced, as `bytes` carries them exactly.

@@ -78,7 +78,7 @@ const CHAT: &[Parameter] = &[
 /// Parameters of `/v1/completions` alone.
 const TEXT: &[Parameter] = &[
     supported("prompt", "text or token ids, one or many"),
-    supported("echo", ""),
+    supported("echo", "with `logprobs`, the prompt's tokens have them too; allows `max_tokens: 0`"),
     supported("suffix", "where the model's vocabulary has tokens to fill in the middle"),
     supported("logprobs", "at most 20"),
     ignored("store", ""),

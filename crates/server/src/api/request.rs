@@ -200,7 +200,7 @@ pub struct Request {
     pub prompts: Vec<Prompt>,
     /// Completions per prompt.
     pub n: u32,
-    /// Most tokens to generate; `None` is as many as the context holds.
+    /// Most tokens to generate, 0 only with `echo`; `None` is as many as the context holds.
     pub max_tokens: Option<u32>,
     /// Stop strings: the text ends before the first one that occurs.
     pub stop: Vec<String>,
@@ -264,12 +264,13 @@ impl Request {
             return Err(fields.error("n", format!("times the prompts exceeds {MAX_CHOICES}.")));
         }
         let form = parse_form(&mut fields)?;
+        let echo = endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false);
         let request = Self {
             endpoint,
             model: fields.string("model")?,
             prompts,
             n,
-            max_tokens: parse_max_tokens(&mut fields, endpoint)?,
+            max_tokens: parse_max_tokens(&mut fields, endpoint, echo)?,
             stop: parse_stop(&mut fields)?,
             sampling: parse_sampling(&mut fields, endpoint)?,
             form,
@@ -280,7 +281,7 @@ impl Request {
                 .integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?
                 .unwrap_or(0) as i32,
             cache_salt: parse_cache_salt(&mut fields)?,
-            echo: endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false),
+            echo,
             suffix: parse_suffix(&mut fields, endpoint)?,
             charge: fields.charge(),
             store: None,
@@ -334,6 +335,12 @@ impl Request {
         if asked || forwarded.is_some_and(|priority| priority != 0) {
             self.ignored.push("priority".into());
         }
+    }
+
+    /// How many alternatives to give with the log-probabilities of the prompts' tokens, where these
+    /// are wanted: a repeated prompt has them like the completion behind it.
+    pub fn prompt_logprobs(&self) -> Option<u8> {
+        self.sampling.logprobs.filter(|_| self.echo)
     }
 
     /// The tools that the answer may or must call.
@@ -471,8 +478,14 @@ fn token_ids(fields: &Fields, ids: &[Value]) -> Result<Vec<TokenId>, ApiError> {
         .collect()
 }
 
-fn parse_max_tokens(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<u32>, ApiError> {
-    let range = 1..=i64::from(u32::MAX);
+fn parse_max_tokens(
+    fields: &mut Fields,
+    endpoint: Endpoint,
+    echo: bool,
+) -> Result<Option<u32>, ApiError> {
+    // A repeated prompt is an answer without a single token behind it.
+    let least = if echo { 0 } else { 1 };
+    let range = least..=i64::from(u32::MAX);
     // OpenAI renamed `max_tokens`; both are accepted, and the new name takes precedence.
     let new = fields.integer("max_completion_tokens", range.clone())?;
     let old = fields.integer("max_tokens", range)?;

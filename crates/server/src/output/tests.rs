@@ -11,8 +11,8 @@ use loquent_proto::coalesce::StreamInterval;
 
 use super::*;
 use crate::admission::{AdmissionGate, PendingPrompts};
-use crate::completion::CompletionConfig;
 use crate::completion::reader::SplitConfig;
+use crate::completion::{CompletionConfig, LogprobConfig};
 use crate::identity::Identity;
 
 const BUFFER_BYTES: usize = 1_000;
@@ -32,6 +32,7 @@ fn config() -> CompletionConfig {
         max_delay: None,
         timings: false,
         split: SplitConfig::none(),
+        logprobs: LogprobConfig::default(),
     }
 }
 
@@ -78,6 +79,7 @@ impl Bench {
         let event = SequenceEvent {
             tag: self.tags[index],
             token: Some(SampledToken { token: byte.into(), logprobs: None }),
+            scores: None,
             finish,
             admitted: None,
             wait: Duration::ZERO,

@@ -1,8 +1,8 @@
 //! The [`Runner`] of the simulated engine: it keeps account, waits, and samples as a real one.
 
 use loquent_infer::embedding::Embedder;
-use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot, Span};
-use loquent_infer::sampling::{Sampler, Scratch};
+use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Scores, Slot, Span};
+use loquent_infer::sampling::{Sampler, Scratch, score};
 use loquent_infer::token::RowError;
 
 use super::cells::Cells;
@@ -16,6 +16,9 @@ use super::vocab::{SIZE, TURN_END};
 const WANTED: f32 = 40.0;
 /// Logit of the end token when the text is over: the word after it is second.
 const OVER: f32 = 80.0;
+
+/// Rows of logits in a batch with scored prompts: so few that every test's prompt takes several.
+const SCORE_ROWS: u32 = 24;
 
 /// A failure that happens once. Steps are the calls of [`Runner::run`], from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,6 +148,19 @@ impl SimRunner {
         })
     }
 
+    /// Scores a prompt's tokens: each as if the answer to the tokens before it began there.
+    fn score(&mut self, span: &Span, scores: &Scores, sampled: &mut Vec<Sampled>) {
+        for (behind, &target) in (span.start as usize + 1..).zip(&scores.targets) {
+            let tokens = self.cells.tokens(span.slot.index());
+            let answer = SimText::to(&tokens[..behind]);
+            self.logits.clear();
+            self.logits.resize(SIZE, 0.0);
+            self.logits[answer.token(0) as usize] = WANTED;
+            let outcome = score(&self.logits, target, scores.top, &mut self.scratch);
+            sampled.push(Sampled { slot: span.slot, outcome });
+        }
+    }
+
     fn sample(&mut self, slot: Slot, step: u64) -> Sampled {
         if let Some(error) = self.row_fault(slot, step) {
             return Sampled { slot, outcome: Err(error) };
@@ -202,12 +218,21 @@ impl Runner for SimRunner {
         for span in &batch.spans {
             self.cells.append(span.slot.index(), &batch.tokens[span.tokens.clone()]);
         }
-        for span in batch.spans.iter().filter(|span| span.sample) {
-            let row = self.sample(span.slot, step);
-            sampled.push(row);
+        for (index, span) in batch.spans.iter().enumerate() {
+            if let Some(scores) = batch.scores_of(index) {
+                self.score(span, scores, sampled);
+            }
+            if span.sample {
+                let row = self.sample(span.slot, step);
+                sampled.push(row);
+            }
         }
         self.pacer.wait(step);
         Ok(())
+    }
+
+    fn score_rows(&self) -> Option<u32> {
+        Some(SCORE_ROWS)
     }
 
     fn fork(&mut self, from: Slot, to: Slot, len: u32) {
