@@ -143,17 +143,19 @@ enum Way {
     Events,
 }
 
+/// A connection over QUIC, if that is the way.
+type Connected = Option<(quinn::Endpoint, web_transport_quinn::Session)>;
+
 /// Reads the answer `name` from its beginning; its text.
-async fn read_whole(server: Server, way: Way, name: AnswerHandle) -> String {
-    match way {
-        Way::Quic => {
-            let (_endpoint, connection) = connect(&server).await;
+async fn read_whole(server: Server, connected: Connected, name: AnswerHandle) -> String {
+    match connected {
+        Some((_endpoint, connection)) => {
             let mut reader = Reader::resume(&connection, 0, &name, 0).await;
             reader.run(usize::MAX).await;
             assert!(reader.complete, "{:?}", reader.said);
             reader.text()
         }
-        Way::Events => {
+        None => {
             let path = format!("/v1/streams/{}?token={}", name.id_hex(), name.token_hex());
             let (status, _, mut body) = open(server.http, "GET", &path, &[], "").await;
             assert_eq!(status, 200);
@@ -168,14 +170,23 @@ async fn read_whole(server: Server, way: Way, name: AnswerHandle) -> String {
 async fn one_answer(pid: u32, server: &Server, text: &str, way: Way, readers: usize) {
     let tokens_before = metric(server, "generation_tokens_total").await;
     let (before, cpu_before) = usage(pid);
+    let mut connections = Vec::new();
+    for _ in 0..readers {
+        // One after the other: so many handshakes at once are refused as an attack.
+        connections.push(match way {
+            Way::Quic => Some(connect(server).await),
+            Way::Events => None,
+        });
+    }
     let began = Instant::now();
     let (_endpoint, connection) = connect(server).await;
     let mut first = Reader::ask(&connection, 0, &chat(TOKENS, json!({}))).await;
     first.run(1).await;
     let name = first.name.unwrap();
     let elsewhere = || Server::elsewhere([server.http, server.quic], server.certificate);
-    let others: Vec<_> =
-        (0..readers).map(|_| tokio::spawn(read_whole(elsewhere(), way, name))).collect();
+    let others: Vec<_> = (connections.into_iter())
+        .map(|connected| tokio::spawn(read_whole(elsewhere(), connected, name)))
+        .collect();
     tokio::spawn(async move {
         first.run(usize::MAX).await;
         assert!(first.complete);
