@@ -10,6 +10,7 @@
 
 mod arguments;
 mod call_reader;
+mod config;
 mod deepseek;
 mod families;
 mod harmony;
@@ -19,78 +20,12 @@ mod object;
 mod tags;
 mod xml;
 
-use std::sync::Arc;
-
-use loquent_engine::grammar::{CallSyntax, Thinking, ToolShape};
-use loquent_infer::token::TokenId;
+use loquent_engine::grammar::Thinking;
 
 use crate::held::HeldDeltas;
+pub use config::{CallConfig, SplitConfig};
 use harmony::ChannelSplitter;
 use tags::TagSplitter;
-
-/// What a [`TextSplitter`] looks for.
-#[derive(Debug, Clone)]
-pub struct SplitConfig {
-    /// Reasoning before the answer.
-    pub thinking: Thinking,
-    /// Calls of tools.
-    pub calls: Option<CallConfig>,
-    /// Where reasoning cannot be left in the text by not looking for it, as in channels: whether
-    /// it is text nevertheless.
-    pub keeps_reasoning: bool,
-    /// Control tokens that are read by their names, in order.
-    pub spoken: Arc<[TokenId]>,
-}
-
-/// How calls are recognised and named.
-#[derive(Debug, Clone)]
-pub struct CallConfig {
-    /// How the model writes them.
-    pub syntax: CallSyntax,
-    /// The tools: where no tag shows a call, a name that is not among them is no call.
-    pub tools: Arc<[ToolShape]>,
-    /// Random; ids of calls begin with it.
-    pub id: u64,
-}
-
-impl SplitConfig {
-    /// For text that is all answer.
-    pub fn none() -> Self {
-        let (calls, spoken) = Default::default();
-        Self { thinking: Thinking::Never, calls, keeps_reasoning: false, spoken }
-    }
-
-    /// For text that may begin with reasoning, and is all answer else.
-    pub fn reasoning() -> Self {
-        Self { thinking: Thinking::Optional, ..Self::none() }
-    }
-
-    /// The same for another completion, whose calls have ids of their own.
-    pub fn for_completion(&self) -> Self {
-        let mut config = self.clone();
-        if let Some(calls) = &mut config.calls {
-            calls.id = rand::random();
-        }
-        config
-    }
-
-    /// Whether there is anything to look for.
-    pub fn is_needed(&self) -> bool {
-        self.thinking != Thinking::Never || self.calls.is_some()
-    }
-}
-
-impl CallConfig {
-    /// The id of an answer's `index`-th call.
-    fn call_id(&self, index: u32) -> String {
-        // Bits of the id are spread over the calls of an answer by their number.
-        format!("call_{:016x}{index:04x}", self.id)
-    }
-
-    fn knows(&self, name: &str) -> bool {
-        self.tools.iter().any(|tool| tool.name == name)
-    }
-}
 
 /// Reads one completion.
 pub struct TextSplitter(Splitter);

@@ -10,9 +10,9 @@ use loquent_infer::tenant::TenantId;
 use loquent_proto::AnswerHandle;
 use loquent_proto::message::Code;
 
-use crate::app::App;
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
+use crate::hosts::AllowedHosts;
 use crate::identity::Identity;
 use crate::resumable::{AnswerCommand, ResumableAnswers};
 
@@ -76,17 +76,22 @@ impl NamedAnswer {
 }
 
 impl ChosenId {
-    /// The id `id` of the client `identity`.
+    /// The id `id` of the client `identity`, on a server that is asked for by the names of `hosts`.
     ///
     /// # Errors
     /// 400 for an empty or long id; 403 on a server without keys that others can reach.
-    pub fn new(app: &App, identity: &Identity, kind: IdKind, id: &str) -> Result<Self, ApiError> {
+    pub fn new(
+        hosts: &AllowedHosts,
+        identity: &Identity,
+        kind: IdKind,
+        id: &str,
+    ) -> Result<Self, ApiError> {
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             let message = format!("An id must have 1 to {MAX_ID_BYTES} bytes.");
             return Err(ApiError::invalid_param("id", message));
         }
         let owner = identity.key.as_ref().map(|_| identity.tenant);
-        if owner.is_none() && !app.config.allowed_hosts.is_local() {
+        if owner.is_none() && !hosts.is_local() {
             return Err(ApiError::ids_need_keys());
         }
         Ok(Self { kind, owner, id: id.into() })

@@ -1,13 +1,43 @@
 //! Readers of a log without a path: each asks for a piece of it, now or once there is more.
 
+use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{AnswerLog, Delta, Log};
 use tokio::sync::oneshot;
 
 use super::log_pump::LogPump;
-use super::{LogLook, LookRequest};
 
 /// Those that wait, at most. Each has a connection of its own, and those are bounded too.
 const MAX_WAITING: usize = 1024;
+
+/// What a log holds.
+#[derive(Debug)]
+pub struct LogLook {
+    /// Whole records from the requested offset on; none if no record ends there, or it is not kept.
+    pub bytes: Vec<u8>,
+    /// The state of the chunks at the requested offset; `None` if the log cannot be read there.
+    pub chunks: Option<ChunkWriter>,
+    /// The log's first byte that is kept.
+    pub base: u64,
+    /// The log's end so far.
+    pub head: u64,
+    /// Nothing follows.
+    pub is_ended: bool,
+    /// It ended with an error.
+    pub has_failed: bool,
+}
+
+/// A wish to read a log without a path: whoever asks again and again is as good a reader as one
+/// that stays.
+pub struct LookRequest {
+    /// Log offset from which on to read.
+    pub from: u64,
+    /// Most bytes to read.
+    pub most: usize,
+    /// Whether to wait until there is anything from there on, or the log has ended.
+    pub waits: bool,
+    /// Gets what is found.
+    pub reply: oneshot::Sender<LogLook>,
+}
 
 /// Readers that wait for more of one log.
 #[derive(Default)]

@@ -46,6 +46,7 @@ pub use path_id::PathId;
 use answer_task::AnswerTask;
 use idempotency::{FirstRequest, IdempotencyKeys, KeyEntry};
 use log_pump::LogPump;
+pub use looks::{LogLook, LookRequest};
 
 /// `Retry-After` for clients over a limit, in seconds.
 const FULL_RETRY_S: u64 = 10;
@@ -152,36 +153,6 @@ pub enum AnswerCommand {
     Cancel(PathId),
     /// Forget the answer, whoever reads it, for this reason.
     End(Code),
-}
-
-/// A wish to read a log without a path: whoever asks again and again is as good a reader as one
-/// that stays.
-pub struct LookRequest {
-    /// Log offset from which on to read.
-    pub from: u64,
-    /// Most bytes to read.
-    pub most: usize,
-    /// Whether to wait until there is anything from there on, or the log has ended.
-    pub waits: bool,
-    /// Gets what is found.
-    pub reply: oneshot::Sender<LogLook>,
-}
-
-/// What a log holds.
-#[derive(Debug)]
-pub struct LogLook {
-    /// Whole records from the requested offset on; none if no record ends there, or it is not kept.
-    pub bytes: Vec<u8>,
-    /// The state of the chunks at the requested offset; `None` if the log cannot be read there.
-    pub chunks: Option<ChunkWriter>,
-    /// The log's first byte that is kept.
-    pub base: u64,
-    /// The log's end so far.
-    pub head: u64,
-    /// Nothing follows.
-    pub is_ended: bool,
-    /// It ended with an error.
-    pub has_failed: bool,
 }
 
 /// Sends commands to an answer's task.

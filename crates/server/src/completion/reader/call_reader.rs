@@ -1,6 +1,6 @@
 //! What the readers of calls have in common.
 
-use super::CallConfig;
+use super::config::CallConfig;
 use crate::held::HeldDeltas;
 
 /// What reading a piece came to.

@@ -1,8 +1,8 @@
 //! Harmony (gpt-oss): an answer is messages, each with a head that says what it is. Those in the
 //! channel `analysis` are reasoning, those to `functions.NAME` calls, all others the answer.
 
-use super::SplitConfig;
 use super::arguments::{ArgumentsEnd, ArgumentsText};
+use super::config::SplitConfig;
 use super::matching::{TagMatch, find_any, front_of, is_name, overlap_any};
 use crate::held::HeldDeltas;
 

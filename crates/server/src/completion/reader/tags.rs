@@ -2,8 +2,8 @@
 
 use loquent_engine::grammar::{THINK_TAGS, Thinking};
 
-use super::SplitConfig;
 use super::call_reader::{CallOutcome, CallReader, CallStart};
+use super::config::SplitConfig;
 use super::families::{CallFamily, family};
 use super::matching::{TagMatch, find_any, front, front_of, overlap, overlap_any};
 use crate::held::HeldDeltas;

@@ -1,5 +1,8 @@
 //! The split does not depend on how the text was cut, and nothing of the text is lost.
 
+use std::sync::Arc;
+
+use loquent_engine::grammar::{CallSyntax, ToolShape};
 use loquent_proto::Delta;
 use proptest::prelude::*;
 use serde_json::{Value, json};
