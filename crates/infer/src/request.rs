@@ -21,8 +21,8 @@ pub struct Work {
     pub max_tokens: u32,
     /// Temperature, filters, penalties, seed and grammar.
     pub sampling: Sampling,
-    /// Report the log-probabilities of the prompt's tokens: `Some(k)` for those of each token and of
-    /// the k most likely in its place. Needs [`crate::runner::Runner::score_rows`].
+    /// Report the log-probabilities of the prompt's tokens: `Some(k)` for those of each token and
+    /// of the k most likely in its place. Needs [`crate::runner::Runner::score_rows`].
     pub score_prompt: Option<u8>,
     /// Lower goes first; equals in order of arrival.
     pub priority: i32,

@@ -213,8 +213,9 @@ fn a_dead_connection_is_not_broken_off_until_it_is_back() {
     }
 }
 
-/// What leaves on the QUIC stream is never repeated, so a reader that is far behind must not be sent
-/// more than it has room for (D-7.1, D-9.9); and it learns of the rest though it has all of that.
+/// What leaves on the QUIC stream is never repeated, so a reader that is far behind must not be
+/// sent more than it has room for (D-7.1, D-9.9); and it learns of the rest though it has all of
+/// that.
 #[test]
 fn a_slow_reader_without_datagrams_loses_nothing() {
     let limits = AssemblerLimits { max_bytes: 32 * 1024, max_ranges: 4 };

@@ -144,8 +144,8 @@ impl ServedModel {
         self.chat.template.abilities().calls
     }
 
-    /// Gives the template what it reads of `chat`'s reasoning parameters; returns the names of those
-    /// that have no effect on this model.
+    /// Gives the template what it reads of `chat`'s reasoning parameters; returns the names of
+    /// those that have no effect on this model.
     pub fn give_reasoning(&self, chat: &mut Chat) -> Vec<&'static str> {
         let template = &self.chat.template;
         let ReasoningParams { effort, verbosity, budget } = chat.reasoning.clone();

@@ -1,5 +1,5 @@
-//! Embeddings of the random model: pooled as asked, whatever the batches, and those of a bidirectional
-//! model as computed by hand.
+//! Embeddings of the random model: pooled as asked, whatever the batches, and those of a
+//! bidirectional model as computed by hand.
 
 use std::sync::Arc;
 

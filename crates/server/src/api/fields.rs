@@ -75,7 +75,8 @@ impl Fields {
         self.map.remove("resumable");
     }
 
-    /// Other fields in place of these, under the same charge: what a dialect's request is lowered to.
+    /// Other fields in place of these, under the same charge: what a dialect's request is lowered
+    /// to.
     pub fn replaced(self, map: Map<String, Value>) -> Self {
         Self { map, path: String::new(), ..self }
     }

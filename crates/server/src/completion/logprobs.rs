@@ -1,5 +1,5 @@
-//! Log-probabilities on their way to the client: each leaves with its token's text, never before it,
-//! and knows where in the text that begins.
+//! Log-probabilities on their way to the client: each leaves with its token's text, never before
+//! it, and knows where in the text that begins.
 
 use loquent_infer::sampling::{Logprobs, SampledToken};
 use loquent_infer::token::TokenId;

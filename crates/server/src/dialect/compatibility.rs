@@ -1,6 +1,6 @@
 //! Holds `docs/compatibility.md` to the code: its tables are the APIs' own, and each parameter is
-//! sent to find out whether it does what its table says. `UPDATE_DOCS=1 cargo test -p loquent-server
-//! compatibility` writes the page anew.
+//! sent to find out whether it does what its table says. `UPDATE_DOCS=1 cargo test -p
+//! loquent-server compatibility` writes the page anew.
 
 use std::fmt::Write as _;
 use std::path::Path;

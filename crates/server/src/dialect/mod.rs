@@ -1,6 +1,6 @@
-//! The APIs that Loquent speaks beside OpenAI's chat: each turns its request into the fields of a chat
-//! completion, so that everything behind parsing (limits, templates, tools, upstream servers) knows one
-//! kind of request, and writes its events from the answer's records.
+//! The APIs that Loquent speaks beside OpenAI's chat: each turns its request into the fields of a
+//! chat completion, so that everything behind parsing (limits, templates, tools, upstream servers)
+//! knows one kind of request, and writes its events from the answer's records.
 
 pub mod chosen_ids;
 #[cfg(test)]
@@ -23,8 +23,8 @@ pub const COMMENT: &[u8] = b": admitted\n\n";
 
 /// Writes an answer's records as the events of one API.
 pub trait EventWriter: Send + Unpin {
-    /// Appends the events of `delta` to `out`. `id`: log offset behind the record, of an answer that
-    /// is kept.
+    /// Appends the events of `delta` to `out`. `id`: log offset behind the record, of an answer
+    /// that is kept.
     ///
     /// # Errors
     /// For a record that cannot be written, such as an upstream server's broken JSON.

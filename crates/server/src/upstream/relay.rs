@@ -478,8 +478,8 @@ impl RelayedCompletion {
         self.coalescer.on_flush();
         self.due = false;
         let choice = self.held.choice();
-        // The deltas have their tokens already: those of the chunks that they came in; but for texts
-        // that were split.
+        // The deltas have their tokens already: those of the chunks that they came in; but for
+        // texts that were split.
         let mut deltas = self.held.take(std::mem::take(&mut self.split_tokens));
         let end = self.end.take();
         let reason = end.as_ref().and_then(|end| end.reason.name()).map(str::to_owned);

@@ -1,5 +1,5 @@
-//! How QUIC streams begin and end: which messages are skipped, which channels are refused, and which
-//! code says why an answer's path is over (S-2.1, S-2.6, S-4.1).
+//! How QUIC streams begin and end: which messages are skipped, which channels are refused, and
+//! which code says why an answer's path is over (S-2.1, S-2.6, S-4.1).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Log-probabilities: those of prompts, where each token's text begins, and what is left out with its
-//! text.
+//! Log-probabilities: those of prompts, where each token's text begins, and what is left out with
+//! its text.
 
 use http::StatusCode;
 use http_body_util::BodyExt;

@@ -67,7 +67,8 @@ pub(crate) struct EngineArgs {
           value_parser = parse_draft_tokens)]
     draft_tokens: Speculation,
     /// Also serve /v1/embeddings with a model that generates text: how the vectors of an input's
-    /// tokens become one, "mean", "cls" or "last" [default: off; an embedding model's file says how]
+    /// tokens become one, "mean", "cls" or "last" [default: off; an embedding model's file says
+    /// how]
     ///
     /// Takes memory for the KV cache of one input beside that of the answers.
     #[arg(long, env = "LOQUENT_EMBEDDINGS", value_name = "POOLING", value_parser = poolings())]

@@ -52,8 +52,8 @@ pub(super) struct StreamArgs {
 /// How a model's reasoning is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ReasoningFormat {
-    /// As reasoning_content, if the model's chat template shows that it reasons; with --upstream, if
-    /// the answer begins with it
+    /// As reasoning_content, if the model's chat template shows that it reasons; with --upstream,
+    /// if the answer begins with it
     Auto,
     /// As part of the text, unchanged
     None,

@@ -1,4 +1,5 @@
-//! Each rule of section 8 of `spec/delivery.md`, one by one; without padding, but for its own tests.
+//! Each rule of section 8 of `spec/delivery.md`, one by one; without padding, but for its own
+//! tests.
 
 use super::*;
 use crate::frame::Ack;

@@ -95,7 +95,8 @@ async fn replay(
     Ok(events(&app, inbox, chunks(&app, &named.handle, &extensions), from))
 }
 
-/// `DELETE /v1/stream?conv_id=…`: stops a conversation's latest answer. Nothing to stop is no error.
+/// `DELETE /v1/stream?conv_id=…`: stops a conversation's latest answer. Nothing to stop is no
+/// error.
 async fn stop(
     State(app): Shared,
     Extension(identity): Extension<Identity>,

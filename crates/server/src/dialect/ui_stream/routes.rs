@@ -102,8 +102,8 @@ fn chat(app: &App, identity: &Identity, id: &str) -> Result<ChosenId, ApiError> 
 }
 
 /// `GET /v1/ui/chat/{id}/stream`: the answer from its beginning. 204 if a chat's latest answer is
-/// over and a reader had all of it. By a run id, from chunk `startIndex` on; from the end if that is
-/// negative.
+/// over and a reader had all of it. By a run id, from chunk `startIndex` on; from the end if that
+/// is negative.
 async fn resume(
     State(app): Shared,
     Extension(identity): Extension<Identity>,
