@@ -225,11 +225,13 @@ impl Writer {
     fn run(mut self, mut inbox: mpsc::Receiver<WriteJob>) {
         while let Some(first) = inbox.blocking_recv() {
             let mut jobs = vec![first];
+            // No wait for more: what came during the last commit is the next one's.
             while let Ok(next) = inbox.try_recv() {
                 jobs.push(next);
             }
             let (last, jobs): (Vec<_>, Vec<_>) =
                 jobs.into_iter().partition(|job| matches!(job.change, ObjectChange::Close));
+            // Whoever came before the end still gets its object written.
             self.serve(jobs);
             if !last.is_empty() {
                 // The file is closed when its last reader is done.
@@ -263,11 +265,13 @@ impl Writer {
             Err(failure) => failure,
         };
         if self.failed_at.is_some_and(|at| at.elapsed() < RETRY_AFTER) {
+            // To open it reads the whole index, which every answer would have to wait for.
             return Err(failure);
         }
         self.failed_at = Some(Instant::now());
         let (database, index) = file::open(&self.shared.file, self.shared.limits)?;
         tracing::info!("the store {} works again", self.shared.file.display());
+        // Before the database: what is read then must be in the index.
         *self.shared.index() = index;
         let database = Arc::new(database);
         self.shared.set_database(Ok(database.clone()));
@@ -281,6 +285,7 @@ impl Writer {
     ) -> Result<Vec<Result<bool, StoreError>>, StoreError> {
         let only_sweeps = changes.iter().all(|change| matches!(change, ObjectChange::Sweep));
         if only_sweeps && !self.shared.index().has_to_evict(unix_time_s()) {
+            // An idle server writes nothing.
             return Ok(changes.iter().map(|_| Ok(true)).collect());
         }
         let commit = || self.commit(database, changes).map_err(|error| error.to_string());
@@ -306,6 +311,7 @@ impl Writer {
             let mut index = self.shared.index();
             changes.iter().map(|change| tables.apply(&mut index, change)).collect()
         };
+        // A commit has no open tables.
         drop(tables);
         let outcomes = outcomes?;
         transaction.commit()?;
@@ -337,6 +343,7 @@ impl<'a> Tables<'a> {
                     return Ok(Err(refused));
                 }
                 if *mode == WriteMode::Replace && index.find(key, now_s).is_none() {
+                    // Deleted, or too old, since the caller read it.
                     return Ok(Ok(false));
                 }
                 self.put(index, key, object)?;

@@ -104,6 +104,7 @@ fn read_index(database: &Database, limits: StoreLimits) -> Result<Index, OpenErr
     if version != VERSION {
         return Err(OpenError::Version(version));
     }
+    // All of it, even beyond the bounds: the first sweep evicts in the usual order.
     let mut index = Index::new(limits);
     for (key, row) in rows(database)? {
         let key = key_of(&key).ok_or(OpenError::Entry)?;
@@ -121,8 +122,10 @@ fn prepare(database: &Database) -> Result<u64, redb::Error> {
         if known.is_none() {
             about.insert("version", VERSION)?;
         }
+        // Only a new file has none.
         known.unwrap_or(VERSION)
     };
+    // The tables of another version may have the same names and other rows.
     if version == VERSION {
         transaction.open_table(ENTRIES)?;
         transaction.open_table(JSON)?;

@@ -30,6 +30,7 @@ impl ObjectKey {
     /// When the id is too long.
     pub fn new(kind: Kind, owner: Owner, id: &str) -> Result<Self, StoreError> {
         if id.len() > MAX_ID_BYTES {
+            // Longer ones would cost more than what an object is charged for its entries.
             return Err(StoreError::LongId);
         }
         Ok(Self { kind, owner, id: id.into() })
@@ -134,6 +135,7 @@ impl Index {
         progress: Progress,
     ) -> Entry {
         let position = match self.remove(key) {
+            // A page behind it must not show it a second time.
             Some(before) => before.position,
             None => ObjectOrder { created_s, number: self.next_number },
         };
@@ -147,6 +149,7 @@ impl Index {
     /// # Errors
     /// When the place is taken, or there cannot be such a place.
     pub fn restore(&mut self, key: ObjectKey, entry: Entry) -> Result<(), TakenPlace> {
+        // The numbers of a file may be anything.
         let next = entry.position.number.checked_add(1).ok_or(TakenPlace)?;
         if self.entries.contains_key(&key) || self.by_age.contains_key(&entry.position) {
             return Err(TakenPlace);
@@ -185,6 +188,7 @@ impl Index {
     }
 
     fn next_to_go(&self, fresh: Option<&ObjectKey>, now_s: u64) -> Option<&ObjectKey> {
+        // Age first: what is too old goes even where there is room.
         let oldest = self.by_age.first_key_value().filter(|(at, _)| self.is_expired(**at, now_s));
         if let Some((_, key)) = oldest {
             return Some(key);
@@ -240,6 +244,7 @@ impl Index {
         };
         let with_owner = |bound: Bound<ObjectOrder>| bound.map(|position| (owner, position));
         let mut range = self.by_owner.range((with_owner(from), with_owner(to)));
+        // One range for both orders: its other end is as near.
         let next = move || if newest_first { range.next_back() } else { range.next() };
         std::iter::from_fn(next)
             .filter(move |((_, at), key)| key.kind == kind && !self.is_expired(*at, now_s))
@@ -256,6 +261,7 @@ impl Index {
         self.heaviest.remove(&(before, owner));
         let now = change(before);
         self.bytes = (self.bytes - before).saturating_add(now);
+        // An owner without objects leaves nothing behind.
         if now > 0 {
             self.bytes_of.insert(owner, now);
             self.heaviest.insert((now, owner));

@@ -38,6 +38,7 @@ impl MemoryShelf {
         let mut objects = self.objects();
         objects.index.check(object.json.len())?;
         if mode == WriteMode::Replace && objects.index.find(&key, now_s).is_none() {
+            // Deleted, or too old, since the caller read it.
             return Ok(false);
         }
         objects.index.put(&key, object.created_s, object.json.len(), object.progress);
@@ -97,6 +98,7 @@ impl Objects {
             id: key.id.as_ref().to_owned(),
             created_s: entry.position.created_s,
             progress: entry.progress,
+            // Shared bytes, so that nothing is copied under the lock.
             json: self.json[key].clone(),
         }
     }

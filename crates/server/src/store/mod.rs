@@ -165,6 +165,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn delete(&self, kind: Kind, owner: Owner, id: &str) -> Result<bool, StoreError> {
+        // An id that could not be stored is one that is not there.
         let Ok(key) = ObjectKey::new(kind, owner, id) else { return Ok(false) };
         match &self.shelf {
             Shelf::Memory(memory) => Ok(memory.delete(&key)),
@@ -246,6 +247,7 @@ impl Shelf {
             from = Some(end);
             for object in objects.into_iter().filter(|object| wanted(object)) {
                 bytes += object.json.len();
+                // One object further than the page, to know whether there is more.
                 if found.len() == page.limit || bytes > MAX_LIST_BYTES && !found.is_empty() {
                     return Ok(ObjectList { objects: found, has_more: true });
                 }

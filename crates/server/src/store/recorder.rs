@@ -62,6 +62,7 @@ impl<O: RecordedObject> AnswerRecorder<O> {
 impl<O: RecordedObject> FlushObserver for AnswerRecorder<O> {
     fn on_flush(&mut self, flush: &Flush) {
         match self {
+            // Half an answer would look like a whole one.
             Self::Recording(_) if flush.error().is_some() => *self = Self::Over,
             Self::Recording(recording) => recording.answer.push(flush.clone()),
             Self::Writing(_) | Self::Over => {}
@@ -73,6 +74,7 @@ impl<O: RecordedObject> FlushObserver for AnswerRecorder<O> {
             && let Self::Recording(mut recording) = std::mem::replace(self, Self::Over)
         {
             recording.answer.usage = usage;
+            // A task of its own: a reader that leaves now does not keep the answer from the store.
             *self = Self::Writing(tokio::spawn(recording.write()));
         }
         if let Self::Writing(writing) = self {

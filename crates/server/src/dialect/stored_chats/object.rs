@@ -28,6 +28,7 @@ impl RecordedObject for StoredChat {
     fn object(&self, answer: &FullAnswer) -> StoredObject {
         let mut completion = full_response(answer, &*self.vocab);
         let members = completion.as_object_mut().expect("a completion is an object");
+        // Behind the answer's own members, which have OpenAI's order.
         members.extend(self.chat.shown.clone());
         object(&answer.head.id, answer.head.created_s, &completion, &self.chat.messages)
     }
@@ -56,6 +57,7 @@ fn lines(stored: &StoredObject) -> (&[u8], &[u8]) {
 /// 500 when it cannot be read.
 pub fn with_metadata(stored: &StoredObject, metadata: Value) -> Result<StoredObject, ApiError> {
     let (first, messages) = lines(stored);
+    // The messages, by far the longer line, are copied unread.
     let mut completion: Value = serde_json::from_slice(first).map_err(unreadable)?;
     completion["metadata"] = metadata;
     let messages = str::from_utf8(messages).map_err(unreadable)?;
@@ -73,6 +75,7 @@ impl ListFilter {
     /// Whether the list has this completion.
     pub fn accepts(&self, stored: &StoredObject) -> bool {
         if self.model.is_none() && self.metadata.is_empty() {
+            // Without a filter nothing has to be parsed.
             return true;
         }
         let Ok(summary) = serde_json::from_slice::<Summary>(completion(stored)) else {

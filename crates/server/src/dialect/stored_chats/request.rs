@@ -65,6 +65,7 @@ impl ChatToStore {
         // Both end here: an upstream server would store the answer a second time.
         let metadata = parse_metadata(fields)?;
         let map = fields.map();
+        // Copies: the request itself still needs them.
         let shown_value = |name: &&str| map.get(*name).cloned().unwrap_or(Value::Null);
         let mut shown: Map<_, _> =
             SHOWN.iter().map(|name| ((*name).to_owned(), shown_value(name))).collect();

@@ -71,6 +71,7 @@ async fn update(
     let (mut head, body) = request.into_parts();
     let body = app.bodies.receive(&mut head, body).await?;
     let metadata = body.parse(|mut fields| {
+        // Null clears it; a body without it is a mistake.
         if !fields.map().contains_key("metadata") {
             return Err(fields.error("metadata", "is required: nothing else can be changed."));
         }
@@ -79,6 +80,7 @@ async fn update(
     let metadata = metadata.await?;
     let stored = find(&app, &identity, &id).await?;
     let changed = work(&app, stored, move |stored| with_metadata(stored, metadata)).await?;
+    // First, because the store takes the object.
     let response = text_response(&changed);
     match app.store.replace(Kind::ChatCompletion, identity.owner(), changed).await? {
         true => Ok(response),
