@@ -78,6 +78,7 @@ impl Delivery {
 
     /// The log was appended to at `now`.
     pub fn note_append(&mut self, now: Micros) {
+        // Since the oldest of it, so that later text does not begin the wait anew.
         self.times.unsent_since.get_or_insert(now);
     }
 
@@ -220,6 +221,7 @@ impl Delivery {
     /// Stops sending until [`Self::resume`] or an acknowledgement: the connection is gone,
     /// or another transport delivers.
     pub fn suspend(&mut self) {
+        // An answer that has ended stays so, whatever becomes of its path.
         if self.state == SenderState::Active {
             self.state = SenderState::Suspended;
             self.events.push_back(SenderEvent::Suspended);
@@ -250,6 +252,7 @@ impl Delivery {
         // drop the end of a log that the reader has already.
         self.events.clear();
         self.channel = channel;
+        // What was measured on the older path says nothing of this one.
         self.path = PathEstimate::new(self.next_packet, self.config.initial_rtt);
         self.pacer = SendPacer::new(now, self.config.queue_tolerance);
         self.progress.restart(offset);
@@ -298,6 +301,7 @@ impl Delivery {
         if ack.cumulative > self.progress.sent_most || unsent_packet || unsent_range {
             return Err(Error::Malformed);
         }
+        // Before this acknowledgement ends it.
         let silence = now.since(self.times.last_heard);
         self.times.last_heard = now;
         if self.path.on_ack(now, ack, &self.config.burst) {
@@ -421,6 +425,7 @@ impl Delivery {
         }
         let len = out.len() - start;
         let new_text = range.end > self.progress.sent_head;
+        // Only repetitions are paid for: new text cannot outpace its generation.
         if !new_text {
             let cost = self.schedule(answer).cost(len);
             self.bucket.take(now, cost);

@@ -120,6 +120,7 @@ impl DiskShelf {
         let (reply, replied) = oneshot::channel();
         let closed = || StoreError::Failed("it is closed".into());
         self.jobs.send(WriteJob { change, reply }).await.map_err(|_| closed())?;
+        // What comes behind `Close` is dropped with its reply unsent.
         replied.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -129,6 +130,7 @@ impl DiskShelf {
     /// When the file cannot be read.
     pub fn get(&self, key: &ObjectKey, now_s: u64) -> Result<Option<StoredObject>, StoreError> {
         let found = self.shared.read(std::slice::from_ref(key))?.pop().flatten();
+        // What has grown too old since the last sweep is still in the file.
         let age_s = self.shared.limits.age.as_secs();
         Ok(found.filter(|object| now_s.saturating_sub(object.created_s) <= age_s))
     }
@@ -151,6 +153,7 @@ impl DiskShelf {
         list: List,
         from: Option<ObjectOrder>,
     ) -> Result<Option<(ObjectOrder, Vec<StoredObject>)>, StoreError> {
+        // The lock ends with this block: a read from the disk under it would stop the writer.
         let (ends, keys): (Vec<_>, Vec<_>) = {
             let (index, mut bytes) = (self.shared.index(), 0);
             let few = index.behind(list, from).take(PART_OBJECTS).take_while(|(_, _, entry)| {
@@ -199,6 +202,7 @@ impl Shared {
                 let key = file::bytes_of(key);
                 let (entry, json) = (entries.get(&*key)?, json.get(&*key)?);
                 let both = entry.zip(json);
+                // Copied, since the pages are the transaction's, which ends here.
                 Ok(both.map(|(row, json)| (row.value(), Bytes::copy_from_slice(json.value()))))
             };
             keys.iter().map(one).collect()
@@ -246,6 +250,7 @@ impl Writer {
     fn serve(&mut self, jobs: Vec<WriteJob>) {
         let (changes, replies): (Vec<_>, Vec<_>) =
             jobs.into_iter().map(|job| (job.change, job.reply)).unzip();
+        // Only `Close` was asked for: nothing to open the file for.
         if replies.is_empty() {
             return;
         }
@@ -254,6 +259,7 @@ impl Writer {
             Err(error) => vec![Err(error); replies.len()],
         };
         for (reply, outcome) in replies.into_iter().zip(outcomes) {
+            // Who asked may have gone; the change is made all the same.
             let _ = reply.send(outcome);
         }
     }
@@ -268,6 +274,7 @@ impl Writer {
             // To open it reads the whole index, which every answer would have to wait for.
             return Err(failure);
         }
+        // Noted before the attempt, so that a pause follows one which fails too.
         self.failed_at = Some(Instant::now());
         let (database, index) = file::open(&self.shared.file, self.shared.limits)?;
         tracing::info!("the store {} works again", self.shared.file.display());
@@ -336,10 +343,12 @@ impl<'a> Tables<'a> {
         index: &mut Index,
         change: &ObjectChange,
     ) -> Result<Result<bool, StoreError>, redb::Error> {
+        // The time of the write: a change may have waited long for the disk.
         let now_s = unix_time_s();
         let (fresh, done) = match change {
             ObjectChange::Write(key, object, mode) => {
                 if let Err(refused) = index.check(object.json.len()) {
+                    // The other changes of the commit are made nevertheless.
                     return Ok(Err(refused));
                 }
                 if *mode == WriteMode::Replace && index.find(key, now_s).is_none() {

@@ -39,6 +39,7 @@ pub fn open(file: &Path, limits: StoreLimits) -> Result<(Database, Index), Store
     let opened = open_private(file).map_err(|error| unusable(format!("{shown}: {error}")))?;
     // What a damaged file says of itself is believed by the database in places, which then panics.
     let read = catch_unwind(AssertUnwindSafe(|| {
+        // This locks the file: two servers never write to the same one.
         let backend = FileBackend::new(opened)?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
         let index = read_index(&database, limits)?;
@@ -89,6 +90,7 @@ fn open_private(file: &Path) -> io::Result<File> {
     options.read(true).write(true).create(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    // Asked before it is opened, since that makes it.
     let is_new = !file.exists();
     let opened = options.open(file)?;
     if let Some(folder) = file.parent().filter(|_| is_new && cfg!(unix)) {
@@ -147,6 +149,7 @@ fn rows(database: &Database) -> Result<Vec<(Vec<u8>, Row)>, redb::Error> {
 
 /// A key as the tables have it: kind, owner, id.
 pub fn bytes_of(key: &ObjectKey) -> Vec<u8> {
+    // The id is last: the others have fixed lengths, so that no two keys look alike.
     [&[key.kind as u8][..], &key.owner.0, key.id.as_bytes()].concat()
 }
 
@@ -166,6 +169,7 @@ pub fn row_of(entry: Entry, json: &[u8]) -> Row {
 fn entry_of((created_s, number, runs, json_bytes, _): Row) -> Entry {
     Entry {
         position: ObjectOrder { created_s, number },
+        // A damaged file's length must not overflow the sums that it enters.
         bytes: usize::try_from(json_bytes).unwrap_or(usize::MAX / 2).saturating_add(OBJECT_BYTES),
         progress: if runs { Progress::Running } else { Progress::Ended },
     }
@@ -186,6 +190,7 @@ pub fn object_of(key: &ObjectKey, row: Row, json: Bytes) -> Result<StoredObject,
 }
 
 fn check_of(json: &[u8]) -> u64 {
+    // Eight bytes find damage. Forgery is not prevented: the file is its owner's alone.
     let digest: [u8; 32] = Sha256::digest(json).into();
     u64::from_le_bytes(std::array::from_fn(|at| digest[at]))
 }

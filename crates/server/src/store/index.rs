@@ -210,6 +210,7 @@ impl Index {
     }
 
     fn is_expired(&self, at: ObjectOrder, now_s: u64) -> bool {
+        // The clock may be set back: what then comes from the future is not old.
         now_s.saturating_sub(at.created_s) > self.limits.age.as_secs()
     }
 
@@ -225,6 +226,7 @@ impl Index {
     /// [`StoreError::UnknownAfter`].
     pub fn start(&self, list: List, page: &ListPage) -> Result<Option<ObjectOrder>, StoreError> {
         let Some(after) = &page.after else { return Ok(None) };
+        // Another owner's object is as unknown as none: nobody learns that it exists.
         let key = ObjectKey::new(list.kind, list.owner, after).ok();
         let found = key.and_then(|key| self.find(&key, list.now_s));
         found.map(|entry| Some(entry.position)).ok_or(StoreError::UnknownAfter)
@@ -247,6 +249,7 @@ impl Index {
         // One range for both orders: its other end is as near.
         let next = move || if newest_first { range.next_back() } else { range.next() };
         std::iter::from_fn(next)
+            // All kinds of an owner are in one order, because they share its bound.
             .filter(move |((_, at), key)| key.kind == kind && !self.is_expired(*at, now_s))
             .map(|((_, at), key)| (*at, key, self.entries[key]))
     }
@@ -258,6 +261,7 @@ impl Index {
 
     fn weigh(&mut self, owner: Owner, change: impl FnOnce(usize) -> usize) {
         let before = self.bytes_of.remove(&owner).unwrap_or(0);
+        // By the weight before, which is a part of its key there.
         self.heaviest.remove(&(before, owner));
         let now = change(before);
         self.bytes = (self.bytes - before).saturating_add(now);

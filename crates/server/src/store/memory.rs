@@ -36,6 +36,7 @@ impl MemoryShelf {
         now_s: u64,
     ) -> Result<bool, StoreError> {
         let mut objects = self.objects();
+        // Before anything changes: a refused object leaves the older one where it is.
         objects.index.check(object.json.len())?;
         if mode == WriteMode::Replace && objects.index.find(&key, now_s).is_none() {
             // Deleted, or too old, since the caller read it.

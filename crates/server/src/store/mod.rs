@@ -191,6 +191,7 @@ impl Store {
 
     /// Forgets what is too old, for ever.
     pub async fn keep_swept(self) {
+        // The first tick is at once: what grew too old while no server ran goes then.
         let mut tick = tokio::time::interval(SWEEP_EVERY);
         loop {
             tick.tick().await;
@@ -220,6 +221,7 @@ impl Store {
         read: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let read = self.readers.run(move || Ok(read())).await;
+        // The outer error is a panic, which a damaged page can bring about.
         read.unwrap_or(Err(StoreError::Unreadable))
     }
 }
@@ -237,6 +239,7 @@ impl Shelf {
             Self::Disk(disk) => disk.start(list, page)?,
         };
         loop {
+            // A part at a time: the lock is free between them, however long the list is.
             let part = match self {
                 Self::Memory(memory) => memory.part(list, from),
                 Self::Disk(disk) => disk.part(list, from)?,

@@ -60,6 +60,7 @@ impl EventWriter for BytesFrom {
     }
 
     fn heartbeat(&self) -> Bytes {
+        // A comment would be bytes that no other reader of the answer has.
         Bytes::new()
     }
 }

@@ -64,6 +64,7 @@ pub async fn stream(
     let (path, inbox) = events_path(0);
     let started = start(app, resumable, PathId::next(), ReaderPath::Events(path)).await?;
     let before = app.chosen_ids.insert(id, NamedAnswer::begun(started.handle), &app.resumable);
+    // A repeated request gets the answer that it began before, which has to go on.
     if let Some(before) = before.filter(|before| before.handle != started.handle) {
         before.stop(&app.resumable).await;
     }
@@ -148,6 +149,7 @@ async fn describe(
     extensions: &Extensions,
 ) -> Option<Value> {
     let look = app.resumable.look(&named.handle, 0, usize::MAX).await?;
+    // All is left out: only the number of bytes is wanted.
     let (mut writer, _) = BytesFrom::new(chunks(app, &named.handle, extensions), u64::MAX);
     write_records(&look.bytes, 0, &mut writer, &mut Vec::new()).ok()?;
     Some(json!({
@@ -166,6 +168,7 @@ fn conversation(app: &App, identity: &Identity, uri: &Uri) -> Result<ChosenId, A
 }
 
 fn chunks(app: &App, handle: &AnswerHandle, extensions: &Extensions) -> ChunkWriter {
+    // The same for every reader, or padding would move the bytes that clients count.
     let seed = u64::from_le_bytes(std::array::from_fn(|at| handle.id[at]));
     ChunkWriter::new().obfuscate(app.config.obfuscation.of_answer(seed, extensions))
 }

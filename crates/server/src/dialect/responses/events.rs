@@ -124,6 +124,7 @@ impl ResponseEvents {
         let member = |name: &str| meta.get(name).cloned().unwrap_or_default();
         self.facts.model = member("model");
         self.facts.created_s = member("created");
+        // Always two events, whatever the status: the numbers of later ones depend on it.
         self.put_response("response.created", out);
         self.put_response(self.status.event(), out);
     }
@@ -141,6 +142,7 @@ impl ResponseEvents {
         if !is_open {
             self.open_item(ItemBody::Message { text: String::new(), logprobs: Vec::new() }, out);
         }
+        // All since the last text: a token with a part of a character has none of its own.
         let fresh = std::mem::take(&mut self.logprobs);
         // The event's log-probabilities have no bytes.
         let listed = Value::Array(fresh.iter().map(without_bytes).collect());
@@ -166,6 +168,7 @@ impl ResponseEvents {
     }
 
     fn open_call(&mut self, index: u32, id: &str, name: &str, out: &mut Vec<u8>) {
+        // A call has no place for them, and they must not join the next text.
         self.logprobs.clear();
         let is_open = matches!(&self.open,
             Some(OpenItem { body: ItemBody::Call { index: of, .. }, .. }) if *of == index);
@@ -188,6 +191,7 @@ impl ResponseEvents {
     /// Begins an item; the one before it is complete.
     fn open_item(&mut self, body: ItemBody, out: &mut Vec<u8>) {
         self.close_item("completed", out);
+        // With an item the engine has surely begun, whether or not it reported progress.
         if self.status == ResponseStatus::Queued {
             self.status = ResponseStatus::InProgress;
             self.put_response("response.in_progress", out);
@@ -214,6 +218,7 @@ impl ResponseEvents {
 
     fn close_item(&mut self, status: &str, out: &mut Vec<u8>) {
         let Some(mut item) = self.open.take() else { return };
+        // The last tokens may have had no text that would have taken these along.
         if let ItemBody::Message { logprobs, .. } = &mut item.body {
             logprobs.append(&mut self.logprobs);
         }
@@ -261,6 +266,7 @@ impl ResponseEvents {
 
     fn end(&mut self, status: ResponseStatus, out: &mut Vec<u8>) {
         let item = if status == ResponseStatus::Completed { "completed" } else { "incomplete" };
+        // Before the status: of a loss, every reader hears the last event alone, not these.
         self.close_item(item, out);
         self.status = status;
         self.put_response(self.status.event(), out);
@@ -304,6 +310,7 @@ impl ResponseEvents {
         }
         out.extend_from_slice(event.as_bytes());
         if let Some(padding) = &mut self.padding {
+            // The frame's length is no secret; the text's is what padding hides.
             let frame = out.len() - begin - text.len();
             padding.put(frame, text.len(), out);
         }
@@ -313,6 +320,7 @@ impl ResponseEvents {
     /// The number of the next event, if that is wanted.
     fn number(&mut self) -> Option<u64> {
         let number = self.next;
+        // Events that this reader does not want count too, or its numbers would be its own.
         self.next += 1;
         let is_lost = matches!(&self.status, ResponseStatus::Failed { code, .. } if code == LOST);
         match self.wanted {
@@ -372,6 +380,7 @@ fn token_logprobs(json: &str) -> Vec<Value> {
 /// A token's log-probabilities as the events have them.
 fn without_bytes(token: &Value) -> Value {
     let mut token = token.clone();
+    // `shift_remove` below leaves the other members in their order.
     let tops = token.get_mut("top_logprobs").and_then(Value::as_array_mut);
     for top in tops.into_iter().flatten() {
         top.as_object_mut().map(|top| top.shift_remove("bytes"));

@@ -51,6 +51,7 @@ impl Generation {
         };
         let error = flush.error();
         let active = &self.active;
+        // What an upstream server adds may be longer than a record may be.
         self.records.flush(flush, || active.usage(), &mut |delta| put(fit_record(delta)));
         Poll::Ready(match error {
             None => Generated::Going,
@@ -66,6 +67,7 @@ impl Generation {
 
     /// The records of a response that ends with `error`.
     pub fn fail(&self, error: ApiError, put: &mut impl FnMut(Delta)) -> Generated {
+        // Before the end, behind which nothing is read.
         put(self.active.usage().to_delta());
         put(RecordWriter::fail(&error));
         Generated::Failed(error)
@@ -75,6 +77,7 @@ impl Generation {
         if !self.active.is_complete() {
             return self.fail(ApiError::internal("The engine has stopped."), put);
         }
+        // A record, so that whoever reads the response later sees the same time.
         put(Delta::Other { choice: 0, json: json!({COMPLETED_AT: unix_time_s()}).to_string() });
         put(self.active.usage().to_delta());
         put(Delta::Done);

@@ -22,6 +22,7 @@ pub fn parse_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
             return Err(fields.error("input", format!("{wrong}, not {}.", kind_of(&other))));
         }
     };
+    // Before the items are read, each of which takes several allocations.
     check_count(items.len())?;
     let parse = |(index, item)| parse_item(fields.nested(&format!("input[{index}]"), item)?);
     items.into_iter().enumerate().map(parse).collect()
@@ -57,6 +58,7 @@ fn text_part(role: &str, text: &str) -> Value {
 }
 
 fn parse_item(mut fields: Fields) -> Result<Value, ApiError> {
+    // The API lets messages and references leave their type out.
     let kind = match fields.string("type")? {
         Some(kind) => kind,
         None if fields.map().contains_key("role") => "message".to_owned(),
@@ -186,6 +188,7 @@ pub fn name_items(items: &mut [Value], response: &str) {
 pub fn response_of_item(id: &str) -> Option<String> {
     /// Digits of a response's id.
     const DIGITS: usize = 32;
+    // Not by an index: a client's id may have a character across that byte.
     let digits = id.split_once('_')?.1.get(..DIGITS)?;
     digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| format!("resp_{digits}"))
 }

@@ -86,6 +86,7 @@ impl LiveResponses {
         let cancelled = Notify::new();
         let live = LiveResponse { owner, created_s, template, input, state, cancelled, settled };
         let live = Arc::new(live);
+        // The store first: if it refuses, there is nothing here to take back.
         live.save(&store).await?;
         self.table().insert(live.key(), live.clone());
         let (table, kept) = (self.clone(), live.clone());
@@ -130,6 +131,7 @@ impl LiveResponse {
 
     /// Its object now.
     pub fn object(&self) -> Value {
+        // A copy, so that writing the object does not hold up the generation.
         let log = self.state().log.clone();
         object(&self.template, &log)
     }
@@ -154,6 +156,7 @@ impl LiveResponse {
 
     /// Cancels it, and waits until it has ended and was stored.
     pub async fn cancel(&self) {
+        // This is remembered where `run` is busy with a checkpoint.
         self.cancelled.notify_one();
         // The sender is in `self`, so that this cannot fail.
         let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
@@ -162,9 +165,11 @@ impl LiveResponse {
     /// Keeps the records of `generation` until it ends.
     async fn run(&self, store: &Store, mut generation: Generation) {
         let mut checkpoint = interval_at(Instant::now() + CHECKPOINT, CHECKPOINT);
+        // A slow disk gets no burst of the checkpoints that it was too slow for.
         checkpoint.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stored_bytes = 0;
         loop {
+            // A step that another branch interrupts has taken no flush yet, so nothing is lost.
             tokio::select! {
                 () = self.step(&mut generation) => {}
                 () = self.cancelled.notified() => generation.cancel(&mut |delta| self.push(&delta)),
@@ -197,12 +202,14 @@ impl LiveResponse {
             state.log.push(&full).expect("there is room for an end");
         }
         let waiting = std::mem::take(&mut state.waiting);
+        // The lock first: those who are woken take it.
         drop(state);
         waiting.into_iter().for_each(Waker::wake);
     }
 
     async fn save(&self, store: &Store) -> Result<(), StoreError> {
         let (records, is_ended) = {
+            // Copied, because readers need the lock while the store writes.
             let state = self.state();
             (state.log.bytes().to_vec(), state.log.is_ended())
         };

@@ -44,6 +44,7 @@ impl RecordLog {
     /// # Errors
     /// [`LogFull`]; the log is then as it was.
     pub fn push(&mut self, delta: &Delta) -> Result<(), LogFull> {
+        // The rest of a flush that filled the log comes behind the end that says so.
         if self.is_ended {
             return Ok(());
         }

@@ -174,6 +174,7 @@ impl ResponseRequest {
         };
         move_chat(&mut fields, &mut chat);
         annotate(&fields, &mut object);
+        // Before `rest`, which consumes the fields.
         let emptied = fields.charge();
         names.extend(fields.rest());
         Ok(Self {
@@ -362,6 +363,7 @@ fn read_text(
         "json_schema" => {
             let schema = format.take("schema");
             let schema = schema.ok_or_else(|| format.error("schema", "is required."))?;
+            // Chat completions nest what a response has side by side.
             let mut named = format.into_map();
             named.retain(|_, value| !value.is_null());
             named.insert("schema".into(), schema);

@@ -28,6 +28,7 @@ pub async fn load(
 ) -> Result<Option<StoredResponse>, ApiError> {
     let Some(object) = app.store.get(Kind::Response, owner, id).await? else { return Ok(None) };
     let bytes = object.json;
+    // Before parsing: a tree of values takes many times the bytes of its text.
     let parsed_bytes = count_values(&bytes) * VALUE_BYTES + 2 * bytes.len();
     app.bodies.memory().take(charge, parsed_bytes).await?;
     let unreadable = || ApiError::internal("The stored response cannot be read.");
@@ -52,6 +53,7 @@ pub async fn conversation(
     let mut charge = request.fields.take_charge();
     let mut items = Vec::new();
     if let Some(id) = &request.previous {
+        // The store may have a checkpoint of it, which is not the whole answer.
         if app.responses.find(owner, id).is_some() {
             let message = "'previous_response_id': that response is still being generated.";
             return Err(ApiError::invalid_param("previous_response_id", message));
@@ -92,6 +94,7 @@ async fn find(
         let message = format!("'{param}': there is no stored item '{}'.", quoted(id));
         ApiError::invalid_param(param.as_str(), message)
     };
+    // The id begins with its response's digits, so that no index of items is kept.
     let response = response_of_item(id).ok_or_else(unknown)?;
     if !referenced.contains_key(&response) {
         if referenced.len() == MAX_REFERENCED {

@@ -86,6 +86,7 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
     let lowered = lower(&app, caller, body).await?;
     let (streams, stores) = (lowered.streams, lowered.stores);
     let padding = padding(&app, &head.extensions, lowered.obfuscation);
+    // Before the engine begins: an answer that cannot be kept costs no generation.
     let reservation = match lowered.template.background {
         true => Some(app.resumable.reserve(identity.tenant)?),
         false => None,
@@ -143,6 +144,7 @@ fn to_chat(
     }
     chat.insert("messages".into(), messages.into());
     let mut request = service.parse(Endpoint::Chat, asked.fields.replaced(chat), caller)?;
+    // The object always has the usage, whether or not it is streamed.
     request.stream = Some(StreamParams { include_usage: true, ..StreamParams::default() });
     request.ignored.splice(0..0, asked.ignored);
     Ok(LoweredRequest { request, template, input, streams, stores, obfuscation })
@@ -212,6 +214,7 @@ async fn full(app: &App, started: StartedResponse, stores: bool) -> Caught {
         match poll_fn(|context| generation.poll(context, &mut put)).await {
             Generated::Going => {}
             Generated::Complete => break,
+            // Nobody has learned its id, so it is not stored.
             Generated::Failed(error) => return Err(error),
         }
     }
@@ -272,6 +275,7 @@ async fn retrieve(
     let streams = query.switch("stream")?.unwrap_or(false);
     let first = query.number("starting_after")?.map_or(0, |last| last.saturating_add(1));
     let padding = padding(&app, &extensions, query.switch("include_obfuscation")?);
+    // This before the store, which has each response by the time it is gone from here.
     if let Some(live) = app.responses.find(owner, &id) {
         let template = live.template.clone();
         return match streams {
@@ -312,6 +316,7 @@ async fn cancel(
         let message = "Only responses with 'background' can be cancelled.";
         return Err(ApiError::invalid_param("id", message));
     }
+    // It has ended already: cancelling twice is no error.
     whole(&app, response.object()).await
 }
 
@@ -322,6 +327,7 @@ async fn delete(
 ) -> Caught {
     let owner = identity.owner();
     if let Some(live) = app.responses.find(owner, &id) {
+        // To its end, for its last checkpoint would bring back what is deleted here.
         live.cancel().await;
         app.responses.forget(&live);
     }

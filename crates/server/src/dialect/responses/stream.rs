@@ -53,6 +53,7 @@ impl DirectResponse {
         log.read(0, |delta| {
             write(&mut events, &delta, &mut preface);
         });
+        // Only for the store from here on: the reader has its events.
         let log = save.is_some().then_some(log);
         (Self { generation, events, log, save, ending: None }, preface)
     }
@@ -167,6 +168,7 @@ impl EventSource for ResponseReader {
                 }
             };
             let events = &mut self.events;
+            // Whole records only: one that the piece cuts is read with the next piece.
             self.at += read_records(&piece, |delta| write(events, &delta, out));
             if is_last {
                 return self.end();

@@ -85,6 +85,7 @@ fn parse_function(mut tool: Fields) -> Result<(Value, Value), ApiError> {
 pub fn parse_choice(fields: &mut Fields) -> Result<ToolDemand, ApiError> {
     let choice = match fields.take("tool_choice") {
         None => return Ok(ToolDemand { chat: None, shown: "auto".into() }),
+        // Unread: the parser of chat completions knows which words there are.
         Some(word @ Value::String(_)) => {
             return Ok(ToolDemand { chat: Some(word.clone()), shown: word });
         }

@@ -78,6 +78,7 @@ impl ListFilter {
             // Without a filter nothing has to be parsed.
             return true;
         }
+        // Two members alone: a list may look through all that its owner has.
         let Ok(summary) = serde_json::from_slice::<Summary>(completion(stored)) else {
             return false;
         };
@@ -136,6 +137,7 @@ fn stored_message(id: String, message: Value) -> Value {
     let mut shown = json!({"id": id, "role": role, "content": text, "content_parts": parts});
     let members = shown.as_object_mut().expect("a message is an object");
     members.insert("name".to_owned(), Value::Null);
+    // The id of its place, which pages go by, wins over the client's.
     members.extend(message.into_iter().filter(|(name, _)| name != "id"));
     shown
 }

@@ -34,6 +34,7 @@ async fn list(
     Extension(identity): Extension<Identity>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
+    // Ids cannot be guessed, so that single reads need no such check. A list gives them away.
     app.check_told_apart("Stored chat completions are listed")?;
     let (page, filter) = parse_list(uri.query())?;
     let wanted = move |stored: &StoredObject| filter.accepts(stored);
@@ -82,6 +83,7 @@ async fn update(
     let changed = work(&app, stored, move |stored| with_metadata(stored, metadata)).await?;
     // First, because the store takes the object.
     let response = text_response(&changed);
+    // Not `put`: what was deleted meanwhile stays deleted.
     match app.store.replace(Kind::ChatCompletion, identity.owner(), changed).await? {
         true => Ok(response),
         false => Err(missing(&id)),

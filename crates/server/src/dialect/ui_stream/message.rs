@@ -93,6 +93,7 @@ fn read_call(mut part: Fields, name: String) -> Result<Part, ApiError> {
         "output-denied" => Some("The user did not allow this call.".to_owned()),
         _ => None,
     };
+    // A call whose input was no valid JSON has it as `rawInput`.
     let input = part.take("input").or_else(|| part.take("rawInput"));
     let arguments = input.map_or_else(|| "{}".to_owned(), text_of);
     Ok(Part::Call(Call { id, name, arguments, result }))
@@ -136,6 +137,7 @@ impl Step {
         if message.len() > 1 {
             out.push(Value::Object(message));
         }
+        // Behind the message with the calls, as chat templates want them.
         let results = calls.into_iter().filter_map(|call| Some((call.id, call.result?)));
         out.extend(
             results.map(

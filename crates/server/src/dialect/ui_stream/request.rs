@@ -43,6 +43,7 @@ pub fn lower(mut fields: Fields) -> Result<(Fields, UiRequest), ApiError> {
     let mut continues = false;
     for (index, item) in items.into_iter().enumerate() {
         let message = fields.nested(&format!("messages[{index}]"), item)?;
+        // Each overwrites the one before: only the last message can be gone on with.
         continues = lower_message(message, &mut messages)?;
     }
     fields.put("messages", Value::Array(messages));

@@ -122,6 +122,7 @@ async fn resume(
     let (skipped, tail) = first_chunk(&app, &named.handle, query(&uri, "startIndex")).await?;
     let (path, inbox) = events_path(0);
     let path = ReaderPath::Events(path);
+    // From the beginning in any case: a chunk's number comes from the records before it.
     if app.resumable.attach(&named.handle, 0, PathId::next(), path).await.is_none() {
         // Forgotten, or longer than its log. Without a chat there is nothing to go on without it.
         return if is_run { Err(ApiError::no_stream()) } else { Ok(no_content()) };
@@ -176,6 +177,7 @@ fn run_id(handle: &AnswerHandle) -> String {
 
 fn run_handle(id: &str) -> Option<AnswerHandle> {
     let digits = id.strip_prefix(RUN_PREFIX)?;
+    // An id from a URL may have a character across its middle, where `split_at` panics.
     let (id, token) = digits.split_at_checked(digits.len() / 2)?;
     AnswerHandle::parse(id, token)
 }
@@ -201,6 +203,7 @@ impl EventSource for UiReader {
                 self.named.fate.is_read.store(true, Ordering::Relaxed);
                 StreamStatus::Complete
             }
+            // It is noted before the log ends, so that whoever sees the end sees the note.
             StreamStatus::Broken(_) if self.named.fate.is_stopped.load(Ordering::Relaxed) => {
                 out.extend_from_slice(STOPPED);
                 StreamStatus::Complete
