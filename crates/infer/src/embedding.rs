@@ -8,44 +8,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::budget::{ItlTarget, PrefillBudget};
-use crate::runner::{Abilities, Batch, Capacity, RunError, Runner, Sampled, Slot};
+use crate::runner::{Batch, Capacity, RunError, Runner, RunnerAbilities, Sampled, Slot};
+pub use crate::runner::{Embedder, EmbedderCapacity};
 use crate::sampling::Sampler;
 use crate::tenant::TenantId;
 use crate::token::TokenId;
-
-/// What an embedder can hold; fixed from load to drop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EmbedderCapacity {
-    /// Inputs that may be in progress at once.
-    pub slots: u16,
-    /// Tokens of all inputs in progress together.
-    pub cells: u32,
-    /// Longest input in tokens.
-    pub input_tokens: u32,
-    /// Most tokens in one batch; at least `input_tokens` unless inputs come in parts.
-    pub batch_tokens: u32,
-    /// Whether an input may be computed in parts, one after the other. Not so where every token
-    /// attends to all others.
-    pub in_parts: bool,
-    /// Numbers of a vector.
-    pub width: u32,
-}
-
-/// Turns inputs into vectors. All methods are called from one thread.
-pub trait Embedder: Send {
-    /// The sizes of this embedder, which do not change.
-    fn capacity(&self) -> EmbedderCapacity;
-
-    /// Computes `batch` and appends the vector of each span that samples, in their order: such a
-    /// span is the last of its input, whose slot is empty afterwards. Vectors have any length.
-    ///
-    /// # Errors
-    /// [`RunError`] when the whole batch failed; the slots of its spans are empty then.
-    fn embed(&mut self, batch: &Batch, vectors: &mut Vec<Vec<f32>>) -> Result<(), RunError>;
-
-    /// Forgets what was computed in `slot`.
-    fn clear(&mut self, slot: Slot);
-}
 
 /// A name that the submitter gives to a job; opaque to the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -337,7 +304,7 @@ impl<E: Embedder> Runner for EmbeddingOnly<E> {
         Some(&mut self.0)
     }
 
-    fn abilities(&mut self) -> Abilities {
-        Abilities { generates: false, scores_prompts: false, embeds: Some(self.0.capacity()) }
+    fn abilities(&mut self) -> RunnerAbilities {
+        RunnerAbilities { generates: false, scores_prompts: false, embeds: Some(self.0.capacity()) }
     }
 }

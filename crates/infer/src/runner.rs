@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use crate::embedding::{Embedder, EmbedderCapacity};
 use crate::sampling::{SampledToken, Sampler};
 use crate::token::{RowError, TokenId};
 
@@ -150,9 +149,43 @@ pub enum RunError {
     Lost(String),
 }
 
+/// What an embedder can hold; fixed from load to drop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmbedderCapacity {
+    /// Inputs that may be in progress at once.
+    pub slots: u16,
+    /// Tokens of all inputs in progress together.
+    pub cells: u32,
+    /// Longest input in tokens.
+    pub input_tokens: u32,
+    /// Most tokens in one batch; at least `input_tokens` unless inputs come in parts.
+    pub batch_tokens: u32,
+    /// Whether an input may be computed in parts, one after the other. Not so where every token
+    /// attends to all others.
+    pub in_parts: bool,
+    /// Numbers of a vector.
+    pub width: u32,
+}
+
+/// Turns inputs into vectors. All methods are called from one thread.
+pub trait Embedder: Send {
+    /// The sizes of this embedder, which do not change.
+    fn capacity(&self) -> EmbedderCapacity;
+
+    /// Computes `batch` and appends the vector of each span that samples, in their order: such a
+    /// span is the last of its input, whose slot is empty afterwards. Vectors have any length.
+    ///
+    /// # Errors
+    /// [`RunError`] when the whole batch failed; the slots of its spans are empty then.
+    fn embed(&mut self, batch: &Batch, vectors: &mut Vec<Vec<f32>>) -> Result<(), RunError>;
+
+    /// Forgets what was computed in `slot`.
+    fn clear(&mut self, slot: Slot);
+}
+
 /// What a runner does; fixed from load to drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Abilities {
+pub struct RunnerAbilities {
     /// Whether it continues texts.
     pub generates: bool,
     /// Whether it gives the log-probabilities of prompts' tokens.
@@ -216,9 +249,9 @@ pub trait Runner: Send {
     }
 
     /// What it does. One that continues no texts must never be given a batch.
-    fn abilities(&mut self) -> Abilities {
+    fn abilities(&mut self) -> RunnerAbilities {
         let embeds = self.embedder().map(|embedder| embedder.capacity());
-        Abilities { generates: true, scores_prompts: self.score_rows().is_some(), embeds }
+        RunnerAbilities { generates: true, scores_prompts: self.score_rows().is_some(), embeds }
     }
 
     /// This runner as a [`Pipeline`], if it can compute several batches at once.

@@ -19,9 +19,9 @@ const MAX_STEPS: usize = 2048;
 const UNKNOWN_ANSWER_TOKENS: f64 = 256.0;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Ewma(Option<f64>);
+struct MovingAverage(Option<f64>);
 
-impl Ewma {
+impl MovingAverage {
     fn observe(&mut self, value: f64) {
         let old = self.0.unwrap_or(value);
         self.0 = Some(old + EWMA_WEIGHT * (value - old));
@@ -31,10 +31,10 @@ impl Ewma {
 /// What a step with prompts takes, by their tokens in it: a straight line through the latest steps.
 #[derive(Debug, Clone, Copy, Default)]
 struct StepCost {
-    tokens: Ewma,
-    seconds: Ewma,
-    squares: Ewma,
-    products: Ewma,
+    tokens: MovingAverage,
+    seconds: MovingAverage,
+    squares: MovingAverage,
+    products: MovingAverage,
 }
 
 impl StepCost {
@@ -88,13 +88,13 @@ pub struct Forecast {
     /// Steps of prompts and answers.
     mixed: StepCost,
     /// Seconds of a step of answers alone.
-    decode_s: Ewma,
+    decode_s: MovingAverage,
     /// Tokens of an answer.
-    answer_tokens: Ewma,
+    answer_tokens: MovingAverage,
     /// Part of the answers that had all the tokens that they might have.
-    full_part: Ewma,
+    full_part: MovingAverage,
     /// Part of a prompt that the prefix cache held.
-    cached_part: Ewma,
+    cached_part: MovingAverage,
     /// When the latest step ended, and what it took.
     latest: Option<(Duration, Duration)>,
 }

@@ -14,7 +14,7 @@ use loquent_engine::template::{SpokenTags, TemplateError};
 use loquent_infer::admission::{BudgetLevel, Refusal};
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::{Tag, Work};
-use loquent_infer::runner::Abilities;
+use loquent_infer::runner::RunnerAbilities;
 use loquent_infer::sampling::{Sampling, SharedGrammar};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Encode;
@@ -90,7 +90,7 @@ pub enum Backend {
         /// Knows whether the engine is alive.
         watch: EngineWatch,
         /// What the engine does.
-        abilities: Abilities,
+        abilities: RunnerAbilities,
     },
     /// Another server.
     Upstream(Arc<Upstream>),
@@ -528,7 +528,7 @@ impl Service {
     }
 
     /// Whether the engine can answer `request`.
-    fn check_able(&self, abilities: Abilities, request: &Request) -> Result<(), ApiError> {
+    fn check_able(&self, abilities: RunnerAbilities, request: &Request) -> Result<(), ApiError> {
         if abilities.generates {
             if request.prompt_logprobs().is_some() && !abilities.scores_prompts {
                 let why = "'logprobs' with 'echo': a split model gives none for prompts.";
@@ -724,8 +724,7 @@ impl Service {
         permits: Vec<Permit>,
     ) -> Result<Vec<NewCompletion>, ApiError> {
         let Prepared { request, prompts, .. } = prepared;
-        let (n, tenant) = (request.n as usize, request.identity.tenant);
-        let room = |prompt: &Vec<TokenId>| self.model.context_tokens - prompt.len() as u32;
+        let n = request.n as usize;
         let split = self.split_config(prepared);
         let mut completions = Vec::with_capacity(permits.len());
         for (index, mut permit) in permits.into_iter().enumerate() {
@@ -735,39 +734,11 @@ impl Service {
             if index.is_multiple_of(n) {
                 permit.charge_prompt(prompt.len() as u64);
             }
-            let work = Work {
-                // The output processor assigns the tag when it knows the completion's index.
-                tag: Tag(0),
-                prompt: prompt.clone(),
-                // More than the context holds is cut instead of refused: clients send huge limits.
-                max_tokens: request.max_tokens.unwrap_or(u32::MAX).min(room(prompt)),
-                sampling: Sampling {
-                    grammar: prepared.grammar.clone(),
-                    ..self.sampling(&request.sampling, index as u64)
-                },
-                score_prompt: request.prompt_logprobs(),
-                priority: request.priority,
-                tenant: request.identity.scheduled(),
-                cache_domain: self.cache_domains.of(tenant, request.cache_salt.as_deref()),
-            };
-            let config = CompletionConfig {
-                stops: request.stop.clone(),
-                interval: request.interval.unwrap_or(self.config.interval),
-                max_delay: self.config.max_delay,
-                timings: request.stream.is_some_and(|stream| stream.include_timings),
-                split: split.for_completion(),
-                logprobs: LogprobConfig {
-                    prompt: prepared.scored.get(index / n).cloned(),
-                    only_prompt: request.max_tokens == Some(0),
-                    // A chat's entries join to its text; a plain completion has one for each of
-                    // its tokens, as OpenAI's has.
-                    keeps_end: request.endpoint == Endpoint::Text,
-                },
-            };
+            let config = self.completion_config(prepared, index / n, split.for_completion());
             let completion = Completion::new(index as u32, self.model.vocab.clone(), config);
             completions.push(NewCompletion {
                 completion,
-                work: Box::new(work),
+                work: Box::new(self.work(prepared, index)),
                 permit,
                 // A resumable answer has a reader grace period of its own, and may have no reader.
                 exempt_from_stall_limit: request.resumable,
@@ -775,6 +746,53 @@ impl Service {
             });
         }
         Ok(completions)
+    }
+
+    /// What the engine does for completion `index`.
+    fn work(&self, prepared: &Prepared, index: usize) -> Work {
+        let Prepared { request, prompts, .. } = prepared;
+        let prompt = &prompts[index / request.n as usize];
+        let room = self.model.context_tokens - prompt.len() as u32;
+        let tenant = request.identity.tenant;
+        Work {
+            // The output processor assigns the tag when it knows the completion's index.
+            tag: Tag(0),
+            prompt: prompt.clone(),
+            // More than the context holds is cut instead of refused: clients send huge limits.
+            max_tokens: request.max_tokens.unwrap_or(u32::MAX).min(room),
+            sampling: Sampling {
+                grammar: prepared.grammar.clone(),
+                ..self.sampling(&request.sampling, index as u64)
+            },
+            score_prompt: request.prompt_logprobs(),
+            priority: request.priority,
+            tenant: request.identity.scheduled(),
+            cache_domain: self.cache_domains.of(tenant, request.cache_salt.as_deref()),
+        }
+    }
+
+    /// How the tokens of a completion of prompt `prompt` become flushes.
+    fn completion_config(
+        &self,
+        prepared: &Prepared,
+        prompt: usize,
+        split: SplitConfig,
+    ) -> CompletionConfig {
+        let request = &prepared.request;
+        CompletionConfig {
+            stops: request.stop.clone(),
+            interval: request.interval.unwrap_or(self.config.interval),
+            max_delay: self.config.max_delay,
+            timings: request.stream.is_some_and(|stream| stream.include_timings),
+            split,
+            logprobs: LogprobConfig {
+                prompt: prepared.scored.get(prompt).cloned(),
+                only_prompt: request.max_tokens == Some(0),
+                // A chat's entries join to its text; a plain completion has one for each of its
+                // tokens, as OpenAI's has.
+                keeps_end: request.endpoint == Endpoint::Text,
+            },
+        }
     }
 
     /// How an answer's text is divided into reasoning, tool calls and content.
