@@ -15,13 +15,15 @@ pub enum Match {
 pub struct StopMatcher {
     stops: Vec<String>,
     held: String,
+    /// Which of the stop strings ended the text.
+    found: Option<usize>,
 }
 
 impl StopMatcher {
     /// A matcher for `stops`; empty strings are ignored.
     pub fn new(mut stops: Vec<String>) -> Self {
         stops.retain(|stop| !stop.is_empty());
-        Self { stops, held: String::new() }
+        Self { stops, held: String::new(), found: None }
     }
 
     /// Takes `fresh` text and appends to `out` as much as can be shown.
@@ -31,9 +33,10 @@ impl StopMatcher {
             return Match::None;
         }
         self.held.push_str(fresh);
-        if let Some(at) = self.first_match() {
+        if let Some((at, which)) = self.first_match() {
             out.push_str(&self.held[..at]);
             self.held.clear();
+            self.found = Some(which);
             return Match::Stopped;
         }
         // `held` is searched whole each time. It stays shorter than the longest stop string plus
@@ -49,8 +52,15 @@ impl StopMatcher {
         self.held.clear();
     }
 
-    fn first_match(&self) -> Option<usize> {
-        self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min()
+    /// The stop string that ended the text.
+    pub fn found(&self) -> Option<&str> {
+        self.found.map(|which| self.stops[which].as_str())
+    }
+
+    /// Where the first stop string begins, and which one it is.
+    fn first_match(&self) -> Option<(usize, usize)> {
+        let places = self.stops.iter().enumerate();
+        places.filter_map(|(which, stop)| Some((self.held.find(stop.as_str())?, which))).min()
     }
 
     /// Length in bytes of the longest end of `held` that begins a stop string.
@@ -93,6 +103,20 @@ mod tests {
     #[test]
     fn the_earliest_of_several_wins() {
         assert_eq!(run(&["c", "b"], &["abc"]), ("a".into(), Match::Stopped));
+    }
+
+    #[test]
+    fn the_matcher_knows_which_one_it_found() {
+        let found = |pieces: &[&str]| {
+            let mut matcher = StopMatcher::new(vec![String::new(), "END".into(), "b".into()]);
+            for piece in pieces {
+                let _ = matcher.push(piece, &mut String::new());
+            }
+            matcher.found().map(str::to_owned)
+        };
+        assert_eq!(found(&["the E", "ND"]).as_deref(), Some("END"));
+        assert_eq!(found(&["abEND"]).as_deref(), Some("b"));
+        assert_eq!(found(&["EN"]), None);
     }
 
     proptest! {

@@ -49,6 +49,17 @@ pub struct Observers {
     pub telemetry: Option<Arc<Telemetry>>,
 }
 
+/// How long an answer took.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AnswerTimes {
+    /// Until its first token.
+    pub prompt: Duration,
+    /// From the first token to the last.
+    pub generation: Duration,
+    /// From the request's arrival to the end.
+    pub total: Duration,
+}
+
 /// Where an answer's flushes come from.
 pub enum FlushSource {
     /// The engine.
@@ -201,6 +212,18 @@ impl ActiveRequest {
         members.entry("usage").or_insert_with(|| self.usage().json());
         members.extend(timings.map(|timings| ("loquent_timings".to_owned(), timings)));
         Some(members)
+    }
+
+    /// How long it took, by its first completion.
+    pub fn times(&self) -> AnswerTimes {
+        let arrived = self.admitted.arrived;
+        let first = self.timings.first_token.unwrap_or(arrived);
+        let last = self.timings.last_token.unwrap_or(first);
+        AnswerTimes {
+            prompt: first.saturating_sub(arrived),
+            generation: last.saturating_sub(first),
+            total: self.observers.clock.now().saturating_sub(arrived),
+        }
     }
 
     /// The first completion's times.

@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue};
 
-use crate::auth::ApiKeys;
+use crate::auth::{ApiKeys, authorization};
 use crate::body::{BodyLimits, RequestBodies};
 use crate::clock::{Clock, unix_time_s};
 use crate::dialect::chosen_ids::ChosenIds;
@@ -17,7 +17,7 @@ use crate::hosts::AllowedHosts;
 use crate::identity::Identity;
 use crate::metrics::{MetricNames, Metrics};
 use crate::obfuscation::ObfuscationDefault;
-use crate::origin::is_page_of_this_machine;
+use crate::origin::{is_page_of_app, is_page_of_this_machine};
 use crate::peer::{PeerAddress, TrustedProxies};
 use crate::resumable::{ResumableAnswers, ResumableLimits};
 use crate::service::Service;
@@ -44,6 +44,8 @@ pub struct HttpConfig {
     pub cors_origins: Vec<String>,
     /// The names that requests may use for the server.
     pub allowed_hosts: AllowedHosts,
+    /// Where Ollama's API is served.
+    pub ollama_api: OllamaApi,
     /// Largest request body in bytes; larger ones get 413.
     pub max_request_bytes: usize,
     /// Which event streams are padded unless their request decides.
@@ -55,12 +57,35 @@ pub struct HttpConfig {
     pub heartbeat: Duration,
 }
 
+/// Where Ollama's API is served. Its clients seldom send a key, and expect to find it on their own
+/// machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OllamaApi {
+    /// On a server for this machine alone.
+    #[default]
+    Local,
+    /// On every server.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
 impl HttpConfig {
+    /// Whether Ollama's API is served.
+    pub fn offers_ollama(&self) -> bool {
+        match self.ollama_api {
+            OllamaApi::Local => self.allowed_hosts.is_local(),
+            OllamaApi::Always => true,
+            OllamaApi::Never => false,
+        }
+    }
+
     /// Whether pages of `origin` may use the API: those that the operator lists, and on a server
-    /// for this machine alone, this machine's.
+    /// for this machine alone, those of this machine and of its apps.
     pub fn allows_origin(&self, origin: &[u8]) -> bool {
         self.cors_origins.iter().any(|one| one == "*" || one.as_bytes() == origin)
-            || self.allowed_hosts.is_local() && is_page_of_this_machine(origin)
+            || self.allowed_hosts.is_local()
+                && (is_page_of_this_machine(origin) || is_page_of_app(origin))
     }
 }
 
@@ -163,7 +188,8 @@ impl App {
     ) -> Result<Identity, ApiError> {
         let peer = peer.unwrap_or(PeerAddress(Ipv4Addr::UNSPECIFIED.into()));
         let address = self.config.trusted_proxies.client_address(peer, headers);
-        let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let authorization = authorization(headers);
+        let authorization = authorization.as_ref().map(HeaderValue::as_bytes);
         let keys = &self.config.api_keys;
         keys.identify(authorization, address, self.clock.now(), unix_time_s())
     }

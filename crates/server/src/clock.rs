@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use time::OffsetDateTime;
+
 /// Reads time since a common start; cheap to copy.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
@@ -25,4 +27,35 @@ impl Clock {
 /// expire.
 pub fn unix_time_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The time of day as RFC 3339 has it, to the microsecond.
+pub fn timestamp() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{}.{:06}Z", date_time(since.as_secs()), since.subsec_micros())
+}
+
+/// Unix time in seconds as RFC 3339 has it.
+pub fn rfc3339(unix_s: u64) -> String {
+    format!("{}Z", date_time(unix_s))
+}
+
+fn date_time(unix_s: u64) -> String {
+    let time = OffsetDateTime::from_unix_timestamp(unix_s as i64);
+    let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (year, month, day) = time.to_calendar_date();
+    let (hour, minute, second) = time.to_hms();
+    format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}", u8::from(month))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_rfc_3339_has_them() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(1_709_210_096), "2024-02-29T12:34:56Z");
+        assert_eq!(timestamp().len(), "2024-02-29T12:34:56.000000Z".len());
+    }
 }

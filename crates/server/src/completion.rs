@@ -15,7 +15,9 @@ use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
 use loquent_proto::{Delta, Micros};
+use serde_json::json;
 
+use crate::api::request::Endpoint;
 use crate::flush::{CompletionTimings, End, FinishReason, Flush};
 use crate::held::HeldDeltas;
 use logprobs::{HeldLogprobs, ScoredPrompt};
@@ -36,6 +38,8 @@ pub struct CompletionConfig {
     pub split: SplitConfig,
     /// What becomes of log-probabilities.
     pub logprobs: LogprobConfig,
+    /// Say which stop string ended the text, as the choices of this endpoint do.
+    pub names_stop: Option<Endpoint>,
 }
 
 /// What becomes of a completion's log-probabilities.
@@ -85,6 +89,7 @@ pub struct Completion {
     unsplit: String,
     completion_tokens: u32,
     reasoning_tokens: u32,
+    names_stop: Option<Endpoint>,
     keeps_timings: bool,
     timings: CompletionTimings,
 }
@@ -92,7 +97,8 @@ pub struct Completion {
 impl Completion {
     /// The `index`-th completion of a request.
     pub fn new(index: u32, vocab: Arc<dyn Vocab>, config: CompletionConfig) -> Self {
-        let CompletionConfig { stops, interval, max_delay, timings, split, logprobs } = config;
+        let CompletionConfig { stops, interval, max_delay, timings, split, logprobs, names_stop } =
+            config;
         Self {
             vocab,
             detok: Detokenizer::default(),
@@ -110,6 +116,7 @@ impl Completion {
             unsplit: String::new(),
             completion_tokens: 0,
             reasoning_tokens: 0,
+            names_stop,
             keeps_timings: timings,
             timings: CompletionTimings::default(),
         }
@@ -190,6 +197,8 @@ impl Completion {
         if let Some(end) = &mut end {
             // Moved here and not when the end was noted, so that this flush is in it.
             end.timings = std::mem::take(&mut self.timings);
+            let named = self.names_stop.zip(self.stop.found());
+            deltas.extend(named.map(|(endpoint, stop)| stop_reason(endpoint, choice, stop)));
             let reason = end.reason.name().map(str::to_owned);
             deltas.extend(reason.map(|reason| Delta::Finish { choice, reason }));
         }
@@ -341,6 +350,15 @@ impl Completion {
 /// Whether the engine computed all that was to be computed.
 fn is_complete(finish: &Finish) -> bool {
     matches!(finish, Finish::Stop | Finish::Length)
+}
+
+/// The stop string that ended a choice, as vLLM has it in its choices.
+fn stop_reason(endpoint: Endpoint, choice: u32, stop: &str) -> Delta {
+    let json = match endpoint {
+        Endpoint::Chat => json!({"index": choice, "delta": {}, "stop_reason": stop}),
+        Endpoint::Text => json!({"index": choice, "text": "", "stop_reason": stop}),
+    };
+    Delta::Other { choice, json: json!({"choices": [json]}).to_string() }
 }
 
 fn finish_reason(finish: Finish) -> FinishReason {

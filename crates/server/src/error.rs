@@ -237,12 +237,15 @@ impl ApiError {
         Self { param: Some("model".into()), ..Self::new(ErrorKind::ModelNotFound, message) }
     }
 
-    /// 404: the server has no such path.
-    pub fn not_found(method: &http::Method, path: &str) -> Self {
-        Self::new(
-            ErrorKind::NotFound,
-            format!("{} {} does not exist on this server.", quoted(method.as_str()), quoted(path)),
-        )
+    /// 404: the server has no such path. `known` says what it has.
+    pub fn not_found(method: &http::Method, path: &str, known: &str) -> Self {
+        let route = format!("{} {}", quoted(method.as_str()), quoted(path));
+        Self::new(ErrorKind::NotFound, format!("{route} does not exist on this server. {known}"))
+    }
+
+    /// 404: the path belongs to an API that the operator has not turned on.
+    pub fn not_offered(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NotFound, message)
     }
 
     /// 404: requests for the path are not passed on to the upstream server.
@@ -458,8 +461,12 @@ impl Foreign {
 
 impl IntoResponse for ApiError {
     fn into_response(mut self) -> Response {
+        // For whoever writes it anew, in the words of the API that was asked.
+        let known = self.clone();
         if let Some(foreign) = self.foreign.take() {
-            return foreign.into_response();
+            let mut response = foreign.into_response();
+            response.extensions_mut().insert(known);
+            return response;
         }
         let mut response = Response::new(Body::from(self.json().to_string()));
         *response.status_mut() = self.kind.status();
@@ -471,6 +478,7 @@ impl IntoResponse for ApiError {
         if self.kind == ErrorKind::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        response.extensions_mut().insert(known);
         response
     }
 }

@@ -2,8 +2,9 @@
 //! API is written from it.
 
 use loquent_proto::Delta;
+use serde_json::{Value, json};
 
-use crate::active_request::ActiveRequest;
+use crate::active_request::{ActiveRequest, AnswerTimes};
 use crate::api::head::AnswerHead;
 use crate::error::ApiError;
 use crate::flush::{Flush, TokenLogprobs};
@@ -18,6 +19,8 @@ pub struct FullAnswer {
     pub completions: Vec<FullCompletion>,
     /// What it took, tokens.
     pub usage: Usage,
+    /// How long it took.
+    pub times: AnswerTimes,
 }
 
 impl FullAnswer {
@@ -37,7 +40,7 @@ impl FullAnswer {
         if !active.is_complete() {
             return Err(ApiError::internal("The engine has stopped. Restart the server."));
         }
-        answer.usage = active.usage();
+        (answer.usage, answer.times) = (active.usage(), active.times());
         Ok(answer)
     }
 
@@ -47,7 +50,8 @@ impl FullAnswer {
         for (index, completion) in completions.iter_mut().enumerate().filter(|_| !echo.is_empty()) {
             *completion = FullCompletion::with_echo(active.prompt_of(index, echo));
         }
-        Self { head: active.head().clone(), completions, usage: active.usage() }
+        let (head, usage, times) = (active.head().clone(), active.usage(), active.times());
+        Self { head, completions, usage, times }
     }
 
     /// Adds a flush.
@@ -74,6 +78,8 @@ pub struct FullCompletion {
     pub logprobs: Vec<TokenLogprobs>,
     /// Why it ended, by OpenAI's names.
     pub finish_reason: Option<String>,
+    /// The stop string that ended it, where the request asks to know it.
+    pub stop_reason: Option<String>,
 }
 
 /// A tool call.
@@ -87,6 +93,18 @@ pub struct FullCall {
     pub name: String,
     /// A JSON object, unless the model wrote something else.
     pub arguments: String,
+}
+
+impl FullCall {
+    /// The arguments as a JSON object, for APIs that have them so. What the model wrote instead, if
+    /// it wrote anything else, is in its member `arguments`.
+    pub fn input(&self) -> Value {
+        match serde_json::from_str(&self.arguments) {
+            Ok(object @ Value::Object(_)) => object,
+            _ if self.arguments.trim().is_empty() => json!({}),
+            _ => json!({"arguments": self.arguments}),
+        }
+    }
 }
 
 impl FullCompletion {
@@ -122,9 +140,22 @@ impl FullCompletion {
                 _ => self.calls.push(FullCall { index, id, name, arguments }),
             },
             Delta::Finish { reason, .. } => self.finish_reason = Some(reason),
+            Delta::Other { json, .. } => {
+                self.stop_reason = stop_reason(&json).or(self.stop_reason.take());
+            }
             // Records of the whole answer, and an upstream's, whose full responses pass as
             // they are.
             _ => {}
         }
     }
+}
+
+/// The stop string that a record of a choice names.
+pub fn stop_reason(json: &str) -> Option<String> {
+    // Upstream servers send many other records of this kind.
+    if !json.contains("stop_reason") {
+        return None;
+    }
+    let json: Value = serde_json::from_str(json).ok()?;
+    json.pointer("/choices/0/stop_reason")?.as_str().map(str::to_owned)
 }

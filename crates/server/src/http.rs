@@ -10,25 +10,30 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::request::Parts;
-use http::{HeaderValue, Method, Request as HttpRequest, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, Uri, header};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::REPEAT_HEADER;
 use serde_json::json;
+use tower::ServiceExt;
 
 use crate::active_request::ActiveRequest;
 use crate::api::full_response::full_response;
 use crate::api::request::{Endpoint, Request};
 use crate::app::App;
-use crate::auth::EarlyIdentity;
+use crate::auth::{EarlyIdentity, authorization};
 use crate::browser;
-use crate::dialect::{conversations, durable, responses, stored_chats, ui_stream};
+use crate::dialect::{
+    conversations, durable, errors, messages, ollama, paths, responses, stored_chats, ui_stream,
+};
 use crate::embeddings;
 use crate::error::ApiError;
 use crate::full_answer::FullAnswer;
+use crate::hosts::requested_authority;
 use crate::identity::Identity;
 use crate::intake::{Intake, ParsedRequest};
 use crate::json_response::{json_response, json_text};
 use crate::memory::SMALL_BYTES;
+use crate::obfuscation::Encrypted;
 use crate::page;
 use crate::rate_headers::add_rate_headers;
 use crate::records::RecordContext;
@@ -55,9 +60,11 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(stored_chats::routes())
         .merge(responses::routes())
         .merge(embeddings::routes())
+        .merge(messages::routes())
+        .merge(ollama::routes(app.config.offers_ollama()))
         .route_layer(middleware::from_fn_with_state(app.clone(), ask_upstream))
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
-    Router::new()
+    let routes = Router::new()
         .merge(api)
         // Without an API key: the answer's random token is the credential.
         .route(
@@ -77,7 +84,21 @@ pub fn router(app: Arc<App>) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), browser::guard))
         .layer(middleware::from_fn(browser::harden))
         .layer(middleware::from_fn_with_state(app.clone(), count_refusals))
-        .with_state(app)
+        .layer(middleware::from_fn(errors::translate))
+        .with_state(app.clone());
+    // Before routing: axum's own layers come after it.
+    Router::new().fallback_service(routes.map_request(move |request| with_version(&app, request)))
+}
+
+/// A request for one of OpenAI's paths without the version gets it, unless the operator passes
+/// that very path on to an upstream server.
+fn with_version(app: &App, mut request: HttpRequest<Body>) -> HttpRequest<Body> {
+    let Some(uri) = paths::versioned(request.uri()) else { return request };
+    let upstream = app.service().ok().and_then(|service| service.upstream());
+    if !upstream.is_some_and(|it| it.is_chosen(request.method(), request.uri().path())) {
+        *request.uri_mut() = uri;
+    }
+    request
 }
 
 async fn chat(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
@@ -102,7 +123,7 @@ async fn answer(
         service.check_room()?;
     }
     let body = app.bodies.receive(&mut head, body).await?;
-    let key = head.headers.get(header::AUTHORIZATION).cloned();
+    let key = authorization(&head.headers);
     let intake = Intake { endpoint, caller: Caller::of(&head), key, is_ask: false };
     let ParsedRequest { request, idempotent } =
         intake.parse(&app, body, head.headers.get(REPEAT_HEADER)).await?;
@@ -156,17 +177,20 @@ async fn begin(
     Ok(Answer::Started(Box::new(answer)))
 }
 
-/// Passes `/v1/models`, `/tokenize` and the like on if there is an upstream server, and other APIs
-/// if it speaks them. Completions are not passed on here, because streams are relayed.
+/// Passes `/v1/models`, `/tokenize` and the like on if there is an upstream server, other APIs if it
+/// speaks them, and what the operator says. Completions are not passed on here, because streams are
+/// relayed.
 async fn ask_upstream(
     State(app): Shared,
     request: HttpRequest<Body>,
     next: Next,
 ) -> Result<Response, ApiError> {
-    if let Some(upstream) = app.service().ok().and_then(|service| service.upstream())
-        && upstream.takes(request.uri().path(), request.headers()).await?
-    {
-        return pass_on(&app, upstream, request).await;
+    if let Some(upstream) = app.service().ok().and_then(|service| service.upstream()) {
+        let path = request.uri().path();
+        let is_chosen = paths::is_lowered(path) && upstream.is_chosen(request.method(), path);
+        if is_chosen || upstream.takes(path, request.headers()).await? {
+            return pass_on(&app, upstream, request).await;
+        }
     }
     Ok(next.run(request).await)
 }
@@ -182,8 +206,22 @@ async fn elsewhere(
             request.extensions_mut().insert(identity);
             pass_on(&app, upstream, request).await
         }
-        None => Err(ApiError::not_found(request.method(), request.uri().path())),
+        None => {
+            let known = known(&app, &request);
+            Err(ApiError::not_found(request.method(), request.uri().path(), &known))
+        }
     }
+}
+
+/// What there is, for somebody who has asked for what there is not.
+fn known(app: &App, request: &HttpRequest<Body>) -> String {
+    let scheme = if request.extensions().get::<Encrypted>().is_some() { "https" } else { "http" };
+    let host = requested_authority(request).map_or_else(|| "HOST".into(), |host| host.to_string());
+    let ollama = if app.config.offers_ollama() { " and Ollama's" } else { "" };
+    format!(
+        "The base URL of OpenAI's API is {scheme}://{host}/v1; that of Anthropic's{ollama} is \
+         {scheme}://{host}."
+    )
 }
 
 async fn pass_on(
@@ -222,15 +260,26 @@ async fn full(
     Ok(json_text(json))
 }
 
-async fn models(State(app): Shared) -> Result<Response, ApiError> {
-    let model = app.service()?.model().card();
+async fn models(State(app): Shared, headers: HeaderMap) -> Result<Response, ApiError> {
+    let model = app.service()?.model();
+    if headers.contains_key(messages::VERSION) {
+        return Ok(json_response(&messages::models(model)));
+    }
+    let model = model.card();
     Ok(json_response(&json!({"object": "list", "data": [model]})))
 }
 
-async fn model(State(app): Shared, Path(id): Path<String>) -> Result<Response, ApiError> {
+async fn model(
+    State(app): Shared,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
     let model = app.service()?.model();
     if id != model.name {
         return Err(ApiError::model_not_found(&id, &model.name));
+    }
+    if headers.contains_key(messages::VERSION) {
+        return Ok(json_response(&messages::model(model)));
     }
     Ok(json_response(&model.card()))
 }

@@ -72,7 +72,7 @@ mod usage;
 pub use active_request::ActiveRequest;
 pub use api::fields::Fields;
 pub use api::request::{Endpoint, Prompt, Request};
-pub use app::{App, HttpConfig};
+pub use app::{App, HttpConfig, OllamaApi};
 pub use auth::ApiKeys;
 pub use clock::{Clock, unix_time_s};
 pub use connections::TcpLimits;

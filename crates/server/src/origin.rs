@@ -21,6 +21,19 @@ pub fn is_page_of_this_machine(origin: &[u8]) -> bool {
     Page::parse(origin).is_some_and(|page| page.uri.host().is_some_and(is_loopback))
 }
 
+/// Schemes of the pages of desktop apps. No web site's origin can have one of them, and an app that
+/// is installed here reaches the server without a browser too.
+const APP_SCHEMES: [&str; 4] = ["app", "tauri", "vscode-file", "vscode-webview"];
+
+/// Whether `origin` is a page of an app that is installed on the user's machine.
+pub fn is_page_of_app(origin: &[u8]) -> bool {
+    let uri = Uri::try_from(origin).ok();
+    let scheme = uri.as_ref().and_then(Uri::scheme_str);
+    // Where Tauri has no scheme of its own: below localhost, whose names browsers do not look up.
+    scheme.is_some_and(|scheme| APP_SCHEMES.contains(&scheme))
+        || matches!(origin, b"http://tauri.localhost" | b"https://tauri.localhost")
+}
+
 /// Whether `origin` is a page of `host`, from one of the server's `ports`.
 pub fn is_page_of_ports(origin: &[u8], host: &str, ports: &[u16]) -> bool {
     Page::parse(origin).is_some_and(|page| page.is_of(host, ports))
@@ -95,6 +108,19 @@ mod tests {
         assert!(!own("file://a.example", "a.example"));
         assert!(!own("null", "a.example"));
     }
+
+    #[test]
+    fn a_page_of_an_app_has_a_scheme_that_no_site_can_have() {
+        for origin in ["app://obsidian.md", "tauri://localhost", "vscode-webview://1ab2"] {
+            assert!(is_page_of_app(origin.as_bytes()), "{origin}");
+        }
+        assert!(is_page_of_app(b"http://tauri.localhost"));
+        for origin in ["http://app", "https://app.example", "null", "file://", "", "app", "app:"] {
+            assert!(!is_page_of_app(origin.as_bytes()), "{origin}");
+        }
+        assert!(!is_page_of_app(b"http://tauri.localhost.evil.example"));
+    }
+
     #[test]
     fn a_page_of_this_machine_has_one_of_its_names() {
         let local = |origin: &str| is_page_of_this_machine(origin.as_bytes());

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::response::Response;
+use http::HeaderValue;
 use http::request::Parts;
-use http::{HeaderValue, header};
 use loquent_engine::grammar::{AnswerShape, GrammarError, Thinking, limit_thinking};
 use loquent_engine::template::{SpokenTags, TemplateError};
 use loquent_infer::admission::{BudgetLevel, Refusal};
@@ -27,6 +27,7 @@ use crate::admission::{AdmissionGate, Permit};
 use crate::api::fields::Fields;
 use crate::api::head::AnswerHead;
 use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
+use crate::auth::authorization;
 use crate::cache_domain::CacheDomains;
 use crate::clock::{Clock, unix_time_s};
 use crate::completion::logprobs::ScoredPrompt;
@@ -164,7 +165,7 @@ impl Caller {
     pub fn of(head: &Parts) -> Self {
         Self {
             identity: head.extensions.get().cloned().unwrap_or_default(),
-            authorization: head.headers.get(header::AUTHORIZATION).cloned(),
+            authorization: authorization(&head.headers),
             trace_parent: TraceParent::from_headers(&head.headers),
         }
     }
@@ -792,6 +793,7 @@ impl Service {
                 // tokens, as OpenAI's has.
                 keeps_end: request.endpoint == Endpoint::Text,
             },
+            names_stop: request.include_stop_reason.then_some(request.endpoint),
         }
     }
 

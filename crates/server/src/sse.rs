@@ -118,6 +118,9 @@ impl<S: EventSource> Body for SseBody<S> {
                 BodyPhase::Opening(preface) => {
                     let preface = std::mem::take(preface);
                     this.phase = BodyPhase::Streaming;
+                    if preface.is_empty() {
+                        continue;
+                    }
                     return Poll::Ready(Some(Ok(Frame::data(Bytes::from(preface)))));
                 }
                 BodyPhase::Streaming => {

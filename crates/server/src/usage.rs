@@ -1,5 +1,6 @@
 //! Token counts of an answer.
 
+use loquent_openai::chunk::ReportedUsage;
 use loquent_proto::Delta;
 use serde_json::{Value, json};
 
@@ -39,6 +40,14 @@ impl Usage {
             cached: self.cached_tokens,
             reasoning: self.reasoning_tokens,
         }
+    }
+
+    /// The counts in the members of an upstream server's last chunk.
+    pub fn of_members(json: &str) -> Option<Self> {
+        let json: Value = serde_json::from_str(json).ok()?;
+        let usage =
+            ReportedUsage::from_json(json.get("usage").filter(|it| it.is_object())?.clone());
+        Self::of_delta(&usage.to_delta())
     }
 
     /// The counts of a [`Delta::Usage`]; `None` for other kinds.

@@ -9,7 +9,7 @@ use crate::full_answer::{FullAnswer, FullCall, FullCompletion};
 
 /// The response of a complete `answer`.
 pub fn full_response(answer: &FullAnswer, vocab: &dyn Vocab) -> Value {
-    let FullAnswer { head, completions, usage } = answer;
+    let FullAnswer { head, completions, usage, .. } = answer;
     let object = match head.endpoint {
         Endpoint::Chat => "chat.completion",
         Endpoint::Text => "text_completion",
@@ -29,7 +29,7 @@ impl FullCompletion {
             [] => Value::Null,
             some => logprobs_json(endpoint, vocab, some),
         };
-        match endpoint {
+        let mut choice = match endpoint {
             Endpoint::Chat => json!({
                 "index": index, "message": self.message(),
                 "logprobs": logprobs, "finish_reason": self.finish_reason,
@@ -38,7 +38,11 @@ impl FullCompletion {
                 "index": index, "text": self.text,
                 "logprobs": logprobs, "finish_reason": self.finish_reason,
             }),
+        };
+        if let Some(stop) = &self.stop_reason {
+            choice["stop_reason"] = stop.as_str().into();
         }
+        choice
     }
 
     /// It as a chat message of the assistant.

@@ -22,6 +22,7 @@ const SHARED: &[Parameter] = &[
     supported("seed", ""),
     supported("logit_bias", "at most 1,024 tokens"),
     supported("stop", "at most 16 strings of 256 bytes"),
+    supported("include_stop_reason", "the answer names the stop string that ended it"),
     supported("n", "at most 64 completions of all prompts together"),
     supported("response_format", "`text`, `json_object`, `json_schema`"),
     supported("structured_outputs", "vLLM's: `json`, `regex`, `choice`, `grammar` (GBNF, Lark)"),

@@ -204,6 +204,8 @@ pub struct Request {
     pub max_tokens: Option<u32>,
     /// Stop strings: the text ends before the first one that occurs.
     pub stop: Vec<String>,
+    /// Whether the answer names the stop string that ended it, as vLLM's `stop_reason`.
+    pub include_stop_reason: bool,
     /// How tokens are sampled.
     pub sampling: SamplingParams,
     /// What the answer's text must be.
@@ -272,6 +274,7 @@ impl Request {
             n,
             max_tokens: parse_max_tokens(&mut fields, endpoint, echo)?,
             stop: parse_stop(&mut fields)?,
+            include_stop_reason: fields.boolean("include_stop_reason")?.unwrap_or(false),
             sampling: parse_sampling(&mut fields, endpoint)?,
             form,
             stream: parse_stream(&mut fields)?,
@@ -308,6 +311,7 @@ impl Request {
             n: 1,
             max_tokens: None,
             stop: Vec::new(),
+            include_stop_reason: false,
             sampling: SamplingParams::default(),
             form: None,
             stream: None,

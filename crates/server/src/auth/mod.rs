@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use anyhow::ensure;
+use http::{HeaderMap, HeaderValue, header};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use crate::error::{ApiError, LimitedRate};
@@ -247,6 +248,18 @@ impl SharedKeys {
         *self.table.write().expect(UNPOISONED) = Arc::new(table);
         Ok(keys)
     }
+}
+
+/// The credential that a request came with, as OpenAI's clients send it: Anthropic's have a header
+/// of their own for the key.
+pub fn authorization(headers: &HeaderMap) -> Option<HeaderValue> {
+    let own = headers.get(header::AUTHORIZATION).cloned();
+    own.or_else(|| {
+        let bearer = [b"Bearer ", headers.get("x-api-key")?.as_bytes()].concat();
+        let mut bearer = HeaderValue::from_bytes(&bearer).ok()?;
+        bearer.set_sensitive(true);
+        Some(bearer)
+    })
 }
 
 /// The credential of the scheme `Bearer`, whose name may be in any case (RFC 9110, section 11.1).

@@ -7,11 +7,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::generation::Lowered;
 use super::parameters::{Parameter, Support};
 use super::responses;
 use super::responses::request::ResponseRequest;
 use super::stored_chats::request::ChatToStore;
-use super::ui_stream;
+use super::{messages, ollama, ui_stream};
 use crate::api::embeddings::{self, EmbeddingRequest};
 use crate::api::fields::Fields;
 use crate::api::parameters;
@@ -73,12 +74,51 @@ fn apis() -> Vec<Api> {
                 EmbeddingRequest::read(fields).map(|request| request.ignored)
             },
         },
+        Api {
+            endpoint: "POST /v1/messages",
+            parameters: messages::request::PARAMETERS.iter().collect(),
+            base: json!({"messages": [{"role": "user", "content": "hi"}]}),
+            read: |body| read_lowered(&body, messages::request::lower),
+        },
+        Api {
+            endpoint: "POST /api/chat",
+            parameters: ollama::request::CHAT_PARAMETERS.iter().collect(),
+            base: json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]}),
+            read: |body| read_lowered(&body, ollama::request::lower_chat),
+        },
+        Api {
+            endpoint: "POST /api/generate",
+            parameters: ollama::request::GENERATE_PARAMETERS.iter().collect(),
+            base: json!({"model": "m", "prompt": "hi"}),
+            read: |body| read_lowered(&body, ollama::request::lower_generate),
+        },
+        Api {
+            endpoint: "Ollama's `options`",
+            parameters: ollama::request::OPTIONS.iter().collect(),
+            base: json!({}),
+            read: |options| {
+                let body = json!({"model": "m", "prompt": "hi", "options": options});
+                let names = read_lowered(&body, ollama::request::lower_generate)?;
+                Ok(names.iter().map(|name| name.replace("options.", "")).collect())
+            },
+        },
     ]
 }
 
 fn read_ui_chat(body: Value) -> Result<Vec<String>, ApiError> {
     let (fields, _) = ui_stream::request::lower(Fields::parse(body.to_string().as_bytes())?)?;
     Request::read(Endpoint::Chat, fields).map(|request| request.ignored)
+}
+
+/// The names that a dialect ignores, and those that a completion does of what it is lowered to.
+fn read_lowered<T>(
+    body: &Value,
+    lower: fn(Fields) -> Result<Lowered<T>, ApiError>,
+) -> Result<Vec<String>, ApiError> {
+    let Lowered { endpoint, fields, ignored, .. } =
+        lower(Fields::parse(body.to_string().as_bytes())?)?;
+    let request = Request::read(endpoint, fields)?;
+    Ok(ignored.into_iter().chain(request.ignored).collect())
 }
 
 /// Values of every kind: one of them is of the type that the parameter takes, or of none.
@@ -122,6 +162,8 @@ const OWN_FORMS: &[&str] = &[
     "metadata",
     "truncation",
     "encoding_format",
+    "output_format",
+    "thinking",
 ];
 
 #[test]

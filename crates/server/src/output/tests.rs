@@ -33,6 +33,7 @@ fn config() -> CompletionConfig {
         timings: false,
         split: SplitConfig::none(),
         logprobs: LogprobConfig::default(),
+        names_stop: None,
     }
 }
 

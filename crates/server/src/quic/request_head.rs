@@ -72,7 +72,11 @@ impl RequestHead {
         match (&self.method, self.path.path()) {
             (&Method::POST, "/v1/chat/completions") => Ok(Endpoint::Chat),
             (&Method::POST, "/v1/completions") => Ok(Endpoint::Text),
-            (method, path) => Err(ApiError::not_found(method, path)),
+            (method, path) => {
+                let known = "Answers by datagram are given by POST /v1/chat/completions and \
+                             /v1/completions.";
+                Err(ApiError::not_found(method, path, known))
+            }
         }
     }
 

@@ -36,6 +36,7 @@ use tokio::sync::{oneshot, watch};
 use crate::admission::Permit;
 use crate::api::fields::Fields;
 use crate::api::request::{Endpoint, Forward, Request, StreamParams, parse_interval};
+use crate::auth::authorization;
 use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::flush_channel::{FlushReceiver, flush_channel};
@@ -324,8 +325,8 @@ impl Upstream {
             // the upstream knows nothing: it would give them to any client that has the id.
             Way::IfSpoken(SpokenApi::Responses) if self.keeps_keys => Ok(false),
             Way::IfSpoken(api) => {
-                let own = headers.get(header::AUTHORIZATION);
-                self.spoken.speaks(api, self.clock, || self.try_out(api, own)).await
+                let own = authorization(headers);
+                self.spoken.speaks(api, self.clock, || self.try_out(api, own.as_ref())).await
             }
         }
     }
@@ -346,6 +347,11 @@ impl Upstream {
         self.routes.admit(method, uri)
     }
 
+    /// Whether the operator, and not the list of usual routes, lets clients send this request.
+    pub fn is_chosen(&self, method: &Method, path: &str) -> bool {
+        self.routes.is_chosen(method, path)
+    }
+
     /// Passes a request on, and its response back as it arrives. `permits` are held until the
     /// response has ended.
     ///
@@ -358,7 +364,8 @@ impl Upstream {
         body: Bytes,
         permits: Vec<Permit>,
     ) -> Result<Response, ApiError> {
-        let own = headers.get(header::AUTHORIZATION);
+        let own = authorization(headers);
+        let own = own.as_ref();
         let body = self.with_model(&target, body, own).await;
         let mut request = self.request(target.method, target.path.as_str(), body, own);
         let with_credentials = self.api_key.is_none() && !self.keeps_keys;
@@ -435,6 +442,8 @@ pub fn read_request(
 ) -> Result<Request, ApiError> {
     let interval = parse_interval(&mut fields)?;
     let resumable = fields.boolean("resumable")?.unwrap_or(false);
+    // An upstream that can, such as vLLM, says it in any case; others might refuse the name.
+    let include_stop_reason = fields.boolean("include_stop_reason")?.unwrap_or(false);
     let charge = fields.charge();
     let mut body = fields.into_map();
     check_stream_options(&body)?;
@@ -451,6 +460,7 @@ pub fn read_request(
         stream,
         resumable,
         interval,
+        include_stop_reason,
         forward: Some(Forward { body, authorization }),
         charge,
         ..Request::empty(endpoint)

@@ -90,7 +90,11 @@ impl UpstreamRoute {
 
 /// The routes of one upstream server.
 #[derive(Debug, Clone)]
-pub struct UpstreamRoutes(Vec<UpstreamRoute>);
+pub struct UpstreamRoutes {
+    usual: Vec<UpstreamRoute>,
+    /// Those that the operator has added.
+    chosen: Vec<UpstreamRoute>,
+}
 
 /// A request's method and path that the upstream server may get.
 #[derive(Debug, Clone)]
@@ -114,7 +118,12 @@ impl UpstreamRoutes {
         let stored: &[&str] = if keeps_keys { &[] } else { &STORED_ROUTES };
         let usual = DEFAULT_ROUTES.iter().chain(stored);
         let usual = usual.map(|route| route.parse().expect("it is a route"));
-        Self(usual.chain(more.iter().cloned()).collect())
+        Self { usual: usual.collect(), chosen: more.to_vec() }
+    }
+
+    /// Whether a route that the operator has added covers the request.
+    pub fn is_chosen(&self, method: &Method, path: &str) -> bool {
+        self.chosen.iter().any(|route| route.covers(method, path))
     }
 
     /// Checks that clients may send a request for `uri`.
@@ -128,7 +137,8 @@ impl UpstreamRoutes {
                  Send a plain path.",
             ));
         }
-        if !self.0.iter().any(|route| route.covers(method, uri.path())) {
+        let mut routes = self.usual.iter().chain(&self.chosen);
+        if !routes.any(|route| route.covers(method, uri.path())) {
             return Err(ApiError::not_passed_on(method, uri.path()));
         }
         let path = uri.path_and_query().cloned();

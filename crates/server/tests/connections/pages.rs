@@ -130,6 +130,11 @@ async fn pages_of_this_machine_may_use_a_server_of_this_machine() {
         assert_eq!(header(&text, "access-control-allow-origin"), Some(origin.1), "{expected}");
         assert_eq!(header(&text, "vary"), Some("Origin"));
     }
+    for app in ["app://obsidian.md", "tauri://localhost"] {
+        let (status, text) = ask(&server, &[("origin", app), key]).await;
+        assert_eq!(status, 200, "{app}");
+        assert_eq!(header(&text, "access-control-allow-origin"), Some(app));
+    }
     for foreign in ["https://evil.example", "null", "http://localhost.evil.example"] {
         let (status, text) = ask(&server, &[("origin", foreign), key]).await;
         assert_eq!(status, 403, "{foreign}");

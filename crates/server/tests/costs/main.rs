@@ -22,7 +22,7 @@ use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_server::{
     AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, MUTE_LIMIT, Metrics,
-    ObfuscationDefault, ResumableLimits, Service, TrustedProxies, router, start_engine,
+    ObfuscationDefault, OllamaApi, ResumableLimits, Service, TrustedProxies, router, start_engine,
 };
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -60,6 +60,7 @@ impl Server {
             cors_origins: Vec::new(),
             max_request_bytes: BODY_BYTES,
             allowed_hosts: AllowedHosts::default(),
+            ollama_api: OllamaApi::Always,
             max_request_memory_bytes: MEMORY_BYTES,
             obfuscation: ObfuscationDefault::default(),
             heartbeat: forever,

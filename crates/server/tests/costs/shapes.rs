@@ -31,6 +31,36 @@ pub const ENDPOINTS: &[Endpoint] = &[
         valid: r#""max_tokens":1,"prompt":"hi""#,
         places: &[[r#""prompt":"#, ""], [r#""prompt":["#, "]"]],
     },
+    Endpoint {
+        path: "/v1/messages",
+        valid: r#""max_tokens":1,"messages":[{"role":"user","content":"hi"}]"#,
+        places: &[
+            [r#""unknown":"#, ""],
+            [r#""system":"#, ""],
+            [r#""messages":"#, ""],
+            [r#""messages":[{"role":"user","content":"#, "}]"],
+            [r#""messages":[{"role":"user","content":[{"type":"text","text":"#, "}]}]"],
+            [
+                r#""messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"a":"#,
+                "}}]}]",
+            ],
+            [r#""tools":[{"name":"f","input_schema":{"a":"#, "}}]"],
+        ],
+    },
+    Endpoint {
+        path: "/api/chat",
+        valid: r#""model":"m","stream":false,"options":{"num_predict":1},"messages":[{"role":"user","content":"hi"}]"#,
+        places: &[
+            [r#""unknown":"#, ""],
+            [r#""options":"#, ""],
+            [r#""messages":"#, ""],
+            [r#""messages":[{"role":"user","content":"#, "}]"],
+            [
+                r#""messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"a":"#,
+                "}}}]}]",
+            ],
+        ],
+    },
     Endpoint { path: "/tokenize", valid: r#""x":1"#, places: &[[r#""prompt":"#, ""]] },
     Endpoint { path: "/detokenize", valid: r#""x":1"#, places: &[[r#""tokens":"#, ""]] },
 ];

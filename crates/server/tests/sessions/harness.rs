@@ -146,6 +146,7 @@ fn options(setup: &Setup) -> ServerConfig {
             metrics_names: Default::default(),
             cors_origins: Vec::new(),
             allowed_hosts: AllowedHosts::default(),
+            ollama_api: Default::default(),
             max_request_bytes: 1 << 20,
             max_request_memory_bytes: 64 << 20,
             heartbeat: Duration::from_secs(10),

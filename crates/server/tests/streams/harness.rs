@@ -9,8 +9,9 @@ use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
+use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_server::{
-    AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, MUTE_LIMIT, Metrics,
+    AllowedHosts, ApiKeys, App, ChatFormat, Clock, HttpConfig, LoadedEngine, MUTE_LIMIT, Metrics,
     ObfuscationDefault, ResumableLimits, Service, ServiceConfig, Store, TrustedProxies, router,
     start_engine,
 };
@@ -38,6 +39,12 @@ impl Server {
     /// A server over the engine `loaded`.
     pub fn over(loaded: LoadedEngine, change: impl FnOnce(&mut ServiceConfig)) -> Self {
         Self::start_with(loaded, http_config(), None, change)
+    }
+
+    /// A server over the engine `loaded`, whose HTTP side has the configuration `http`.
+    #[allow(dead_code, reason = "for the tests of APIs; others share this file")]
+    pub fn over_with(loaded: LoadedEngine, http: HttpConfig) -> Self {
+        Self::start_with(loaded, http, None, |_| {})
     }
 
     /// A server whose HTTP side has the configuration `http`.
@@ -160,6 +167,7 @@ pub fn http_config() -> HttpConfig {
         metrics_names: Default::default(),
         cors_origins: Vec::new(),
         allowed_hosts: AllowedHosts::default(),
+        ollama_api: Default::default(),
         max_request_bytes: 1 << 20,
         max_request_memory_bytes: 64 << 20,
         heartbeat: FOREVER,
@@ -177,6 +185,16 @@ pub fn limits() -> ResumableLimits {
         stall_limit: FOREVER,
         mute_limit: MUTE_LIMIT,
     }
+}
+
+/// An engine whose model may think before it answers.
+#[allow(dead_code, reason = "for the tests of APIs; others share this file")]
+pub fn thinking() -> LoadedEngine {
+    let mut loaded = loaded();
+    let template = ChatTemplate::new(&format!("{{# <think> #}}{CHATML}")).unwrap();
+    let (bos, eos) = Default::default();
+    loaded.model.chat = Arc::new(ChatFormat { template, bos, eos });
+    loaded
 }
 
 /// How an event stream ended.

@@ -8,6 +8,8 @@ mod engine_failure;
 mod formats;
 mod harness;
 mod keys;
+mod messages;
+mod ollama;
 mod progress;
 mod prompts;
 #[path = "../simulated/mod.rs"]

@@ -103,6 +103,8 @@ async fn keys_reach_the_upstream_only_where_they_are_for_it() {
     asked.headers_mut().insert("x-api-key", "for-them".parse().unwrap());
     asked.headers_mut().insert("authorization", "Bearer for-them".parse().unwrap());
     front.send(asked).await;
+    let probe = up.requests.recv().await.unwrap();
+    assert!(probe.contains("Bearer for-them"), "whether it speaks the API: {probe}");
     let seen = up.requests.recv().await.unwrap();
     assert_eq!(seen.matches("for-them").count(), 2, "{seen}");
 }

@@ -1,6 +1,7 @@
 //! Another server in the engine's place: everything it says passes, and however it breaks,
 //! no answer looks whole that is not.
 
+mod dialects;
 mod doors;
 mod speaking;
 mod stand_in;
@@ -59,6 +60,7 @@ impl Front {
                 metrics_names: Default::default(),
                 cors_origins: Vec::new(),
                 allowed_hosts: AllowedHosts::default(),
+                ollama_api: Default::default(),
                 max_request_bytes: 1 << 20,
                 max_request_memory_bytes: 64 << 20,
                 heartbeat: Duration::from_secs(5),

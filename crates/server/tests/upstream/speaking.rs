@@ -14,8 +14,8 @@ use crate::stand_in::{stream, whole};
 use crate::{FINISH, FIRST, Front, json_of, read};
 
 /// A server with a reply for each route, which remembers what it was asked.
-struct Upstream {
-    url: String,
+pub struct Upstream {
+    pub url: String,
     seen: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
@@ -23,7 +23,7 @@ type Replies = HashMap<&'static str, Vec<u8>>;
 
 impl Upstream {
     /// Answers each of `routes` (method and path) with its bytes, and others with 404.
-    async fn start(routes: impl IntoIterator<Item = (&'static str, Vec<u8>)>) -> Self {
+    pub async fn start(routes: impl IntoIterator<Item = (&'static str, Vec<u8>)>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let seen = Arc::new(Mutex::default());
@@ -43,7 +43,7 @@ impl Upstream {
     }
 
     /// The body of the latest request to a route.
-    fn body(&self, route: &str) -> Value {
+    pub fn body(&self, route: &str) -> Value {
         let seen = self.seen.lock().unwrap();
         seen.iter().rev().find(|(asked, _)| asked == route).unwrap().1.clone()
     }

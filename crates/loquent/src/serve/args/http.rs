@@ -3,8 +3,8 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use clap::Args;
-use loquent_server::{AllowedHosts, HttpConfig, MetricNames, TcpLimits};
+use clap::{Args, ValueEnum};
+use loquent_server::{AllowedHosts, HttpConfig, MetricNames, OllamaApi, TcpLimits};
 
 use super::keys::KeyArgs;
 use super::streams::StreamArgs;
@@ -24,6 +24,9 @@ pub(crate) struct HttpArgs {
     /// passes on the public name in Host needs it.
     #[arg(long, env = "LOQUENT_ALLOWED_HOST", value_name = "NAME")]
     allowed_host: Vec<String>,
+    /// Where to serve Ollama's API (/api/chat and the like)
+    #[arg(long, env = "LOQUENT_OLLAMA_API", default_value = "local", value_name = "WHERE")]
+    ollama_api: OllamaApiArg,
     /// Maximum size of a request body in bytes
     #[arg(long, env = "LOQUENT_MAX_REQUEST_BYTES", default_value_t = 8 * 1024 * 1024,
           value_name = "N")]
@@ -70,6 +73,27 @@ pub(crate) struct HttpArgs {
     drain_timeout_s: u64,
 }
 
+/// Where Ollama's API is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OllamaApiArg {
+    /// On a loopback --host, as Ollama itself
+    Local,
+    /// On any --host
+    Always,
+    /// Nowhere
+    Never,
+}
+
+impl From<OllamaApiArg> for OllamaApi {
+    fn from(arg: OllamaApiArg) -> Self {
+        match arg {
+            OllamaApiArg::Local => Self::Local,
+            OllamaApiArg::Always => Self::Always,
+            OllamaApiArg::Never => Self::Never,
+        }
+    }
+}
+
 impl HttpArgs {
     /// # Errors
     /// When a key is empty, or their file cannot be read or has an error.
@@ -85,6 +109,7 @@ impl HttpArgs {
             metrics_names: self.metrics_names,
             cors_origins: self.cors_origin.clone(),
             allowed_hosts: AllowedHosts::new(self.allowed_host.clone()),
+            ollama_api: self.ollama_api.into(),
             max_request_bytes: self.max_request_bytes,
             max_request_memory_bytes: self.max_request_memory_bytes,
             obfuscation: streams.obfuscation(),

@@ -1,0 +1,152 @@
+//! The way of a dialect's request that all of them share: from its body to an answer under way, and
+//! from that to a response.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::Request as HttpRequest;
+use serde_json::Value;
+
+use super::EventWriter;
+use crate::active_request::ActiveRequest;
+use crate::api::fields::Fields;
+use crate::api::request::{Endpoint, Request};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::full_answer::FullAnswer;
+use crate::json_response::json_text;
+use crate::memory::SMALL_BYTES;
+use crate::records::RecordContext;
+use crate::service::{Caller, Service, StartedAnswer};
+use crate::sse::{DirectAnswer, SseBody};
+
+/// A dialect's request as one that the service knows.
+pub struct Lowered<T> {
+    /// The endpoint whose fields these are.
+    pub endpoint: Endpoint,
+    /// The fields of a completion.
+    pub fields: Fields,
+    /// Names of the dialect's parameters that have no effect.
+    pub ignored: Vec<String>,
+    /// What only the dialect needs to know for its answer.
+    pub kept: T,
+}
+
+/// A dialect's request as parsed.
+pub struct Parsed<T> {
+    /// The request as the service knows it.
+    pub request: Request,
+    /// What only the dialect needs to know for its answer.
+    pub kept: T,
+    arrived: Duration,
+}
+
+/// An answer under way.
+pub struct Generation<T> {
+    service: Arc<Service>,
+    active: ActiveRequest,
+    /// When the request arrived, on the server's clock.
+    pub arrived: Duration,
+    /// Names of the request's parameters without effect, separated by commas.
+    pub ignored: String,
+    /// Whether the answer is to be streamed.
+    pub streams: bool,
+    /// What only the dialect needs to know for its answer.
+    pub kept: T,
+}
+
+/// Has the service answer `request`, which `lower` turns into one that it knows.
+///
+/// # Errors
+/// Those of the body, of `lower`, and of [`Service::start`].
+pub async fn generate<T: Send + 'static>(
+    app: &App,
+    request: HttpRequest<Body>,
+    lower: impl FnOnce(Fields) -> Result<Lowered<T>, ApiError> + Send + 'static,
+) -> Result<Generation<T>, ApiError> {
+    app.service()?.check_room()?;
+    parse(app, request, lower).await?.start(app).await
+}
+
+/// Reads `request` as one that the service knows.
+///
+/// # Errors
+/// Those of the body and of `lower`.
+pub async fn parse<T: Send + 'static>(
+    app: &App,
+    request: HttpRequest<Body>,
+    lower: impl FnOnce(Fields) -> Result<Lowered<T>, ApiError> + Send + 'static,
+) -> Result<Parsed<T>, ApiError> {
+    let arrived = app.clock.now();
+    let service = app.service()?.clone();
+    let (mut head, body) = request.into_parts();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let caller = Caller::of(&head);
+    let read = move |fields: Fields| {
+        let Lowered { endpoint, fields, ignored, kept } = lower(fields)?;
+        let is_bounded = fields.map().contains_key("max_tokens");
+        let mut request = service.parse(endpoint, fields, caller)?;
+        if !is_bounded {
+            // OpenAI's default for plain completions is no other API's.
+            request.max_tokens = None;
+        }
+        request.ignored.extend(ignored);
+        Ok(Parsed { request, kept, arrived })
+    };
+    body.parse(read).await
+}
+
+impl<T> Parsed<T> {
+    /// Has the service answer the request.
+    ///
+    /// # Errors
+    /// Those of [`Service::start`].
+    pub async fn start(self, app: &App) -> Result<Generation<T>, ApiError> {
+        let Self { mut request, kept, arrived } = self;
+        let service = app.service()?.clone();
+        let streams = request.stream.is_some();
+        // The counts are part of every dialect's answer.
+        request.stream.get_or_insert_default().include_usage = true;
+        let StartedAnswer { active, ignored, .. } = service.start(request, arrived).await?;
+        Ok(Generation { service, active, arrived, ignored, streams, kept })
+    }
+}
+
+impl<T> Generation<T> {
+    /// Tokens of the prompt, as far as they are known yet.
+    pub fn prompt_tokens(&self) -> u64 {
+        self.active.usage().prompt_tokens
+    }
+
+    /// The answer as a stream of what `events` writes.
+    pub fn stream(self, app: &App, events: impl EventWriter + 'static) -> Body {
+        let context = RecordContext { vocab: &self.service.model().vocab, echo: &[] };
+        let (answer, preface) = DirectAnswer::open(self.active, &context, events);
+        Body::new(SseBody::new(answer, preface, app.config.heartbeat))
+    }
+
+    /// The answer as the object that `object` makes of it.
+    ///
+    /// # Errors
+    /// Those of [`FullAnswer::collect`].
+    pub async fn full(
+        self,
+        app: &App,
+        object: impl FnOnce(&FullAnswer, T) -> Value + Send + 'static,
+    ) -> Result<Response, ApiError>
+    where
+        T: Send + 'static,
+    {
+        let Self { active, kept, .. } = self;
+        let answer = FullAnswer::collect(active, &[]).await?;
+        let is_large = answer.bytes() > SMALL_BYTES;
+        let render = move || object(&answer, kept).to_string();
+        let json = match is_large {
+            true => app.bodies.workers().run(move || Ok(render())).await?,
+            false => render(),
+        };
+        Ok(json_text(json))
+    }
+}

@@ -1,0 +1,95 @@
+//! A whole answer as Anthropic's message.
+
+use serde_json::{Value, json};
+
+use crate::api::head::AnswerHead;
+use crate::full_answer::{FullAnswer, FullCall, FullCompletion};
+use crate::usage::Usage;
+
+/// The signature of every thinking block. Anthropic's clients send it back with the block; here it
+/// proves nothing, and nothing is asked of it.
+pub const SIGNATURE: &str = "unsigned";
+
+/// Whether a client wants to read the thinking, or only to know of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ThinkingDisplay {
+    /// Its text is in the block.
+    #[default]
+    Shown,
+    /// The block is empty.
+    Omitted,
+}
+
+/// The message of a complete `answer`.
+pub fn message(answer: &FullAnswer, thinking: ThinkingDisplay) -> Value {
+    let nothing = FullCompletion::default();
+    // There is one: the API has no parameter for more.
+    let only = answer.completions.first().unwrap_or(&nothing);
+    let AnswerHead { id, model, .. } = &answer.head;
+    let mut message = open_message(&message_id(id), model, answer.usage);
+    let (reason, sequence) =
+        stop_reason(only.finish_reason.as_deref(), only.stop_reason.as_deref());
+    message["content"] = content(only, thinking).into();
+    message["stop_reason"] = reason.into();
+    message["stop_sequence"] = sequence.into();
+    message
+}
+
+/// A message of which nothing has been generated.
+pub fn open_message(id: &str, model: &str, usage: Usage) -> Value {
+    json!({
+        "id": id, "type": "message", "role": "assistant", "model": model, "content": [],
+        "stop_reason": null, "stop_sequence": null, "usage": usage_json(usage),
+    })
+}
+
+/// The id of the message that OpenAI's clients know as `id`.
+pub fn message_id(id: &str) -> String {
+    format!("msg_{}", id.strip_prefix("chatcmpl-").unwrap_or(id))
+}
+
+/// Anthropic counts the tokens that came from a cache apart.
+pub fn usage_json(usage: Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt_tokens.saturating_sub(usage.cached_tokens),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    })
+}
+
+/// Anthropic's name of why an answer ended, and the stop sequence if that was one.
+pub fn stop_reason<'a>(
+    reason: Option<&'a str>,
+    stop: Option<&'a str>,
+) -> (&'a str, Option<&'a str>) {
+    match (reason.unwrap_or("stop"), stop) {
+        ("stop", Some(stop)) => ("stop_sequence", Some(stop)),
+        ("stop", None) => ("end_turn", None),
+        ("length", _) => ("max_tokens", None),
+        ("tool_calls", _) => ("tool_use", None),
+        ("content_filter", _) => ("refusal", None),
+        (other, _) => (other, None),
+    }
+}
+
+fn content(completion: &FullCompletion, display: ThinkingDisplay) -> Vec<Value> {
+    let mut blocks = Vec::new();
+    if !completion.reasoning.is_empty() {
+        let thinking = match display {
+            ThinkingDisplay::Shown => &*completion.reasoning,
+            ThinkingDisplay::Omitted => "",
+        };
+        blocks.push(json!({"type": "thinking", "thinking": thinking, "signature": SIGNATURE}));
+    }
+    if !completion.text.is_empty() {
+        blocks.push(json!({"type": "text", "text": completion.text}));
+    }
+    blocks.extend(completion.calls.iter().map(tool_use));
+    blocks
+}
+
+fn tool_use(call: &FullCall) -> Value {
+    json!({"type": "tool_use", "id": call.id, "name": call.name, "input": call.input()})
+}

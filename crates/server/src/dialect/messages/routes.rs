@@ -1,0 +1,63 @@
+//! The routes of Anthropic's API.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::post;
+use http::Request as HttpRequest;
+use serde_json::json;
+
+use super::events::MessageEvents;
+use super::object::message;
+use super::request::lower;
+use crate::api::request::Prompt;
+use crate::app::App;
+use crate::dialect::generation::{generate, parse};
+use crate::error::ApiError;
+use crate::json_response::json_response;
+use crate::sse::{event_stream, with_ignored};
+
+/// The routes, for clients whose key has been checked.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/messages", post(create))
+        .route("/v1/messages/count_tokens", post(count_tokens))
+}
+
+async fn create(
+    State(app): State<Arc<App>>,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let generation = generate(&app, request, lower).await?;
+    let ignored = generation.ignored.clone();
+    let response = match generation.streams {
+        true => {
+            let events = MessageEvents::new(generation.prompt_tokens(), generation.kept);
+            event_stream(generation.stream(&app, events))
+        }
+        false => generation.full(&app, message).await?,
+    };
+    Ok(with_ignored(response, &ignored))
+}
+
+async fn count_tokens(
+    State(app): State<Arc<App>>,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    if app.service()?.upstream().is_some() {
+        let message = "The upstream server does not count tokens in this API. Ask it at /tokenize.";
+        return Err(ApiError::not_offered(message));
+    }
+    let mut request = parse(&app, request, lower).await?.request;
+    let prompt = request.prompts.pop();
+    let counted = app.service()?.for_tokenize(move |service| {
+        // Held as long as the prompt.
+        let _charge = request.charge;
+        let prompt = prompt.unwrap_or(Prompt::Tokens(Vec::new()));
+        service.encode(prompt, true).map(|tokens| tokens.len())
+    });
+    Ok(json_response(&json!({"input_tokens": counted.await?})))
+}

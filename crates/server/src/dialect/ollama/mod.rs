@@ -1,0 +1,19 @@
+//! Ollama's API, for the desktop apps that know nothing else: `/api/chat`, `/api/generate` and what
+//! they ask of a server's models.
+
+mod events;
+mod models;
+mod object;
+pub mod request;
+mod routes;
+
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+
+pub use routes::routes;
+
+/// The body that says `error`.
+pub fn error_json(error: &ApiError) -> Value {
+    json!({"error": error.to_string()})
+}

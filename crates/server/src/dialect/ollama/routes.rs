@@ -1,0 +1,117 @@
+//! The routes of Ollama's API.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use axum::routing::{any, get, post};
+use http::{HeaderValue, Request as HttpRequest, header};
+
+use super::events::OllamaLines;
+use super::models::{running, show, tags, version};
+use super::object::{full, loaded};
+use super::request::{Asked, lower_chat, lower_generate};
+use crate::api::fields::Fields;
+use crate::app::App;
+use crate::dialect::generation::{Lowered, parse};
+use crate::error::{ApiError, quoted};
+use crate::json_response::json_response;
+use crate::sse::{event_stream, with_ignored};
+
+type Shared = State<Arc<App>>;
+
+/// The routes, for clients whose key has been checked. `is_offered`: the operator wants them.
+pub fn routes(is_offered: bool) -> Router<Arc<App>> {
+    if !is_offered {
+        return Router::new().route("/api/{*path}", any(not_offered));
+    }
+    Router::new()
+        .route("/api/chat", post(chat))
+        .route("/api/generate", post(generate_text))
+        .route("/api/tags", get(list))
+        .route("/api/ps", get(list_running))
+        .route("/api/show", post(describe))
+        .route("/api/version", get(async || json_response(&version())))
+        .route("/api/{*path}", any(elsewhere))
+}
+
+async fn not_offered() -> ApiError {
+    ApiError::not_offered(
+        "Ollama's API is off, because this server is not for its own machine alone. Start it with \
+         --ollama-api always, or use OpenAI's API, whose base URL ends with /v1.",
+    )
+}
+
+async fn elsewhere(Path(path): Path<String>) -> ApiError {
+    let path = quoted(&path);
+    ApiError::not_offered(format!(
+        "'/api/{path}' is not supported. Of Ollama's API there are chat, generate, tags, show, ps \
+         and version; the operator chooses the model."
+    ))
+}
+
+async fn chat(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    answer(app, request, lower_chat).await
+}
+
+async fn generate_text(
+    State(app): Shared,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    answer(app, request, lower_generate).await
+}
+
+async fn answer(
+    app: Arc<App>,
+    request: HttpRequest<Body>,
+    lower: fn(Fields) -> Result<Lowered<Asked>, ApiError>,
+) -> Result<Response, ApiError> {
+    app.service()?.check_room()?;
+    let parsed = parse(&app, request, lower).await?;
+    let Asked { shape, ref model, only_loads } = parsed.kept;
+    if only_loads {
+        return Ok(json_response(&loaded(shape, model)));
+    }
+    let model = model.clone();
+    let generation = parsed.start(&app).await?;
+    let ignored = generation.ignored.clone();
+    let response = match generation.streams {
+        true => {
+            let lines = OllamaLines::new(shape, model, app.clock, generation.arrived);
+            lines_stream(generation.stream(&app, lines))
+        }
+        false => {
+            generation.full(&app, |answer, asked| full(asked.shape, &asked.model, answer)).await?
+        }
+    };
+    Ok(with_ignored(response, &ignored))
+}
+
+/// A response whose body is a stream of lines of JSON.
+fn lines_stream(body: Body) -> Response {
+    let mut response = event_stream(body);
+    let kind = HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+async fn list(State(app): Shared) -> Result<Response, ApiError> {
+    Ok(json_response(&tags(app.service()?.model())))
+}
+
+async fn list_running(State(app): Shared) -> Result<Response, ApiError> {
+    Ok(json_response(&running(app.service()?.model())))
+}
+
+async fn describe(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    let (mut head, body) = request.into_parts();
+    let body = app.bodies.receive(&mut head, body).await?;
+    // Older clients send the name as `name`.
+    let named = body.parse(|mut fields| Ok(fields.string("model")?.or(fields.string("name")?)));
+    if named.await?.is_none() {
+        return Err(ApiError::invalid_param("model", "'model' is required."));
+    }
+    Ok(json_response(&show(app.service()?.model())))
+}
