@@ -1,0 +1,71 @@
+// The `ollama` package for Node, unmodified, against the real server.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { after, before, test } from "node:test";
+import { Ollama } from "ollama";
+
+const messages = [{ role: "user", content: "What is token streaming?" }];
+const options = { temperature: 0, num_predict: 80 };
+let server;
+let client;
+
+before(async () => {
+  server = spawn(process.env.LOQUENT_BIN, ["serve", "--port", "0"], {
+    stdio: ["ignore", "ignore", "pipe"],
+  });
+  const host = await new Promise((resolve, reject) => {
+    let log = "";
+    server.stderr.on("data", (data) => {
+      log += data;
+      const found = /on (http:\/\/\S+)/.exec(log);
+      if (found) resolve(found[1]);
+    });
+    server.on("exit", () => reject(new Error(log)));
+  });
+  for (let tries = 0; !(await fetch(`${host}/ready`)).ok; tries++) {
+    assert.ok(tries < 1000, "never ready");
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  client = new Ollama({ host });
+});
+
+after(() => server.kill());
+
+test("streamed and whole answers agree", async () => {
+  const { models } = await client.list();
+  assert.equal(models[0].name, "loquent-tiny");
+  const request = { model: models[0].name, messages, options };
+  const whole = await client.chat(request);
+  let text = "";
+  let last;
+  for await (const part of await client.chat({ ...request, stream: true })) {
+    text += part.message.content;
+    last = part;
+  }
+  assert.equal(text, whole.message.content);
+  assert.equal(last.done_reason, "stop");
+  assert.equal(last.eval_count, whole.eval_count);
+  const generated = await client.generate({ model: "x", prompt: messages[0].content, options });
+  assert.equal(generated.response, text);
+});
+
+test("the model is described", async () => {
+  const shown = await client.show({ model: "loquent-tiny" });
+  assert.ok(shown.capabilities.includes("completion"));
+  assert.equal((await client.ps()).models.length, 1);
+});
+
+test("errors have Ollama's shape", async () => {
+  await assert.rejects(
+    client.chat({ model: "x", messages, options: { temperature: 9 } }),
+    (error) => error.status_code === 400 && error.message.includes("'temperature'"),
+  );
+});
+
+test("an aborted stream stops", async () => {
+  const stream = await client.chat({ model: "x", messages, stream: true });
+  stream.abort();
+  await assert.rejects(async () => {
+    for await (const _ of stream);
+  });
+});
