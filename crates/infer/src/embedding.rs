@@ -170,6 +170,7 @@ impl EmbeddingQueue {
         let left = input.tokens.len() - input.computed;
         let part = match self.capacity.in_parts {
             true => left.min(budget.saturating_sub(batch.tokens.len())),
+            // It was opened for this batch, and whether it fits was asked then.
             false => left,
         };
         if part > 0 {
@@ -188,6 +189,7 @@ impl EmbeddingQueue {
         let fits = held + len <= self.capacity.cells as usize
             // One that comes whole is computed alone rather than never.
             && (self.capacity.in_parts || planned == 0 || planned + len <= budget);
+        // Those behind it wait too: shorter ones that pass it again and again would starve it.
         if !fits {
             return false;
         }
@@ -223,6 +225,7 @@ impl EmbeddingQueue {
             if span.sample {
                 let input = self.open.remove(at);
                 self.free.push(input.slot);
+                // One that is missing is stored as empty, which nobody takes for a vector.
                 ended.extend(self.store(&input, vectors.next().unwrap_or_default()));
             }
         }

@@ -137,6 +137,7 @@ impl Forecast {
 
     /// What is left at `now` of the step that is under way, if one is.
     pub fn rest_of_step(&self, now: Duration) -> Duration {
+        // The step under way is taken to last as long as the one before it.
         let rest = |(ended, took): (Duration, Duration)| (ended + took).saturating_sub(now);
         self.latest.map_or(Duration::ZERO, rest)
     }
@@ -234,6 +235,7 @@ impl<'a> Play<'a> {
             return false;
         };
         self.seconds += step_s * f64::from(steps);
+        // Before the prompts: one that ends in this step samples once, and does not decode in it.
         self.decode(steps);
         for (at, part) in prompts.into_iter().zip(parts) {
             self.prefill(at, part);

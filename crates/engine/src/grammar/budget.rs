@@ -59,6 +59,7 @@ impl Grammar for ThinkingBudget {
             mask: vec![u32::MAX; words],
             any: true,
         };
+        // A sequence that is recomputed goes on within what is left of its budget.
         generated.iter().for_each(|&token| limited.note(token));
         Box::new(limited)
     }
@@ -98,6 +99,7 @@ struct LimitedThinking {
 
 impl LimitedThinking {
     fn note(&mut self, token: TokenId) {
+        // The tags are control tokens in some vocabularies: those have a name and no text.
         let text = match self.vocab.piece(token) {
             [] => self.vocab.name(token),
             piece => piece,
@@ -121,6 +123,7 @@ impl LimitedThinking {
                 } else if *left == 0 && !ends_inside_character(tail) {
                     self.state = BudgetState::Ending(0);
                 } else {
+                    // The tag may come in several tokens, but not in more bytes than these.
                     tail.drain(..tail.len().saturating_sub(TAIL_BYTES));
                 }
             }
@@ -171,6 +174,7 @@ impl Constraint for LimitedThinking {
                 (self.state, forced) = (BudgetState::Done, None);
             }
         }
+        // Asked twice, since a mask returned from above would stay borrowed on every path.
         if forced.is_none() && self.inner.is_some() {
             return self.inner.as_mut().map_or(Ok(&[]), |inner| inner.allowed());
         }

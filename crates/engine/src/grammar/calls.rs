@@ -92,6 +92,7 @@ pub(super) fn write(
         }
     }
     if let Some(xml) = Xml::of(syntax) {
+        // Once for all tools: their texts all end in the same way.
         text.push_str(&tags.until("text_value", xml.value_end));
     }
     Ok(())
@@ -139,6 +140,7 @@ impl Xml {
             let value = self.value(&schema, key, value, tags)?;
             let _ = writeln!(text, "argument_{i}_{at}: {open} {value}");
         }
+        // A rule needs a right side, also for a tool without parameters.
         let all = if all.is_empty() { " \"\"".to_owned() } else { all };
         let _ = writeln!(text, "arguments_{i}:{all}");
         Ok(())
@@ -215,6 +217,7 @@ impl<'a> Properties<'a> {
         if combined.iter().any(|word| root.contains_key(*word)) {
             return Err(wrong("must be a plain list of properties"));
         }
+        // Keys stand in tags unescaped: one with '>' or '<' would end its own tag.
         let is_plain =
             |key: &String| key.chars().all(|c| c.is_alphanumeric() || "_-. ".contains(c));
         if !properties.keys().all(is_plain) {
@@ -222,6 +225,7 @@ impl<'a> Properties<'a> {
         }
         let this = Self { root, properties };
         let required = root.get("required").and_then(Value::as_array).into_iter().flatten();
+        // There is no schema from which to write the value of one that is not listed.
         let mut unlisted = required.filter_map(Value::as_str);
         if unlisted.any(|key| !properties.contains_key(key)) {
             return Err(wrong("must list all that are required"));
@@ -238,6 +242,7 @@ impl<'a> Properties<'a> {
     fn with_definitions(&self, schema: &Value) -> Result<Value, GrammarError> {
         let mut schema = schema.clone();
         let written = schema.to_string();
+        // In the rule of one parameter these would point at something else, or at nothing.
         if written.contains("\"#\"") || written.contains("#/properties") {
             return Err(GrammarError::Schema("a parameter refers to the whole schema".to_owned()));
         }

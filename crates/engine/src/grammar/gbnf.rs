@@ -88,6 +88,7 @@ impl LarkNames {
     /// A rule is a terminal if those that it uses are, down to rules that use none.
     fn of(uses: &BTreeMap<&str, BTreeSet<&str>>) -> Self {
         let mut terminals: BTreeSet<&str> = BTreeSet::new();
+        // Rules in a cycle never have all theirs among them, and so stay rules.
         loop {
             let is_new = |name: &&&str| {
                 !terminals.contains(**name) && uses[**name].iter().all(|it| terminals.contains(it))
@@ -98,6 +99,7 @@ impl LarkNames {
             }
             terminals.extend(more);
         }
+        // Numbered: GBNF's names may have '-', which Lark's may not, or be a word that Lark knows.
         let name = |(at, name): (usize, &&str)| {
             let kind = if terminals.contains(*name) { "T" } else { "r" };
             ((*name).to_owned(), format!("{kind}{at}"))
@@ -239,6 +241,7 @@ impl GbnfParser<'_> {
             Some('[') => GbnfSymbol::Class(self.class()?),
             Some('.') => {
                 self.bump();
+                // A dot alone leaves out line breaks in Lark, not in GBNF.
                 GbnfSymbol::Class(r"(.|\n)".to_owned())
             }
             Some('(') => GbnfSymbol::Group(self.group()?),
@@ -250,6 +253,7 @@ impl GbnfParser<'_> {
     fn group(&mut self) -> Result<Vec<Sequence>, GrammarError> {
         self.bump();
         self.depth += 1;
+        // Parser and writer recurse into groups.
         if self.depth > MAX_DEPTH {
             return Err(self.error("groups are nested too deeply"));
         }
@@ -311,8 +315,10 @@ impl GbnfParser<'_> {
                 (']', false) => break,
                 (c, _) => c,
             };
+            // By its number: no character of the client's means anything to the regex engine.
             let _ = write!(regex, "\\x{{{:x}}}", u32::from(first));
             let ahead = self.text[self.at..].strip_prefix('-');
+            // A '-' right before the end stands for itself.
             if ahead.is_some_and(|ahead| !ahead.starts_with(']')) {
                 self.bump();
                 let (last, _) = self.character()?;
@@ -351,6 +357,7 @@ impl GbnfParser<'_> {
     }
 
     fn hex(&mut self, digits: usize) -> Result<char, GrammarError> {
+        // No index: the escape may be cut off by the text's end, or end inside a character.
         let code = self.text.get(self.at..self.at + digits);
         let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
         let c = code.and_then(char::from_u32);
@@ -374,6 +381,7 @@ impl GbnfParser<'_> {
                 ' ' | '\t' => drop(self.bump()),
                 '\n' | '\r' if line_breaks => drop(self.bump()),
                 '#' => {
+                    // Not over the line break, which may be what ends the rule.
                     let rest = &self.text[self.at..];
                     self.at += rest.find('\n').unwrap_or(rest.len());
                 }

@@ -48,6 +48,7 @@ impl CallSyntax {
     /// The format that a chat template writes, which shows by its tags.
     pub fn of_template(source: &str) -> Self {
         let has = |tag: &str| source.contains(tag);
+        // The particular first: newer formats have the tags of older ones beside their own.
         match () {
             () if has("<|channel|>") && has("<|message|>") => Self::Harmony,
             () if has(DEEPSEEK[1]) && has("```json") => Self::DeepSeekFenced,
@@ -68,6 +69,7 @@ impl CallSyntax {
     /// no text, they must be given their names before the answer is read.
     pub const fn tags(self) -> &'static [&'static str] {
         match self {
+            // The outer pair; a range as an index is not `const`.
             Self::Tagged => QWEN.split_at(2).0,
             Self::Bare => &[],
             Self::Harmony => HARMONY,

@@ -92,6 +92,7 @@ impl LlamaEmbedder {
             tokens => tokens.min(context_train.max(1)),
         };
         let batch_tokens = batch_tokens(is_causal, longest, vocab_size);
+        // One batch may hold several inputs, together longer than the longest.
         let cells = longest.max(batch_tokens);
         let options = RunnerOptions {
             slots: SLOTS,
@@ -107,6 +108,7 @@ impl LlamaEmbedder {
         let mut params = params(&options, threads);
         // One pass per batch: llama.cpp pools what is in one pass.
         params.n_ubatch = params.n_batch;
+        // Every token is an output where token vectors are pooled.
         params.n_outputs_max = params.n_batch;
         params.embeddings = true;
         params.pooling_type = native(pooling);
@@ -149,6 +151,7 @@ impl LlamaEmbedder {
                 && !span.tokens.is_empty()
                 && (in_parts || (span.start == 0 && span.sample));
             covered = span.tokens.end;
+            // `&&`, since an unsound slot is no index.
             is_sound = is_sound && self.partial[span.slot.index()].tokens == span.start;
         }
         match is_sound && covered == batch.tokens.len() {
@@ -162,6 +165,7 @@ impl LlamaEmbedder {
         let len = span.tokens.len();
         let pooled = self.context.embedding(span.slot.0, self.capacity.width);
         let partial = &mut self.partial[span.slot.index()];
+        // A sum over thousands of tokens would lose digits in 32 bits.
         let pooled = pooled.iter().map(|&x| f64::from(x));
         match self.pooling {
             Pooling::Mean => {
@@ -190,6 +194,7 @@ impl Embedder for LlamaEmbedder {
     fn embed(&mut self, batch: &Batch, vectors: &mut Vec<Vec<f32>>) -> Result<(), RunError> {
         let computed = self.check_batch(batch).and_then(|()| self.context.decode_all(batch));
         if let Err(error) = computed {
+            // Part of it may have been computed; whoever retries begins with empty slots.
             batch.spans.iter().for_each(|span| self.clear(span.slot));
             return Err(error);
         }
@@ -222,6 +227,7 @@ fn batch_tokens(is_causal: bool, longest: u32, vocab_size: u32) -> u32 {
             let most = (LOGITS_BYTES / row_bytes).min(512) as u32;
             most.max(LEAST_BATCH_TOKENS).min(longest.max(1))
         }
+        // More than the longest, where that is short: short inputs share a batch.
         false => longest.max(512),
     }
 }

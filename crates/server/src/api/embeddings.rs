@@ -158,6 +158,7 @@ fn shown(value: &Value) -> String {
 /// direction: all zeros, or numbers that are not finite.
 pub fn normalized(mut vector: Vec<f32>, dimensions: Option<usize>) -> Option<Vec<f32>> {
     vector.truncate(dimensions.unwrap_or(vector.len()));
+    // In 64 bits, because squares of large 32-bit floats overflow.
     let squares: f64 = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
     let length = squares.sqrt();
     if !length.is_finite() || length == 0.0 {

@@ -43,6 +43,7 @@ pub fn parse_form(fields: &mut Fields) -> Result<Option<RequestedForm>, ApiError
     take(fields, format, "response_format")?;
     let schema = parse_schema(fields, "json_schema")?;
     take(fields, schema, "json_schema")?;
+    // An empty grammar is none, as in llama-server.
     let gbnf = fields.string("grammar")?.filter(|text| !text.is_empty()).map(AnswerForm::Gbnf);
     take(fields, gbnf, "grammar")?;
     let names = ["guided_json", "guided_regex", "guided_choice", "guided_grammar"];

@@ -74,6 +74,7 @@ impl MetricNames {
         // One metric may have several names there, an older version's among them.
         let mut named = Vec::with_capacity(2 * families.len());
         for family in families {
+            // An empty name, for those of other prefixes, is not in the table.
             let own = family.name().strip_prefix(OWN).unwrap_or_default();
             let copies: Vec<_> =
                 IN_VLLM.iter().filter(|(name, _)| *name == own).map(|(_, name)| name).collect();

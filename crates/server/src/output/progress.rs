@@ -136,6 +136,7 @@ impl PromptProgress {
         let waited = now.saturating_sub(self.started);
         let rested = self
             .told
+            // The longer the wait, the less a second of it matters.
             .is_none_or(|told| now.saturating_sub(told) >= PERIOD.max(waited / PERIOD_PART));
         // Once told of a wait, a reader is told how it goes on, however short the rest is.
         let is_long = news.queued > 0

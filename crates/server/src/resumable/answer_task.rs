@@ -116,6 +116,7 @@ impl AnswerTask {
                 break Code::Stopped;
             }
             let wake_at = self.wake_at(now);
+            // Setting the timer has its cost, and most turns leave the time as it was.
             if let Some(at) = wake_at.filter(|_| wake_at != self.armed) {
                 let left = at.since(self.clock() + EARLY);
                 timer.as_mut().reset(Instant::now() + Duration::from(left));

@@ -38,6 +38,7 @@ pub struct ReadyBodies {
 impl ReadyBodies {
     /// Resolves when there are any. Cancelling it loses none.
     pub async fn wait(&self) {
+        // `notify_one` is remembered while nobody waits, so that no news falls between two waits.
         self.news.notified().await;
     }
 
@@ -107,6 +108,7 @@ impl EventsPath {
     /// As [`Self::look`]; the next thing that the body does is reported.
     pub fn ask_for_word(&self) -> BodyState {
         let mut slot = lock(&self.0);
+        // Under the same lock as the look: what the body does after it is reported.
         slot.wants_word = true;
         Self::state(&slot)
     }
@@ -131,6 +133,7 @@ impl Drop for EventsPath {
     fn drop(&mut self) {
         let mut slot = lock(&self.0);
         slot.is_task_gone = true;
+        // The body may live long, and would keep the task's list alive.
         slot.task = None;
         let body = slot.body.take();
         drop(slot);

@@ -47,6 +47,7 @@ impl WaitingLooks {
     /// Answers `look`, or lets it wait.
     pub fn handle(&mut self, look: LookRequest, pump: &LogPump, source: &AnswerLog) {
         if look.waits && !is_due(&look, source.log()) {
+            // Clients that hung up must not count against the bound.
             self.0.retain(|waiting| !waiting.reply.is_closed());
             if self.0.len() < MAX_WAITING {
                 return self.0.push(look);

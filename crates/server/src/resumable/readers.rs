@@ -183,6 +183,7 @@ impl Readers {
     /// Removes all.
     pub fn end_all(&mut self, code: Code) {
         while !self.readers.is_empty() {
+            // From the back, so that the lists are not moved up each time.
             self.remove_at(self.readers.len() - 1, ReaderEnd::Broken(code));
         }
     }
@@ -291,6 +292,7 @@ impl Readers {
     /// Those in `ready` are to be driven.
     pub fn touch_all(&mut self, ready: &Arc<ReadyBodies>) {
         for id in ready.take() {
+            // One that was removed meanwhile is not found, and nothing is lost with it.
             self.touch(id);
         }
     }

@@ -77,6 +77,7 @@ impl FirstModels {
     }
 
     fn hash(&self, key: Option<&HeaderValue>) -> u64 {
+        // Keys are secrets, which need not lie in memory; the hasher's seed makes collisions luck.
         self.hasher.hash_one(key.map(HeaderValue::as_bytes))
     }
 }
@@ -87,6 +88,7 @@ fn note(
     at: Duration,
     list: Option<&Value>,
 ) -> Option<String> {
+    // An index that is absent gives null: a list of another form has no first model.
     let model = list.and_then(|list| list["data"][0]["id"].as_str().map(str::to_owned));
     if listed.len() >= MAX_KEYS {
         listed.clear();

@@ -88,6 +88,7 @@ impl SpokenApis {
             SpokenApi::Responses => &self.responses,
             SpokenApi::Messages => &self.messages,
         };
+        // Held while asking, so that of many requests at once only the first probes.
         let mut known = known.lock().await;
         if let Some((at, speaks)) = *known
             && clock.now().saturating_sub(at) < FRESH

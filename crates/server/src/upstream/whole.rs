@@ -52,6 +52,7 @@ fn split_body(body: &[u8]) -> Option<Vec<u8>> {
     let mut answer: Value = serde_json::from_slice(body).ok()?;
     let mut is_split = false;
     for choice in answer.get_mut("choices")?.as_array_mut()? {
+        // No `||`, which would leave out every choice behind the first that was split.
         is_split |= split_message(choice).is_some();
     }
     is_split.then(|| answer.to_string().into_bytes())

@@ -30,6 +30,7 @@ impl ValueExtent {
             }
             '{' | '[' if !self.in_string => self.depth += 1,
             '}' | ']' if !self.in_string => {
+                // A model may close what it has not opened.
                 self.depth = self.depth.saturating_sub(1);
                 return self.depth == 0;
             }
@@ -139,6 +140,7 @@ impl ParameterKind {
             "None" => "null",
             other => other,
         };
+        // Checked only, and passed on as written: a number keeps all its digits.
         match serde_json::from_str::<serde::de::IgnoredAny>(json) {
             // A text with quotes of its own: they are part of it, unless a text was not expected.
             Ok(_) if self == Self::Any && json.starts_with('"') => quoted(),
@@ -161,6 +163,7 @@ fn collect_types<'a>(schema: &'a Value, types: &mut Vec<&'a str>, depth: u32) {
     }
     for word in ["anyOf", "oneOf", "allOf"] {
         let branches = schema.get(word).and_then(Value::as_array).into_iter().flatten();
+        // The schema is the client's, and may be nested deeply.
         for branch in branches.filter(|_| depth > 0) {
             collect_types(branch, types, depth - 1);
         }

@@ -45,6 +45,7 @@ impl SplitConfig {
     /// The same for another completion, whose calls have ids of their own.
     pub fn for_completion(&self) -> Self {
         let mut config = self.clone();
+        // Clients match results to calls by id, over all completions of a conversation.
         if let Some(calls) = &mut config.calls {
             calls.id = rand::random();
         }

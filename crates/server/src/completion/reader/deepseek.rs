@@ -36,6 +36,7 @@ pub(super) struct DeepSeekCalls {
 
 impl DeepSeekCalls {
     pub(super) fn new(start: CallStart) -> Self {
+        // Without the list's tag, which models forget, the call's own is the opening.
         let in_call = start.opening.ends_with(CALL);
         let state = if in_call { DeepSeekState::Head } else { DeepSeekState::Between };
         Self { raw: start.opening.clone(), start, state, opened: false }

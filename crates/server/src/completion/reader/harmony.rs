@@ -92,6 +92,7 @@ impl ChannelSplitter {
     }
 
     fn step(&mut self, out: &mut HeldDeltas) -> bool {
+        // Taken out, so that both body and `self` can change; a body that goes on is put back.
         match std::mem::replace(&mut self.state, ChannelState::Head) {
             ChannelState::Head => self.head(out),
             ChannelState::Body(body) => self.body(body, out),
@@ -108,6 +109,7 @@ impl ChannelSplitter {
             // The prompt had the head already, or the model forgot it.
             Err(_) => return self.begin(MessageBody::Answer),
         };
+        // Sought in the window only, so that the outcome does not depend on how text was cut.
         let window = &self.pending[..self.pending.floor_char_boundary(MAX_HEAD_BYTES)];
         let Some(at) = window.find(MESSAGE) else {
             if self.pending.len() < MAX_HEAD_BYTES {
@@ -144,6 +146,7 @@ impl ChannelSplitter {
         let calls = self.config.calls.as_ref();
         let name = recipient.as_deref().zip(calls).and_then(|(name, calls)| {
             let function = name.strip_prefix("functions.");
+            // Without the namespace only a tool's name shows that a call is meant.
             function.or(Some(name).filter(|name| calls.knows(name)))
         });
         match (name.filter(|name| is_name(name)), channel.as_deref(), &recipient) {
@@ -160,6 +163,7 @@ impl ChannelSplitter {
 
     fn body(&mut self, mut body: MessageBody, out: &mut HeldDeltas) -> bool {
         let Some((at, tag)) = find_any(&self.pending, &ENDS) else {
+            // A tag's front is held back until more text shows whether it is one.
             let safe = self.pending.len() - overlap_any(&self.pending, &ENDS);
             let text: String = self.pending.drain(..safe).collect();
             self.put(&mut body, &text, out);

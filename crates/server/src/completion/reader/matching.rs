@@ -17,6 +17,7 @@ pub(super) fn front(text: &str, tag: &str) -> TagMatch {
     if trimmed.starts_with(tag) {
         TagMatch::Is(text.len() - trimmed.len() + tag.len())
     } else if tag.starts_with(trimmed) {
+        // Holds for an empty text too, which may become any tag.
         TagMatch::MayBe
     } else {
         TagMatch::Not
@@ -45,6 +46,7 @@ pub(super) fn find_any<'a>(text: &str, tags: &[&'a str]) -> Option<(usize, &'a s
 /// Bytes at the end of `text` that begin `tag`.
 pub(super) fn overlap(text: &str, tag: &str) -> usize {
     let longest = text.len().min(tag.len() - 1);
+    // A cut inside a character of the tag never fits: `text` ends with a whole one.
     let ends = |n: &usize| text.as_bytes().ends_with(&tag.as_bytes()[..*n]);
     (1..=longest).rev().find(ends).unwrap_or(0)
 }

@@ -73,6 +73,7 @@ impl MistralCalls {
         match text[skipped..].chars().next() {
             None => (skipped, CallOutcome::More),
             Some('{') => {
+                // From here on the object's reader has the text, in case that it is no call.
                 let opening = std::mem::take(&mut self.raw);
                 let config = self.start.config.clone();
                 let start = CallStart { index: self.start.index, opening, config };
@@ -141,6 +142,7 @@ impl CallReader for MistralCalls {
                 MistralState::Arguments(_) => self.arguments(rest, out),
             };
             taken += more;
+            // A new state may go on with the rest at once; the same one has read what it can.
             let stays = before == std::mem::discriminant(&self.state);
             if stays || outcome != CallOutcome::More {
                 return (taken, outcome);

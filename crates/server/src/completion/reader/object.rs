@@ -111,6 +111,7 @@ impl ObjectCall {
         let blank = c.is_whitespace();
         match &mut self.state {
             ObjectState::Value(member, extent) => {
+                // What ends a number is no part of it, and is read again as what it is.
                 if extent.is_ended_by(c) {
                     let member = *member;
                     self.end_value(member, out)?;
@@ -170,6 +171,7 @@ impl ObjectCall {
         self.state = ObjectState::Comma;
         match member {
             CallMember::Key => {
+                // Parsed, since models may write escapes in keys too.
                 let key: String = serde_json::from_str(&value).map_err(|_| NotJson)?;
                 self.state = ObjectState::Colon(CallMember::of(&key));
             }

@@ -62,6 +62,7 @@ impl TagSplitter {
                 out.text_mut().push_str(&text);
             }
             SplitState::AfterCall => {}
+            // Blanks behind the last call are the format's, not the answer's.
             SplitState::Answer if self.calls > 0 && rest.trim().is_empty() => {}
             SplitState::Beginning
             | SplitState::BeforeAnswer
@@ -212,6 +213,7 @@ impl TagSplitter {
             CallOutcome::NoCall(text) => {
                 self.calls += u32::from(call.is_open());
                 out.text_mut().push_str(&text);
+                // Whoever writes broken calls is read as text from here on.
                 self.state = SplitState::Plain;
             }
         }

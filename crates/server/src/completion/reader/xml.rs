@@ -189,6 +189,7 @@ impl XmlCall {
     fn key(&mut self, text: &str, out: &mut HeldDeltas) -> XmlStep {
         let taken = match (self.tags.value_open, text.chars().next()) {
             (_, None) => return XmlStep::Wait(0),
+            // One line break is the format's; further ones are the value's.
             ("", Some(c)) => usize::from(self.tags.trims_begin && c == '\n'),
             (tag, _) => match front(text, tag) {
                 TagMatch::Is(end) => end,
@@ -205,6 +206,7 @@ impl XmlCall {
 
     fn begin_value(&mut self, key: String, out: &mut HeldDeltas) -> ValueUse {
         if self.keys.contains(&key) {
+            // JSON with a key twice means different things to different parsers.
             return ValueUse::Dropped;
         }
         let separator = if self.keys.is_empty() { "{" } else { ", " };

@@ -105,6 +105,7 @@ impl EventWriter for ContentWriter {
                 events.clear();
                 chunks.write(None, delta, events)?;
                 messages_of(events).for_each(|message| {
+                    // `out` holds this piece alone; whoever joins pieces puts commas between.
                     if !out.is_empty() {
                         out.push(b',');
                     }

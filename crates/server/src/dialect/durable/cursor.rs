@@ -15,6 +15,7 @@ pub fn next_cursor(now_s: u64, known: Option<&str>, random: u64) -> u64 {
     match known.and_then(|known| known.parse::<u64>().ok()) {
         Some(known) if known >= current => {
             let jitter_s = 1 + random % MAX_JITTER_S;
+            // The client's number may be anything, the largest of all included.
             known.saturating_add(jitter_s.div_ceil(INTERVAL_S))
         }
         _ => current,

@@ -103,6 +103,7 @@ impl EventSource for LiveReader {
             StreamStatus::Open if had_content || is_up_to_date && !self.is_told => {
                 self.put_control(is_up_to_date, false, out);
             }
+            // Asked only when nothing was sent: a busy stream ends at its next pause.
             StreamStatus::Open if self.end.as_mut().poll(context).is_ready() => {
                 return StreamStatus::Complete;
             }

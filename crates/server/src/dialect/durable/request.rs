@@ -57,6 +57,7 @@ impl ReadRequest {
         let values = |wanted: &'static str| {
             fields().filter(move |(name, _)| *name == wanted).map(|(_, value)| value)
         };
+        // Counted, since caches and servers disagree on which of two the right one is.
         let (offsets, live) = (values("offset").count(), values("live").next());
         if offsets == 0 && live.is_none() {
             return Ok(None);
@@ -86,6 +87,7 @@ fn start(offset: &str) -> Result<Start, ApiError> {
     match offset {
         "-1" => Ok(Start::At(0)),
         "now" => Ok(Start::Now),
+        // `parse` alone would also take a plus sign.
         digits if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
             let offset = digits.parse().map_err(|_| wrong("offset", "is too large."))?;
             Ok(Start::At(offset))

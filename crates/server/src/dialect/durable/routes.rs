@@ -67,6 +67,7 @@ async fn follow(
         Start::At(offset) => offset,
         Start::Now => u64::MAX,
     };
+    // Looked at before attaching, which refuses without saying why.
     let look = app.resumable.look(handle, from, 0).await.ok_or_else(ApiError::no_stream)?;
     let (tail, from) = match request.start {
         Start::At(offset) => {
