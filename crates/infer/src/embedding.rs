@@ -159,6 +159,7 @@ impl EmbeddingQueue {
         for at in 0..self.open.len() {
             self.plan_part(at, budget, batch);
         }
+        // What is left of the budget begins new ones.
         while batch.tokens.len() < budget && self.open_next(budget, batch.tokens.len()) {
             self.plan_part(self.open.len() - 1, budget, batch);
         }
@@ -209,6 +210,7 @@ impl EmbeddingQueue {
 
     /// The tenant and the job whose input is next.
     fn next_job(&self) -> Option<(usize, usize)> {
+        // A job all of whose inputs have a slot has nothing to begin.
         let waits = |queued: &QueuedJob| queued.started < queued.vectors.len();
         let mut tenants = self.tenants.iter().enumerate();
         tenants.find_map(|(at, own)| own.jobs.iter().position(waits).map(|job| (at, job)))
@@ -255,6 +257,7 @@ impl EmbeddingQueue {
     fn store(&mut self, input: &OpenInput, vector: Vec<f32>) -> Option<EmbeddedJob> {
         let mut jobs = self.tenants.iter_mut().flat_map(|own| &mut own.jobs);
         let queued = jobs.find(|queued| queued.job.id == input.job)?;
+        // Inputs are finished in any order; the answer has that of the request.
         queued.vectors[input.index] = vector;
         queued.finished += 1;
         if queued.finished < queued.vectors.len() {
@@ -269,6 +272,7 @@ impl EmbeddingQueue {
         let tenant = self.tenants.iter().position(|own| own.jobs.iter().any(of_job))?;
         let jobs = &mut self.tenants[tenant].jobs;
         let job = jobs.iter().position(of_job).and_then(|at| jobs.remove(at));
+        // A tenant without jobs has no turn.
         if jobs.is_empty() {
             self.tenants.remove(tenant);
         }

@@ -215,6 +215,7 @@ impl ServedModel {
         let mut offsets = Vec::with_capacity(tokens.len());
         let mut counted = 0;
         for &token in tokens {
+            // Inside a character, where that begins: its bytes are shown when it is whole.
             offsets.push(chars);
             detok.push(self.vocab.piece(token), &mut decoded);
             chars += decoded[counted..].chars().count();

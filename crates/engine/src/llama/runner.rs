@@ -326,6 +326,7 @@ impl LlamaRunner {
         sampled.extend(
             sampling.map(|span| Sampled { slot: slot(span), outcome: Err(RowError::OutOfStep) }),
         );
+        // They ask for more rows than a part may have, and a model with NaN is of no use to them.
         let unusable = Err(RowError::NonFiniteLogits);
         sampled.extend(
             scored.iter().map(|span| Sampled { slot: slot(span), outcome: unusable.clone() }),

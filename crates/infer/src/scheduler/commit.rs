@@ -86,10 +86,12 @@ impl Scheduler {
             if scored + samples == 0 || self.sequence(span.slot).ending.is_some() {
                 continue;
             }
+            // Scores come before what the same span samples.
             let (scores, own) = own.split_at(scored.min(own.len()));
             if scored > 0 {
                 step.events.push(self.take_scores(started, runner, span.slot, scores, scored));
             }
+            // It may have failed over its scores.
             if samples == 0 || self.active[span.slot.index()].is_none() {
                 continue;
             }

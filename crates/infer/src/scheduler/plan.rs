@@ -57,6 +57,7 @@ impl Scheduler {
                 batch.push_draft(draft);
             }
         }
+        // Without answers to delay, prompts and the engine's other work both get on.
         if self.holds_prompts && !batch.is_empty() {
             return;
         }

@@ -35,6 +35,7 @@ impl HeldLogprobs {
         let Some(ScoredPrompt { first, offsets: mut prompt_offsets, chars }) = prompt else {
             return Self::default();
         };
+        // Taken from the end, one for each token as it is scored.
         prompt_offsets.reverse();
         let offset = prompt_offsets.pop().unwrap_or(0);
         let held = vec![TokenLogprobs { token: first, logprobs: None, offset }];
@@ -70,6 +71,7 @@ impl HeldLogprobs {
 
     /// Takes those that may leave.
     pub fn take_ready(&mut self) -> Vec<TokenLogprobs> {
+        // Most flushes of most answers have none: no vector is made for them.
         match self.ready() {
             0 => Vec::new(),
             ready => self.held.drain(..ready).collect(),

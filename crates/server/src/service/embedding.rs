@@ -74,6 +74,7 @@ impl Service {
         permit.charge_prompt(tokens as u64);
         let (reply, vectors) = oneshot::channel();
         output.embed(EmbeddingOrder { tenant: identity.scheduled().id, inputs, reply });
+        // Only after the order has left: an engine at rest waits for requests on their way.
         permit.arrive();
         // Whoever hangs up drops this future, and with it the other end of `reply`.
         let vectors = vectors
@@ -103,6 +104,7 @@ impl Service {
             for (index, input) in inputs.into_iter().enumerate() {
                 let tokens =
                     service.tokenize_input(index, input, capacity.input_tokens as usize)?;
+                // Checked as they come, so that no more is tokenized than will be computed.
                 total += tokens.len();
                 if total > MAX_TOTAL_TOKENS {
                     let many = format!(
