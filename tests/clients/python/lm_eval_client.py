@@ -37,7 +37,7 @@ dataset_kwargs: {{data_files: {{test: {rows}}}}}
 test_split: test
 output_type: multiple_choice
 doc_to_text: "{{{{text}}}}"
-doc_to_choice: ["{{{{good}}}}", "{{{{bad}}}}"]
+doc_to_choice: "{{{{[good, bad]}}}}"
 doc_to_target: 0
 metric_list: [{{metric: acc}}]
 """

@@ -42,3 +42,7 @@ def test_litellm(server):
 def test_llm(server):
     said = run(HERE / "llm_client.sh", f"{server.url}/v1", install("llm"))
     assert "Loquent" in said and len(said.splitlines()) >= 2, said
+
+
+def test_lm_eval(server):
+    run(install("lm_eval") / "python", HERE / "lm_eval_client.py", server.url)
