@@ -34,7 +34,7 @@ before(async () => {
 after(() => server.kill());
 
 test("streamed and whole answers agree", async () => {
-  const request = { model: "loquent-tiny", max_tokens: 100, messages, temperature: 0 };
+  const request = { model: "loquent-tiny", max_tokens: 1000, messages, temperature: 0 };
   const whole = await client.messages.create(request);
   let text = "";
   const stream = client.messages.stream(request).on("text", (piece) => (text += piece));
@@ -50,7 +50,8 @@ test("streamed and whole answers agree", async () => {
 });
 
 test("tools make a round trip", async () => {
-  const request = { model: "x", max_tokens: 200, tools, tool_choice: { type: "any" }, messages };
+  const tool_choice = { type: "any", disable_parallel_tool_use: true };
+  const request = { model: "x", max_tokens: 200, tools, tool_choice, messages };
   const asked = await client.messages.stream(request).finalMessage();
   assert.equal(asked.stop_reason, "tool_use");
   const call = asked.content.find((block) => block.type === "tool_use");

@@ -5,7 +5,7 @@ import { after, before, test } from "node:test";
 import { Ollama } from "ollama";
 
 const messages = [{ role: "user", content: "What is token streaming?" }];
-const options = { temperature: 0, num_predict: 80 };
+const options = { temperature: 0, num_predict: 1000 };
 let server;
 let client;
 

@@ -29,7 +29,7 @@ def claude(server):
 
 
 def test_streamed_and_whole_answers_agree(claude):
-    request = dict(model="loquent-tiny", max_tokens=100, messages=QUESTION, temperature=0)
+    request = dict(model="loquent-tiny", max_tokens=1000, messages=QUESTION, temperature=0)
     whole = claude.messages.create(**request)
     assert whole.content[0].type == "text" and whole.content[0].text
     assert (whole.stop_reason, whole.role, whole.model) == ("end_turn", "assistant", "loquent-tiny")
@@ -56,6 +56,7 @@ def test_a_system_prompt_and_a_stop_sequence_count(claude):
     ask = dict(model="x", max_tokens=50, temperature=0, messages=QUESTION)
     whole = claude.messages.create(**ask).content[0].text
     stop = whole.split()[3]
+    assert 0 < whole.index(stop)
     blocks = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
     counted = claude.messages.count_tokens(model="x", messages=QUESTION, system=blocks)
     assert counted.input_tokens > claude.messages.count_tokens(model="x", messages=QUESTION).input_tokens
@@ -65,7 +66,8 @@ def test_a_system_prompt_and_a_stop_sequence_count(claude):
 
 
 def test_tools_make_a_round_trip(claude):
-    ask = dict(model="x", max_tokens=200, tools=[WEATHER], tool_choice={"type": "any"})
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    ask = dict(model="x", max_tokens=200, tools=[WEATHER], tool_choice=choice)
     whole = claude.messages.create(**ask, messages=QUESTION)
     assert whole.stop_reason == "tool_use"
     (call,) = [block for block in whole.content if block.type == "tool_use"]
@@ -137,6 +139,12 @@ class Thinker(http.server.BaseHTTPRequestHandler):
         self.event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 9}})
         self.wfile.write(b"data: [DONE]\n\n")
 
+    def do_GET(self):
+        """The list of models, by which a server in front finds out that this one is there."""
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"data": [{"id": "thinker"}]}')
+
     def event(self, members):
         chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "thinker"}
         self.wfile.write(f"data: {json.dumps(chunk | members)}\n\n".encode())
@@ -157,7 +165,7 @@ def thinker():
 @pytest.mark.parametrize("streams", [True, False])
 def test_an_upstreams_thinking_becomes_blocks(start, thinker, streams):
     Thinker.asked.clear()
-    front = start("--upstream", thinker, wait=False)
+    front = start("--upstream", thinker)
     ask = dict(model="thinker", max_tokens=2000, messages=QUESTION, thinking={"type": "enabled", "budget_tokens": 1024})
     with sdk(front.url, "theirs") as client:
         if streams:

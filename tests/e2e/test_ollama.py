@@ -37,7 +37,7 @@ def test_the_model_is_found_and_described(llama):
 
 
 def test_streamed_and_whole_answers_agree(llama):
-    ask = dict(model="loquent-tiny", messages=QUESTION, options={"temperature": 0, "num_predict": 80})
+    ask = dict(model="loquent-tiny", messages=QUESTION, options={"temperature": 0, "num_predict": 1000})
     whole = llama.chat(**ask)
     parts = list(llama.chat(**ask, stream=True))
     assert "".join(part.message.content for part in parts) == whole.message.content != ""
@@ -51,9 +51,9 @@ def test_streamed_and_whole_answers_agree(llama):
 
 
 def test_an_answer_fits_a_schema(llama):
-    answer = llama.chat(model="x", messages=QUESTION, format=SCHEMA, options={"num_predict": 60})
+    answer = llama.chat(model="x", messages=QUESTION, format=SCHEMA, options={"num_predict": 200})
     assert any(city in answer.message.content for city in ("Oslo", "Rome"))
-    answer = llama.generate(model="x", prompt="{}", format=SCHEMA, stream=True, options={"num_predict": 60})
+    answer = llama.generate(model="x", prompt="{}", format=SCHEMA, stream=True, options={"num_predict": 200})
     assert any(city in "".join(part.response for part in answer) for city in ("Oslo", "Rome"))
 
 
