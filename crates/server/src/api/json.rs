@@ -59,6 +59,49 @@ pub fn count_values(text: &[u8]) -> usize {
     values
 }
 
+/// How much of memory a parsed value takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ValueSize {
+    /// Its values, weighted as [`count_values`] weighs them.
+    pub values: usize,
+    /// The bytes of its strings, keys among them.
+    pub text_bytes: usize,
+}
+
+impl ValueSize {
+    /// The size of `value`.
+    pub fn of(value: &Value) -> Self {
+        let mut size = Self::default();
+        size.add(value);
+        size
+    }
+
+    /// Adds the size of `value`.
+    pub fn add(&mut self, value: &Value) {
+        self.values += 1;
+        match value {
+            Value::String(text) => self.text_bytes += text.len(),
+            Value::Array(items) => {
+                self.values += ARRAY_VALUES;
+                items.iter().for_each(|item| self.add(item));
+            }
+            Value::Object(members) => {
+                self.values += OBJECT_VALUES + members.len();
+                for (key, value) in members {
+                    self.text_bytes += key.len();
+                    self.add(value);
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// What is charged for it: its strings twice, for they are copied into a prompt.
+    pub const fn charged_bytes(self) -> usize {
+        self.values * VALUE_BYTES + 2 * self.text_bytes
+    }
+}
+
 fn skip_string(bytes: &mut std::slice::Iter<'_, u8>) {
     while let Some(byte) = bytes.next() {
         match byte {

@@ -101,6 +101,25 @@ async fn many_read_one_response_and_the_slowest_holds_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_sees_the_end_of_a_response_can_go_on_from_it() {
+    let server = Server::start(|_| {});
+    for _ in 0..20 {
+        let mut body = background(500);
+        body["stream"] = true.into();
+        let (_, first) = server.post("/v1/responses", &body).await;
+        let mut reader = EventReader::new(first);
+        let mut event = reader.next().await.unwrap();
+        while event["type"] != "response.completed" {
+            event = reader.next().await.unwrap();
+        }
+        let response = &event["response"];
+        let reference = json!({"type": "item_reference", "id": response["output"][0]["id"]});
+        ask(&server, json!({"input": "tokens=3", "previous_response_id": response["id"]})).await;
+        ask(&server, json!({"input": [reference, {"role": "user", "content": "tokens=3"}]})).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_response_stays_as_far_as_it_came() {
     let server = Server::start(|_| {});
     let begun = ask(&server, background(100_000)).await;
@@ -110,6 +129,12 @@ async fn a_cancelled_response_stays_as_far_as_it_came() {
     let next = json!({"input": "x", "previous_response_id": id});
     let (status, error) = post(&server, "/v1/responses", &next).await;
     assert_eq!(status, StatusCode::BAD_REQUEST, "{error}");
+    let item = format!("msg_{}i0000", id.trim_start_matches("resp_"));
+    let next = json!({"input": [{"type": "item_reference", "id": item}]});
+    let (status, error) = post(&server, "/v1/responses", &next).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{error}");
+    assert_eq!(error["error"]["param"], "input[0].id");
+    assert!(error["error"]["message"].as_str().unwrap().contains("still being generated"));
     let (status, cancelled) =
         post(&server, &format!("/v1/responses/{id}/cancel"), &json!({})).await;
     assert_eq!((status, &cancelled["status"]), (StatusCode::OK, &json!("cancelled")));

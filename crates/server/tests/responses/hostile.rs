@@ -83,6 +83,37 @@ async fn hostile_bodies_are_refused_and_the_server_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn references_do_not_multiply_what_they_name() {
+    let server = Server::start(|_| {});
+    let filler = "x".repeat(200_000);
+    let long = json!({"role": "user", "content": "tokens=5", "id": "mine"});
+    let mut long = vec![long, json!({"role": "user", "content": filler, "id": "long"})];
+    let reference = |id: &Value| json!({"type": "item_reference", "id": id});
+    // Of the same request, then of a stored one: both may be used some times, and not many.
+    for (times, refused) in [(4, false), (4000, true)] {
+        let mut items = long.clone();
+        items.extend(vec![reference(&json!("long")); times]);
+        let items = json!({"input": items, "store": false});
+        let (status, reply) = post(&server, "/v1/responses/input_tokens", &items).await;
+        check_references(status, &reply, refused);
+    }
+    long.truncate(1);
+    long[0]["content"] = format!("say={}", "word ".repeat(1000)).into();
+    let stored = ask(&server, json!({"input": long})).await;
+    let said = &stored["output"][0]["id"];
+    for (times, refused) in [(2, false), (4000, true)] {
+        let body = json!({"input": vec![reference(said); times]});
+        let (status, reply) = post(&server, "/v1/responses/input_tokens", &body).await;
+        check_references(status, &reply, refused);
+    }
+}
+
+fn check_references(status: StatusCode, reply: &Value, refused: bool) {
+    let message = reply["error"]["message"].as_str().unwrap_or_default();
+    assert_eq!(message.contains("refers to"), refused, "{status}: {reply}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_keys_response_is_not_there() {
     let api_keys = ApiKeys::load(&["sk-alice".into(), "sk-bob".into()], None).unwrap();
     let server = Server::with_http(HttpConfig { api_keys, ..http_config() }, |_| {});

@@ -17,6 +17,7 @@ use super::generation::{Generated, Generation};
 use super::object::ResponseTemplate;
 use super::record_log::RecordLog;
 use super::stored::{StoredResponse, object};
+use crate::api::json::{ValueSize, count_values};
 use crate::error::ApiError;
 use crate::resumable::Reservation;
 use crate::store::{self, Kind, Owner, Store, StoreError, StoredObject};
@@ -52,6 +53,9 @@ struct LiveState {
     /// Readers that wait for more.
     waiting: Vec<Waker>,
 }
+
+/// One of them that has ended: nothing of it changes any more.
+pub struct EndedResponse<'a>(&'a LiveResponse);
 
 /// What begins a background response.
 pub struct NewResponse {
@@ -141,6 +145,11 @@ impl LiveResponse {
         &self.input
     }
 
+    /// It as a whole, if it has ended. Its readers learn of the end before the store has it.
+    pub fn ended(&self) -> Option<EndedResponse<'_>> {
+        self.state().log.is_ended().then_some(EndedResponse(self))
+    }
+
     /// The records from byte `at` on, or a part of them, and whether the response ends with them.
     /// Without any, the task of `context` is woken when there are more.
     pub fn poll_piece(&self, context: &mut Context<'_>, at: usize) -> (Vec<u8>, bool) {
@@ -218,5 +227,24 @@ impl LiveResponse {
         let id = self.template.id().to_owned();
         let object = StoredObject { id, created_s: self.created_s, progress, json };
         store.put(Kind::Response, self.owner, object).await
+    }
+}
+
+impl EndedResponse<'_> {
+    /// What a copy of it, parsed, is charged to the memory of requests.
+    pub fn charged_bytes(&self) -> usize {
+        let mut size = ValueSize::default();
+        self.0.input.iter().for_each(|item| size.add(item));
+        let state = self.0.state();
+        let records = state.log.bytes();
+        size.values += count_values(records);
+        size.text_bytes += records.len();
+        size.charged_bytes()
+    }
+
+    /// The response as the store will have it.
+    pub fn copy(&self) -> StoredResponse {
+        let log = self.0.state().log.clone();
+        StoredResponse { template: self.0.template.clone(), input: self.0.input.clone(), log }
     }
 }

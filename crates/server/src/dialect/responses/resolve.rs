@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::input::{check_count, name_items, response_of_item};
 use super::request::ResponseRequest;
 use super::stored::StoredResponse;
-use crate::api::json::{VALUE_BYTES, count_values};
+use crate::api::json::{MAX_VALUES, VALUE_BYTES, ValueSize, count_values};
 use crate::app::App;
 use crate::error::{ApiError, quoted};
 use crate::memory::{MemoryCharge, SMALL_BYTES};
@@ -44,69 +44,138 @@ pub async fn load(
 ///
 /// # Errors
 /// 400 if the previous response, or an item that is referred to, is not there, or is still being
-/// generated.
+/// generated, or if the items that are referred to are larger than a request may be.
 pub async fn conversation(
     app: &App,
     owner: Owner,
     request: &mut ResponseRequest,
 ) -> Result<Vec<Value>, ApiError> {
-    let mut charge = request.fields.take_charge();
-    let mut items = Vec::new();
+    let charge = request.fields.take_charge();
+    let mut resolver = Resolver::new(app, owner, charge);
     if let Some(id) = &request.previous {
-        // The store may have a checkpoint of it, which is not the whole answer.
-        if app.responses.find(owner, id).is_some() {
-            let message = "'previous_response_id': that response is still being generated.";
-            return Err(ApiError::invalid_param("previous_response_id", message));
-        }
-        let found = load(app, owner, id, &mut charge).await?;
-        items = items_of(found.ok_or_else(|| ApiError::no_previous_response(id))?);
+        let found = resolver.load_ended(id, "previous_response_id").await?;
+        let items = items_of(found.ok_or_else(|| ApiError::no_previous_response(id))?);
+        items.into_iter().for_each(|item| resolver.push(item));
     }
     let mut own = std::mem::take(&mut request.input);
     name_items(&mut own, request.template.id());
-    let mut referenced = HashMap::new();
     for (index, item) in own.into_iter().enumerate() {
-        items.push(match item["type"] == "item_reference" {
+        let item = match item["type"] == "item_reference" {
             false => item,
-            true => {
-                let id = item["id"].as_str().unwrap_or_default();
-                match items.iter().find(|item| item["id"] == id).cloned() {
-                    Some(known) => known,
-                    None => find(app, owner, (index, id), &mut referenced, &mut charge).await?,
-                }
-            }
-        });
+            true => resolver.copy(index, item["id"].as_str().unwrap_or_default()).await?,
+        };
+        resolver.push(item);
     }
-    check_count(items.len())?;
-    request.fields.put_charge(charge);
-    Ok(items)
+    check_count(resolver.items.len())?;
+    request.fields.put_charge(resolver.charge);
+    Ok(resolver.items)
 }
 
-/// The item `id`, wherever it is stored.
-async fn find(
-    app: &App,
+/// Puts a conversation together.
+struct Resolver<'a> {
+    app: &'a App,
     owner: Owner,
-    (index, id): (usize, &str),
-    referenced: &mut HashMap<String, Vec<Value>>,
-    charge: &mut MemoryCharge,
-) -> Result<Value, ApiError> {
-    let param = format!("input[{index}].id");
-    let unknown = || {
-        let message = format!("'{param}': there is no stored item '{}'.", quoted(id));
-        ApiError::invalid_param(param.as_str(), message)
-    };
-    // The id begins with its response's digits, so that no index of items is kept.
-    let response = response_of_item(id).ok_or_else(unknown)?;
-    if !referenced.contains_key(&response) {
-        if referenced.len() == MAX_REFERENCED {
+    charge: MemoryCharge,
+    items: Vec<Value>,
+    /// The first place of each item's id.
+    places: HashMap<String, usize>,
+    /// Items that may be referred to, by their responses and their ids.
+    loaded: HashMap<String, HashMap<String, Value>>,
+    /// What was copied: a short reference may name a long item, any number of times.
+    copied: ValueSize,
+}
+
+impl<'a> Resolver<'a> {
+    fn new(app: &'a App, owner: Owner, charge: MemoryCharge) -> Self {
+        let (items, places, loaded) = (Vec::new(), HashMap::new(), HashMap::new());
+        Self { app, owner, charge, items, places, loaded, copied: ValueSize::default() }
+    }
+
+    fn push(&mut self, item: Value) {
+        if let Some(id) = item["id"].as_str() {
+            self.places.entry(id.to_owned()).or_insert(self.items.len());
+        }
+        self.items.push(item);
+    }
+
+    /// The response `id`, which `param` of the request names.
+    async fn load_ended(
+        &mut self,
+        id: &str,
+        param: &str,
+    ) -> Result<Option<StoredResponse>, ApiError> {
+        let Some(live) = self.app.responses.find(self.owner, id) else {
+            return load(self.app, self.owner, id, &mut self.charge).await;
+        };
+        // The store may have a checkpoint of it yet, which is not the whole answer.
+        let Some(ended) = live.ended() else {
+            let message = format!("'{param}': that response is still being generated.");
+            return Err(ApiError::invalid_param(param, message));
+        };
+        self.app.bodies.memory().take(&mut self.charge, ended.charged_bytes()).await?;
+        Ok(Some(ended.copy()))
+    }
+
+    /// A copy of the item `id`, wherever it is, in place of the reference at `index`.
+    async fn copy(&mut self, index: usize, id: &str) -> Result<Value, ApiError> {
+        let param = format!("input[{index}].id");
+        let unknown = || {
+            let message = format!("'{param}': there is no stored item '{}'.", quoted(id));
+            ApiError::invalid_param(param.as_str(), message)
+        };
+        if self.known(id).is_none() {
+            // The id begins with its response's digits, so that no index of items is kept.
+            let response = response_of_item(id).ok_or_else(unknown)?;
+            self.load_items(response, &param).await?;
+        }
+        let size = ValueSize::of(self.known(id).ok_or_else(unknown)?);
+        self.charge_copy(size).await?;
+        self.known(id).cloned().ok_or_else(unknown)
+    }
+
+    fn known(&self, id: &str) -> Option<&Value> {
+        match self.places.get(id) {
+            Some(place) => self.items.get(*place),
+            None => self.loaded.get(&response_of_item(id)?)?.get(id),
+        }
+    }
+
+    /// Loads the items of `response`, if there is one.
+    async fn load_items(&mut self, response: String, param: &str) -> Result<(), ApiError> {
+        if self.loaded.contains_key(&response) {
+            return Ok(());
+        }
+        if self.loaded.len() == MAX_REFERENCED {
             let message =
                 format!("'input' refers to items of more than {MAX_REFERENCED} responses.");
             return Err(ApiError::invalid_param("input", message));
         }
-        let found = load(app, owner, &response, charge).await?.ok_or_else(unknown)?;
-        referenced.insert(response.clone(), items_of(found));
+        let mut by_id = HashMap::new();
+        if let Some(found) = self.load_ended(&response, param).await? {
+            for item in items_of(found) {
+                let id = item["id"].as_str().unwrap_or_default().to_owned();
+                by_id.entry(id).or_insert(item);
+            }
+        }
+        self.loaded.insert(response, by_id);
+        Ok(())
     }
-    let items = referenced.get(&response).ok_or_else(unknown)?;
-    items.iter().find(|item| item["id"] == id).cloned().ok_or_else(unknown)
+
+    /// Charges a copy of `size` before it is made. All copies together are no larger than a
+    /// request's body may be.
+    async fn charge_copy(&mut self, size: ValueSize) -> Result<(), ApiError> {
+        self.copied.values += size.values;
+        self.copied.text_bytes += size.text_bytes;
+        let most = self.app.config.max_request_bytes;
+        if self.copied.text_bytes > most || self.copied.values > MAX_VALUES {
+            let message = format!(
+                "'input': the items that it refers to have more than {most} bytes, or \
+                 {MAX_VALUES} values, together."
+            );
+            return Err(ApiError::invalid_param("input", message));
+        }
+        self.app.bodies.memory().take(&mut self.charge, size.charged_bytes()).await
+    }
 }
 
 /// A response's conversation with its output.
