@@ -1,11 +1,15 @@
 //! What is refused: wrong and hostile requests, and other clients' responses.
 
+use std::time::Duration;
+
+use axum::body::Body;
 use http::{Method, StatusCode};
+use http_body_util::BodyExt;
 use loquent_server::{ApiKeys, HttpConfig};
 use serde_json::{Value, json};
 
 use crate::harness::{Server, http_config};
-use crate::reading::{ask, call, get, post};
+use crate::reading::{ask, call, delete, get, post};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_requests_are_refused_by_name() {
@@ -19,6 +23,7 @@ async fn wrong_requests_are_refused_by_name() {
         (json!({"input": "x", "temperature": 3}), "temperature"),
         (json!({"input": "x", "metadata": {"a": 1}}), "metadata"),
         (json!({"input": "x", "metadata": {"a": long}}), "metadata"),
+        (json!({"input": "x", "metadata": {"é".repeat(65): "b"}}), "metadata"),
         (json!({"input": "x", "include": ["everything"]}), "include"),
         (json!({"input": "x", "truncation": "some"}), "truncation"),
         (json!({"input": "x", "background": true, "store": false}), "background"),
@@ -111,6 +116,51 @@ async fn references_do_not_multiply_what_they_name() {
 fn check_references(status: StatusCode, reply: &Value, refused: bool) {
     let message = reply["error"]["message"].as_str().unwrap_or_default();
     assert_eq!(message.contains("refers to"), refused, "{status}: {reply}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metadata_is_measured_in_characters() {
+    let server = Server::start(|_| {});
+    let metadata = json!({"é".repeat(64): "é".repeat(512)});
+    let response = ask(&server, json!({"input": "tokens=2", "metadata": metadata})).await;
+    assert_eq!(response["metadata"], metadata);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_kept_of_a_request_stays_charged_as_long() {
+    let server = Server::start(|_| {});
+    let stored = ask(&server, json!({"input": "tokens=5"})).await;
+    let free = server.request_memory_free_bytes();
+    for kind in ["background", "stream"] {
+        let body = json!({"input": "tokens=100000", kind: true});
+        let (_, reader) = server.post("/v1/responses", &body).await;
+        server.until("num_requests_running", |running| running == 1.0).await;
+        assert!(server.request_memory_free_bytes() < free, "{kind}");
+        if kind == "background" {
+            let bytes = reader.collect().await.unwrap().to_bytes();
+            let begun: Value = serde_json::from_slice(&bytes).unwrap();
+            let path = format!("/v1/responses/{}", begun["id"].as_str().unwrap());
+            assert_eq!(delete(&server, &path).await.0, StatusCode::OK);
+        } else {
+            drop(reader);
+        }
+        until_free(&server, free).await;
+    }
+    // One that is read from the store.
+    let path = format!("/v1/responses/{}?stream=true", stored["id"].as_str().unwrap());
+    let reader = server.call(http::Request::get(path).body(Body::empty()).unwrap()).await;
+    assert!(server.request_memory_free_bytes() < free);
+    drop(reader);
+    until_free(&server, free).await;
+}
+
+async fn until_free(server: &Server, wanted: usize) {
+    let reached = async {
+        while server.request_memory_free_bytes() != wanted {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), reached).await.expect("the charge comes back");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

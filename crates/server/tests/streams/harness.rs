@@ -117,6 +117,12 @@ impl Server {
         serde_json::from_slice(&bytes).unwrap()
     }
 
+    /// Bytes that requests may take yet.
+    #[allow(dead_code, reason = "for the tests of responses, which share this file")]
+    pub fn request_memory_free_bytes(&self) -> usize {
+        self.app.request_memory_free_bytes()
+    }
+
     /// A metric's value at present.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.app.metrics.render();

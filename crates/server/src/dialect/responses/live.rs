@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::generation::{Generated, Generation};
 use super::object::ResponseTemplate;
 use super::record_log::RecordLog;
-use super::stored::{StoredResponse, object};
+use super::stored::{KeptInput, StoredResponse, object};
 use crate::api::json::{ValueSize, count_values};
 use crate::error::ApiError;
 use crate::resumable::Reservation;
@@ -41,7 +41,7 @@ pub struct LiveResponse {
     created_s: u64,
     /// What its request said.
     pub template: ResponseTemplate,
-    input: Vec<Value>,
+    input: KeptInput,
     state: Mutex<LiveState>,
     cancelled: Notify,
     /// Whether it has ended and, unless that failed, is in the store.
@@ -50,8 +50,16 @@ pub struct LiveResponse {
 
 struct LiveState {
     log: RecordLog,
-    /// Readers that wait for more.
-    waiting: Vec<Waker>,
+    /// Readers so far, each of which gets a number.
+    readers: u64,
+    /// Those that wait for more.
+    waiting: HashMap<u64, Waker>,
+}
+
+/// Reads one of them. When it goes, nothing of it stays behind.
+pub struct LiveReader {
+    live: Arc<LiveResponse>,
+    number: u64,
 }
 
 /// One of them that has ended: nothing of it changes any more.
@@ -66,7 +74,7 @@ pub struct NewResponse {
     /// What its request said.
     pub template: ResponseTemplate,
     /// The conversation before it.
-    pub input: Vec<Value>,
+    pub input: KeptInput,
     /// Its first records, and room for the others.
     pub log: RecordLog,
 }
@@ -84,12 +92,7 @@ impl LiveResponses {
         generation: Generation,
         reservation: Reservation,
     ) -> Result<Arc<LiveResponse>, ApiError> {
-        let NewResponse { owner, created_s, template, input, log } = new;
-        let state = Mutex::new(LiveState { log, waiting: Vec::new() });
-        let settled = watch::Sender::new(false);
-        let cancelled = Notify::new();
-        let live = LiveResponse { owner, created_s, template, input, state, cancelled, settled };
-        let live = Arc::new(live);
+        let live = Arc::new(LiveResponse::new(new));
         // The store first: if it refuses, there is nothing here to take back.
         live.save(&store).await?;
         self.table().insert(live.key(), live.clone());
@@ -125,6 +128,13 @@ impl LiveResponses {
 }
 
 impl LiveResponse {
+    fn new(new: NewResponse) -> Self {
+        let NewResponse { owner, created_s, template, input, log } = new;
+        let state = Mutex::new(LiveState { log, readers: 0, waiting: HashMap::new() });
+        let (cancelled, settled) = (Notify::new(), watch::Sender::new(false));
+        Self { owner, created_s, template, input, state, cancelled, settled }
+    }
+
     fn key(&self) -> Key {
         (self.owner, self.template.id().to_owned())
     }
@@ -142,25 +152,12 @@ impl LiveResponse {
 
     /// Its conversation.
     pub fn input(&self) -> &[Value] {
-        &self.input
+        &self.input.items
     }
 
     /// It as a whole, if it has ended. Its readers learn of the end before the store has it.
     pub fn ended(&self) -> Option<EndedResponse<'_>> {
         self.state().log.is_ended().then_some(EndedResponse(self))
-    }
-
-    /// The records from byte `at` on, or a part of them, and whether the response ends with them.
-    /// Without any, the task of `context` is woken when there are more.
-    pub fn poll_piece(&self, context: &mut Context<'_>, at: usize) -> (Vec<u8>, bool) {
-        let mut state = self.state();
-        let (piece, is_last) = state.log.piece(at);
-        let piece = piece.to_vec();
-        let waits = piece.is_empty() && !is_last;
-        if waits && !state.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-            state.waiting.push(context.waker().clone());
-        }
-        (piece, is_last)
     }
 
     /// Cancels it, and waits until it has ended and was stored.
@@ -213,7 +210,7 @@ impl LiveResponse {
         let waiting = std::mem::take(&mut state.waiting);
         // The lock first: those who are woken take it.
         drop(state);
-        waiting.into_iter().for_each(Waker::wake);
+        waiting.into_values().for_each(Waker::wake);
     }
 
     async fn save(&self, store: &Store) -> Result<(), StoreError> {
@@ -222,7 +219,7 @@ impl LiveResponse {
             let state = self.state();
             (state.log.bytes().to_vec(), state.log.is_ended())
         };
-        let json = StoredResponse::encode(&self.template, &self.input, &records).into();
+        let json = StoredResponse::encode(&self.template, &self.input.items, &records).into();
         let progress = if is_ended { store::Progress::Ended } else { store::Progress::Running };
         let id = self.template.id().to_owned();
         let object = StoredObject { id, created_s: self.created_s, progress, json };
@@ -230,11 +227,41 @@ impl LiveResponse {
     }
 }
 
+impl LiveReader {
+    /// One more reader of `live`.
+    pub fn new(live: Arc<LiveResponse>) -> Self {
+        let number = {
+            let mut state = live.state();
+            state.readers += 1;
+            state.readers
+        };
+        Self { live, number }
+    }
+
+    /// The records from byte `at` on, or a part of them, and whether the response ends with them.
+    /// Without any, the task of `context` is woken when there are more.
+    pub fn poll_piece(&self, context: &mut Context<'_>, at: usize) -> (Vec<u8>, bool) {
+        let mut state = self.live.state();
+        let (piece, is_last) = state.log.piece(at);
+        let piece = piece.to_vec();
+        if piece.is_empty() && !is_last {
+            state.waiting.insert(self.number, context.waker().clone());
+        }
+        (piece, is_last)
+    }
+}
+
+impl Drop for LiveReader {
+    fn drop(&mut self) {
+        self.live.state().waiting.remove(&self.number);
+    }
+}
+
 impl EndedResponse<'_> {
     /// What a copy of it, parsed, is charged to the memory of requests.
     pub fn charged_bytes(&self) -> usize {
         let mut size = ValueSize::default();
-        self.0.input.iter().for_each(|item| size.add(item));
+        self.0.input.items.iter().for_each(|item| size.add(item));
         let state = self.0.state();
         let records = state.log.bytes();
         size.values += count_values(records);
@@ -244,7 +271,40 @@ impl EndedResponse<'_> {
 
     /// The response as the store will have it.
     pub fn copy(&self) -> StoredResponse {
+        let LiveResponse { template, input, .. } = self.0;
         let log = self.0.state().log.clone();
-        StoredResponse { template: self.0.template.clone(), input: self.0.input.clone(), log }
+        StoredResponse { template: template.clone(), input: input.items.clone(), log }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! What a reader leaves behind.
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_that_goes_leaves_no_waker() {
+        let object = json!({"id": "resp_1"});
+        let new = NewResponse {
+            owner: Owner::NOBODY,
+            created_s: 0,
+            template: ResponseTemplate { object, background: true },
+            input: KeptInput::default(),
+            log: RecordLog::new(1 << 16),
+        };
+        let live = Arc::new(LiveResponse::new(new));
+        let mut context = Context::from_waker(Waker::noop());
+        let (stays, goes) = (LiveReader::new(live.clone()), LiveReader::new(live.clone()));
+        for reader in [&stays, &goes, &goes] {
+            assert_eq!(reader.poll_piece(&mut context, 0), (Vec::new(), false));
+        }
+        assert_eq!(live.state().waiting.len(), 2);
+        drop(goes);
+        assert_eq!(live.state().waiting.len(), 1);
+        live.push(&Delta::text("more"));
+        assert!(live.state().waiting.is_empty());
+        assert!(!stays.poll_piece(&mut context, 0).0.is_empty());
     }
 }

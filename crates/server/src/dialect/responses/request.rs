@@ -7,10 +7,9 @@ use super::object::ResponseTemplate;
 use super::tools::{GivenTools, parse_choice, parse_tools};
 use crate::api::fields::Fields;
 use crate::dialect::parameters::{Parameter, Support, ignored, refused, supported};
+use crate::dialect::stored_chats::request::parse_metadata;
 use crate::error::{ApiError, quoted};
 
-/// Most entries of `metadata`, and most bytes of a key and of a value.
-const MAX_METADATA: (usize, usize, usize) = (16, 64, 512);
 /// Most alternatives per token in log-probabilities.
 const MAX_TOP_LOGPROBS: i64 = 20;
 /// What `include` may name. Only the log-probabilities and the reasoning can occur here.
@@ -273,23 +272,6 @@ fn read_truncation(fields: &mut Fields, object: &mut Value) -> Result<Truncation
             Err(fields.error("truncation", wrong))
         }
     }
-}
-
-fn parse_metadata(fields: &mut Fields) -> Result<Value, ApiError> {
-    let Some(metadata) = fields.object("metadata")? else { return Ok(json!({})) };
-    let (entries, key_bytes, value_bytes) = MAX_METADATA;
-    let map = metadata.into_map();
-    let fits = |(key, value): (&String, &Value)| {
-        key.len() <= key_bytes && value.as_str().is_some_and(|value| value.len() <= value_bytes)
-    };
-    if map.len() > entries || !map.iter().all(fits) {
-        let wrong = format!(
-            "may have {entries} entries: strings of up to {value_bytes} bytes under keys of up to \
-             {key_bytes}."
-        );
-        return Err(fields.error("metadata", wrong));
-    }
-    Ok(map.into())
 }
 
 fn read_sampling(

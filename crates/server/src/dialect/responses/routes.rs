@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 use super::events::{EventRange, ResponseEvents};
 use super::generation::{Generated, Generation};
 use super::input;
-use super::live::NewResponse;
+use super::live::{LiveReader, NewResponse};
 use super::object::ResponseTemplate;
 use super::paging::{Query, page};
 use super::record_log::RecordLog;
 use super::request::{NAMES, ResponseRequest, Truncation};
 use super::resolve::{conversation, load};
-use super::stored::StoredResponse;
+use super::stored::{KeptInput, StoredResponse};
 use super::stream::{DirectResponse, Records, ResponseReader, Save, keep_and_write};
 use super::truncate::{count, truncate};
 use crate::api::request::{Endpoint, Request, StreamParams, text_bytes};
@@ -57,8 +57,8 @@ pub fn routes() -> Router<Arc<App>> {
 struct LoweredRequest {
     request: Request,
     template: ResponseTemplate,
-    /// The whole conversation.
-    input: Vec<Value>,
+    /// The whole conversation, if it is stored.
+    input: KeptInput,
     streams: bool,
     stores: bool,
     obfuscation: Option<bool>,
@@ -69,7 +69,7 @@ struct StartedResponse {
     owner: Owner,
     created_s: u64,
     template: ResponseTemplate,
-    input: Vec<Value>,
+    input: KeptInput,
     generation: Generation,
     /// Its first records.
     log: RecordLog,
@@ -102,7 +102,10 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
             let live = app.responses.start(store, new, generation, reservation).await?;
             match streams {
                 false => json_response(&live.object()),
-                true => read(&app, Records::Live(live.clone()), live.template.clone(), 0, padding),
+                true => {
+                    let template = live.template.clone();
+                    read(&app, Records::Live(LiveReader::new(live)), template, 0, padding)
+                }
             }
         }
         None if streams => stream(&app, started, stores, padding),
@@ -143,6 +146,9 @@ fn to_chat(
         messages = truncate(service, &chat, messages)?;
     }
     chat.insert("messages".into(), messages.into());
+    // The request gives its charge back when its prompt is tokens; the items live on.
+    let kept = KeptInput { items: input, charge: asked.fields.charge() };
+    let input = if stores { kept } else { KeptInput::default() };
     let mut request = service.parse(Endpoint::Chat, asked.fields.replaced(chat), caller)?;
     // The object always has the usage, whether or not it is streamed.
     request.stream = Some(StreamParams { include_usage: true, ..StreamParams::default() });
@@ -192,19 +198,19 @@ fn events<S: EventSource + Send + 'static>(app: &App, (source, preface): (S, Vec
 /// A response as a stream for who asked for it.
 fn stream(
     app: &App,
-    started: StartedResponse,
+    mut started: StartedResponse,
     stores: bool,
     padding: Option<Obfuscation>,
 ) -> Response {
-    let save = stores.then(|| saver(app, &started));
+    let save = stores.then(|| saver(app, &mut started));
     let StartedResponse { template, generation, log, .. } = started;
     let writer = ResponseEvents::new(template, EventRange::From(0)).padded(padding);
     events(app, DirectResponse::new(generation, writer, log, save))
 }
 
 /// A response in one body.
-async fn full(app: &App, started: StartedResponse, stores: bool) -> Caught {
-    let save = stores.then(|| saver(app, &started));
+async fn full(app: &App, mut started: StartedResponse, stores: bool) -> Caught {
+    let save = stores.then(|| saver(app, &mut started));
     let StartedResponse { template, mut generation, log, .. } = started;
     let mut events = ResponseEvents::new(template, EventRange::Nothing);
     log.read(0, |delta| events.note(&delta));
@@ -236,18 +242,20 @@ async fn whole(app: &App, object: Value) -> Caught {
 }
 
 /// Stores a response that has ended. One that cannot be stored is not lost to who reads it now.
-fn saver(app: &App, started: &StartedResponse) -> Save {
+fn saver(app: &App, started: &mut StartedResponse) -> Save {
     let StartedResponse { owner, created_s, template, input, .. } = started;
     let (owner, created_s, template) = (*owner, *created_s, template.clone());
-    let (input, store) = (input.clone(), app.store.clone());
+    let (input, store) = (std::mem::take(input), app.store.clone());
     Box::new(move |log: RecordLog| {
         Box::pin(async move {
             let id = template.id().to_owned();
-            let json = StoredResponse::encode(&template, &input, log.bytes()).into();
+            let json = StoredResponse::encode(&template, &input.items, log.bytes()).into();
             let object = StoredObject { id, created_s, progress: store::Progress::Ended, json };
             if let Err(error) = store.put(Kind::Response, owner, object).await {
                 tracing::warn!(%error, "a response could not be stored");
             }
+            // As a whole: a closure takes only what it names, and the charge goes with the items.
+            drop(input);
         })
     })
 }
@@ -279,14 +287,14 @@ async fn retrieve(
     if let Some(live) = app.responses.find(owner, &id) {
         let template = live.template.clone();
         return match streams {
-            true => Ok(read(&app, Records::Live(live), template, first, padding)),
+            true => Ok(read(&app, Records::Live(LiveReader::new(live)), template, first, padding)),
             false => whole(&app, live.object()).await,
         };
     }
     let mut charge = MemoryCharge::default();
     let StoredResponse { template, log, input } = stored(&app, owner, &id, &mut charge).await?;
     match streams {
-        true => Ok(read(&app, Records::Ended(log), template, first, padding)),
+        true => Ok(read(&app, Records::Ended(log, charge), template, first, padding)),
         false => whole(&app, StoredResponse { template, log, input }.object()).await,
     }
 }

@@ -1,14 +1,26 @@
 //! A response as the store keeps it: what its request said, the conversation, and its records.
 
+use std::sync::Arc;
+
+use loquent_proto::Delta;
 use serde_json::{Value, json};
 
 use super::events::{EventRange, LOST, ResponseEvents};
 use super::object::ResponseTemplate;
 use super::record_log::RecordLog;
-use loquent_proto::Delta;
+use crate::memory::MemoryCharge;
 
 /// Separates the JSON from the records behind it; JSON as it is written here has none.
 const SEPARATOR: u8 = b'\n';
+
+/// A conversation that is kept until it is stored with its answer.
+#[derive(Debug, Default)]
+pub struct KeptInput {
+    /// Items with ids.
+    pub items: Vec<Value>,
+    /// What they are charged to the memory of requests.
+    pub charge: Option<Arc<MemoryCharge>>,
+}
 
 /// A response that is, or was, in the store.
 #[derive(Debug, Clone)]

@@ -2,7 +2,6 @@
 //! generated in the background, and from the store.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -10,11 +9,12 @@ use loquent_proto::Delta;
 
 use super::events::ResponseEvents;
 use super::generation::{Generated, Generation};
-use super::live::LiveResponse;
+use super::live::LiveReader;
 use super::object::ResponseStatus;
 use super::record_log::{RecordLog, read_records};
 use crate::dialect::EventWriter;
 use crate::error::ApiError;
+use crate::memory::MemoryCharge;
 use crate::sse::{EventSource, StreamStatus};
 
 /// Bytes of events gathered into one frame.
@@ -127,9 +127,9 @@ fn write(events: &mut ResponseEvents, delta: &Delta, out: &mut Vec<u8>) {
 /// Where the records of a response come from that is read apart from its generation.
 pub enum Records {
     /// It may be generated yet.
-    Live(Arc<LiveResponse>),
-    /// It has ended.
-    Ended(RecordLog),
+    Live(LiveReader),
+    /// It has ended; what it is charged to the memory of requests.
+    Ended(RecordLog, MemoryCharge),
 }
 
 /// Reads a response from its beginning. Events that its reader has already are not written again.
@@ -162,7 +162,7 @@ impl EventSource for ResponseReader {
         while out.len() < FRAME_BYTES {
             let (piece, is_last) = match &self.records {
                 Records::Live(live) => live.poll_piece(context, self.at),
-                Records::Ended(log) => {
+                Records::Ended(log, _) => {
                     let (piece, is_last) = log.piece(self.at);
                     (piece.to_vec(), is_last)
                 }
