@@ -177,9 +177,9 @@ async fn begin(
     Ok(Answer::Started(Box::new(answer)))
 }
 
-/// Passes `/v1/models`, `/tokenize` and the like on if there is an upstream server, other APIs if it
-/// speaks them, and what the operator says. Completions are not passed on here, because streams are
-/// relayed.
+/// Passes `/v1/models`, `/tokenize` and the like on if there is an upstream server, other APIs if
+/// it speaks them, and what the operator says. Completions are not passed on here, because streams
+/// are relayed.
 async fn ask_upstream(
     State(app): Shared,
     request: HttpRequest<Body>,

@@ -44,7 +44,7 @@ pub struct Parsed<T> {
 }
 
 /// An answer under way.
-pub struct Generation<T> {
+pub struct LoweredAnswer<T> {
     service: Arc<Service>,
     active: ActiveRequest,
     /// When the request arrived, on the server's clock.
@@ -65,7 +65,7 @@ pub async fn generate<T: Send + 'static>(
     app: &App,
     request: HttpRequest<Body>,
     lower: impl FnOnce(Fields) -> Result<Lowered<T>, ApiError> + Send + 'static,
-) -> Result<Generation<T>, ApiError> {
+) -> Result<LoweredAnswer<T>, ApiError> {
     app.service()?.check_room()?;
     parse(app, request, lower).await?.start(app).await
 }
@@ -103,18 +103,18 @@ impl<T> Parsed<T> {
     ///
     /// # Errors
     /// Those of [`Service::start`].
-    pub async fn start(self, app: &App) -> Result<Generation<T>, ApiError> {
+    pub async fn start(self, app: &App) -> Result<LoweredAnswer<T>, ApiError> {
         let Self { mut request, kept, arrived } = self;
         let service = app.service()?.clone();
         let streams = request.stream.is_some();
         // The counts are part of every dialect's answer.
         request.stream.get_or_insert_default().include_usage = true;
         let StartedAnswer { active, ignored, .. } = service.start(request, arrived).await?;
-        Ok(Generation { service, active, arrived, ignored, streams, kept })
+        Ok(LoweredAnswer { service, active, arrived, ignored, streams, kept })
     }
 }
 
-impl<T> Generation<T> {
+impl<T> LoweredAnswer<T> {
     /// Tokens of the prompt, as far as they are known yet.
     pub fn prompt_tokens(&self) -> u64 {
         self.active.usage().prompt_tokens

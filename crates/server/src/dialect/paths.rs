@@ -1,5 +1,5 @@
-//! Which paths are whose: those of dialects, which are answered here even before an upstream server,
-//! and those that clients send without the version.
+//! Which paths are whose: those of dialects, which are answered here even before an upstream
+//! server, and those that clients send without the version.
 
 use http::Uri;
 use http::uri::PathAndQuery;

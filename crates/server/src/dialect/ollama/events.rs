@@ -7,7 +7,7 @@ use loquent_proto::{Delta, Error, Progress};
 use serde_json::{Map, Value};
 
 use super::error_json;
-use super::object::{Piece, Shape, finish, members};
+use super::object::{LineContent, Shape, finish, members};
 use crate::active_request::AnswerTimes;
 use crate::clock::Clock;
 use crate::dialect::EventWriter;
@@ -46,7 +46,7 @@ impl OllamaLines {
         }
     }
 
-    fn put_piece(&self, piece: &Piece<'_>, out: &mut Vec<u8>) {
+    fn put_piece(&self, piece: &LineContent<'_>, out: &mut Vec<u8>) {
         put_line(members(self.shape, &self.model, piece), out);
     }
 
@@ -68,7 +68,7 @@ impl OllamaLines {
 
     fn end_call(&mut self, out: &mut Vec<u8>) {
         if let Some(call) = self.call.take() {
-            self.put_piece(&Piece { calls: &[call], ..Piece::default() }, out);
+            self.put_piece(&LineContent { calls: &[call], ..LineContent::default() }, out);
         }
     }
 
@@ -79,7 +79,7 @@ impl OllamaLines {
             generation: self.last.saturating_sub(first),
             total: self.clock.now().saturating_sub(self.arrived),
         };
-        let mut line = members(self.shape, &self.model, &Piece::default());
+        let mut line = members(self.shape, &self.model, &LineContent::default());
         finish(&mut line, self.finish.as_deref(), self.usage, times);
         put_line(line, out);
     }
@@ -92,10 +92,10 @@ impl EventWriter for OllamaLines {
         }
         match delta {
             Delta::Text { text, .. } if !text.is_empty() => {
-                self.put_piece(&Piece { text, ..Piece::default() }, out);
+                self.put_piece(&LineContent { text, ..LineContent::default() }, out);
             }
             Delta::Reasoning { text, .. } if !text.is_empty() => {
-                self.put_piece(&Piece { thinking: text, ..Piece::default() }, out);
+                self.put_piece(&LineContent { thinking: text, ..LineContent::default() }, out);
             }
             Delta::ToolCall { .. } => self.tool_call(delta, out),
             Delta::Finish { reason, .. } => {
@@ -140,7 +140,7 @@ impl EventWriter for OllamaLines {
 
     fn heartbeat(&self) -> Bytes {
         let mut line = Vec::new();
-        self.put_piece(&Piece::default(), &mut line);
+        self.put_piece(&LineContent::default(), &mut line);
         line.into()
     }
 }

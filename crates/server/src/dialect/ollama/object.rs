@@ -20,7 +20,7 @@ pub enum Shape {
 
 /// What a line, or the whole answer, says.
 #[derive(Debug, Clone, Default)]
-pub struct Piece<'a> {
+pub struct LineContent<'a> {
     /// Text of the answer.
     pub text: &'a str,
     /// Text of the reasoning before it.
@@ -30,7 +30,7 @@ pub struct Piece<'a> {
 }
 
 /// The members of an object that says `piece`.
-pub fn members(shape: Shape, model: &str, piece: &Piece<'_>) -> Map<String, Value> {
+pub fn members(shape: Shape, model: &str, piece: &LineContent<'_>) -> Map<String, Value> {
     let mut members = Map::new();
     members.insert("model".into(), model.into());
     members.insert("created_at".into(), timestamp().into());
@@ -80,7 +80,7 @@ pub fn finish(
 
 /// The object of an answer to no prompt at all: the model is loaded.
 pub fn loaded(shape: Shape, model: &str) -> Value {
-    let mut members = members(shape, model, &Piece::default());
+    let mut members = members(shape, model, &LineContent::default());
     members.insert("done".into(), true.into());
     members.insert("done_reason".into(), "load".into());
     members.into()
@@ -91,7 +91,7 @@ pub fn full(shape: Shape, model: &str, answer: &FullAnswer) -> Value {
     let nothing = FullCompletion::default();
     // There is one: the API has no parameter for more.
     let only = answer.completions.first().unwrap_or(&nothing);
-    let piece = Piece { text: &only.text, thinking: &only.reasoning, calls: &only.calls };
+    let piece = LineContent { text: &only.text, thinking: &only.reasoning, calls: &only.calls };
     let mut members = members(shape, model, &piece);
     finish(&mut members, only.finish_reason.as_deref(), answer.usage, answer.times);
     members.into()

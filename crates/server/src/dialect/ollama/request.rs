@@ -71,7 +71,7 @@ pub const OPTIONS: &[Parameter] = &[
 
 /// What only Ollama's answers need to know of a request.
 #[derive(Debug)]
-pub struct Asked {
+pub struct OllamaRequest {
     /// Which endpoint answers.
     pub shape: Shape,
     /// The model, as the client names it.
@@ -84,13 +84,13 @@ pub struct Asked {
 ///
 /// # Errors
 /// 400 with the name of the first parameter that is wrong.
-pub fn lower_chat(mut fields: Fields) -> Result<Lowered<Asked>, ApiError> {
+pub fn lower_chat(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiError> {
     let mut ignored = sift(&mut fields, CHAT_PARAMETERS)?;
     let mut lowered = Map::new();
     let model = lower_common(&mut fields, &mut lowered, &mut ignored)?;
     let turns = fields.array("messages")?.unwrap_or_default();
     let only_loads = turns.is_empty();
-    let mut conversation = Conversation::default();
+    let mut conversation = LoweredTurns::default();
     for (index, turn) in turns.into_iter().enumerate() {
         conversation.push(fields.nested(&format!("messages[{index}]"), turn)?)?;
     }
@@ -101,7 +101,7 @@ pub fn lower_chat(mut fields: Fields) -> Result<Lowered<Asked>, ApiError> {
     if let Some(tools) = fields.take("tools") {
         lowered.insert("tools".into(), tools);
     }
-    let kept = Asked { shape: Shape::Chat, model, only_loads };
+    let kept = OllamaRequest { shape: Shape::Chat, model, only_loads };
     Ok(Lowered { endpoint: Endpoint::Chat, fields: fields.replaced(lowered), ignored, kept })
 }
 
@@ -110,7 +110,7 @@ pub fn lower_chat(mut fields: Fields) -> Result<Lowered<Asked>, ApiError> {
 ///
 /// # Errors
 /// 400 with the name of the first parameter that is wrong.
-pub fn lower_generate(mut fields: Fields) -> Result<Lowered<Asked>, ApiError> {
+pub fn lower_generate(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiError> {
     let mut ignored = sift(&mut fields, GENERATE_PARAMETERS)?;
     let mut lowered = Map::new();
     let model = lower_common(&mut fields, &mut lowered, &mut ignored)?;
@@ -133,7 +133,7 @@ pub fn lower_generate(mut fields: Fields) -> Result<Lowered<Asked>, ApiError> {
             Endpoint::Chat
         }
     };
-    let kept = Asked { shape: Shape::Generate, model, only_loads };
+    let kept = OllamaRequest { shape: Shape::Generate, model, only_loads };
     Ok(Lowered { endpoint, fields: fields.replaced(lowered), ignored, kept })
 }
 
@@ -214,13 +214,13 @@ fn lower_options(
 
 /// A conversation that is being lowered.
 #[derive(Default)]
-struct Conversation {
+struct LoweredTurns {
     messages: Vec<Value>,
     /// Calls so far, by tool: Ollama's results name the tool and not the call.
     calls: Vec<(String, String)>,
 }
 
-impl Conversation {
+impl LoweredTurns {
     fn push(&mut self, mut turn: Fields) -> Result<(), ApiError> {
         let role = turn.string("role")?.ok_or_else(|| turn.error("role", "is required."))?;
         if turn.array("images")?.is_some_and(|images| !images.is_empty()) {

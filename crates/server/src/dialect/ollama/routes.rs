@@ -12,7 +12,7 @@ use http::{HeaderValue, Request as HttpRequest, header};
 use super::events::OllamaLines;
 use super::models::{running, show, tags, version};
 use super::object::{full, loaded};
-use super::request::{Asked, lower_chat, lower_generate};
+use super::request::{OllamaRequest, lower_chat, lower_generate};
 use crate::api::fields::Fields;
 use crate::app::App;
 use crate::dialect::generation::{Lowered, parse};
@@ -66,11 +66,11 @@ async fn generate_text(
 async fn answer(
     app: Arc<App>,
     request: HttpRequest<Body>,
-    lower: fn(Fields) -> Result<Lowered<Asked>, ApiError>,
+    lower: fn(Fields) -> Result<Lowered<OllamaRequest>, ApiError>,
 ) -> Result<Response, ApiError> {
     app.service()?.check_room()?;
     let parsed = parse(&app, request, lower).await?;
-    let Asked { shape, ref model, only_loads } = parsed.kept;
+    let OllamaRequest { shape, ref model, only_loads } = parsed.kept;
     if only_loads {
         return Ok(json_response(&loaded(shape, model)));
     }
