@@ -53,9 +53,9 @@ impl StepCost {
         // does at most, or a step without any would take less than no time.
         let slope = match variance > 0.01 * x * x {
             true => (self.products.0? - x * y) / variance,
-            false => y / x,
+            false => y / x.max(1.0),
         };
-        let slope = slope.clamp(0.0, y / x);
+        let slope = slope.clamp(0.0, y / x.max(1.0));
         Some(y + slope * (tokens - x))
     }
 }

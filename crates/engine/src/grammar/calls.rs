@@ -11,6 +11,9 @@ use super::{GrammarError, ToolShape};
 
 /// Most calls in one answer.
 const MAX_CALLS: usize = 16;
+/// Longest definitions of a schema whose parameters have rules of their own, as JSON: each rule has
+/// a copy.
+const MAX_DEFINITIONS_BYTES: usize = 16 * 1024;
 
 /// The text around the calls of an answer.
 struct Around {
@@ -246,9 +249,14 @@ impl<'a> Properties<'a> {
         if written.contains("\"#\"") || written.contains("#/properties") {
             return Err(GrammarError::Schema("a parameter refers to the whole schema".to_owned()));
         }
-        if let Value::Object(members) = &mut schema {
+        // Without a reference it needs none; each of many would have a copy of its own.
+        let refers = written.contains("\"$ref\"");
+        if let (true, Value::Object(members)) = (refers, &mut schema) {
             for name in ["$defs", "definitions"] {
                 if let (Some(all), false) = (self.root.get(name), members.contains_key(name)) {
+                    if all.to_string().len() > MAX_DEFINITIONS_BYTES {
+                        return Err(GrammarError::TooLarge);
+                    }
                     members.insert(name.to_owned(), all.clone());
                 }
             }

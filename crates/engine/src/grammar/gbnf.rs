@@ -136,8 +136,11 @@ impl LarkWriter {
         let mut parts = Vec::new();
         let mut rest = items;
         while let Some(first) = rest.first() {
-            let run = rest.iter().take_while(|item| self.is_terminal(item)).count();
-            if in_terminal || run == 0 {
+            let run = match in_terminal {
+                true => 0, // all of it is; to count it for each item would be quadratic
+                false => rest.iter().take_while(|item| self.is_terminal(item)).count(),
+            };
+            if run == 0 {
                 parts.push(self.item(first, in_terminal));
                 rest = &rest[1..];
                 continue;
@@ -224,8 +227,12 @@ impl GbnfParser<'_> {
         loop {
             self.skip(is_nested);
             if let Some(repeat) = self.repeat()? {
-                let last = items.pop().ok_or_else(|| self.error("nothing is repeated here"))?;
-                items.push(repeated(last, repeat));
+                let last = items.last_mut();
+                let last = last.ok_or_else(|| self.error("nothing is repeated here"))?;
+                // Each would be one more group for all that recurses, and none counts as one.
+                if last.repeat.replace(repeat).is_some() {
+                    return Err(self.error("what is repeated twice needs brackets"));
+                }
                 continue;
             }
             match self.symbol()? {
@@ -359,6 +366,7 @@ impl GbnfParser<'_> {
     fn hex(&mut self, digits: usize) -> Result<char, GrammarError> {
         // No index: the escape may be cut off by the text's end, or end inside a character.
         let code = self.text.get(self.at..self.at + digits);
+        let code = code.filter(|code| code.bytes().all(|digit| digit.is_ascii_hexdigit()));
         let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
         let c = code.and_then(char::from_u32);
         let c = c.ok_or_else(|| self.error("an escape is no character"))?;
@@ -410,13 +418,4 @@ impl GbnfParser<'_> {
         let line = self.text[..self.at].matches('\n').count() + 1;
         GrammarError::Schema(format!("line {line} of the grammar: {why}"))
     }
-}
-
-/// `item` repeated once more: one that is repeated already becomes a group.
-fn repeated(item: GbnfItem, repeat: (u32, Option<u32>)) -> GbnfItem {
-    let symbol = match item.repeat {
-        None => item.symbol,
-        Some(_) => GbnfSymbol::Group(vec![vec![item]]),
-    };
-    GbnfItem { symbol, repeat: Some(repeat) }
 }

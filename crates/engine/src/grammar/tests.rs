@@ -239,6 +239,7 @@ fn what_is_no_gbnf_is_refused_with_its_place() {
         ("root ::= <[5]>", "tokens cannot be named"),
         ("root ::= \"\\q\"", "escape is unknown"),
         ("root ::= *", "nothing is repeated"),
+        ("root ::= \"a\"+?", "repeated twice"),
         (&deep, "too deeply"),
     ] {
         let error = compiler.compile(&lark(AnswerForm::Gbnf(text.into()))).err().unwrap();

@@ -201,8 +201,7 @@ impl AnswerTask {
                 let _ = reply.send(chunks);
             }
             AnswerCommand::Look(look) => {
-                // Whoever asks reads: the answer is kept for its next visit.
-                self.unread_since = self.unread_since.map(|_| now);
+                self.note_look(now, look.from, look.waits);
                 self.looks.handle(look, &self.pump, &self.answer);
             }
             // Without a reader, they are of a path that is over (D-6.3).
@@ -359,6 +358,19 @@ impl AnswerTask {
     /// Whether generation waits for what readers acknowledge.
     fn is_waiting(&self) -> bool {
         self.pump.is_open() && (self.are_behind() || !self.pump.is_ready())
+    }
+
+    /// A reader without a path has all before `from`, so that the log may drop it. Whoever reads on,
+    /// or waits for more, has the answer kept for its next visit; asking again and again for the
+    /// same keeps nothing.
+    fn note_look(&mut self, now: Micros, from: u64, waits: bool) {
+        let reads_on = from > self.answer.log().acked();
+        let waits_for_more = waits && from == self.answer.log().head() && self.pump.is_open();
+        // An offset that the log does not have acknowledges nothing.
+        let is_known = !reads_on || self.answer.acknowledge(from).is_ok();
+        if is_known && (reads_on || waits_for_more) {
+            self.unread_since = self.unread_since.map(|_| now);
+        }
     }
 
     /// Whether the log wants more. Readers bound it by what the furthest of them has not

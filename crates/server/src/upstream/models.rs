@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderValue;
 use loquent_proto::json::{members, put_string};
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::clock::Clock;
 
@@ -37,11 +38,15 @@ impl Listed {
     }
 }
 
+/// What is known for one key; whoever asks holds it, so that others with the key wait for the
+/// answer instead of asking too.
+type ListedSlot = Arc<AsyncMutex<Option<Listed>>>;
+
 /// The upstream's first model, by the key that asks.
 #[derive(Debug, Default)]
 pub struct FirstModels {
     hasher: RandomState,
-    listed: Mutex<HashMap<u64, Listed>>,
+    listed: Mutex<HashMap<u64, ListedSlot>>,
 }
 
 impl FirstModels {
@@ -55,46 +60,41 @@ impl FirstModels {
     where
         F: Future<Output = Option<Value>>,
     {
-        let key = self.hash(key);
-        // Held while asking: of many requests at once only the first asks.
-        let mut listed = self.listed.lock().await;
-        if let Some(known) = listed.get(&key).filter(|known| known.is_fresh(clock.now())) {
+        let slot = self.slot(key);
+        let mut listed = slot.lock().await;
+        if let Some(known) = listed.as_ref().filter(|known| known.is_fresh(clock.now())) {
             return known.model.clone();
         }
-        let list = ask().await;
-        note(&mut listed, key, clock.now(), list.as_ref())
+        let model = first_model(ask().await.as_ref());
+        *listed = Some(Listed { at: clock.now(), model: model.clone() });
+        model
     }
 
     /// Takes in a list that was fetched with `key` for another reason.
     pub async fn note(&self, clock: Clock, key: Option<&HeaderValue>, list: Option<&Value>) {
-        let key = self.hash(key);
-        note(&mut *self.listed.lock().await, key, clock.now(), list);
+        let listed = Listed { at: clock.now(), model: first_model(list) };
+        *self.slot(key).lock().await = Some(listed);
     }
 
     /// [`Self::of`], without asking.
     pub async fn known(&self, key: Option<&HeaderValue>) -> Option<String> {
-        self.listed.lock().await.get(&self.hash(key))?.model.clone()
+        self.slot(key).lock().await.as_ref()?.model.clone()
     }
 
-    fn hash(&self, key: Option<&HeaderValue>) -> u64 {
+    fn slot(&self, key: Option<&HeaderValue>) -> ListedSlot {
         // Keys are secrets, which need not lie in memory; the hasher's seed makes collisions luck.
-        self.hasher.hash_one(key.map(HeaderValue::as_bytes))
+        let key = self.hasher.hash_one(key.map(HeaderValue::as_bytes));
+        let mut listed = self.listed.lock().expect("nothing panics under this lock");
+        if listed.len() >= MAX_KEYS && !listed.contains_key(&key) {
+            listed.clear();
+        }
+        listed.entry(key).or_default().clone()
     }
 }
 
-fn note(
-    listed: &mut HashMap<u64, Listed>,
-    key: u64,
-    at: Duration,
-    list: Option<&Value>,
-) -> Option<String> {
+fn first_model(list: Option<&Value>) -> Option<String> {
     // An index that is absent gives null: a list of another form has no first model.
-    let model = list.and_then(|list| list["data"][0]["id"].as_str().map(str::to_owned));
-    if listed.len() >= MAX_KEYS {
-        listed.clear();
-    }
-    listed.insert(key, Listed { at, model: model.clone() });
-    model
+    list.and_then(|list| list["data"][0]["id"].as_str().map(str::to_owned))
 }
 
 /// Whether the JSON object `body` names no model.
@@ -104,8 +104,8 @@ pub fn lacks_model(body: &[u8]) -> bool {
     }
     let all = std::str::from_utf8(body).ok().and_then(members);
     all.is_some_and(|all| {
-        let named = all.iter().find(|(name, _)| *name == "model");
-        named.is_none_or(|(_, value)| *value == "null") && !all.is_empty()
+        let mut named = all.iter().filter(|(name, _)| *name == "model");
+        named.all(|(_, value)| *value == "null") && !all.is_empty()
     })
 }
 
@@ -138,6 +138,7 @@ mod tests {
             (r#"{"input":{"model":"x"}}"#, true),
             (r#"{"model":"m","input":"a"}"#, false),
             (r#"{"model":""}"#, false),
+            (r#"{"model":null,"model":"m"}"#, false),
             ("{}", false),
             ("[]", false),
             ("not JSON", false),
