@@ -1,9 +1,9 @@
 //! The memory that all requests together may take before their prompts are tokens.
 //!
 //! A request is charged for its body as the body arrives, then for the values that the body is
-//! parsed into, and pays back when both are gone: once its prompt is tokens, or, if the conversation
-//! is stored with its answer, at the end of that. Small requests have a part of their own, so that
-//! large ones, however many, never keep them out.
+//! parsed into, and pays back when both are gone: once its prompt is tokens, or, if the
+//! conversation is stored with its answer, at the end of that. Small requests have a part of their
+//! own, so that large ones, however many, never keep them out.
 
 use std::sync::Arc;
 use std::time::Duration;

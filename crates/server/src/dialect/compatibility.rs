@@ -30,6 +30,10 @@ struct Api {
 }
 
 fn apis() -> Vec<Api> {
+    [openai(), others()].into_iter().flatten().collect()
+}
+
+fn openai() -> Vec<Api> {
     vec![
         Api {
             endpoint: "POST /v1/chat/completions",
@@ -51,12 +55,6 @@ fn apis() -> Vec<Api> {
             },
         },
         Api {
-            endpoint: "POST /v1/ui/chat",
-            parameters: ui_stream::request::PARAMETERS.iter().collect(),
-            base: json!({"messages": [{"role": "user", "parts": [{"type": "text", "text": "hi"}]}]}),
-            read: read_ui_chat,
-        },
-        Api {
             endpoint: "POST /v1/responses",
             parameters: responses::request::PARAMETERS.iter().collect(),
             base: json!({"input": "hi"}),
@@ -73,6 +71,17 @@ fn apis() -> Vec<Api> {
                 let fields = Fields::parse(body.to_string().as_bytes())?;
                 EmbeddingRequest::read(fields).map(|request| request.ignored)
             },
+        },
+    ]
+}
+
+fn others() -> Vec<Api> {
+    vec![
+        Api {
+            endpoint: "POST /v1/ui/chat",
+            parameters: ui_stream::request::PARAMETERS.iter().collect(),
+            base: json!({"messages": [{"role": "user", "parts": [{"type": "text", "text": "hi"}]}]}),
+            read: read_ui_chat,
         },
         Api {
             endpoint: "POST /v1/messages",

@@ -360,9 +360,9 @@ impl AnswerTask {
         self.pump.is_open() && (self.are_behind() || !self.pump.is_ready())
     }
 
-    /// A reader without a path has all before `from`, so that the log may drop it. Whoever reads on,
-    /// or waits for more, has the answer kept for its next visit; asking again and again for the
-    /// same keeps nothing.
+    /// A reader without a path has all before `from`, so that the log may drop it. Whoever reads
+    /// on, or waits for more, has the answer kept for its next visit; asking again and again for
+    /// the same keeps nothing.
     fn note_look(&mut self, now: Micros, from: u64, waits: bool) {
         let reads_on = from > self.answer.log().acked();
         let waits_for_more = waits && from == self.answer.log().head() && self.pump.is_open();
