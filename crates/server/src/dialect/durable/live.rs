@@ -78,7 +78,7 @@ impl LiveReader {
         if is_up_to_date || is_closed {
             control["upToDate"] = true.into();
         }
-        out.extend_from_slice(format!("event: control\ndata: {control}\n\n").as_bytes());
+        out.extend_from_slice(format!("event: control\ndata:{control}\n\n").as_bytes());
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Path as UrlPath, State};
 use axum::response::Response;
-use http::{Extensions, HeaderMap, Uri, header};
+use http::{Extensions, HeaderMap, HeaderValue, Uri, header};
 use loquent_proto::AnswerHandle;
 
 use super::content::{ContentWriter, Format};
@@ -88,5 +88,10 @@ async fn follow(
     let writer = if has_nothing { writer.after_failure() } else { writer };
     let reader = LogReader::new(inbox, writer);
     let reader = LiveReader::new(reader, request.format, request.cursor, tail);
-    Ok(event_stream(Body::new(SseBody::new(reader, Vec::new(), app.config.heartbeat))))
+    let body = SseBody::new(reader, Vec::new(), app.config.heartbeat);
+    let mut response = event_stream(Body::new(body));
+    // Without a charset: some clients compare the whole value.
+    let kind = HeaderValue::from_static("text/event-stream");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(response)
 }
