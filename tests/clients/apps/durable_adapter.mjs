@@ -35,7 +35,8 @@ async function answerLoquent(request, response, body) {
     if (request.method === "GET") return reply(response, 200, {}, '{"object":"list","data":[]}');
     const question = JSON.parse(body).messages.at(-1).content;
     response.writeHead(200, { "content-type": "text/event-stream" });
-    response.flushHeaders();
+    // As models' servers do; until then Loquent waits for an error, which would have a status.
+    response.write(eventOf({ delta: { role: "assistant" } }));
     expected.get(question)(response);
     expected.delete(question);
 }
@@ -91,8 +92,7 @@ class Stream {
     }
 
     send(choice) {
-        const chunk = { id: "x", object: "chat.completion.chunk", created: 1, model: "m", choices: [{ index: 0, ...choice }] };
-        this.upstream.write(`data: ${JSON.stringify(chunk)}\n\n`);
+        this.upstream.write(eventOf(choice));
     }
 
     async until(holds) {
@@ -106,6 +106,11 @@ class Stream {
     head() {
         return fetch(addressOf(this.handle), { method: "HEAD" });
     }
+}
+
+function eventOf(choice) {
+    const chunk = { id: "x", object: "chat.completion.chunk", created: 1, model: "m", choices: [{ index: 0, ...choice }] };
+    return `data: ${JSON.stringify(chunk)}\n\n`;
 }
 
 function addressOf({ id, token }, query = "") {
