@@ -23,7 +23,8 @@ use crate::app::App;
 use crate::auth::{EarlyIdentity, authorization};
 use crate::browser;
 use crate::dialect::{
-    conversations, durable, errors, messages, ollama, paths, responses, stored_chats, ui_stream,
+    conversations, durable, errors, infill, messages, ollama, paths, responses, stored_chats,
+    ui_stream,
 };
 use crate::embeddings;
 use crate::error::ApiError;
@@ -57,6 +58,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/tokenizer_info", get(tokenizer_info))
         .merge(ui_stream::routes())
         .merge(conversations::routes())
+        .merge(infill::routes())
         .merge(stored_chats::routes())
         .merge(responses::routes())
         .merge(embeddings::routes())

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::generation::Lowered;
+use super::infill;
 use super::parameters::{Parameter, Support};
 use super::responses;
 use super::responses::request::ResponseRequest;
@@ -77,6 +78,16 @@ fn openai() -> Vec<Api> {
 
 fn others() -> Vec<Api> {
     vec![
+        Api {
+            endpoint: "POST /infill",
+            parameters: infill::request::PARAMETERS.iter().collect(),
+            base: json!({"input_prefix": "hi"}),
+            read: |body| {
+                let fields = Fields::parse(body.to_string().as_bytes())?;
+                let fields = infill::request::lower(fields)?;
+                Request::read(Endpoint::Text, fields).map(|request| request.ignored)
+            },
+        },
         Api {
             endpoint: "POST /v1/ui/chat",
             parameters: ui_stream::request::PARAMETERS.iter().collect(),

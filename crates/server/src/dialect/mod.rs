@@ -9,6 +9,7 @@ pub mod conversations;
 pub mod durable;
 pub mod errors;
 pub mod generation;
+pub mod infill;
 pub mod messages;
 pub mod ollama;
 pub mod parameters;

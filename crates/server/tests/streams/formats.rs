@@ -173,3 +173,24 @@ async fn a_suffix_needs_a_vocabulary_that_knows_the_middle() {
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(body.contains("cannot fill in text"), "{body}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn editors_get_the_text_between_two_others() {
+    let server = server(&template(""));
+    let between = json!({"input_prefix": "a", "input_suffix": "b"});
+    assert_eq!(server.post("/infill", &between).await.0, StatusCode::BAD_REQUEST);
+    // Without a text behind, it is a plain completion.
+    let body = json!({"input_prefix": "say=", "prompt": "x = 1", "cache_prompt": true});
+    let answer = server.whole("/infill", &body).await;
+    assert_eq!((&answer["content"], &answer["stop"]), (&json!("x = 1"), &json!(true)));
+    assert_eq!((&answer["stop_type"], &answer["model"]), (&json!("eos"), &json!("simulated")));
+    let body = json!({"input_prefix": "say=x = 1", "n_predict": 3, "stream": true});
+    let (_, stream) = server.post("/infill", &body).await;
+    let stream = String::from_utf8(stream.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+    let events = stream.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = events.map(|event| serde_json::from_str(event).unwrap()).collect();
+    let text: String = events.iter().map(|event| event["content"].as_str().unwrap()).collect();
+    assert_eq!(text, "x =");
+    let last = events.last().unwrap();
+    assert_eq!((&last["stop_type"], &last["tokens_predicted"]), (&json!("limit"), &json!(3)));
+}

@@ -1,0 +1,85 @@
+//! A request to `/infill` as the fields of a completion.
+
+use serde_json::{Value, json};
+
+use crate::api::fields::Fields;
+use crate::dialect::parameters::{Parameter, ignored, refused, supported};
+use crate::error::ApiError;
+
+/// What becomes of each parameter.
+pub const PARAMETERS: &[Parameter] = &[
+    supported("input_prefix", "text before the place"),
+    supported("input_suffix", "text behind it"),
+    supported("prompt", "the beginning of the line; joins the prefix"),
+    supported("n_predict", "-1: as many tokens as fit"),
+    supported("stream", ""),
+    supported("temperature", "0 to 2; 0 is greedy"),
+    supported("top_k", ""),
+    supported("top_p", ""),
+    supported("min_p", ""),
+    supported("seed", ""),
+    supported("stop", "at most 16 strings of 256 bytes"),
+    ignored("input_extra", "other files; the prefix has room for them"),
+    ignored("cache_prompt", "equal prefixes are reused without it"),
+    ignored("samplers", ""),
+    ignored("n_indent", ""),
+    ignored("t_max_prompt_ms", ""),
+    ignored("t_max_predict_ms", ""),
+    refused("n_probs", "use `logprobs` at `/v1/completions`"),
+];
+
+/// The fields of the completion that `fields` asks for; names that mean nothing there stay.
+///
+/// # Errors
+/// 400 with the name of the wrong field.
+pub fn lower(mut fields: Fields) -> Result<Fields, ApiError> {
+    if fields.take("n_probs").is_some() {
+        return Err(fields.error("n_probs", "is not supported; use /v1/completions."));
+    }
+    let prefix = fields.string("input_prefix")?;
+    let suffix = fields.string("input_suffix")?;
+    let line = fields.string("prompt")?.unwrap_or_default();
+    if prefix.is_none() && suffix.is_none() {
+        return Err(fields.error("input_prefix", "or 'input_suffix' is required."));
+    }
+    let most = fields.integer("n_predict", -1..=i64::from(u32::MAX))?.filter(|most| *most > 0);
+    let streams = fields.map().get("stream") == Some(&Value::Bool(true));
+    let mut lowered = fields.map().clone();
+    lowered.insert("prompt".into(), (prefix.unwrap_or_default() + &line).into());
+    lowered.insert("suffix".into(), suffix.into());
+    // Without a bound llama-server writes on; the default of a completion is 16.
+    lowered.insert("max_tokens".into(), most.unwrap_or(i64::from(u32::MAX)).into());
+    // The last event has the counts.
+    if streams {
+        lowered.insert("stream_options".into(), json!({"include_usage": true}));
+    }
+    Ok(fields.replaced(lowered))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_in_a_text_becomes_a_completion_with_a_suffix() {
+        let lower = |body: Value| lower(Fields::parse(body.to_string().as_bytes()).unwrap());
+        let body = json!({
+            "input_prefix": "fn a() {\n", "prompt": "    le", "input_suffix": "\n}", "n_predict": 8,
+            "top_k": 40, "samplers": ["top_k"], "stream": true,
+        });
+        let wanted = json!({
+            "prompt": "fn a() {\n    le", "suffix": "\n}", "max_tokens": 8, "top_k": 40,
+            "samplers": ["top_k"], "stream": true, "stream_options": {"include_usage": true},
+        });
+        assert_eq!(Value::from(lower(body).unwrap().map().clone()), wanted);
+        for (body, param) in [
+            (json!({"prompt": "a"}), "input_prefix"),
+            (json!({"input_prefix": 1}), "input_prefix"),
+            (json!({"input_prefix": "a", "n_probs": 3}), "n_probs"),
+            (json!({"input_prefix": "a", "n_predict": -2}), "n_predict"),
+        ] {
+            let error = lower(body).err().unwrap().json();
+            assert_eq!(error["error"]["param"], param);
+        }
+    }
+}
