@@ -119,7 +119,7 @@ def test_bad_tokens_and_paths(http):
         assert http.post("/v1/completions", json=body).status_code == 400, body
     assert http.post("/detokenize", json={"tokens": [99_999_999]}).status_code == 400
     assert http.get("/v1/nothing").status_code == 404
-    assert http.get("/v1/chat/completions").status_code == 405
+    assert http.get("/v1/completions").status_code == 405
     assert http.get("/v1/nothing").json()["error"]["code"] == "not_found"
 
 

@@ -29,7 +29,7 @@ def claude(server):
 
 
 def test_streamed_and_whole_answers_agree(claude):
-    request = dict(model="loquent-tiny", max_tokens=1000, messages=QUESTION, temperature=0)
+    request = dict(model="loquent-tiny", max_tokens=1000, messages=QUESTION, extra_body={"temperature": 0})
     whole = claude.messages.create(**request)
     assert whole.content[0].type == "text" and whole.content[0].text
     assert (whole.stop_reason, whole.role, whole.model) == ("end_turn", "assistant", "loquent-tiny")
@@ -53,7 +53,7 @@ def test_raw_events_come_in_anthropics_order(claude):
 
 
 def test_a_system_prompt_and_a_stop_sequence_count(claude):
-    ask = dict(model="x", max_tokens=50, temperature=0, messages=QUESTION)
+    ask = dict(model="x", max_tokens=50, messages=QUESTION, extra_body={"temperature": 0})
     whole = claude.messages.create(**ask).content[0].text
     stop = whole.split()[3]
     assert 0 < whole.index(stop)

@@ -54,7 +54,8 @@ def test_an_answer_fits_a_schema(llama):
     answer = llama.chat(model="x", messages=QUESTION, format=SCHEMA, options={"num_predict": 200})
     assert any(city in answer.message.content for city in ("Oslo", "Rome"))
     answer = llama.generate(model="x", prompt="{}", format=SCHEMA, stream=True, options={"num_predict": 200})
-    assert any(city in "".join(part.response for part in answer) for city in ("Oslo", "Rome"))
+    text = "".join(part.response for part in answer)
+    assert any(city in text for city in ("Oslo", "Rome")), text
 
 
 def test_tools_make_a_round_trip(start):
