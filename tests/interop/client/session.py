@@ -454,6 +454,7 @@ class Session(QuicConnectionProtocol):
         """Goes away without a word, as a machine does that loses its network."""
         assert self._transport is not None
         self._transport.close()
+        self._transport = _Nowhere()  # aioquic goes on until its timers end
         self._handle_lost(Code.BROKEN_OFF)
 
     # --- Events of QUIC ------------------------------------------------------------------------
@@ -501,6 +502,16 @@ def _future() -> asyncio.Future[Any]:
 def request_head(method: str, path: str, key: Optional[str], headers: Optional[dict[str, str]]) -> dict[str, Any]:
     head = {"method": method, "path": path, "headers": {"content-type": "application/json", **(headers or {})}}
     return {"key": key, **head} if key is not None else head
+
+
+class _Nowhere(asyncio.DatagramTransport):
+    """A network that loses everything."""
+
+    def sendto(self, data: Any, addr: Any = None) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 async def discover(url: str) -> Discovery:
