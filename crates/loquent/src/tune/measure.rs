@@ -182,13 +182,14 @@ mod tests {
             SimOptions { capacity, pace: StepPace::Fixed { step }, ..SimOptions::default() };
         let mut runner = SimRunner::new(options);
         let effort = Effort { least_steps: 3, most_steps: 5, time: Duration::ZERO };
-        // Twice: the first must have freed its slots. A busy machine may only be slower.
+        // Twice: the first must have freed its slots. On a busy machine a late step may be followed
+        // by an early one, which the bounds leave room for.
         for _ in 0..2 {
             let ms = decode_ms(&mut runner, 4, effort, &|| false).unwrap();
-            assert!(ms >= 3.5, "{ms} ms");
+            assert!(ms >= 2.5, "{ms} ms");
         }
         let rate = prefill_rate(&mut runner, 48, effort, &|| false).unwrap();
-        assert!(rate <= 48.0 / 3.5e-3, "{rate} tokens/s");
+        assert!(rate <= 48.0 / 2.5e-3, "{rate} tokens/s");
     }
 
     #[test]
