@@ -1,12 +1,13 @@
 // The TypeScript client against the real server where there is no browser: server-sent
 // events, resumed through connections that break, and the README's example.
 import assert from "node:assert/strict";
-import { execFile, spawn } from "node:child_process";
+import { execFile } from "node:child_process";
 import { connect, createServer } from "node:net";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { LoquentError, streamChat } from "../../web/client/dist/index.js";
+import { ready, serve } from "./server.mjs";
 
 const EXAMPLE = fileURLToPath(new URL("../../web/client/examples/terminal.mjs", import.meta.url));
 const messages = [{ role: "user", content: "What is token streaming?" }];
@@ -15,21 +16,11 @@ let url;
 let port;
 
 before(async () => {
-  server = spawn(process.env.LOQUENT_BIN, ["serve", "--port", "0", "--simulate", "200"], {
-    stdio: ["ignore", "ignore", "pipe"],
-  });
-  const origin = await new Promise((resolve, reject) => {
-    let log = "";
-    server.stderr.on("data", (data) => {
-      log += data;
-      const found = /on (http:\/\/\S+)/.exec(log);
-      if (found) resolve(found[1]);
-    });
-    server.on("exit", () => reject(new Error(log)));
-  });
-  url = `${origin}/v1/chat/completions`;
-  port = Number(new URL(origin).port);
-  while (!(await fetch(`${origin}/ready`)).ok) continue;
+  const started = await serve("--simulate", "200");
+  server = started.server;
+  url = `${started.url}/v1/chat/completions`;
+  port = Number(new URL(started.url).port);
+  await ready(started.url);
 });
 
 after(() => server.kill());

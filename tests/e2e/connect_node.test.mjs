@@ -1,6 +1,5 @@
 // openai-node, unmodified, through `loquent connect` over a lossy path.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
 import dgram from "node:dgram";
 import { mkdtempSync, rmSync } from "node:fs";
 import net from "node:net";
@@ -8,6 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import OpenAI from "openai";
+import { announced, run } from "./server.mjs";
 
 // Another loopback address with the server's port, so that what it says of its ports holds.
 const LOSSY = "127.0.0.2";
@@ -18,22 +18,10 @@ let direct;
 let proxied;
 let metrics;
 
-function run(args) {
-  const child = spawn(process.env.LOQUENT_BIN, args, { stdio: ["ignore", "ignore", "pipe"] });
+function start(args) {
+  const child = run(args);
   children.push(child);
   return child;
-}
-
-function announced(child, pattern) {
-  return new Promise((resolve, reject) => {
-    let log = "";
-    child.stderr.on("data", (data) => {
-      log += data;
-      const found = pattern.exec(log);
-      if (found) resolve(found[1]);
-    });
-    child.on("exit", () => reject(new Error(log)));
-  });
 }
 
 // Numbers in [0, 1) by a seed (mulberry32).
@@ -86,14 +74,14 @@ async function lossyPath(port, loss) {
 }
 
 before(async () => {
-  const server = run(["serve", "--simulate", "200", "--port", "0"]);
+  const server = start(["serve", "--simulate", "200", "--port", "0"]);
   const url = await announced(server, /on (http:\/\/\S+)/);
   const port = Number(new URL(url).port);
   metrics = `${url}/metrics`;
   path = await lossyPath(port, 0.2);
   state = mkdtempSync(join(tmpdir(), "loquent-connect-"));
   const args = ["--url", `http://${LOSSY}:${port}`, "--listen", "127.0.0.1:0", "--state-dir", state];
-  const proxy = run(["connect", ...args, "--head-start-ms", "5000"]);
+  const proxy = start(["connect", ...args, "--head-start-ms", "5000"]);
   const [local, way] = await Promise.all([
     announced(proxy, /on (http:\/\/\S+)/),
     announced(proxy, /Answers come over (\w+)/),

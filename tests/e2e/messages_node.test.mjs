@@ -1,8 +1,8 @@
 // Anthropic's SDK for Node, unmodified, against the real server.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
 import { after, before, test } from "node:test";
 import Anthropic from "@anthropic-ai/sdk";
+import { serve } from "./server.mjs";
 
 const messages = [{ role: "user", content: "What is token streaming?" }];
 const schema = {
@@ -16,19 +16,9 @@ let server;
 let client;
 
 before(async () => {
-  server = spawn(process.env.LOQUENT_BIN, ["serve", "--port", "0"], {
-    stdio: ["ignore", "ignore", "pipe"],
-  });
-  const url = await new Promise((resolve, reject) => {
-    let log = "";
-    server.stderr.on("data", (data) => {
-      log += data;
-      const found = /on (http:\/\/\S+)/.exec(log);
-      if (found) resolve(found[1]);
-    });
-    server.on("exit", () => reject(new Error(log)));
-  });
-  client = new Anthropic({ baseURL: url, apiKey: "none", maxRetries: 3 });
+  const started = await serve();
+  server = started.server;
+  client = new Anthropic({ baseURL: started.url, apiKey: "none", maxRetries: 3 });
 });
 
 after(() => server.kill());

@@ -1,8 +1,8 @@
 // The `ollama` package for Node, unmodified, against the real server.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
 import { after, before, test } from "node:test";
 import { Ollama } from "ollama";
+import { ready, serve } from "./server.mjs";
 
 const messages = [{ role: "user", content: "What is token streaming?" }];
 const options = { temperature: 0, num_predict: 1000 };
@@ -10,23 +10,10 @@ let server;
 let client;
 
 before(async () => {
-  server = spawn(process.env.LOQUENT_BIN, ["serve", "--port", "0"], {
-    stdio: ["ignore", "ignore", "pipe"],
-  });
-  const host = await new Promise((resolve, reject) => {
-    let log = "";
-    server.stderr.on("data", (data) => {
-      log += data;
-      const found = /on (http:\/\/\S+)/.exec(log);
-      if (found) resolve(found[1]);
-    });
-    server.on("exit", () => reject(new Error(log)));
-  });
-  for (let tries = 0; !(await fetch(`${host}/ready`)).ok; tries++) {
-    assert.ok(tries < 1000, "never ready");
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
-  client = new Ollama({ host });
+  const started = await serve();
+  server = started.server;
+  await ready(started.url);
+  client = new Ollama({ host: started.url });
 });
 
 after(() => server.kill());
