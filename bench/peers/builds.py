@@ -16,7 +16,7 @@ import servers
 
 HERE = pathlib.Path(__file__).resolve().parent
 SIMULATED = ["--simulate", "100", "--max-batch-size", "64", "--max-inflight-requests", "256", "--no-quic"]
-CPU_LOAD = ["--endpoint", "completions", "--max-tokens", "128", "--prompt", "Hello", "--requests", "64",
+CPU_LOAD = ["--endpoint", "completions", "--max-tokens", "128", "--prompt", "Hello", "--requests", "256",
             "--no-server-timings", "--warmup-runs", "1"]
 
 
