@@ -16,8 +16,10 @@ import servers
 
 HERE = pathlib.Path(__file__).resolve().parent
 SIMULATED = ["--simulate", "100", "--max-batch-size", "64", "--max-inflight-requests", "256", "--no-quic"]
-CPU_LOAD = ["--endpoint", "completions", "--max-tokens", "128", "--prompt", "Hello", "--requests", "256",
-            "--no-server-timings", "--warmup-runs", "1"]
+CPU_LOAD = ["--endpoint", "completions", "--prompt", "Hello", "--no-server-timings", "--warmup-runs", "1",
+            "--ignore-eos"]
+#: Tokens of an answer, requests, and stream intervals: what a token costs, and what a request does.
+ANSWERS = [(128, 256, 1), (128, 256, 8), (8, 2048, 8), (512, 64, 8)]
 
 
 def main():
@@ -34,9 +36,9 @@ def main():
         arguments = ["--model", options.model, "--kv-cells", "8192", "--max-batch-size", "16", "--no-quic"]
         load = ["--preset", "cllm-stage15", "--ignore-eos", "-c", "16", "--warmup-runs", "1"]
         compare(options, "stage15, tokens/s", "output_throughput", arguments, load)
-    for interval in ["1", "8"]:
-        load = [*CPU_LOAD, "--ignore-eos", "--stream-interval", interval]
-        compare(options, f"CPU us per token, interval {interval}", "server_cpu_us_per_token", SIMULATED, load)
+    for tokens, requests, interval in ANSWERS:
+        load = [*CPU_LOAD, "--max-tokens", str(tokens), "--requests", str(requests), "--stream-interval", str(interval)]
+        compare(options, f"CPU us per token, {tokens} tokens, interval {interval}", "server_cpu_us_per_token", SIMULATED, load)
 
 
 def compare(options, title, metric, arguments, load):
