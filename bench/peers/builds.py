@@ -38,7 +38,8 @@ def main():
         compare(options, "stage15, tokens/s", "output_throughput", arguments, load)
     for tokens, requests, interval in ANSWERS:
         load = [*CPU_LOAD, "--max-tokens", str(tokens), "--requests", str(requests), "--stream-interval", str(interval)]
-        compare(options, f"CPU us per token, {tokens} tokens, interval {interval}", "server_cpu_us_per_token", SIMULATED, load)
+        title = f"CPU us per token, {tokens} tokens, interval {interval}"
+        compare(options, title, "server_cpu_us_per_token", SIMULATED, load)
 
 
 def compare(options, title, metric, arguments, load):
