@@ -1,0 +1,198 @@
+// The laboratory: one answer, the same tokens and the same weather, delivered in four ways side by side.
+
+import { render } from "preact";
+import type { VNode } from "preact";
+import { useEffect, useMemo, useState } from "preact/hooks";
+
+import { authorization } from "../chat/server.js";
+import { changeSettings, keepSettings, settings } from "../chat/settings.js";
+import { Controls } from "./controls.js";
+import type { Recording } from "./decode.js";
+import { describeEvents, describeLanes } from "./describe.js";
+import { Pane } from "./pane.js";
+import { read, write } from "./parameters.js";
+import type { Parameters } from "./parameters.js";
+import { Player } from "./player.js";
+import { Playhead } from "./playhead.js";
+import { RunRefused, fetchRun } from "./run.js";
+import { aboutScheme } from "./schemes.js";
+import { ComparisonTable } from "./table.js";
+
+/** Shows the laboratory in `root`. */
+export function mountLab(root: HTMLElement): void {
+  keepSettings();
+  render(<Laboratory />, root);
+}
+
+/** How long a slider has to stand still before a run is asked for, in ms. */
+const SETTLED_MS = 200;
+
+type RunState =
+  | { readonly is: "loading" }
+  | { readonly is: "ready"; readonly recording: Recording }
+  | { readonly is: "failed"; readonly why: string; readonly wantsKey: boolean };
+
+function Laboratory(): VNode {
+  const playhead = useMemo(() => new Playhead(), []);
+  const [{ parameters, ignored }, setLink] = useState(() => read(location.hash));
+  const run = useRun(parameters, playhead);
+  const recording = run.is === "ready" ? run.recording : null;
+  const [told, setTold] = useState("");
+
+  useEffect(() => {
+    const follow = (): void => setLink(read(location.hash));
+    addEventListener("hashchange", follow);
+    return () => removeEventListener("hashchange", follow);
+  }, []);
+  useEffect(() => tellWhenItStands(playhead, recording, setTold), [playhead, recording]);
+
+  const change = (changed: Parameters): void => {
+    history.replaceState(null, "", `#${write(changed)}`);
+    setLink({ parameters: changed, ignored: [] });
+  };
+  const step = (direction: 1 | -1): void => stepTo(recording, playhead, direction);
+  return (
+    <div class="lab">
+      <header class="lab-head">
+        <h1>Laboratory</h1>
+        <p>
+          One answer, the same tokens, the same losses at the same moments, delivered in four ways. Everything below is the project’s
+          own simulator, and Loquent’s pane runs the code that ships.
+        </p>
+      </header>
+      {ignored.length > 0 && <p class="lab-note">{`The link has settings that do not exist or are out of bounds: ${ignored.join(", ")}.`}</p>}
+      <Controls parameters={parameters} onChange={change} />
+      <Player playhead={playhead} isReady={recording !== null} onStep={step} />
+      <p class="unseen" role="status">
+        {told}
+      </p>
+      {run.is === "failed" && <Failure why={run.why} wantsKey={run.wantsKey} />}
+      {recording?.isCut && <p class="lab-note">The run was longer than the server tells; the rest is left out.</p>}
+      <Panes recording={recording} playhead={playhead} />
+      <Legend />
+      {recording && <ComparisonTable lanes={recording.lanes.map(({ lane }) => lane)} playhead={playhead} />}
+    </div>
+  );
+}
+
+/** The run under `parameters`, asked for anew when they have settled. */
+function useRun(parameters: Parameters, playhead: Playhead): RunState {
+  const [run, setRun] = useState<RunState>({ is: "loading" });
+  const asked = write(parameters);
+  const { apiKey } = settings.value;
+  useEffect(() => {
+    const abort = new AbortController();
+    const ask = async (): Promise<void> => {
+      try {
+        const recording = await fetchRun({ parameters, headers: authorization(), signal: abort.signal });
+        setRun({ is: "ready", recording });
+        show(recording, playhead);
+      } catch (error) {
+        if (abort.signal.aborted) return;
+        const why = error instanceof Error ? error.message : String(error);
+        setRun({ is: "failed", why, wantsKey: error instanceof RunRefused && error.status === 401 });
+      }
+    };
+    const timer = setTimeout(() => void ask(), run.is === "loading" ? 0 : SETTLED_MS);
+    return () => {
+      clearTimeout(timer);
+      abort.abort();
+    };
+  }, [asked, apiKey]);
+  return run;
+}
+
+/** Goes on in a new recording where the old one was; from the beginning if that was over. */
+function show(recording: Recording, playhead: Playhead): void {
+  const { state } = playhead;
+  const isFirst = playhead.end === 0;
+  if (state === "ended") playhead.seek(0);
+  playhead.end = recording.end;
+  const moves = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+  if (state === "ended" || (isFirst && moves)) playhead.play();
+}
+
+function stepTo(recording: Recording | null, playhead: Playhead, direction: 1 | -1): void {
+  const lanes = recording?.lanes.map(({ lane }) => lane) ?? [];
+  const times = lanes.map((lane) => (direction > 0 ? lane.nextAfter(playhead.time) : lane.lastBefore(playhead.time)));
+  const time = direction > 0 ? Math.min(...times) : Math.max(...times);
+  playhead.seek(Number.isFinite(time) ? time : direction > 0 ? playhead.end : 0);
+}
+
+/** Says how things stand each time that the playhead comes to rest, and not while it runs. */
+function tellWhenItStands(playhead: Playhead, recording: Recording | null, tell: (text: string) => void): () => void {
+  const lanes = recording?.lanes.map(({ lane }) => lane) ?? [];
+  return playhead.subscribe(() => {
+    if (playhead.state === "playing" || lanes.length === 0) return;
+    const events = lanes.map((lane) => describeEvents(lane, playhead.time)).filter((text) => text !== "");
+    tell([describeLanes(lanes, playhead.time), ...events].join(" "));
+  });
+}
+
+function Panes({ recording, playhead }: { readonly recording: Recording | null; readonly playhead: Playhead }): VNode {
+  return (
+    <div class="lab-panes" aria-busy={recording === null}>
+      {recording?.lanes.map(({ lane, scheme }) => (
+        <Pane
+          key={scheme}
+          lane={lane}
+          about={aboutScheme(scheme)}
+          moment={playhead}
+          weather={recording.weather}
+          onLook={() => playhead.pause()}
+        />
+      ))}
+    </div>
+  );
+}
+
+/** What the marks mean, in the order of importance. */
+const LEGEND: readonly (readonly [mark: string, meaning: string])[] = [
+  ["news", "packet with new text"],
+  ["repeat", "repetition"],
+  ["lost", "lost"],
+  ["ack", "acknowledgement"],
+  ["weather", "losses: a packet that leaves now hardly arrives"],
+  ["stall", "stall: more than 200 ms without text"],
+];
+
+function Legend(): VNode {
+  return (
+    <ul class="lab-legend" aria-label="Legend">
+      {LEGEND.map(([mark, meaning]) => (
+        <li key={mark}>
+          <span class={`lab-swatch lab-swatch-${mark}`} aria-hidden="true" />
+          {meaning}
+        </li>
+      ))}
+      <li>
+        <span class="lab-pending" aria-hidden="true">
+          text
+        </span>{" "}
+        generated, but not here yet
+      </li>
+    </ul>
+  );
+}
+
+function Failure({ why, wantsKey }: { readonly why: string; readonly wantsKey: boolean }): VNode {
+  const [key, setKey] = useState("");
+  const enter = (event: Event): void => {
+    event.preventDefault();
+    changeSettings({ apiKey: key });
+  };
+  return (
+    <div class="lab-failure" role="alert">
+      <p>{why}</p>
+      {wantsKey && (
+        <form onSubmit={enter}>
+          <label>
+            API key
+            <input type="password" autocomplete="off" value={key} onInput={(event) => setKey(event.currentTarget.value)} />
+          </label>
+          <button type="submit">Use it</button>
+        </form>
+      )}
+    </div>
+  );
+}
