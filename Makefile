@@ -29,10 +29,10 @@ test: ## Set up and run all tests
 test-rust: ## Unit, property and simulation tests
 	$(CARGO) test --workspace --locked
 
-test-web: ## The TypeScript client: wire vectors, seeded channels, the page's bundle
+test-web: ## The TypeScript client and the pages: wire vectors, seeded channels, what the server embeds
 	@tools/web test
 
-web: ## Build the TypeScript client and the page's copy of it
+web: ## Build the TypeScript client and the pages (web/page)
 	@tools/web build
 
 test-e2e: ## The real binary with openai-python, openai-node and browsers
@@ -75,4 +75,4 @@ setup: ## Install what building and testing need
 
 clean: ## Remove everything that was built
 	cargo clean
-	rm -rf .venv tests/e2e/node_modules web/client/node_modules web/client/dist
+	rm -rf .venv tests/e2e/node_modules web/client/node_modules web/client/dist web/app/node_modules

@@ -1,4 +1,4 @@
-//! The chat page, embedded in the binary.
+//! The pages, embedded in the binary: chat, laboratory and dashboard, with all that they load.
 
 use std::sync::Arc;
 
@@ -8,51 +8,83 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::uri::Authority;
-use http::{HeaderName, HeaderValue, Request, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
 
 use crate::app::{App, QuicAddress};
 use crate::hosts::{is_loopback, requested_authority};
 
-/// Names, types and contents of the page's files. `loquent-*.js` is the built web/client: see
-/// ARCHITECTURE.md.
-const FILES: [(&str, &str, &str); 7] = [
-    ("/", "text/html; charset=utf-8", include_str!("../../../web/page/index.html")),
-    ("/chat.js", SCRIPT, include_str!("../../../web/page/chat.js")),
-    ("/strip.js", SCRIPT, include_str!("../../../web/page/strip.js")),
-    ("/loquent-client.js", SCRIPT, include_str!("../../../web/page/loquent-client.js")),
-    ("/loquent-worker.js", SCRIPT, include_str!("../../../web/page/loquent-worker.js")),
-    ("/chat.css", "text/css; charset=utf-8", include_str!("../../../web/page/chat.css")),
-    ("/favicon.svg", "image/svg+xml", include_str!("../../../web/page/favicon.svg")),
-];
+/// One file of `web/page`; build.rs makes the table. ARCHITECTURE.md says how the folder is built.
+struct PageFile {
+    path: &'static str,
+    content_type: &'static str,
+    /// Its name holds a hash of its contents.
+    is_immutable: bool,
+    etag: &'static str,
+    body: &'static [u8],
+    gzip: &'static [u8],
+}
 
-const SCRIPT: &str = "text/javascript; charset=utf-8";
+static FILES: &[PageFile] = include!(concat!(env!("OUT_DIR"), "/page_files.rs"));
 
-/// The page uses none of these, so that no script on it may.
+/// For names that stand for other contents after an update: ask, which costs a 304 at most.
+const ASK_AGAIN: &str = "no-cache";
+const FOREVER: &str = "public, max-age=31536000, immutable";
+
+/// The pages use none of these, so that no script on them may.
 const PERMISSIONS: &str = "camera=(), microphone=(), geolocation=(), display-capture=(), usb=(), \
                            serial=(), hid=(), bluetooth=(), payment=(), midi=()";
 
-/// Routes that serve the page's files.
+/// Routes that serve the pages' files.
 pub fn routes() -> Router<Arc<App>> {
-    FILES.into_iter().fold(Router::new(), |router, (path, content_type, body)| {
-        let file = async move |State(app): State<Arc<App>>, request: Request<Body>| {
+    FILES.iter().fold(Router::new(), |router, file| {
+        let serve = async move |State(app): State<Arc<App>>, request: Request<Body>| {
             let host = requested_authority(&request);
             let policy = policy(app.quic_address(), host.as_ref().map(Authority::host));
-            asset(policy, content_type, body)
+            respond(file, request.headers(), policy)
         };
-        router.route(path, get(file))
+        router.route(file.path, get(serve))
     })
 }
 
-fn asset(policy: HeaderValue, content_type: &'static str, body: &'static str) -> Response {
+fn respond(file: &'static PageFile, asked: &HeaderMap, policy: HeaderValue) -> Response {
     let text = HeaderValue::from_static;
     let headers = [
-        (header::CONTENT_TYPE, text(content_type)),
-        (header::CACHE_CONTROL, text("no-cache")),
+        (header::CONTENT_TYPE, text(file.content_type)),
+        (header::CACHE_CONTROL, text(if file.is_immutable { FOREVER } else { ASK_AGAIN })),
+        (header::ETAG, text(file.etag)),
+        (header::VARY, text("accept-encoding")),
         (header::CONTENT_SECURITY_POLICY, policy),
         (HeaderName::from_static("cross-origin-opener-policy"), text("same-origin")),
         (HeaderName::from_static("permissions-policy"), text(PERMISSIONS)),
     ];
-    (headers, body).into_response()
+    if has(asked, file.etag) {
+        return (StatusCode::NOT_MODIFIED, headers).into_response();
+    }
+    if takes_gzip(asked) {
+        return (headers, [(header::CONTENT_ENCODING, text("gzip"))], file.gzip).into_response();
+    }
+    (headers, file.body).into_response()
+}
+
+/// The comma-separated items of all header lines called `name`.
+fn items(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(str::trim)
+}
+
+/// Whether the client has the file with this tag (RFC 9110, 13.1.2).
+fn has(asked: &HeaderMap, etag: &str) -> bool {
+    let opaque = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).to_owned();
+    items(asked, header::IF_NONE_MATCH).any(|tag| tag == "*" || opaque(tag) == opaque(etag))
+}
+
+/// Whether the client reads gzip (RFC 9110, 12.5.3).
+fn takes_gzip(asked: &HeaderMap) -> bool {
+    items(asked, header::ACCEPT_ENCODING).any(|item| {
+        let (coding, quality) = item.split_once(';').unwrap_or((item, ""));
+        let quality = quality.trim().strip_prefix("q=").map(str::parse::<f32>);
+        coding.trim().eq_ignore_ascii_case("gzip") && quality.is_none_or(|it| it.is_ok_and(|it| it > 0.0))
+    })
 }
 
 /// The page's content security policy: it may load only its own files. It may connect to the
@@ -92,6 +124,47 @@ mod tests {
         let policy = policy(Some(quic), host).to_str().unwrap().to_owned();
         let (_, connect) = policy.split_once("connect-src ").unwrap();
         connect.split_once(';').unwrap().0.to_owned()
+    }
+
+    fn asked(name: HeaderName, value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())])
+    }
+
+    #[test]
+    fn every_page_and_everything_that_it_names_is_there() {
+        let find = |path: &str| FILES.iter().find(|file| file.path == path);
+        for page in ["/", "/lab", "/dashboard"] {
+            let html = str::from_utf8(find(page).expect(page).body).unwrap();
+            let named: Vec<&str> = html.split(['"']).filter(|it| it.starts_with("assets/")).collect();
+            assert!(named.len() >= 3, "{page}: theme, style and script");
+            for name in named {
+                let file = find(&format!("/{name}")).expect(name);
+                assert!(file.is_immutable && !file.body.is_empty(), "{name}");
+            }
+        }
+        assert!(!find("/").unwrap().is_immutable);
+    }
+
+    #[test]
+    fn compression_is_for_those_who_read_it() {
+        for yes in ["gzip", "br, gzip;q=0.5", "deflate,GZIP"] {
+            assert!(takes_gzip(&asked(header::ACCEPT_ENCODING, yes)), "{yes}");
+        }
+        for no in ["", "br", "gzip;q=0", "gzip; q=0.0", "gzip;q=x", "xgzip"] {
+            assert!(!takes_gzip(&asked(header::ACCEPT_ENCODING, no)), "{no}");
+        }
+        assert!(!takes_gzip(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn what_a_client_has_is_not_sent_again() {
+        let tag = "W/\"1\"";
+        for yes in ["W/\"1\"", "\"1\"", "\"0\", W/\"1\"", "*"] {
+            assert!(has(&asked(header::IF_NONE_MATCH, yes), tag), "{yes}");
+        }
+        for no in ["", "\"2\"", "1"] {
+            assert!(!has(&asked(header::IF_NONE_MATCH, no), tag), "{no}");
+        }
     }
 
     #[test]

@@ -157,7 +157,7 @@ async fn pages_of_this_machine_are_foreign_to_a_server_for_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_response_keeps_browsers_from_guessing() {
     let server = Server::start(limits()).await;
-    for path in ["/", "/chat.js", "/health", "/v1/models", "/metrics", "/nowhere"] {
+    for path in ["/", "/favicon.svg", "/health", "/v1/models", "/metrics", "/nowhere"] {
         let (_, text) = server.get(path, &[]).await;
         assert_eq!(header(&text, "x-content-type-options"), Some("nosniff"), "{path}");
         assert_eq!(header(&text, "referrer-policy"), Some("no-referrer"), "{path}");
@@ -169,4 +169,27 @@ async fn every_response_keeps_browsers_from_guessing() {
     let (_, page) = server.get("/", &[]).await;
     assert_eq!(header(&page, "cross-origin-opener-policy"), Some("same-origin"));
     assert!(header(&page, "permissions-policy").unwrap().contains("camera=()"));
+}
+
+/// The file that the chat page names as its script.
+fn script(page: &str) -> String {
+    let (_, rest) = page.split_once("type=\"module\" src=\"").expect("a script");
+    format!("/{}", rest.split('"').next().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_are_asked_for_again_and_what_they_load_is_kept() {
+    let server = Server::start(limits()).await;
+    for page in ["/", "/lab", "/dashboard"] {
+        let (status, text) = server.get(page, &[]).await;
+        assert_eq!(status, 200, "{page}");
+        assert_eq!(header(&text, "cache-control"), Some("no-cache"), "{page}");
+        let tag = header(&text, "etag").unwrap();
+        let (status, again) = server.get(page, &[("if-none-match", tag)]).await;
+        assert_eq!(status, 304, "{page}");
+        assert!(again.ends_with("\r\n\r\n"), "{page}: nothing is sent again");
+        let (status, text) = server.get(&script(&text), &[]).await;
+        assert_eq!(status, 200, "{page}");
+        assert!(header(&text, "cache-control").unwrap().contains("immutable"), "{page}");
+    }
 }

@@ -1,0 +1,80 @@
+// The chat page's parts and where they are; shortcuts that work everywhere on it.
+
+import type { VNode } from "preact";
+import { useEffect } from "preact/hooks";
+import { isRunning, stop } from "./chats.js";
+import { Composer } from "./composer.js";
+import { ChatHeader } from "./chat_header.js";
+import { ConnectDialog } from "./connect_app.js";
+import { dialogue, focusPrompt, isNarrow, newChat, settingsOpen, sidebarOpen, uncover } from "./layout.js";
+import { SettingsPanel } from "./settings_panel.js";
+import { ShortcutsDialog } from "./shortcuts.js";
+import { Sidebar } from "./sidebar.js";
+import { Thread } from "./thread.js";
+import { Announcement, ToastView } from "./toast.js";
+
+export function App(): VNode {
+  useEffect(() => {
+    document.addEventListener("keydown", handleKey);
+    return () => document.removeEventListener("keydown", handleKey);
+  }, []);
+  const isCovered = isNarrow() && (sidebarOpen.value || settingsOpen.value);
+  return (
+    <div class="app">
+      <Sidebar />
+      <div class="column">
+        <ChatHeader />
+        <main>
+          <Thread />
+          <Composer />
+          <Announcement />
+        </main>
+      </div>
+      <SettingsPanel />
+      {isCovered && <div class="cover" onClick={uncover} />}
+      <Dialogues />
+      <ToastView />
+    </div>
+  );
+}
+
+function Dialogues(): VNode | null {
+  switch (dialogue.value) {
+    case "connect":
+    case "own-model":
+      return <ConnectDialog />;
+    case "shortcuts":
+      return <ShortcutsDialog />;
+    default:
+      return null;
+  }
+}
+
+function handleKey(event: KeyboardEvent): void {
+  if (event.isComposing || dialogue.peek() !== "none") return;
+  const isCommand = event.ctrlKey || event.metaKey;
+  const isTyping = event.target instanceof HTMLElement && event.target.matches("input, textarea, select");
+  if (event.key === "Escape") escape(event);
+  else if (isCommand && event.shiftKey && event.key.toLowerCase() === "o") act(event, newChat);
+  else if (isCommand && event.key.toLowerCase() === "k") act(event, focusSearch);
+  else if (event.key === "/" && !isTyping) act(event, focusPrompt);
+  else if (event.key === "?" && !isTyping) act(event, () => (dialogue.value = "shortcuts"));
+}
+
+function act(event: KeyboardEvent, what: () => void): void {
+  event.preventDefault();
+  what();
+}
+
+/** Stops the answer; without one, closes what is open. */
+function escape(event: KeyboardEvent): void {
+  if (event.defaultPrevented) return;
+  if (isRunning()) return stop();
+  settingsOpen.value = false;
+  uncover();
+}
+
+function focusSearch(): void {
+  sidebarOpen.value = true;
+  requestAnimationFrame(() => document.getElementById("search")?.focus());
+}

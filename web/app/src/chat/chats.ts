@@ -1,0 +1,273 @@
+// The page's conversations: which one is open, which answers are on their way, and everything that
+// the user does with them.
+
+import { signal } from "@preact/signals";
+import { type TransportName, forgetChat } from "@loquent/client";
+import { LiveMessage } from "../message/live.js";
+import { emptyMessage, isOpen } from "../message/model.js";
+import { readStored, writeStored } from "../shell/stored.js";
+import {
+  type Conversation,
+  type TextFile,
+  type Turn,
+  addAnswer,
+  addQuestion,
+  forgetOldest,
+  newConversation,
+  requestMessages,
+  showVersion,
+  shownPath,
+  turnOf,
+  withMessage,
+  withoutTurn,
+  withoutUnanswered,
+} from "./conversation.js";
+import { type FailureKind, failureKind } from "./explain.js";
+import type { Head, Library } from "./library.js";
+import { RunningAnswer } from "./running.js";
+import { lookSoon } from "./server.js";
+import { settings } from "./settings.js";
+import { announce, say } from "./toast.js";
+
+const OPEN_KEY = "loquent:conversation";
+
+/** How often an answer on its way is stored, ms. */
+const SAVE_EVERY_MS = 2_000;
+
+export const heads = signal<readonly Head[]>([]);
+export const current = signal<Conversation>(newConversation(Date.now()));
+/** Answers on their way, by the conversation that they belong to. */
+export const running = signal<ReadonlyMap<string, RunningAnswer>>(new Map());
+export const transport = signal<TransportName | null>(null);
+/** Why answers failed, as far as the page can help. */
+export const failures = signal<ReadonlyMap<string, FailureKind>>(new Map());
+
+let library: Library | null = null;
+const lives = new Map<string, LiveMessage>();
+const savedAt = new Map<string, number>();
+
+/** Takes up `opened`, and the conversation that this tab had open before a reload. */
+export async function startChats(opened: Library): Promise<void> {
+  library = opened;
+  heads.value = await opened.heads();
+  const id = readStored("tab", OPEN_KEY);
+  if (typeof id === "string" && shownPath(current.peek()).length === 0) await openConversation(id);
+}
+
+/** The view's side of a turn's message. */
+export function liveOf(turn: Turn): LiveMessage {
+  const live = lives.get(turn.id) ?? new LiveMessage(turn.message);
+  lives.set(turn.id, live);
+  return live;
+}
+
+export function isRunning(): boolean {
+  return running.value.has(current.value.id);
+}
+
+export async function openConversation(id: string): Promise<void> {
+  const conversation = (await library?.load(id)) ?? null;
+  if (conversation === null) return;
+  show(conversation);
+  const last = shownPath(conversation).at(-1);
+  if (last && !running.peek().has(id)) takeUp(conversation, last);
+}
+
+/** Opens an empty conversation; the one before is in the list. */
+export function startNew(): void {
+  show(newConversation(Date.now()));
+}
+
+function show(conversation: Conversation): void {
+  const kept = new Set([...running.peek().values()].map(({ id }) => id));
+  for (const id of lives.keys()) if (!kept.has(id)) lives.delete(id);
+  current.value = conversation;
+  writeStored("tab", OPEN_KEY, conversation.turns.length > 0 ? conversation.id : null);
+}
+
+/** Goes on with an answer that a reload cut, or says that it is lost. */
+function takeUp(conversation: Conversation, last: Turn): void {
+  if (last.message.role === "user") return failAt(conversation, last.id, "The page was closed before the answer began.");
+  if (!isOpen(last.message.state)) return forgetChat(last.id);
+  const answer = newRunning(conversation.id, last.message);
+  if (!answer.resume()) return failAt(conversation, last.parent, "The page was closed before the answer was complete.");
+  addRunning(answer);
+}
+
+/** Shows that the question `question` has no whole answer, because of `why`. */
+function failAt(conversation: Conversation, question: string | null, why: string): void {
+  if (question === null) return;
+  const open = turnOf(conversation, conversation.leaf);
+  const message = open?.message.role === "assistant" ? open.message : emptyMessage(newTurnId(), "assistant");
+  const failed = { ...message, state: { is: "failed", error: why, retry: true } as const };
+  const isNew = message !== open?.message;
+  const now = Date.now();
+  change(isNew ? addAnswer(conversation, question, failed, now) : withMessage(conversation, failed, null, now));
+  lives.delete(failed.id);
+}
+
+function newTurnId(): string {
+  return newConversation(0).id;
+}
+
+/** Asks `text` after what is shown. */
+export function ask(text: string, files: readonly TextFile[] = []): void {
+  if (isRunning()) return;
+  const conversation = withoutUnanswered(current.peek());
+  answer(addQuestion(conversation, conversation.leaf, text, files, Date.now()));
+}
+
+/** Asks the question `turn` again with other words, beside the first version. */
+export function editQuestion(turn: Turn, text: string): void {
+  if (isRunning()) return;
+  answer(addQuestion(current.peek(), turn.parent, text, turn.files, Date.now()));
+}
+
+/** Asks for another answer beside `turn`; one that failed without a word is replaced. */
+export function answerAgain(turn: Turn): void {
+  if (isRunning() || turn.parent === null) return;
+  const { state, text } = turn.message;
+  const isNothing = state.is === "failed" && text === "";
+  const conversation = isNothing ? withoutTurn(current.peek(), turn.id) : current.peek();
+  answer({ ...conversation, leaf: turn.parent });
+}
+
+/** Asks for an answer to the question at the end of `conversation`. */
+function answer(conversation: Conversation): void {
+  const question = conversation.leaf;
+  if (question === null) return;
+  const messages = requestMessages(conversation, question, settings.peek().system);
+  const message = emptyMessage(newTurnId(), "assistant");
+  const asked = newRunning(conversation.id, message);
+  change(addAnswer(conversation, question, message, Date.now()));
+  writeStored("tab", OPEN_KEY, conversation.id);
+  addRunning(asked);
+  asked.ask(messages);
+}
+
+export function stop(): void {
+  running.peek().get(current.peek().id)?.stop();
+}
+
+/** Shows another version of a turn. */
+export function chooseVersion(id: string): void {
+  if (!isRunning()) change(showVersion(current.peek(), id));
+}
+
+/** Lets the model forget the oldest turns, and asks the last question again. */
+export function goOnShorter(turn: Turn): void {
+  const shorter = forgetOldest(current.peek(), 0.5);
+  if (shorter === null) return say("There is nothing left to leave out: this question alone is too long.");
+  current.value = shorter;
+  answerAgain(turn);
+}
+
+/** Begins a new conversation with the question that `turn` could not answer. */
+export function goOnInNewChat(turn: Turn): void {
+  const question = turnOf(current.peek(), turn.parent);
+  if (question === null || isRunning()) return;
+  change(withoutUnanswered(current.peek()));
+  startNew();
+  ask(question.message.text, question.files);
+}
+
+/** Makes `conversation` the one that is shown, and keeps it. */
+function change(conversation: Conversation): void {
+  current.value = conversation;
+  void save(conversation);
+}
+
+export async function save(conversation: Conversation): Promise<void> {
+  const { id, title, updatedAt } = conversation;
+  const others = heads.peek().filter((head) => head.id !== id);
+  heads.value = [{ id, title, updatedAt }, ...others].sort((one, other) => other.updatedAt - one.updatedAt);
+  try {
+    await library?.save(conversation);
+  } catch {
+    say("There is no room to keep this conversation. Export and delete old ones.");
+  }
+}
+
+export async function rename(id: string, title: string): Promise<void> {
+  const conversation = id === current.peek().id ? current.peek() : await library?.load(id);
+  if (!conversation || title.trim() === "") return;
+  const renamed = { ...conversation, title: title.trim() };
+  if (id === current.peek().id) current.value = renamed;
+  await save(renamed);
+}
+
+/** Deletes a conversation; a word about it offers to undo that. */
+export async function remove(id: string): Promise<void> {
+  const conversation = id === current.peek().id ? current.peek() : await library?.load(id);
+  if (id === current.peek().id) startNew();
+  running.peek().get(id)?.stop();
+  heads.value = heads.peek().filter((head) => head.id !== id);
+  await library?.remove(id);
+  if (!conversation) return;
+  const undo = (): void => void save(conversation).then(() => openConversation(id));
+  say(`Deleted “${conversation.title}”.`, { label: "Undo", act: undo });
+}
+
+/** Adds `conversations` to the library; those that it has are replaced if they are older. */
+export async function addAll(conversations: readonly Conversation[]): Promise<void> {
+  for (const conversation of conversations) {
+    const known = heads.peek().find(({ id }) => id === conversation.id);
+    if (!known || known.updatedAt < conversation.updatedAt) await save(conversation);
+  }
+}
+
+export async function allConversations(): Promise<Conversation[]> {
+  return (await library?.all()) ?? [];
+}
+
+export async function search(words: string): Promise<Set<string>> {
+  return (await library?.search(words)) ?? new Set();
+}
+
+function newRunning(conversation: string, message: Turn["message"]): RunningAnswer {
+  const onTransport = (way: TransportName): void => void (transport.value = way);
+  return new RunningAnswer(conversation, message, { onTransport, onProgress: handleProgress, onEnd: handleEnd });
+}
+
+function addRunning(answer: RunningAnswer): void {
+  lives.set(answer.id, answer.live);
+  running.value = new Map(running.peek()).set(answer.conversation, answer);
+  announce("");
+}
+
+function handleProgress(answer: RunningAnswer): void {
+  const last = savedAt.get(answer.id) ?? 0;
+  if (Date.now() < last + SAVE_EVERY_MS) return;
+  savedAt.set(answer.id, Date.now());
+  void keep(answer, answer.answer?.handle ?? null);
+}
+
+/** Stores how far `answer` has come. */
+async function keep(answer: RunningAnswer, reference: Turn["reference"]): Promise<void> {
+  const isShown = answer.conversation === current.peek().id;
+  const conversation = isShown ? current.peek() : await library?.load(answer.conversation);
+  if (!conversation || turnOf(conversation, answer.id) === null) return;
+  const updated = withMessage(conversation, answer.live.message, reference, Date.now());
+  if (isShown) change(updated);
+  else await save(updated);
+}
+
+function handleEnd(answer: RunningAnswer, error: unknown): void {
+  const rest = new Map(running.peek());
+  rest.delete(answer.conversation);
+  running.value = rest;
+  savedAt.delete(answer.id);
+  failures.value = new Map(failures.peek()).set(answer.id, failureKind(error));
+  void keep(answer, null);
+  if (answer.live.message.state.is === "failed") lookSoon();
+  if (answer.conversation === current.peek().id) announce(ending(answer));
+}
+
+/** Longest text that is read out at the end of an answer, characters. */
+const MAX_READ_OUT = 1_500;
+
+function ending({ live: { message } }: RunningAnswer): string {
+  if (message.state.is === "failed") return message.state.error;
+  if (message.state.is === "finished" && message.state.reason === "stopped") return "Stopped.";
+  return `Answer: ${message.text.slice(0, MAX_READ_OUT)}`;
+}

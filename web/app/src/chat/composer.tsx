@@ -1,0 +1,174 @@
+// Where questions are written: text, files, how much of the context is used, send and stop.
+
+import { signal } from "@preact/signals";
+import type { VNode } from "preact";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { prepare } from "@loquent/client";
+import { IconButton } from "../shell/controls.js";
+import { Icon } from "../shell/icons.js";
+import { ask, current, isRunning, stop } from "./chats.js";
+import { type TextFile, shownPath } from "./conversation.js";
+import { readFiles } from "./files.js";
+import { ContextGauge } from "./gauge.js";
+import { editedTurn } from "./layout.js";
+import { ENDPOINT } from "./running.js";
+import { say } from "./toast.js";
+
+/** The composer grows with its text up to this height, px. */
+const MAX_HEIGHT = 240;
+
+export const draft = signal("");
+export const files = signal<readonly TextFile[]>([]);
+
+export function Composer(): VNode {
+  const prompt = useRef<HTMLTextAreaElement | null>(null);
+  const isOnItsWay = isRunning();
+  useLayoutEffect(() => grow(prompt.current), [draft.value]);
+  useEffect(() => takeDroppedFiles(), []);
+  useEffect(() => {
+    // Where a focus opens a keyboard over half of the page, it is left to the reader.
+    const isTouched = matchMedia("(pointer: coarse)").matches;
+    if (!isOnItsWay && !isTouched && editedTurn.peek() === null) prompt.current?.focus({ preventScroll: true });
+  }, [isOnItsWay]);
+  const send = (event: Event): void => {
+    event.preventDefault();
+    submit();
+  };
+  return (
+    <form id="composer" class="composer" aria-label="Ask" onSubmit={send}>
+      <div class="card">
+        <AttachedFiles />
+        <textarea
+          id="prompt"
+          ref={prompt}
+          rows={1}
+          placeholder="Ask something…"
+          aria-label="Message"
+          value={draft.value}
+          onInput={(event) => (draft.value = event.currentTarget.value)}
+          onKeyDown={handleKey}
+          onPaste={handlePaste}
+          // An idle connection may have ended: a new one opens while the question is being typed.
+          onFocus={() => void prepare(ENDPOINT)}
+        />
+        <div class="tools">
+          <FilePicker />
+          <ContextGauge />
+          <span class="space" />
+          {isOnItsWay ? (
+            <button id="stop" class="round" type="button" title="Stop (Escape)" aria-label="Stop" onClick={stop}>
+              <Icon name="stop" />
+            </button>
+          ) : (
+            <button id="send" class="round primary" type="submit" title="Send (Enter)" aria-label="Send" disabled={isEmpty()}>
+              <Icon name="send" />
+            </button>
+          )}
+        </div>
+      </div>
+    </form>
+  );
+}
+
+function isEmpty(): boolean {
+  return draft.value.trim() === "" && files.value.length === 0;
+}
+
+function submit(): void {
+  if (isEmpty() || isRunning()) return;
+  const [text, attached] = [draft.peek().trim(), files.peek()];
+  draft.value = "";
+  files.value = [];
+  ask(text, attached);
+}
+
+function handleKey(event: KeyboardEvent): void {
+  if (event.isComposing) return;
+  if (event.key === "ArrowUp" && draft.peek() === "" && !isRunning()) return editLast(event);
+  if (event.key !== "Enter" || event.shiftKey) return;
+  event.preventDefault();
+  submit();
+}
+
+function editLast(event: KeyboardEvent): void {
+  const last = shownPath(current.peek()).findLast(({ message }) => message.role === "user");
+  if (!last) return;
+  event.preventDefault();
+  editedTurn.value = last.id;
+}
+
+function grow(prompt: HTMLTextAreaElement | null): void {
+  if (prompt === null) return;
+  prompt.style.height = "auto";
+  prompt.style.height = `${Math.min(prompt.scrollHeight, MAX_HEIGHT)}px`;
+}
+
+function handlePaste(event: ClipboardEvent): void {
+  const pasted = [...(event.clipboardData?.files ?? [])];
+  if (pasted.length === 0) return;
+  event.preventDefault();
+  void attach(pasted);
+}
+
+/** Attaches what can be read as text; says what cannot. */
+async function attach(chosen: readonly File[]): Promise<void> {
+  const { read, refused } = await readFiles(chosen, files.peek());
+  files.value = [...files.peek(), ...read];
+  if (refused !== null) say(refused);
+  document.getElementById("prompt")?.focus();
+}
+
+/** Files may be dropped anywhere on the page. */
+function takeDroppedFiles(): () => void {
+  const hasFiles = (event: DragEvent): boolean => event.dataTransfer?.types.includes("Files") ?? false;
+  const over = (event: DragEvent): void => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    document.body.classList.add("dropping");
+  };
+  const leave = (event: DragEvent): void => {
+    if (event.relatedTarget === null) document.body.classList.remove("dropping");
+  };
+  const drop = (event: DragEvent): void => {
+    document.body.classList.remove("dropping");
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    void attach([...(event.dataTransfer?.files ?? [])]);
+  };
+  document.addEventListener("dragover", over);
+  document.addEventListener("dragleave", leave);
+  document.addEventListener("drop", drop);
+  return () => {
+    document.removeEventListener("dragover", over);
+    document.removeEventListener("dragleave", leave);
+    document.removeEventListener("drop", drop);
+  };
+}
+
+function AttachedFiles(): VNode | null {
+  if (files.value.length === 0) return null;
+  const remove = (name: string): void => void (files.value = files.peek().filter((file) => file.name !== name));
+  return (
+    <ul class="attached" aria-label="Attached files">
+      {files.value.map(({ name }) => (
+        <li key={name}>
+          {name} <IconButton icon="close" label={`Remove ${name}`} onClick={() => remove(name)} />
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function FilePicker(): VNode {
+  const input = useRef<HTMLInputElement | null>(null);
+  const handleFiles = (event: Event): void => {
+    const picker = event.currentTarget as HTMLInputElement;
+    void attach([...(picker.files ?? [])]).then(() => (picker.value = ""));
+  };
+  return (
+    <>
+      <IconButton icon="attach" label="Attach text files" onClick={() => input.current?.click()} />
+      <input id="files" ref={input} class="unseen" type="file" multiple aria-label="Text files" tabIndex={-1} onChange={handleFiles} />
+    </>
+  );
+}

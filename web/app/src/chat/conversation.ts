@@ -1,0 +1,218 @@
+// A conversation is a tree of turns: an edited question or a regenerated answer stands beside the
+// first one. What is shown is one path through it, from the first turn to a leaf.
+// All functions here return new values; nothing is changed in place.
+
+import { type Message, isOpen, wholeMessage } from "../message/model.js";
+
+/** A text file that came with a question. */
+export interface TextFile {
+  readonly name: string;
+  readonly text: string;
+}
+
+export interface Turn {
+  readonly id: string;
+  /** The turn before; `null` for the first of the conversation. */
+  readonly parent: string | null;
+  /** When it was made, Unix ms. */
+  readonly at: number;
+  readonly files: readonly TextFile[];
+  readonly message: Message;
+  /** By which an answer on its way can be read from elsewhere; `null` once it is over. */
+  readonly reference: AnswerReference | null;
+}
+
+/** Names an answer at the server; `token` is the right to read it. */
+export interface AnswerReference {
+  readonly id: string;
+  readonly token: string;
+}
+
+export interface Conversation {
+  readonly id: string;
+  /** `""` until there is a question to take it from. */
+  readonly title: string;
+  readonly createdAt: number;
+  readonly updatedAt: number;
+  /** Every turn after its parent. */
+  readonly turns: readonly Turn[];
+  /** The last turn of the path that is shown; `null` while there is none. */
+  readonly leaf: string | null;
+  /** The first turn that the model still sees, if the conversation has outgrown its context. */
+  readonly seenFrom: string | null;
+}
+
+/** What the model is sent. */
+export interface RequestMessage {
+  readonly role: "system" | "user" | "assistant";
+  readonly content: string;
+}
+
+const TITLE_LENGTH = 60;
+
+/** 32 random hex digits. Not `randomUUID`, which pages on plain http:// do not have. */
+export function newId(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+export function newConversation(now: number): Conversation {
+  return { id: newId(), title: "", createdAt: now, updatedAt: now, turns: [], leaf: null, seenFrom: null };
+}
+
+export function turnOf(conversation: Conversation, id: string | null): Turn | null {
+  return conversation.turns.find((turn) => turn.id === id) ?? null;
+}
+
+/** The turns that are shown, first to last. */
+export function shownPath(conversation: Conversation): readonly Turn[] {
+  const byId = new Map(conversation.turns.map((turn) => [turn.id, turn]));
+  const path: Turn[] = [];
+  let turn = conversation.leaf === null ? undefined : byId.get(conversation.leaf);
+  while (turn) {
+    path.push(turn);
+    turn = turn.parent === null ? undefined : byId.get(turn.parent);
+  }
+  return path.reverse();
+}
+
+/** All versions of a turn, oldest first. */
+export function versionsOf(conversation: Conversation, turn: Turn): readonly Turn[] {
+  return conversation.turns.filter(({ parent, message }) => parent === turn.parent && message.role === turn.message.role);
+}
+
+/** Shows the version `id` of a turn, and below it what was said last. */
+export function showVersion(conversation: Conversation, id: string): Conversation {
+  let leaf = id;
+  // Children come after their parents, so that one pass finds the newest line of descent.
+  for (const turn of conversation.turns) if (turn.parent === leaf) leaf = newestChild(conversation, leaf);
+  return { ...conversation, leaf };
+}
+
+function newestChild(conversation: Conversation, id: string): string {
+  return conversation.turns.findLast(({ parent }) => parent === id)?.id ?? id;
+}
+
+/** Adds a question after `parent` and shows it. */
+export function addQuestion(
+  conversation: Conversation,
+  parent: string | null,
+  text: string,
+  files: readonly TextFile[],
+  now: number,
+): Conversation {
+  const id = newId();
+  const turn: Turn = { id, parent, at: now, files, message: wholeMessage(id, "user", text), reference: null };
+  const title = conversation.title || titleOf(text || files[0]?.name || "");
+  return { ...conversation, title, updatedAt: now, turns: [...conversation.turns, turn], leaf: id };
+}
+
+/** Adds an answer after the question `parent` and shows it. */
+export function addAnswer(conversation: Conversation, parent: string, message: Message, now: number): Conversation {
+  const turn: Turn = { id: message.id, parent, at: now, files: [], message, reference: null };
+  return { ...conversation, updatedAt: now, turns: [...conversation.turns, turn], leaf: turn.id };
+}
+
+/** Takes in how far the answer `message.id` has come. */
+export function withMessage(
+  conversation: Conversation,
+  message: Message,
+  reference: AnswerReference | null,
+  now: number,
+): Conversation {
+  const turns = conversation.turns.map((turn) => (turn.id === message.id ? { ...turn, message, reference } : turn));
+  return { ...conversation, turns, updatedAt: now };
+}
+
+/** Without the turn `id` and everything below it; what is shown then ends above it, if it was shown. */
+export function withoutTurn(conversation: Conversation, id: string): Conversation {
+  const gone = new Set([id]);
+  for (const { id, parent } of conversation.turns) if (parent !== null && gone.has(parent)) gone.add(id);
+  const turns = conversation.turns.filter((turn) => !gone.has(turn.id));
+  const above = turnOf(conversation, id)?.parent ?? null;
+  const leaf = conversation.leaf !== null && gone.has(conversation.leaf) ? above : conversation.leaf;
+  return { ...conversation, turns, leaf };
+}
+
+/** Whether a turn is an answer in which something was said. */
+function saysSomething({ message }: Turn): boolean {
+  return message.text.trim() !== "";
+}
+
+/**
+ * Without a question at the end that was refused, failed or stopped unanswered: it never became
+ * part of the conversation, and two questions in a row are refused by many models.
+ */
+export function withoutUnanswered(conversation: Conversation): Conversation {
+  const path = shownPath(conversation);
+  const last = path.at(-1);
+  if (last === undefined || !isUnanswered(last)) return conversation;
+  const question = last.message.role === "user" ? last : path.at(-2);
+  const rest = last === question ? conversation : withoutTurn(conversation, last.id);
+  if (question === undefined) return rest;
+  const hasOtherAnswer = rest.turns.some(({ parent }) => parent === question.id);
+  return hasOtherAnswer ? { ...rest, leaf: question.parent } : withoutTurn(rest, question.id);
+}
+
+/** Whether `turn` is a question, or an answer that is over without a word. */
+function isUnanswered(turn: Turn): boolean {
+  const { role, state, reasoning, toolCalls } = turn.message;
+  if (role === "user") return true;
+  if (isOpen(state) || saysSomething(turn)) return false;
+  return state.is === "failed" || (reasoning === "" && toolCalls.length === 0);
+}
+
+/** The conversation up to `leaf` as the model is sent it: questions and answers take turns. */
+export function requestMessages(conversation: Conversation, leaf: string, system: string): RequestMessage[] {
+  const path = shownPath({ ...conversation, leaf });
+  const from = Math.max(0, path.findIndex(({ id }) => id === conversation.seenFrom));
+  const messages: RequestMessage[] = system.trim() === "" ? [] : [{ role: "system", content: system.trim() }];
+  const seen = path.slice(from);
+  seen.forEach((turn, at) => {
+    const isQuestion = turn.message.role === "user";
+    const answer = seen[at + 1];
+    // A question without an answer is left out, but for the last.
+    if (isQuestion && answer !== undefined && !saysSomething(answer)) return;
+    if (isQuestion) messages.push({ role: "user", content: questionText(turn) });
+    else if (saysSomething(turn)) messages.push({ role: "assistant", content: turn.message.text });
+  });
+  return messages;
+}
+
+/** A question with its files, each fenced and named. */
+function questionText({ message, files }: Turn): string {
+  const fenced = files.map(({ name, text }) => {
+    const fence = fenceFor(text);
+    return `${name}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}`;
+  });
+  return [...fenced, message.text].filter((part) => part !== "").join("\n\n");
+}
+
+/** A fence longer than any in `text`. */
+function fenceFor(text: string): string {
+  const longest = (text.match(/`+/g) ?? []).reduce((most, run) => Math.max(most, run.length), 2);
+  return "`".repeat(longest + 1);
+}
+
+/**
+ * Leaves out the oldest exchanges, so that about `share` of the text that is sent now remains;
+ * `null` if there is only the last one.
+ */
+export function forgetOldest(conversation: Conversation, share: number): Conversation | null {
+  const path = shownPath(conversation);
+  const from = Math.max(0, path.findIndex(({ id }) => id === conversation.seenFrom));
+  const starts = path.flatMap(({ message }, at) => (message.role === "user" && at > from ? [at] : []));
+  const lengthFrom = (at: number): number => path.slice(at).reduce((sum, turn) => sum + questionText(turn).length, 0);
+  const wanted = lengthFrom(from) * share;
+  const start = starts.find((at) => lengthFrom(at) <= wanted) ?? starts.at(-1);
+  const first = start === undefined ? undefined : path[start];
+  return first ? { ...conversation, seenFrom: first.id } : null;
+}
+
+/** The beginning of `text`, as a title: its first line, cut at a word. */
+export function titleOf(text: string): string {
+  const line = text.trim().split(/\n/, 1)[0] ?? "";
+  if (line.length <= TITLE_LENGTH) return line;
+  const cut = line.slice(0, TITLE_LENGTH);
+  return `${cut.replace(/\s+\S*$/, "") || cut}…`;
+}

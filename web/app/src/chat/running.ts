@@ -1,0 +1,131 @@
+// One answer on its way to the page: from the question, or from what a reload left, to its end.
+
+import { type Answer, type AnswerOptions, type TransportName, resumeChat, streamChat } from "@loquent/client";
+import { LiveMessage } from "../message/live.js";
+import type { Message } from "../message/model.js";
+import { type RequestMessage } from "./conversation.js";
+import { explained, givenUp } from "./explain.js";
+import { atReadingPace } from "./reading_pace.js";
+import { chosenModel, isDemonstration } from "./server.js";
+import { requestParameters, settings } from "./settings.js";
+
+export const ENDPOINT = "v1/chat/completions";
+
+/** How often it is checked whether anything has come, ms. */
+const WATCH_MS = 1_000;
+
+/** What the page wants to know of a running answer. */
+export interface RunningListener {
+  onTransport(transport: TransportName): void;
+  /** More of it is there. */
+  onProgress(running: RunningAnswer): void;
+  onEnd(running: RunningAnswer, error: unknown): void;
+}
+
+export class RunningAnswer {
+  readonly live: LiveMessage;
+  readonly #stop = new AbortController();
+  #answer: Answer | null = null;
+  #heardAt = Date.now();
+  #givenUp: Error | null = null;
+
+  constructor(
+    readonly conversation: string,
+    message: Message,
+    readonly listener: RunningListener,
+  ) {
+    this.live = new LiveMessage(message);
+  }
+
+  get id(): string {
+    return this.live.message.id;
+  }
+
+  /** Asks `messages`, and shows the answer. */
+  ask(messages: readonly RequestMessage[]): void {
+    const { apiKey } = settings.peek();
+    const key = apiKey.trim();
+    const options = { ...this.#options(), ...(key !== "" && { apiKey: key }) };
+    void this.#show(streamChat({ ...options, url: ENDPOINT, body: requestBody(messages) }));
+  }
+
+  /** Goes on with the answer that a reload of this tab cut; `false` if nothing is kept of it. */
+  resume(): boolean {
+    const answer = resumeChat(this.#options());
+    if (answer === null) return false;
+    this.#catchUp(answer);
+    void this.#show(answer);
+    return true;
+  }
+
+  /** Ends the answer and its generation; what came stays. */
+  stop(): void {
+    this.#stop.abort();
+  }
+
+  /** The answer as the client library has it, once it has begun. */
+  get answer(): Answer | null {
+    return this.#answer;
+  }
+
+  /** What came before the reload and was not stored with the conversation. */
+  #catchUp(answer: Answer): void {
+    const { text, reasoning } = this.live.message;
+    if (answer.reasoning.length > reasoning.length) this.live.appendReasoning(answer.reasoning.slice(reasoning.length));
+    if (answer.text.length > text.length) this.live.appendText(answer.text.slice(text.length));
+  }
+
+  #options(): AnswerOptions & { readonly remember: string } {
+    const { delivery, pace } = settings.peek();
+    return {
+      remember: this.id,
+      signal: this.#stop.signal,
+      transport: delivery,
+      pace,
+      onState: (state) => this.live.onState(state),
+      onTransport: (transport) => {
+        this.live.onTransport(transport);
+        this.listener.onTransport(transport);
+      },
+    };
+  }
+
+  async #show(answer: Answer): Promise<void> {
+    this.#answer = answer;
+    const watch = setInterval(() => this.#watch(), WATCH_MS);
+    let failure: unknown = null;
+    try {
+      for await (const delta of atReadingPace(answer, () => isDemonstration() && settings.peek().readingPace)) {
+        this.#heardAt = Date.now();
+        this.live.handleDelta(delta);
+        this.listener.onProgress(this);
+      }
+    } catch (error) {
+      failure = this.#givenUp ?? explained(error);
+    }
+    clearInterval(watch);
+    this.live.handleEnd(failure);
+    this.listener.onEnd(this, failure);
+  }
+
+  /** Gives up an answer that has brought nothing for too long. */
+  #watch(): void {
+    const { patience_s } = settings.peek();
+    // A page that was asleep, or offline, has waited for itself.
+    if (document.visibilityState === "hidden" || !navigator.onLine) this.#heardAt = Date.now();
+    if (patience_s === 0 || Date.now() < this.#heardAt + patience_s * 1000) return;
+    this.#givenUp = givenUp(patience_s);
+    this.#stop.abort();
+  }
+}
+
+function requestBody(messages: readonly RequestMessage[]): Record<string, unknown> {
+  const model = chosenModel();
+  return {
+    messages,
+    stream_options: { include_usage: true },
+    return_progress: true,
+    ...(model !== null && { model: model.id }),
+    ...requestParameters(settings.peek()),
+  };
+}

@@ -1,0 +1,191 @@
+// The list of conversations: search, rename, delete, import and export; the way to the other pages.
+
+import { useSignal } from "@preact/signals";
+import type { VNode } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { IconButton } from "../shell/controls.js";
+import { Brand, PageLinks } from "../shell/header.js";
+import { Icon } from "../shell/icons.js";
+import { newChat, sidebarOpen, uncover } from "./layout.js";
+import { addAll, allConversations, current, heads, openConversation, remove, rename, running, search } from "./chats.js";
+import { MAX_FILE_BYTES, exportText, importText } from "./import_export.js";
+import type { Head } from "./library.js";
+import { say } from "./toast.js";
+
+/** Searching begins after a pause in typing of this length, ms. */
+const SEARCH_AFTER_MS = 150;
+
+/** Titles that are shown at first, and how many more each time. */
+const SHOWN = 100;
+
+const DAY_MS = 86_400_000;
+
+export function Sidebar(): VNode | null {
+  if (!sidebarOpen.value) return null;
+  return (
+    <aside class="sidebar" aria-label="Conversations">
+      <div class="sidebar-head">
+        <Brand />
+        <IconButton icon="left" label="Hide the list" onClick={() => (sidebarOpen.value = false)} />
+      </div>
+      <button id="new" class="new-chat" type="button" onClick={newChat}>
+        <Icon name="edit" /> New chat
+      </button>
+      <History />
+      <div class="sidebar-foot">
+        <Transfers />
+        <PageLinks current="chat" />
+      </div>
+    </aside>
+  );
+}
+
+function History(): VNode {
+  const words = useSignal("");
+  const found = useSignal<ReadonlySet<string> | null>(null);
+  const shown = useSignal(SHOWN);
+  useEffect(() => {
+    if (words.value.trim() === "") return void (found.value = null);
+    const timer = setTimeout(() => void search(words.value).then((ids) => (found.value = ids)), SEARCH_AFTER_MS);
+    return () => clearTimeout(timer);
+  }, [words.value]);
+  const all = heads.value.filter(({ id }) => found.value?.has(id) ?? true);
+  return (
+    <>
+      <label class="search">
+        <Icon name="search" />
+        <span class="unseen">Search conversations</span>
+        <input
+          id="search"
+          type="search"
+          placeholder="Search"
+          value={words.value}
+          onInput={(event) => (words.value = event.currentTarget.value)}
+        />
+      </label>
+      <nav class="history" aria-label="History">
+        {all.length === 0 && <p class="faint">{found.value ? "Nothing found." : "Conversations are kept here, on this device only."}</p>}
+        {groups(all.slice(0, shown.value)).map(([name, items]) => (
+          <section key={name}>
+            <h2>{name}</h2>
+            <ul>
+              {items.map((head) => (
+                <Item key={head.id} head={head} />
+              ))}
+            </ul>
+          </section>
+        ))}
+        {all.length > shown.value && (
+          <button type="button" onClick={() => (shown.value += SHOWN)}>
+            Show more
+          </button>
+        )}
+      </nav>
+    </>
+  );
+}
+
+/** `items`, which are newest first, by how long ago they were. */
+function groups(items: readonly Head[]): [string, Head[]][] {
+  const today = new Date().setHours(0, 0, 0, 0);
+  const groups = new Map<string, Head[]>();
+  for (const head of items) {
+    const name = age(head.updatedAt, today);
+    groups.set(name, [...(groups.get(name) ?? []), head]);
+  }
+  return [...groups];
+}
+
+function age(at: number, today: number): string {
+  if (at >= today) return "Today";
+  if (at >= today - DAY_MS) return "Yesterday";
+  if (at >= today - 7 * DAY_MS) return "Last 7 days";
+  return at >= today - 30 * DAY_MS ? "Last 30 days" : "Older";
+}
+
+function Item({ head: { id, title } }: { readonly head: Head }): VNode {
+  const isEdited = useSignal(false);
+  const isCurrent = id === current.value.id;
+  const open = (): void => {
+    if (!isCurrent) void openConversation(id);
+    uncover();
+  };
+  if (isEdited.value) return <TitleEditor id={id} title={title} onDone={() => (isEdited.value = false)} />;
+  return (
+    <li class={isCurrent ? "current" : ""}>
+      <button type="button" class="title" title={title} onClick={open} {...(isCurrent && { "aria-current": "true" as const })}>
+        {running.value.has(id) && <span class="dot streaming" title="An answer is on its way" />}
+        {title || "Untitled"}
+      </button>
+      <IconButton icon="edit" label={`Rename “${title}”`} onClick={() => (isEdited.value = true)} />
+      <IconButton icon="trash" label={`Delete “${title}”`} onClick={() => void remove(id)} />
+    </li>
+  );
+}
+
+interface TitleEditorProps {
+  readonly id: string;
+  readonly title: string;
+  readonly onDone: () => void;
+}
+
+function TitleEditor({ id, title, onDone }: TitleEditorProps): VNode {
+  const field = useRef<HTMLInputElement | null>(null);
+  useEffect(() => field.current?.select(), []);
+  const finish = (isKept: boolean): void => {
+    if (isKept && field.current) void rename(id, field.current.value);
+    onDone();
+  };
+  const handleKey = (event: KeyboardEvent): void => {
+    if (event.key !== "Enter" && event.key !== "Escape") return;
+    event.preventDefault();
+    finish(event.key === "Enter");
+  };
+  return (
+    <li>
+      <input ref={field} aria-label="Title" maxLength={100} defaultValue={title} onKeyDown={handleKey} onBlur={() => finish(true)} />
+    </li>
+  );
+}
+
+/** Import and export of all conversations. */
+function Transfers(): VNode {
+  const file = useRef<HTMLInputElement | null>(null);
+  return (
+    <div class="transfers">
+      <button type="button" onClick={() => file.current?.click()}>
+        Import
+      </button>
+      <button type="button" onClick={() => void exportAll()}>
+        Export
+      </button>
+      <input ref={file} class="unseen" type="file" accept="application/json,.json" aria-label="File to import" tabIndex={-1} onChange={handleFile} />
+    </div>
+  );
+}
+
+async function handleFile(event: Event): Promise<void> {
+  const input = event.currentTarget as HTMLInputElement;
+  const file = input.files?.[0];
+  input.value = "";
+  if (!file) return;
+  try {
+    if (file.size > MAX_FILE_BYTES) throw new Error("This file is too large.");
+    const conversations = importText(await file.text());
+    await addAll(conversations);
+    say(`Imported ${conversations.length === 1 ? "1 conversation" : `${conversations.length} conversations`}.`);
+  } catch (error) {
+    say(error instanceof Error ? error.message : String(error));
+  }
+}
+
+async function exportAll(): Promise<void> {
+  const conversations = await allConversations();
+  if (conversations.length === 0) return say("There is no conversation yet.");
+  const url = URL.createObjectURL(new Blob([exportText(conversations)], { type: "application/json" }));
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = `loquent-${new Date().toISOString().slice(0, 10)}.json`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}

@@ -1,0 +1,137 @@
+// One turn of the conversation: the message, and what can be done with it.
+
+import { useSignal } from "@preact/signals";
+import type { VNode } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { MessageView } from "../message/view.js";
+import { CopyButton, IconButton } from "../shell/controls.js";
+import { answerAgain, chooseVersion, current, editQuestion, failures, goOnInNewChat, goOnShorter, isRunning, liveOf, running } from "./chats.js";
+import { type TextFile, type Turn, shownPath, versionsOf } from "./conversation.js";
+import { editedTurn } from "./layout.js";
+
+export interface TurnProps {
+  readonly turn: Turn;
+  readonly isLast: boolean;
+}
+
+export function TurnView({ turn, isLast }: TurnProps): VNode {
+  if (editedTurn.value === turn.id) return <QuestionEditor turn={turn} />;
+  const live = liveOf(turn);
+  const isQuestion = turn.message.role === "user";
+  const isOnItsWay = running.value.get(current.value.id)?.id === turn.id;
+  return (
+    <div class={`turn ${turn.message.role}`}>
+      {turn.files.length > 0 && <Files files={turn.files} />}
+      <MessageView live={live} onRetry={() => answerAgain(turn)}>
+        {!isOnItsWay && (
+          <span class="actions">
+            <Versions turn={turn} />
+            <CopyButton text={() => live.message.text} label="Copy this message" />
+            {isQuestion && <IconButton icon="edit" label="Edit this question" disabled={isRunning()} onClick={() => (editedTurn.value = turn.id)} />}
+            {!isQuestion && <IconButton icon="retry" label="Answer again" disabled={isRunning()} onClick={() => answerAgain(turn)} />}
+          </span>
+        )}
+      </MessageView>
+      {isLast && failures.value.get(turn.id) === "context" && <ContextNotice turn={turn} />}
+    </div>
+  );
+}
+
+function Files({ files }: { readonly files: readonly TextFile[] }): VNode {
+  return (
+    <ul class="files" aria-label="Files">
+      {files.map(({ name, text }) => (
+        <li key={name}>
+          <details>
+            <summary>{name}</summary>
+            <pre>{text}</pre>
+          </details>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+/** Goes through the versions of a turn, if there are several. */
+function Versions({ turn }: { readonly turn: Turn }): VNode | null {
+  const versions = versionsOf(current.value, turn);
+  const at = versions.findIndex(({ id }) => id === turn.id);
+  if (versions.length < 2) return null;
+  const show = (index: number): void => {
+    const version = versions[index];
+    if (version) chooseVersion(version.id);
+  };
+  return (
+    <span class="versions">
+      <IconButton icon="left" label="Previous version" disabled={at === 0 || isRunning()} onClick={() => show(at - 1)} />
+      <span aria-label={`Version ${at + 1} of ${versions.length}`}>
+        {at + 1}/{versions.length}
+      </span>
+      <IconButton icon="right" label="Next version" disabled={at === versions.length - 1 || isRunning()} onClick={() => show(at + 1)} />
+    </span>
+  );
+}
+
+/** The ways on when a conversation is longer than the model can read. */
+function ContextNotice({ turn }: { readonly turn: Turn }): VNode {
+  const hasOlder = shownPath(current.value).length > 2;
+  if (!hasOlder) return <div class="notice">This question alone is longer than the model can read. Shorten it, or leave files out.</div>;
+  return (
+    <div class="notice">
+      <p>The model reads a limited number of tokens at once, and this conversation has outgrown it.</p>
+      <span class="buttons">
+        <button type="button" class="primary" onClick={() => goOnShorter(turn)}>
+          Leave out the oldest turns
+        </button>
+        <button type="button" onClick={() => goOnInNewChat(turn)}>
+          New chat with this question
+        </button>
+      </span>
+    </div>
+  );
+}
+
+/** A question that is being written anew. */
+function QuestionEditor({ turn }: { readonly turn: Turn }): VNode {
+  const text = useSignal(turn.message.text);
+  const field = useRef<HTMLTextAreaElement | null>(null);
+  useEffect(() => {
+    field.current?.focus();
+    field.current?.setSelectionRange(text.peek().length, text.peek().length);
+  }, []);
+  const close = (): void => void (editedTurn.value = null);
+  const send = (event: Event): void => {
+    event.preventDefault();
+    const edited = text.value.trim();
+    if (edited === "") return;
+    close();
+    editQuestion(turn, edited);
+  };
+  const handleKey = (event: KeyboardEvent): void => {
+    if (event.isComposing) return;
+    if (event.key === "Enter" && !event.shiftKey) send(event);
+    if (event.key !== "Escape") return;
+    event.preventDefault();
+    close();
+  };
+  return (
+    <form class="turn editor" aria-label="Edit the question" onSubmit={send}>
+      <textarea
+        ref={field}
+        aria-label="Question"
+        rows={3}
+        value={text.value}
+        onInput={(event) => (text.value = event.currentTarget.value)}
+        onKeyDown={handleKey}
+      />
+      <span class="buttons">
+        <button type="submit" class="primary">
+          Send
+        </button>
+        <button type="button" onClick={close}>
+          Cancel
+        </button>
+      </span>
+    </form>
+  );
+}

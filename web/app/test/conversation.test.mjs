@@ -1,0 +1,85 @@
+// The tree of turns: versions, what is sent, what is forgotten.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { load } from "./module.mjs";
+
+const tree = await load("chat/conversation.ts");
+const { emptyMessage } = await load("message/model.ts");
+
+const answered = (id, text) => ({ ...emptyMessage(id, "assistant"), text, state: { is: "finished", reason: "stop" } });
+const refused = (id) => ({ ...emptyMessage(id, "assistant"), state: { is: "failed", error: "no", retry: true } });
+
+/** A conversation of questions and answers: `["q1", "a1", …]`; `null` is a refused answer. */
+function conversation(...texts) {
+  let made = tree.newConversation(1);
+  texts.forEach((text, at) => {
+    if (at % 2 === 0) made = tree.addQuestion(made, made.leaf, text, [], 2);
+    else made = tree.addAnswer(made, made.leaf, text === null ? refused(`r${at}`) : answered(`a${at}`, text), 3);
+  });
+  return made;
+}
+
+const sent = (made, system = "") => tree.requestMessages(made, made.leaf, system).map(({ role, content }) => `${role}: ${content}`);
+const shown = (made) => tree.shownPath(made).map(({ message }) => message.text);
+
+test("questions and answers are sent in turn, after the system prompt", () => {
+  const made = tree.addQuestion(conversation("one", "first"), "a1", "two", [], 4);
+  assert.deepEqual(sent(made, " be brief "), ["system: be brief", "user: one", "assistant: first", "user: two"]);
+});
+
+test("a refused question leaves the conversation with the next one", () => {
+  const made = tree.withoutUnanswered(conversation("one", "first", "refused", null));
+  assert.deepEqual(shown(made), ["one", "first"]);
+  assert.deepEqual(sent(tree.addQuestion(made, made.leaf, "two", [], 5)), ["user: one", "assistant: first", "user: two"]);
+});
+
+test("two questions are never sent in a row", () => {
+  const made = conversation("one", null, "two", "second", "three", null);
+  const roles = sent(tree.addQuestion(made, made.leaf, "four", [], 5)).map((line) => line.split(":")[0]);
+  assert.deepEqual(roles, ["user", "assistant", "user"]);
+});
+
+test("an answer that failed after some words stays", () => {
+  const made = conversation("one", "first");
+  const broken = tree.withMessage(made, { ...refused("a1"), text: "fir" }, null, 4);
+  assert.equal(tree.withoutUnanswered(broken), broken);
+});
+
+test("an edited question is a version beside the first, and each has its own answers", () => {
+  const first = conversation("one", "first", "two", "second");
+  const [question] = tree.shownPath(first);
+  const edited = tree.addQuestion(first, question.parent, "one, but shorter", [], 5);
+  assert.deepEqual(shown(edited), ["one, but shorter"]);
+  const versions = tree.versionsOf(edited, tree.turnOf(edited, edited.leaf));
+  assert.deepEqual(versions.map(({ message }) => message.text), ["one", "one, but shorter"]);
+  assert.deepEqual(shown(tree.showVersion(edited, question.id)), ["one", "first", "two", "second"]);
+});
+
+test("another answer is a version of the same question", () => {
+  const made = conversation("one", "first");
+  const question = tree.shownPath(made)[0].id;
+  const again = tree.addAnswer(made, question, answered("b", "other"), 4);
+  assert.deepEqual(shown(again), ["one", "other"]);
+  assert.equal(tree.versionsOf(again, tree.turnOf(again, "b")).length, 2);
+  assert.deepEqual(shown(tree.withoutTurn(again, "b")), ["one"]);
+});
+
+test("the oldest turns are left out, and never the last question", () => {
+  const made = conversation("x".repeat(400), "y".repeat(400), "short", "answer", "last", null);
+  const shorter = tree.forgetOldest(made, 0.5);
+  assert.deepEqual(sent({ ...shorter, leaf: tree.shownPath(shorter).at(-2).id }), ["user: short", "assistant: answer", "user: last"]);
+  const shortest = tree.forgetOldest(shorter, 0.1);
+  assert.equal(tree.turnOf(shortest, shortest.seenFrom).message.text, "last");
+  assert.equal(tree.forgetOldest(shortest, 0.5), null);
+});
+
+test("files are fenced so that they cannot end their fence", () => {
+  const made = tree.addQuestion(tree.newConversation(1), null, "What is this?", [{ name: "a.md", text: "````\nx\n````\n" }], 2);
+  assert.deepEqual(sent(made), ["user: a.md:\n`````\n````\nx\n````\n`````\n\nWhat is this?"]);
+});
+
+test("a title is a question's first line, cut at a word", () => {
+  assert.equal(tree.titleOf("  How?\nAnd why?"), "How?");
+  const title = tree.titleOf("word ".repeat(40));
+  assert.ok(title.length <= 61 && title.endsWith("word…"), title);
+});

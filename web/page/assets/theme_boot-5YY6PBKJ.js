@@ -1,0 +1,1 @@
+"use strict";(()=>{var n=["system","light","dark"],r="loquent:theme";function o(){try{let e=localStorage.getItem(r);return n.find(t=>t===e)??"system"}catch{return"system"}}function m(e){let{dataset:t}=document.documentElement;e==="system"?delete t.theme:t.theme=e}m(o());})();
