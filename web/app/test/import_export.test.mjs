@@ -14,7 +14,8 @@ function sample() {
 }
 
 test("what is exported can be imported", () => {
-  assert.deepEqual(importText(exportText([sample()])), [sample()]);
+  const made = sample();
+  assert.deepEqual(importText(exportText([made])), [made]);
 });
 
 test("the right to an answer on its way is not exported", () => {

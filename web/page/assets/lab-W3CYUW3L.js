@@ -1,1 +1,0 @@
-import{d as t,f as o,m as e,t as n}from"./chunk-G42WI5OI.js";function a(p){let i=p.appendChild(document.createElement("h1"));i.textContent="Laboratory"}var m=document.getElementById("app");if(m===null)throw new Error("the page has no #app");o(e(t,{children:[e(n,{current:"lab"}),e("main",{id:"page"})]}),m);var r=document.getElementById("page");r!==null&&a(r);
