@@ -5,17 +5,77 @@ import type { Delta, PromptProgress } from "./delta.js";
 /** A JSON object. */
 export type Json = Record<string, unknown>;
 
-/** A chunk of a streamed chat or text completion, as OpenAI's SDKs know it. */
-export interface Chunk {
-  readonly id: string;
-  readonly object: string;
-  readonly created: number;
-  readonly model: string;
-  readonly system_fingerprint?: string;
-  readonly choices: readonly ChunkChoice[];
-  readonly usage?: ChunkUsage | null;
+/** A chunk of a streamed chat completion, as OpenAI's SDKs know it. */
+export interface ChatChunk extends ChunkHead {
+  object: "chat.completion.chunk";
+  choices: ChatChunkChoice[];
+}
+
+/** A chunk of a streamed text completion. */
+export interface TextChunk extends ChunkHead {
+  object: "text_completion";
+  choices: TextChunkChoice[];
+}
+
+/** A chunk of either. */
+export type Chunk = ChatChunk | TextChunk;
+
+/** What chunks of both kinds have. */
+export interface ChunkHead {
+  id: string;
+  created: number;
+  model: string;
+  system_fingerprint?: string;
+  usage?: ChunkUsage | null;
   /** Of a request with `return_progress`: where the answer stands before its first token. */
-  readonly prompt_progress?: ChunkProgress;
+  prompt_progress?: ChunkProgress;
+}
+
+/** One choice of a {@link ChatChunk}. */
+export interface ChatChunkChoice {
+  index: number;
+  delta: ChunkDelta;
+  logprobs?: ChunkLogprobs | null;
+  finish_reason: "stop" | "length" | "tool_calls" | "content_filter" | "function_call" | null;
+}
+
+/** What a {@link ChatChunk} adds to a choice. */
+export interface ChunkDelta {
+  role?: "assistant";
+  content?: string | null;
+  reasoning_content?: string;
+  tool_calls?: ChunkToolCall[];
+}
+
+/** A piece of a tool call: `id`, `type` and `name` come with the first. */
+export interface ChunkToolCall {
+  index: number;
+  id?: string;
+  type?: "function";
+  function?: { name?: string; arguments?: string };
+}
+
+/** Log probabilities of a {@link ChatChunk}'s tokens. */
+export interface ChunkLogprobs {
+  content: TokenLogprob[] | null;
+  refusal: TokenLogprob[] | null;
+}
+
+/** One token with its log probability, and the likeliest in its place. */
+export interface TokenLogprob {
+  token: string;
+  bytes: number[] | null;
+  logprob: number;
+  top_logprobs: { token: string; bytes: number[] | null; logprob: number }[];
+}
+
+/** One choice of a {@link TextChunk}. */
+export interface TextChunkChoice {
+  index: number;
+  text: string;
+  reasoning_content?: string;
+  logprobs: unknown;
+  finish_reason: string | null;
 }
 
 /** Progress of a {@link Chunk}, under llama-server's names. */
@@ -30,24 +90,13 @@ export interface ChunkProgress {
   readonly eta_ms: number | null;
 }
 
-/** One choice of a {@link Chunk}: `delta` for chat, `text` for text completions. */
-export interface ChunkChoice {
-  readonly index: number;
-  readonly delta?: Json & { content?: string; reasoning_content?: string };
-  readonly text?: string;
-  /** Of a text completion; a chat's is in `delta`. */
-  readonly reasoning_content?: string;
-  readonly logprobs: unknown;
-  readonly finish_reason: string | null;
-}
-
 /** Token counts of a {@link Chunk}. */
 export interface ChunkUsage {
-  readonly prompt_tokens: number;
-  readonly completion_tokens: number;
-  readonly total_tokens: number;
-  readonly prompt_tokens_details?: { readonly cached_tokens: number };
-  readonly completion_tokens_details?: { readonly reasoning_tokens: number };
+  prompt_tokens: number;
+  completion_tokens: number;
+  total_tokens: number;
+  prompt_tokens_details?: { cached_tokens: number };
+  completion_tokens_details?: { reasoning_tokens: number };
 }
 
 /** Writes chunks from deltas (S-6.2). */
@@ -108,13 +157,13 @@ export class ChunkWriter {
   }
 
   #usageChunk(): Chunk[] {
-    return this.#usage === null ? [] : [{ ...this.#head, choices: [], usage: this.#usage }];
+    return this.#usage === null ? [] : [asChunk({ ...this.#head, choices: [], usage: this.#usage })];
   }
 
   /** Counts among the members stand in the place of ours. */
   #other(members: Json): Chunk {
     this.#usageShown ||= "usage" in members;
-    return { ...this.#head, choices: [], ...members };
+    return asChunk({ ...this.#head, choices: [], ...members });
   }
 
   /** A chunk without content, whose choice has not begun. */
@@ -145,9 +194,12 @@ export class ChunkWriter {
     const usage = this.#usageIn === "counts" ? this.#usage : null;
     const hasUsage = this.#usageIn === "counts" || this.#usageIn === "null";
     this.#usageShown ||= usage !== null;
-    return { ...this.#head, choices: [choice], ...(hasUsage && { usage }) };
+    return asChunk({ ...this.#head, choices: [choice], ...(hasUsage && { usage }) });
   }
 }
+
+/** `members` are those of a chunk: the open record's `object` says of which kind. */
+const asChunk = (members: Json): Chunk => members as unknown as Chunk;
 
 function toolCall(delta: Extract<Delta, { kind: "tool_call" }>): Json {
   return {

@@ -1,6 +1,7 @@
 // Where a server's WebTransport is, whether to try it, and what worked the last time.
 
 import type { Target } from "./connection.js";
+import type { Http } from "./http.js";
 import type { TransportName } from "./source.js";
 
 /** How long a transport that lost its race is not waited for, ms. */
@@ -26,9 +27,9 @@ export function serverOf(endpoint: URL): URL {
  * Asks a server where its WebTransport is (S-1.3); `null` if it has none. Rejects if the
  * server cannot be asked.
  */
-export async function discover(server: URL): Promise<Target | null> {
+export async function discover(server: URL, http: Http): Promise<Target | null> {
   const signal = AbortSignal.timeout(DISCOVERY_MS);
-  const response = await fetch(new URL(PATH, server), { cache: "no-store", signal });
+  const response = await http.request(new URL(PATH, server), { method: "GET" }, signal);
   return response.ok ? targetOf(server, await response.json().catch(() => null)) : null;
 }
 

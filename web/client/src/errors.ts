@@ -6,9 +6,19 @@
  * - `gone`: the rest is not kept any more, or never was under this name.
  * - `superseded`: the answer has too many readers, and another one has this one's place.
  * - `unreadable`: what came is not the protocol.
- * - `broken`: the connection is lost and the answer could not be resumed.
+ * - `broken`: the connection is lost and the answer could not be resumed; `cause` has more.
+ * - `detached`: the program has left the answer by `detach()`; the server goes on with it.
+ * - `unsupported`: this platform's `fetch` gives no streams.
  */
-export type ErrorKind = "refused" | "failed" | "gone" | "superseded" | "unreadable" | "broken";
+export type ErrorKind =
+  | "refused"
+  | "failed"
+  | "gone"
+  | "superseded"
+  | "unreadable"
+  | "broken"
+  | "detached"
+  | "unsupported";
 
 /** Further facts about a {@link LoquentError}. */
 export interface ErrorFacts {
@@ -18,6 +28,8 @@ export interface ErrorFacts {
   readonly code?: string;
   /** When to try again, seconds. */
   readonly retryAfter_s?: number;
+  /** What was behind it, such as the error of `fetch`. */
+  readonly cause?: unknown;
 }
 
 /** Why an answer is incomplete. What was yielded before is correct. */
@@ -32,11 +44,28 @@ export class LoquentError extends Error {
     message: string,
     facts: ErrorFacts = {},
   ) {
-    super(message);
+    super(message, facts.cause === undefined ? {} : { cause: facts.cause });
     this.status = facts.status;
     this.code = facts.code;
     this.retryAfter_s = facts.retryAfter_s;
   }
+}
+
+/**
+ * The answer is being read already, or was: one question is asked once. `finalText()` gives the
+ * text however often it is called.
+ */
+export class AlreadyReadError extends TypeError {
+  override readonly name = "AlreadyReadError";
+
+  constructor() {
+    super("This answer was iterated already. Use finalText() or text, or ask again by streamChat().");
+  }
+}
+
+/** Whether `error` says that the program has left the answer. */
+export function isDetached(error: unknown): boolean {
+  return error instanceof LoquentError && error.kind === "detached";
 }
 
 /** A refusal, from an HTTP response's parts; the body is OpenAI's error object, if it is one. */

@@ -1,11 +1,22 @@
 // Streams answers of a Loquent server, or of any OpenAI-compatible one.
 
-export { Answer, forgetChat, prepare, resumeChat, streamChat } from "./chat.js";
-export type { AnswerOptions, AnswerState, ChatOptions } from "./chat.js";
-export type { Chunk, ChunkChoice, ChunkUsage } from "./chunk.js";
-export type { PlayoutChoice } from "./quic.js";
-export { LoquentError } from "./errors.js";
-export type { ErrorFacts, ErrorKind } from "./errors.js";
-export type { Playout } from "./playout.js";
+export { forgetChat, prepare, resumeChat, streamChat } from "./chat.js";
+export type {
+  Answer,
+  AnswerOptions,
+  AnswerState,
+  ApiKey,
+  ChatOptions,
+  ReferredOptions,
+  RememberedOptions,
+} from "./answer.js";
+export type { Chunk, ChatChunk, ChunkUsage, Json, TextChunk } from "./chunk.js";
 export type { Delta, PromptProgress } from "./delta.js";
-export type { AnswerHandle, TransportName } from "./source.js";
+export { AlreadyReadError, LoquentError } from "./errors.js";
+export type { ErrorFacts, ErrorKind } from "./errors.js";
+export type { HttpOptions } from "./http.js";
+export type { Pause } from "./pause.js";
+export type { AbortSignalLike, Credentials, FetchInit, FetchLike, ResponseLike, StorageLike, UrlLike } from "./platform.js";
+export type { Playout, PlayoutChoice } from "./playout.js";
+export type { ChatMessage, ChatRequest, CompletionRequest, ContentPart, Tool } from "./request.js";
+export type { AnswerReference, TransportName } from "./source.js";

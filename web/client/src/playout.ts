@@ -9,6 +9,9 @@ export interface Playout {
   readonly max_tokens_per_s: number | null;
 }
 
+/** How what has arrived is shown: at once, smoothed for the path, or as told. */
+export type PlayoutChoice = "off" | "smooth" | Playout;
+
 /** Everything at once. */
 export const PLAY_AT_ONCE: Playout = { buffer_us: 0, max_tokens_per_s: null };
 

@@ -4,7 +4,7 @@
 import { type Connection, type Stream, reasonOf } from "./connection.js";
 import { encodeFrame, greaseAck, kindOf, padAck } from "./frame.js";
 import { greaseMember, greaseMessage, isGreased } from "./grease.js";
-import { type Playout, smoothPlayout } from "./playout.js";
+import { type PlayoutChoice, smoothPlayout } from "./playout.js";
 import { Receiver, type ReceiverEvent, WITH_ANOTHER_PATH } from "./receiver.js";
 import type { Delta } from "./delta.js";
 import {
@@ -32,6 +32,8 @@ export interface AnswerListener {
   answered(head: AnswerHead): void;
   /** The server said no. */
   refused(head: ResponseHead, body: string): void;
+  /** The server lives, though it may have nothing new to say; told now and then. */
+  heard(): void;
   /** Due to be shown. */
   deltas(deltas: Shown[]): void;
   /** The answer is complete. */
@@ -53,8 +55,8 @@ export interface Loss {
   readonly malformed: boolean;
 }
 
-/** How what has arrived is shown: at once, smoothed for the path, or as told. */
-export type PlayoutChoice = "off" | "smooth" | Playout;
+/** How often the page is told that the server is heard, at most, ms. */
+const HEARD_EVERY_MS = 500;
 
 /** Deltas told and not reported as read, after which the answer waits for its reader. */
 const MAX_UNREAD = 512;
@@ -105,6 +107,7 @@ export class DatagramAnswer {
   #receiver: Receiver | null = null;
   #offset = 0;
   #unread = 0;
+  #heardToldAt_ms = 0;
   #timer: ReturnType<typeof setTimeout> | null = null;
 
   constructor(
@@ -308,11 +311,19 @@ export class DatagramAnswer {
     const [receiver, now] = [this.#receiver ?? this.#newReceiver(path), this.#now()];
     if (receiver.handleDatagram(now, frame) !== null) return; // as if it had not come (D-2.5)
     this.#begin(receiver);
+    this.#tellHeard();
     // The server has seen no acknowledgement of its datagrams: it needs one by this way now (S-4.4).
     if (byStream && !path.byStream) receiver.acknowledgeAtOnce(now);
     path.byStream = byStream;
     path.isSilent = false;
     this.#drive();
+  }
+
+  #tellHeard(): void {
+    const now_ms = this.clock();
+    if (now_ms - this.#heardToldAt_ms < HEARD_EVERY_MS) return;
+    this.#heardToldAt_ms = now_ms;
+    this.listener.heard();
   }
 
   /** The server has ended the stream: it refused, or knows that everything arrived (S-4.6). */

@@ -2,7 +2,8 @@
 // Nothing here touches the page.
 
 import { Connection, type Target, type WebTransportConstructor } from "./connection.js";
-import { DatagramAnswer, type Loss, type PlayoutChoice, type Shown } from "./quic.js";
+import type { PlayoutChoice } from "./playout.js";
+import { DatagramAnswer, type Loss, type Shown } from "./quic.js";
 import type { AnswerHead, Code, RequestHead, ResponseHead } from "./message.js";
 import type { WireFault } from "./wire.js";
 
@@ -23,6 +24,7 @@ export type News =
   | { type: "disconnected"; server: string; why: string }
   | { type: "answered"; answer: number; head: AnswerHead }
   | { type: "refused"; answer: number; head: ResponseHead; body: string }
+  | { type: "heard"; answer: number }
   | { type: "deltas"; answer: number; deltas: Shown[] }
   | { type: "complete"; answer: number }
   | { type: "failed"; answer: number; fault: WireFault | null }
@@ -139,6 +141,7 @@ class Service {
     return {
       answered: (head) => this.tell({ type: "answered", answer, head }),
       refused: (head, body) => this.tell({ type: "refused", answer, head, body }),
+      heard: () => this.tell({ type: "heard", answer }),
       deltas: (deltas) => this.tell({ type: "deltas", answer, deltas }),
       complete: () => this.tell({ type: "complete", answer }),
       failed: (fault) => this.tell({ type: "failed", answer, fault }),

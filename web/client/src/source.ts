@@ -13,7 +13,7 @@ export const REPEAT_HEADER = "idempotency-key";
 export type TransportName = "webtransport" | "sse";
 
 /** What proves the right to go on with an answer (D-6.1). */
-export interface AnswerHandle {
+export interface AnswerReference {
   /** 32 hex digits. */
   readonly id: string;
   /** 32 hex digits. */
@@ -47,9 +47,13 @@ export class PathLost extends Error {
 export interface Source extends AsyncIterable<Item> {
   readonly transport: TransportName;
   /** Known once the server has begun; `null` where the answer cannot be resumed. */
-  readonly handle: AnswerHandle | null;
+  readonly reference: AnswerReference | null;
   /** Names of the request's parameters that the server ignored, if it said so. */
   readonly ignoredParameters: string | null;
+  /** When the server was last heard from, be it only to say that it lives: `Date.now()`. */
+  readonly heardAt_ms: number;
   /** The reader wants no more: ends the generation, not only the path. */
   cancel(): void;
+  /** The reader leaves; the server goes on for others, and for its grace period. */
+  leave(): void;
 }

@@ -2,9 +2,11 @@
 // that requests have bodies and headers (spec/session.md, section 5).
 
 import { ChunkReader } from "./chunk.js";
-import { LoquentError, refusal } from "./errors.js";
+import { LoquentError, abortReason } from "./errors.js";
 import { isLast } from "./delta.js";
-import { IGNORED_HEADER, type Item, PathLost, type AnswerHandle, type Source } from "./source.js";
+import { type Http, refusedBy } from "./http.js";
+import type { ByteReaderLike, ByteStreamLike, ResponseLike } from "./platform.js";
+import { IGNORED_HEADER, type Item, PathLost, type AnswerReference, type Source } from "./source.js";
 
 /** Longest event that is read, characters. */
 const MAX_EVENT_CHARS = 4 << 20;
@@ -62,84 +64,87 @@ export class EventReader {
   }
 }
 
-/** What a request by HTTP needs. */
-export interface HttpRequest {
+/** A question by HTTP. */
+export interface EventQuestion {
   readonly url: URL;
   readonly headers: Record<string, string>;
   readonly body: string;
 }
 
 /** Asks for an answer; resolves once the server has begun. */
-export async function askBySse({ url, headers, body }: HttpRequest, server: URL, signal: AbortSignal): Promise<Source> {
-  const response = await reach(url, { method: "POST", headers, body, signal }, signal);
+export async function askBySse(
+  http: Http,
+  { url, headers, body }: EventQuestion,
+  server: URL,
+  signal: AbortSignal,
+): Promise<Source> {
+  const response = await http.reach(url, { method: "POST", headers, body }, signal);
   if (!response.ok) throw await refusedBy(response);
-  return new EventAnswer(response, server, handleOf(response), null, signal);
+  return new EventAnswer(http, response, server, referenceOf(response), null, signal);
 }
 
 /** Goes on with an answer (S-5.2). */
 export async function resumeBySse(
+  http: Http,
   server: URL,
-  handle: AnswerHandle,
+  reference: AnswerReference,
   offset: number,
   signal: AbortSignal,
 ): Promise<Source> {
-  const url = new URL(`v1/streams/${handle.id}?from=${offset}`, server);
-  const headers = { "x-loquent-stream-token": handle.token, accept: "text/event-stream" };
+  const url = new URL(`v1/streams/${reference.id}?from=${offset}`, server);
+  const headers = { "x-loquent-stream-token": reference.token, accept: "text/event-stream" };
   // Only until the response begins: its body may take as long as it likes.
   const patience = new AbortController();
   const timer = setTimeout(() => patience.abort(), RESUME_RESPONSE_MS);
   const abort = (): void => patience.abort(signal.reason);
   signal.addEventListener("abort", abort, { once: true });
   if (signal.aborted) abort();
-  const response = await reach(url, { headers, signal: patience.signal }, signal).finally(() => clearTimeout(timer));
+  const asking = http.reach(url, { method: "GET", headers }, patience.signal, signal);
+  const response = await asking.finally(() => clearTimeout(timer));
   if (response.status === 404) {
     throw new LoquentError("gone", "The rest of this answer is not kept any more.", { status: 404 });
   }
   if (!response.ok) throw await refusedBy(response);
-  return new EventAnswer(response, server, handle, offset, signal);
+  return new EventAnswer(http, response, server, reference, offset, signal);
 }
 
 /** Ends an answer on the server (S-5.3). Best effort: a page may be about to go. */
-export function stopByHttp(server: URL, handle: AnswerHandle): void {
-  const url = new URL(`v1/streams/${handle.id}`, server);
-  const headers = { "x-loquent-stream-token": handle.token };
-  void fetch(url, { method: "DELETE", headers, keepalive: true }).catch(() => {});
+export function stopByHttp(http: Http, server: URL, reference: AnswerReference): void {
+  const url = new URL(`v1/streams/${reference.id}`, server);
+  const headers = { "x-loquent-stream-token": reference.token };
+  http.request(url, { method: "DELETE", headers, keepalive: true }).catch(() => {});
 }
 
-/** `fetch`, with a failed network as a lost path. */
-async function reach(url: URL, init: RequestInit, stopped: AbortSignal): Promise<Response> {
-  try {
-    return await fetch(url, { cache: "no-store", ...init });
-  } catch (error) {
-    if (stopped.aborted) throw error;
-    throw new PathLost("The server does not answer.", { cause: error });
-  }
-}
-
-async function refusedBy(response: Response): Promise<LoquentError> {
-  const body = await response.text().catch(() => "");
-  return refusal(response.status, response.headers.get("retry-after"), body);
-}
-
-function handleOf(response: Response): AnswerHandle | null {
+function referenceOf(response: ResponseLike): AnswerReference | null {
   const id = response.headers.get("x-loquent-stream-id");
   const token = response.headers.get("x-loquent-stream-token");
   return id && token ? { id, token } : null;
 }
 
+/** The stream of a response. React Native's own `fetch` has none, and asking again would not help. */
+function streamOf(response: ResponseLike): ByteStreamLike {
+  if (response.body) return response.body;
+  const hint = "Give one that has them as the option `fetch`, in React Native `fetch` of `expo/fetch`.";
+  throw new LoquentError("unsupported", `This platform's fetch gives no streams (response.body is missing). ${hint}`);
+}
+
 class EventAnswer implements Source {
   readonly transport = "sse";
   readonly #chunks = new ChunkReader();
+  readonly #stream: ByteStreamLike;
+  heardAt_ms = Date.now();
 
   constructor(
-    readonly response: Response,
+    readonly http: Http,
+    readonly response: ResponseLike,
     readonly server: URL,
-    readonly handle: AnswerHandle | null,
+    readonly reference: AnswerReference | null,
     /** Where the answer goes on from; `null` in an answer that begins here. */
     private offset: number | null,
     readonly signal: AbortSignal,
   ) {
-    if (handle) this.offset ??= 0;
+    if (reference) this.offset ??= 0;
+    this.#stream = streamOf(response);
   }
 
   get ignoredParameters(): string | null {
@@ -147,8 +152,11 @@ class EventAnswer implements Source {
   }
 
   cancel(): void {
-    if (this.handle) stopByHttp(this.server, this.handle);
+    if (this.reference) stopByHttp(this.http, this.server, this.reference);
   }
+
+  /** The signal has ended the response; nothing else is held. */
+  leave(): void {}
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Item> {
     for await (const event of this.#events()) {
@@ -161,11 +169,11 @@ class EventAnswer implements Source {
   }
 
   async *#events(): AsyncGenerator<ServerEvent> {
-    if (!this.response.body) throw new PathLost("The response has no body.");
-    const reader = this.response.body.getReader();
+    const reader = this.#stream.getReader();
     const [text, events] = [new TextDecoder(), new EventReader()];
     try {
       for (let next = await this.#next(reader); !next.done; next = await this.#next(reader)) {
+        this.heardAt_ms = Date.now();
         yield* events.push(text.decode(next.value, { stream: true }));
       }
     } finally {
@@ -173,14 +181,14 @@ class EventAnswer implements Source {
     }
   }
 
-  async #next(reader: ReadableStreamDefaultReader<Uint8Array>): Promise<ReadableStreamReadResult<Uint8Array>> {
+  async #next(reader: ByteReaderLike): ReturnType<ByteReaderLike["read"]> {
     // A server that keeps an answer also sends heartbeats.
     const silent = (): void => void reader.cancel().catch(() => {});
-    const timer = this.handle ? setTimeout(silent, SILENCE_MS) : undefined;
+    const timer = this.reference ? setTimeout(silent, SILENCE_MS) : undefined;
     try {
       return await reader.read();
     } catch (error) {
-      if (this.signal.aborted) throw error;
+      if (this.signal.aborted) throw abortReason(this.signal);
       throw new PathLost("The connection broke.", { cause: error });
     } finally {
       clearTimeout(timer);
@@ -191,7 +199,7 @@ class EventAnswer implements Source {
   #items(event: ServerEvent): Item[] {
     const deltas = event.data === "[DONE]" ? [{ kind: "done" } as const] : this.#chunks.deltas(chunkOf(event));
     const before = this.offset;
-    if (this.handle && event.id !== null && /^\d{1,16}$/.test(event.id)) this.offset = Number(event.id);
+    if (this.reference && event.id !== null && /^\d{1,16}$/.test(event.id)) this.offset = Number(event.id);
     return deltas.map((delta, at) => ({ delta, offset: at === deltas.length - 1 ? this.offset : before }));
   }
 }

@@ -1,11 +1,13 @@
 // The page's side of the worker: connections and answers as promises and iterators.
 
 import type { Target } from "./connection.js";
-import type { PlayoutChoice, Shown } from "./quic.js";
-import { LoquentError, abortReason, refusal } from "./errors.js";
+import { type Deferred, newDeferred } from "./deferred.js";
+import type { PlayoutChoice } from "./playout.js";
+import type { Shown } from "./quic.js";
+import { LoquentError, abortReason, isDetached, refusal } from "./errors.js";
 import type { News, Order, Port } from "./service.js";
 import { Code, type RequestHead } from "./message.js";
-import { IGNORED_HEADER, type Item, PathLost, type AnswerHandle, type Source } from "./source.js";
+import { IGNORED_HEADER, type Item, PathLost, type AnswerReference, type Source } from "./source.js";
 
 /** What an answer over a link needs to begin or to go on. */
 export interface LinkRequest {
@@ -14,16 +16,10 @@ export interface LinkRequest {
   readonly signal: AbortSignal;
 }
 
-interface Waiting {
-  readonly promise: Promise<void>;
-  readonly resolve: () => void;
-  readonly reject: (error: unknown) => void;
-}
-
 /** A service somewhere, and what waits for it. */
 export class Link {
   readonly #port: Port<News, Order>;
-  readonly #connecting = new Map<string, Waiting>();
+  readonly #connecting = new Map<string, Deferred<void>>();
   readonly #connected = new Set<string>();
   readonly #answers = new Map<number, LinkAnswer>();
   #nextAnswer = 0;
@@ -44,7 +40,7 @@ export class Link {
     if (this.#dead !== null) return Promise.reject(new PathLost(this.#dead));
     const before = this.#connecting.get(server.href);
     if (before) return before.promise;
-    const waiting = newWaiting();
+    const waiting = newDeferred<void>();
     this.#connecting.set(server.href, waiting);
     this.order({ type: "connect", server: server.href, target });
     return waiting.promise;
@@ -54,23 +50,21 @@ export class Link {
   async ask({ server, pace, signal }: LinkRequest, head: RequestHead, body: string): Promise<LinkAnswer> {
     const answer = this.#add(null, signal);
     this.order({ type: "ask", answer: answer.number, server: server.href, head, body, pace });
-    await answer.begun;
-    return answer;
+    return await begun(answer);
   }
 
   /** Goes on with an answer from `offset`; `before` is what received it here, if anything did. */
   async resume(
     { server, pace, signal }: LinkRequest,
-    handle: AnswerHandle,
+    reference: AnswerReference,
     offset: number,
     before: LinkAnswer | null,
   ): Promise<LinkAnswer> {
     const answer = this.#add(before?.number ?? null, signal);
-    answer.handle = handle;
-    const { id, token } = handle;
+    answer.reference = reference;
+    const { id, token } = reference;
     this.order({ type: "resume", answer: answer.number, server: server.href, id, token, offset, pace });
-    await answer.begun;
-    return answer;
+    return await begun(answer);
   }
 
   /** Tells the senders whether anybody looks (D-5.7). */
@@ -116,11 +110,16 @@ export class Link {
   }
 }
 
-function newWaiting(): Waiting {
-  let [resolve, reject]: [() => void, (error: unknown) => void] = [() => {}, () => {}];
-  const promise = new Promise<void>((yes, no) => ([resolve, reject] = [yes, no]));
-  promise.catch(() => {}); // it may have no waiter, which is no unhandled rejection
-  return { promise, resolve, reject };
+/** `answer`, once it has begun. One that is not waited for any more is given up in the service too. */
+async function begun(answer: LinkAnswer): Promise<LinkAnswer> {
+  try {
+    await answer.begun;
+    return answer;
+  } catch (error) {
+    if (answer.signal.aborted && isDetached(answer.signal.reason)) answer.leave();
+    else if (answer.signal.aborted) answer.cancel();
+    throw error;
+  }
 }
 
 type AnswerNews = Extract<News, { answer: number }>;
@@ -128,13 +127,14 @@ type AnswerNews = Extract<News, { answer: number }>;
 /** An answer that comes over a link. Bounded: the service waits for what is not read here. */
 export class LinkAnswer implements Source {
   readonly transport = "webtransport";
-  handle: AnswerHandle | null = null;
+  reference: AnswerReference | null = null;
   ignoredParameters: string | null = null;
+  heardAt_ms = Date.now();
   #queue: Shown[] = [];
   /** Set once nothing more is queued; `null` inside: a clean end. */
   #end: { readonly error: unknown } | null = null;
   #wake: () => void = () => {};
-  readonly #begun = newWaiting();
+  readonly #begun = newDeferred<void>();
 
   constructor(
     readonly link: Link,
@@ -159,22 +159,25 @@ export class LinkAnswer implements Source {
     this.link.order({ type: "stop", answer: this.number });
   }
 
-  /** Another transport goes on with the answer. */
-  forget(): void {
+  /** The reader leaves, or another transport goes on with the answer. */
+  leave(): void {
     this.link.order({ type: "forget", answer: this.number });
   }
 
   /** Takes in what the service reports. */
   handleNews(news: AnswerNews): void {
+    this.heardAt_ms = Date.now();
     switch (news.type) {
       case "answered":
-        this.handle = { id: news.head.id, token: news.head.token };
+        this.reference = { id: news.head.id, token: news.head.token };
         this.ignoredParameters = news.head.headers[IGNORED_HEADER] ?? null;
         return this.#begun.resolve();
       case "deltas":
         this.#queue.push(...news.deltas);
         this.#begun.resolve();
         return this.#wake();
+      case "heard":
+        return;
       case "refused":
         return this.handleEnd(refusal(news.head.status, news.head.headers["retry-after"] ?? null, news.body));
       case "complete":

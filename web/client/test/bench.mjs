@@ -3,7 +3,7 @@ import { MessageReader, MessageType, decodeFrame, encodeJson, encodeMessage } fr
 import { DatagramAnswer } from "../dist/quic.js";
 
 const QUESTION = { channel: 1, head: { method: "POST", path: "/v1/chat/completions" }, body: "{}" };
-const NEWS = ["answered", "refused", "deltas", "complete", "failed", "ended", "lost", "over"];
+const NEWS = ["answered", "refused", "heard", "deltas", "complete", "failed", "ended", "lost", "over"];
 
 /** What happens in one turn of the event loop, promises included. */
 export const settled = () => new Promise((resolve) => setImmediate(resolve));

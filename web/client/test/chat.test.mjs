@@ -1,123 +1,12 @@
 // streamChat and resumeChat against a server of our own in this process: WebTransport in
 // memory, with loss and breaks, and real HTTP beside it.
 import assert from "node:assert/strict";
-import { createServer } from "node:http";
-import { after, afterEach, before, beforeEach, test } from "node:test";
+import { test } from "node:test";
 import { lastWinner, serverOf } from "../dist/discovery.js";
 import { LoquentError, prepare, resumeChat, streamChat } from "../dist/index.js";
-import { Link, setSharedLink } from "../dist/worker_link.js";
 import { MessageType, encodeMessage } from "../dist/protocol.js";
-import { serve } from "../dist/service.js";
+import { ID, TOKEN, chunk, eventsOf, insisting, nextServer, offerWebTransport, orderWorker, question, readAll, readAround, reloadPage, requests, route, routes, sseAnswer, url } from "./page.mjs";
 import { FakeServer, answerOf, seeded, textOf } from "./support.mjs";
-
-const HASH = "ab".repeat(32);
-const ID = "1".repeat(32);
-const TOKEN = "2".repeat(32);
-const question = { model: "m", messages: [{ role: "user", content: "hi" }] };
-
-let http;
-let routes;
-let requests;
-let ports;
-
-before(async () => {
-  http = createServer(async (request, response) => {
-    let body = "";
-    for await (const piece of request) body += piece;
-    requests.push({ method: request.method, url: request.url, headers: request.headers, body });
-    const route = routes[`${request.method} ${request.url.split("?")[0]}`];
-    if (!route) return void response.writeHead(404).end("{}");
-    await route(response, { url: new URL(request.url, "http://x"), body });
-  });
-  await new Promise((resolve) => http.listen(0, "127.0.0.1", resolve));
-});
-
-after(() => {
-  http.closeAllConnections();
-  http.close();
-});
-
-beforeEach(() => {
-  [routes, requests, ports] = [{}, [], []];
-  const stored = new Map();
-  globalThis.sessionStorage = {
-    getItem: (key) => stored.get(key) ?? null,
-    setItem: (key, value) => void stored.set(key, value),
-    removeItem: (key) => void stored.delete(key),
-  };
-});
-
-afterEach(() => {
-  delete globalThis.WebTransport;
-  delete globalThis.WebTransportError;
-  delete globalThis.sessionStorage;
-  setSharedLink(null);
-  for (const port of ports) port.close();
-});
-
-let servers = 0;
-/** The endpoint; each test's has a path of its own, so that nothing is remembered. */
-const url = (path = "v1/chat/completions") => new URL(`/s${servers}/${path}`, `http://127.0.0.1:${http.address().port}`);
-
-/** A question by WebTransport and nothing else, however slow this machine may be. */
-const insisting = (options = {}) => ({ url: url(), body: question, transport: "webtransport", ...options });
-
-/** Gives the client a WebTransport to `peer` through a message channel, as a worker would. */
-function offerWebTransport(peer, draws = () => 0.9) {
-  servers += 1;
-  const { port1, port2 } = new MessageChannel();
-  ports.push(port1, port2);
-  serve(port2, peer.WebTransport, undefined, draws);
-  setSharedLink(new Link(port1));
-  globalThis.WebTransport = peer.WebTransport;
-  const delivery = { version: 1, port: 4433, certificate_sha256: HASH, path: "/loquent/1" };
-  routes[`GET /s${servers}/.well-known/loquent`] = (response) => response.end(JSON.stringify(delivery));
-}
-
-const chunk = (delta, finish_reason = null) => ({
-  id: "c1",
-  object: "chat.completion.chunk",
-  created: 7,
-  model: "m",
-  choices: [{ index: 0, delta, logprobs: null, finish_reason }],
-});
-
-/** An answer's words as events whose ids are offsets, from `from` on; breaks after `breakAt`. */
-function sseAnswer(words, { breakAt = Infinity, from = 0, resumable = true } = {}) {
-  return async (response) => {
-    const named = { "x-loquent-stream-id": ID, "x-loquent-stream-token": TOKEN };
-    response.writeHead(200, { "content-type": "text/event-stream", ...(resumable && named) });
-    response.write(": begun\n\n");
-    for (let at = from; at < words.length; at++) {
-      if (at === breakAt) return void response.destroy();
-      response.write(`id: ${at + 1}\ndata: ${JSON.stringify(chunk({ content: words[at] }))}\n\n`);
-      await new Promise((resolve) => setImmediate(resolve));
-    }
-    response.write(`id: ${words.length + 1}\r\ndata: ${JSON.stringify(chunk({}, "stop"))}\r\n\r\n`);
-    response.end(`id: ${words.length + 2}\ndata: [DONE]\n\n`);
-  };
-}
-
-/** What a peer's answer is from some offset on, as events; `rest` gets the deltas. */
-function eventsOf(peer, rest = []) {
-  return async (response, { url: asked }) => {
-    const from = peer.ends.indexOf(Number(asked.searchParams.get("from"))) + 1;
-    rest.push(...peer.deltas.slice(from));
-    response.writeHead(200, { "content-type": "text/event-stream" });
-    for (const [at, delta] of peer.deltas.entries()) {
-      if (at >= from && delta.kind === "text") {
-        response.write(`id: ${peer.ends[at]}\ndata: ${JSON.stringify(chunk({ content: delta.text }))}\n\n`);
-      }
-    }
-    response.end("data: [DONE]\n\n");
-  };
-}
-
-async function readAll(answer) {
-  const deltas = [];
-  for await (const delta of answer) deltas.push(delta);
-  return deltas;
-}
 
 const words = Array.from({ length: 40 }, (_, at) => ` wörd${at}`);
 
@@ -150,7 +39,7 @@ test("a question whose session died unanswered is asked again with the same key"
   offerWebTransport(peer);
   await prepare(url());
   const events = [chunk({ content: "hi" }), chunk({}, "stop")].map((data) => `data: ${JSON.stringify(data)}\n\n`);
-  routes[`POST /s${servers}/v1/chat/completions`] = (response) =>
+  routes[route("POST", "v1/chat/completions")] = (response) =>
     response.writeHead(200, { "x-loquent-ignored-parameters": "tempersture" }).end(`${events.join("")}data: [DONE]\n\n`);
   const answer = streamChat({ url: url(), body: question });
   assert.equal(await answer.finalText(), "hi");
@@ -190,7 +79,7 @@ test("a message of an unknown type below 64 ends the path with code 1; the quest
     }
   };
   await prepare(url());
-  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
+  routes[route("POST", "v1/chat/completions")] = sseAnswer(words);
   const answer = streamChat({ url: url(), body: question });
   assert.equal(await answer.finalText(), words.join(""));
   assert.equal(answer.transport, "sse");
@@ -198,12 +87,6 @@ test("a message of an unknown type below 64 ends the path with code 1; the quest
   await assert.rejects(readAll(streamChat(insisting())), { kind: "broken" });
   peer.close();
 });
-
-/** Reads until `deltas` have come, then does `act`, then reads on. */
-async function readAround(answer, deltas, act) {
-  let count = 0;
-  for await (const _ of answer) if (++count === deltas) act();
-}
 
 test("an answer whose place another reader took ends here, and is not stopped", async () => {
   const deltas = answerOf(seeded(2), 200);
@@ -255,7 +138,7 @@ test("an answer that is reset with code 1 goes on by another transport", async (
   const deltas = answerOf(seeded(3), 100);
   const peer = new FakeServer({ deltas });
   offerWebTransport(peer);
-  routes[`GET /s${servers}/v1/streams/${"1".padStart(32, "0")}`] = eventsOf(peer);
+  routes[route("GET", `v1/streams/${"1".padStart(32, "0")}`)] = eventsOf(peer);
   await prepare(url());
   const answer = streamChat({ url: url(), body: question });
   await readAround(answer, 20, () => peer.resetAnswers(1));
@@ -277,7 +160,7 @@ test("a question to a server that is shutting down goes another way", async () =
   const peer = new FakeServer({ shutsDown: true });
   offerWebTransport(peer);
   await prepare(url());
-  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
+  routes[route("POST", "v1/chat/completions")] = sseAnswer(words);
   assert.equal(await streamChat({ url: url(), body: question }).finalText(), words.join(""));
   assert.equal(peer.questions.length, 1);
   peer.close();
@@ -313,14 +196,14 @@ test("a certificate that was renewed meanwhile is asked for once more", async ()
   offerWebTransport(peer);
   const document = { version: 1, port: 4433, path: "/loquent/1" };
   let asked = 0;
-  routes[`GET /s${servers}/.well-known/loquent`] = (response) => {
+  routes[route("GET", ".well-known/loquent")] = (response) => {
     asked += 1;
     response.end(JSON.stringify({ ...document, certificate_sha256: (asked === 1 ? "ab" : "cd").repeat(32) }));
   };
   assert.equal(await prepare(url()), "webtransport");
   assert.equal(asked, 2);
   peer.close();
-  servers += 1;
+  nextServer();
   peer.certificate = 0xef; // one that no document names
   offerWebTransport(peer);
   assert.equal(await prepare(url()), "sse", "then the client does without QUIC");
@@ -375,7 +258,7 @@ test("a client that loses WebTransport for good finishes over server-sent events
   const peer = new FakeServer({ deltas });
   offerWebTransport(peer);
   const rest = [];
-  routes[`GET /s${servers}/v1/streams/${"1".padStart(32, "0")}`] = eventsOf(peer, rest);
+  routes[route("GET", `v1/streams/${"1".padStart(32, "0")}`)] = eventsOf(peer, rest);
   const transports = [];
   assert.equal(await prepare(url()), "webtransport");
   const answer = streamChat({ url: url(), body: question, onTransport: (name) => transports.push(name) });
@@ -394,7 +277,7 @@ test("a client that loses WebTransport for good finishes over server-sent events
 test("a server that is not reached by WebTransport within 500 ms answers over SSE", async () => {
   const peer = new FakeServer({ mute: true });
   offerWebTransport(peer);
-  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
+  routes[route("POST", "v1/chat/completions")] = sseAnswer(words);
   const begun = performance.now();
   const answer = streamChat({ url: url(), body: question });
   assert.equal(await answer.finalText(), words.join(""));
@@ -415,7 +298,7 @@ test("a refusal is an error with its status, code and time to retry", async () =
     return true;
   };
   await assert.rejects(readAll(streamChat(insisting())), isExpected);
-  routes[`POST /s${servers}/v1/chat/completions`] = (response) =>
+  routes[route("POST", "v1/chat/completions")] = (response) =>
     response.writeHead(429, { "retry-after": "7" }).end(body);
   await assert.rejects(readAll(streamChat({ url: url(), body: question, transport: "sse" })), isExpected);
   peer.close();
@@ -430,8 +313,8 @@ test("cancelling tells the server, whichever the transport", async () => {
   await assert.rejects(reading, { name: "AbortError" });
   for await (const delta of streamChat(insisting())) if (delta.kind === "text") break;
   while (peer.stopped.length < 2) await new Promise((resolve) => setTimeout(resolve, 1));
-  const deleted = new Promise((resolve) => (routes[`DELETE /s${servers}/v1/streams/${ID}`] = (response) => resolve(response.writeHead(204).end())));
-  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
+  const deleted = new Promise((resolve) => (routes[route("DELETE", `v1/streams/${ID}`)] = (response) => resolve(response.writeHead(204).end())));
+  routes[route("POST", "v1/chat/completions")] = sseAnswer(words);
   for await (const delta of streamChat({ url: url(), body: question, transport: "sse" })) if (delta.kind === "text") break;
   await deleted;
   assert.equal(requests.at(-1).headers["x-loquent-stream-token"], TOKEN);
@@ -452,13 +335,13 @@ test("a hidden page says so in its acknowledgements", async () => {
   peer.close();
 });
 
-const setSharedLinkHidden = (hidden) => ports[0].postMessage({ type: "hidden", hidden });
+const setSharedLinkHidden = (hidden) => orderWorker({ type: "hidden", hidden });
 
 test("over SSE a broken connection is resumed where it ended", async () => {
-  servers += 1;
-  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words, { breakAt: 13 });
+  nextServer();
+  routes[route("POST", "v1/chat/completions")] = sseAnswer(words, { breakAt: 13 });
   const asked = [];
-  routes[`GET /s${servers}/v1/streams/${ID}`] = (response, { url: asks }) => {
+  routes[route("GET", `v1/streams/${ID}`)] = (response, { url: asks }) => {
     asked.push(asks.searchParams.get("from"));
     return sseAnswer(words, { from: Number(asked.at(-1)), breakAt: asked.length === 1 ? 20 : Infinity })(response);
   };
@@ -469,8 +352,8 @@ test("over SSE a broken connection is resumed where it ended", async () => {
 });
 
 test("without resume a broken connection is an error, never an end", async () => {
-  servers += 1;
-  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words, { breakAt: 13, resumable: false });
+  nextServer();
+  routes[route("POST", "v1/chat/completions")] = sseAnswer(words, { breakAt: 13, resumable: false });
   const answer = streamChat({ url: url(), body: question });
   await assert.rejects(readAll(answer), (error) => error instanceof LoquentError && error.kind === "broken");
   assert.equal(answer.text, words.slice(0, 13).join(""));
@@ -516,7 +399,7 @@ test("after a reload the answer goes on from what was kept, exactly once", async
   const page = streamChat(insisting({ remember: "chat" }))[Symbol.asyncIterator]();
   while (kept().length === 0) await page.next();
   // The page is gone, with its worker and what they held: nothing of it is called again.
-  servers -= 1;
+  reloadPage();
   offerWebTransport(peer);
   const answer = resumeChat({ remember: "chat", transport: "webtransport" });
   assert.ok(answer.text === kept() && textOf(deltas).startsWith(answer.text));
@@ -537,7 +420,7 @@ test("chunks are OpenAI's, alike over both transports", async () => {
   ];
   const peer = new FakeServer({ deltas });
   offerWebTransport(peer);
-  routes[`POST /s${servers}/v1/chat/completions`] = sseAnswer(words);
+  routes[route("POST", "v1/chat/completions")] = sseAnswer(words);
   const [first, ...rest] = await collect(streamChat(insisting()).chunks());
   assert.deepEqual(first, chunk({ role: "assistant", content: "" }));
   assert.deepEqual(rest, [...words.map((content) => chunk({ content })), chunk({}, "stop")]);

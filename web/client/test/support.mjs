@@ -104,7 +104,7 @@ function pipe(pass = () => true) {
  * which all sessions break off. `breaksUnanswered`: they break off when asked. `ignored`: names of
  * parameters that had no effect. `padding`: the step of padded frames. `extras`: messages that
  * precede an answer's first word. `shutsDown`: it refuses questions with code 6. `overtakes`: somebody
- * else resumes what is resumed. `certificate`: the one byte that its hash is made of.
+ * else resumes what is resumed. `silent`: questions are taken, and nothing comes back. `certificate`: the one byte that its hash is made of.
  */
 export class FakeServer {
   questions = [];
@@ -121,7 +121,7 @@ export class FakeServer {
 
   constructor(options) {
     const defaults = { deltas: [], loses: () => false, tick_ms: 1, refuse: null, mute: false, datagrams: true, frames: "never", breakAt: [] };
-    Object.assign(this, defaults, { breaksUnanswered: false, ignored: null, padding: null, extras: [], shutsDown: false, overtakes: false, certificate: null }, options);
+    Object.assign(this, defaults, { breaksUnanswered: false, ignored: null, padding: null, extras: [], shutsDown: false, overtakes: false, silent: false, certificate: null }, options);
     this.breakAt = [...this.breakAt];
     if (!this.datagrams) this.frames = "instead";
     const { deltas } = this;
@@ -246,6 +246,7 @@ class FakeStream {
     this.server.questions.push({ head: this.head, body: JSON.parse(this.#body) });
     if (this.server.refuse) return this.#refuse(this.server.refuse);
     if (this.server.shutsDown) return this.reset(6);
+    if (this.server.silent) return;
     if (this.server.breaksUnanswered) return this.server.breakSessions();
     for (const extra of this.server.extras) this.#write(extra(this.head.channel));
     const hex = (at) => at.toString(16).padStart(32, "0");

@@ -239,7 +239,7 @@ function handleProgress(answer: RunningAnswer): void {
   const last = savedAt.get(answer.id) ?? 0;
   if (Date.now() < last + SAVE_EVERY_MS) return;
   savedAt.set(answer.id, Date.now());
-  void keep(answer, answer.answer?.handle ?? null);
+  void keep(answer, answer.answer?.reference ?? null);
 }
 
 /** Stores how far `answer` has come. */

@@ -1,6 +1,6 @@
 // One answer on its way to the page: from the question, or from what a reload left, to its end.
 
-import { type Answer, type AnswerOptions, type TransportName, resumeChat, streamChat } from "@loquent/client";
+import { type Answer, type AnswerOptions, type ChatRequest, type TransportName, resumeChat, streamChat } from "@loquent/client";
 import { LiveMessage } from "../message/live.js";
 import type { Message } from "../message/model.js";
 import { type RequestMessage } from "./conversation.js";
@@ -119,7 +119,7 @@ export class RunningAnswer {
   }
 }
 
-function requestBody(messages: readonly RequestMessage[]): Record<string, unknown> {
+function requestBody(messages: readonly RequestMessage[]): ChatRequest {
   const model = chosenModel();
   return {
     messages,

@@ -1,0 +1,268 @@
+// One answer while it is read: applies what comes, follows it from path to path, keeps what a
+// reload needs, and says where it stands.
+
+import type { Answer, AnswerOptions, AnswerState } from "./answer.js";
+import { type Chunk, ChunkWriter } from "./chunk.js";
+import type { Delta, PromptProgress } from "./delta.js";
+import { serverOf } from "./discovery.js";
+import { type Deferred, newDeferred } from "./deferred.js";
+import { AlreadyReadError, LoquentError, abortReason, isDetached } from "./errors.js";
+import { Http } from "./http.js";
+import { type Pause, PauseWatch } from "./pause.js";
+import { type Kept, type Progress, ProgressStore, tabStorage } from "./progress_store.js";
+import { PathFinder, type Question, brokenBy } from "./path_finder.js";
+import { PathLost, type AnswerReference, type Source, type TransportName } from "./source.js";
+import { stopByHttp } from "./sse.js";
+
+/** Where an answer begins. */
+export type Origin =
+  | { readonly is: "question"; readonly question: Question }
+  | { readonly is: "progress"; readonly progress: Progress }
+  | { readonly is: "reference"; readonly reference: AnswerReference; readonly offset: number };
+
+/** How reading ended; whether the answer is whole is another question. */
+type Ending =
+  | { readonly is: "read" }
+  /** The program left the loop, or returned the iterator. */
+  | { readonly is: "left" }
+  | { readonly is: "failed"; readonly error: unknown };
+
+/** See {@link Answer}. */
+export class LiveAnswer<C extends Chunk> implements Answer<C> {
+  text = "";
+  reasoning = "";
+  finish: string | null = null;
+  usage: Extract<Delta, { kind: "usage" }> | null = null;
+  progress: PromptProgress | null = null;
+  state: AnswerState;
+  pause: Pause | null = null;
+  transport: TransportName | null = null;
+  reference: AnswerReference | null = null;
+  ignoredParameters: string | null = null;
+  offset: number | null = null;
+  #meta = "{}";
+  readonly #options: AnswerOptions;
+  readonly #origin: Origin;
+  readonly #http: Http;
+  readonly #server: URL;
+  readonly #stopped = new AbortController();
+  readonly #memory: ProgressStore | null;
+  readonly #paths: PathFinder;
+  readonly #pauses = new PauseWatch((pause) => this.#handlePause(pause));
+  readonly #whole: Deferred<string> = newDeferred();
+  #source: Source | null = null;
+  #isRead = false;
+  #isDone = false;
+
+  constructor(
+    readonly url: URL,
+    options: AnswerOptions,
+    origin: Origin,
+  ) {
+    this.#options = options;
+    this.#origin = origin;
+    this.#http = new Http(options);
+    this.#server = serverOf(url);
+    const { remember, storage = tabStorage() } = options;
+    this.#memory = remember === undefined ? null : new ProgressStore(remember, storage, () => this.#kept());
+    const { signal } = this.#stopped;
+    this.#paths = new PathFinder({ url, server: this.#server, options, http: this.#http, signal, pauses: this.#pauses });
+    this.state = origin.is === "question" ? "connecting" : "resuming";
+    if (origin.is === "reference") Object.assign(this, { reference: origin.reference, offset: origin.offset });
+    if (origin.is === "progress") this.#restore(origin.progress);
+  }
+
+  cancel(): void {
+    this.#leave(new DOMException("The answer was stopped.", "AbortError"));
+  }
+
+  detach(): void {
+    this.#leave(new LoquentError("detached", "The program has left this answer; the server goes on with it."));
+  }
+
+  /** Makes the reader throw `reason`; where there is none yet, this is all the reading there is. */
+  #leave(reason: unknown): void {
+    if (this.#stopped.signal.aborted || this.state === "ended") return;
+    this.#stopped.abort(reason);
+    if (this.#isRead) return;
+    this.#isRead = true;
+    this.#handleEnding({ is: "failed", error: reason });
+  }
+
+  async *chunks(): AsyncGenerator<C> {
+    const writer = new ChunkWriter();
+    writer.chunks({ kind: "open", meta: this.#meta });
+    for await (const delta of this) yield* writer.chunks(delta) as C[];
+  }
+
+  async finalText(): Promise<string> {
+    // Its error reaches whoever waits below.
+    if (!this.#isRead) readAll(this).catch(() => {});
+    return await this.#whole.promise;
+  }
+
+  [Symbol.asyncIterator](): AsyncGenerator<Delta> {
+    if (this.#isRead) throw new AlreadyReadError();
+    this.#isRead = true;
+    return this.#read();
+  }
+
+  async *#read(): AsyncGenerator<Delta> {
+    const unfollow = this.#followSignal();
+    let ending: Ending = { is: "left" };
+    try {
+      for (let path: Source | null = await this.#begin(); path !== null; ) {
+        this.#enter(path);
+        const lost: PathLost | null = yield* this.#follow(path);
+        path = lost && (await this.#goOn(lost));
+      }
+      ending = { is: "read" };
+    } catch (error) {
+      ending = { is: "failed", error };
+      throw error;
+    } finally {
+      unfollow();
+      this.#handleEnding(ending);
+    }
+  }
+
+  #handleEnding(ending: Ending): void {
+    this.#pauses.handleEnd();
+    if (this.#isDone) {
+      this.#memory?.clear();
+    } else if (isDetached(this.#stopped.signal.reason)) {
+      this.#source?.leave();
+      this.#memory?.release();
+    } else {
+      if (this.#isOursToEnd(ending)) this.#cancelAtServer();
+      this.#memory?.clear();
+    }
+    this.#setState("ended");
+    if (this.#isDone) this.#whole.resolve(this.text);
+    else if (ending.is === "failed") this.#whole.reject(ending.error);
+    else this.#whole.reject(new DOMException("The answer was left before its end.", "AbortError"));
+  }
+
+  /** Others may read an answer too: it ends for all only if somebody here wanted that. */
+  #isOursToEnd(ending: Ending): boolean {
+    if (ending.is !== "failed") return ending.is === "left";
+    const isUnreadable = ending.error instanceof LoquentError && ending.error.kind === "unreadable";
+    return this.#stopped.signal.aborted || isUnreadable;
+  }
+
+  #cancelAtServer(): void {
+    if (this.#source) this.#source.cancel();
+    else if (this.reference) stopByHttp(this.#http, this.#server, this.reference);
+  }
+
+  #followSignal(): () => void {
+    const { signal } = this.#options;
+    const abort = (): void => this.#stopped.abort(signal?.reason);
+    if (signal?.aborted) abort();
+    signal?.addEventListener("abort", abort);
+    return () => signal?.removeEventListener("abort", abort);
+  }
+
+  async #begin(): Promise<Source> {
+    this.#setState(this.state);
+    if (this.#origin.is !== "question") return await this.#goOn(null);
+    // A reload from here on finds the question, and asks it again with the same key.
+    this.#memory?.save();
+    return await this.#paths.ask(this.#origin.question);
+  }
+
+  /** Yields what a path brings; returns how it was lost, or `null` at the answer's end. */
+  async *#follow(path: Source): AsyncGenerator<Delta, PathLost | null> {
+    try {
+      for await (const { offset, delta } of path) {
+        this.#apply(offset, delta);
+        yield delta;
+        if (delta.kind === "error") throw new LoquentError("failed", delta.message, { code: delta.code });
+        if (this.#stopped.signal.aborted && delta.kind !== "done") throw abortReason(this.#stopped.signal);
+      }
+      return null;
+    } catch (error) {
+      if (error instanceof PathLost) return error;
+      throw error;
+    }
+  }
+
+  #apply(offset: number | null, delta: Delta): void {
+    this.#paths.handleProgress();
+    this.offset = offset;
+    this.reference ??= this.#source?.reference ?? null;
+    this.ignoredParameters ??= this.#source?.ignoredParameters ?? null;
+    this.#isDone ||= delta.kind === "done";
+    if (delta.kind === "open") this.#meta = delta.meta;
+    if (delta.kind === "usage") this.usage = delta;
+    if (delta.kind === "progress") this.progress = delta;
+    if ("choice" in delta && delta.choice === 0) {
+      if (delta.kind === "text") this.text += delta.text;
+      if (delta.kind === "reasoning") this.reasoning += delta.text;
+      if (delta.kind === "finish") this.finish = delta.reason;
+    }
+    this.#memory?.handleProgress();
+    this.#pauses.handleDelta(delta);
+  }
+
+  #setState(state: AnswerState): void {
+    this.state = state;
+    tell(this.#options.onState, state);
+  }
+
+  #handlePause(pause: Pause | null): void {
+    this.pause = pause;
+    tell(this.#options.onPause, pause);
+  }
+
+  #enter(source: Source): void {
+    this.#source = source;
+    this.reference = source.reference ?? this.reference;
+    this.#memory?.save();
+    if (this.transport !== source.transport) {
+      this.transport = source.transport;
+      tell(this.#options.onTransport, source.transport);
+    }
+    this.#pauses.handlePath(source);
+    this.#setState("streaming");
+  }
+
+  async #goOn(lost: PathLost | null): Promise<Source> {
+    const before = this.#source;
+    this.reference ??= before?.reference ?? null;
+    if (this.reference === null) throw brokenBy(lost);
+    this.#source = null;
+    if (lost !== null) this.#setState("resuming");
+    return await this.#paths.goOn(this.reference, this.offset ?? 0, lost, before);
+  }
+
+  #kept(): Kept | null {
+    const { reference, offset, text, reasoning, finish, usage } = this;
+    const meta = this.#meta;
+    if (reference !== null) {
+      return { is: "begun", url: this.url.href, reference, offset: offset ?? 0, meta, text, reasoning, finish, usage };
+    }
+    if (this.#origin.is !== "question") return null;
+    const { body, key, asked_ms } = this.#origin.question;
+    return { is: "asked", url: this.url.href, body, key, asked_ms };
+  }
+
+  #restore(progress: Progress): void {
+    const { reference, offset, meta, text, reasoning, finish, usage } = progress;
+    this.#meta = meta;
+    Object.assign(this, { reference, offset, text, reasoning, finish, usage });
+  }
+}
+
+async function readAll(answer: AsyncIterable<unknown>): Promise<void> {
+  for await (const _ of answer) continue;
+}
+
+/** Tells a listener, whose mistakes are no end of the answer. */
+function tell<T>(listener: ((news: T) => void) | undefined, news: T): void {
+  try {
+    listener?.(news);
+  } catch (error) {
+    (globalThis.reportError ?? console.error)(error);
+  }
+}
