@@ -72,7 +72,7 @@ export interface MessageFacts {
   /** How often the answer was continued after a lost connection or a reload. */
   readonly resumes: number;
   readonly pauses: readonly Pause[];
-  /** When tokens were shown: ms after the question and their number, in turn. */
+  /** When tokens were shown: ms after the question and their number, in turn. It grows in place. */
   readonly times: readonly number[];
 }
 

@@ -1,8 +1,14 @@
 // How one message is shown.
 
+import "./message.css";
 import type { ComponentChildren, VNode } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { Facts, Standing } from "./facts.js";
 import type { LiveMessage } from "./live.js";
+import { type Message, isOpen } from "./model.js";
+import { Reasoning } from "./reasoning.js";
+import { LiveText } from "./text.js";
+import { ToolCalls } from "./tools.js";
+import { useMessage } from "./use_live.js";
 
 export interface MessageViewProps {
   readonly live: LiveMessage;
@@ -14,13 +20,43 @@ export interface MessageViewProps {
   readonly children?: ComponentChildren;
 }
 
-export function MessageView({ live, children }: MessageViewProps): VNode {
-  const [, redraw] = useState(0);
-  useEffect(() => live.subscribe(() => redraw((count) => count + 1)), [live]);
+/** Who speaks, for those who cannot see it. */
+const SPEAKERS = { user: "You", assistant: "Answer", tool: "Tool" } as const;
+
+export function MessageView({ live, markdown = true, onRetry, children }: MessageViewProps): VNode {
+  const message = useMessage(live, "state");
+  const isComing = isOpen(message.state);
+  const isAnswer = message.role === "assistant";
   return (
-    <article class={live.message.role}>
-      <div class="text">{live.message.text}</div>
-      <footer>{children}</footer>
+    <article class={classOf(message)} aria-label={SPEAKERS[message.role]} aria-busy={isComing}>
+      <h2 class="unseen">{SPEAKERS[message.role]}</h2>
+      {isAnswer && <Reasoning live={live} markdown={markdown} />}
+      <LiveText live={live} part="text" markdown={markdown && isAnswer} />
+      {isAnswer && <ToolCalls live={live} />}
+      {isComing && <Standing live={live} />}
+      {message.state.is === "failed" && <Failed error={message.state.error} onRetry={message.state.retry ? onRetry : undefined} />}
+      <footer>
+        {isAnswer && <Facts live={live} />}
+        {children}
+      </footer>
     </article>
+  );
+}
+
+function classOf({ role, state }: Message): string {
+  const isComing = isOpen(state);
+  return ["message", role, isComing && "coming", (state.is === "streaming" || state.is === "paused") && "streaming", state.is].filter(Boolean).join(" ");
+}
+
+function Failed({ error, onRetry }: { readonly error: string; readonly onRetry: (() => void) | undefined }): VNode {
+  return (
+    <div class="failure" role="alert">
+      <p>{error}</p>
+      {onRetry && (
+        <button type="button" class="retry" onClick={onRetry}>
+          Try again
+        </button>
+      )}
+    </div>
   );
 }

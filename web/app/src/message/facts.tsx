@@ -1,0 +1,41 @@
+// The last line of a message: what it waits for, how it came, and when each token was shown.
+
+import type { VNode } from "preact";
+import { useState } from "preact/hooks";
+import type { LiveMessage } from "./live.js";
+import { Timing } from "./timing.js";
+import { useMessage } from "./use_live.js";
+import { factsOf, standing } from "./words.js";
+
+/** What is going on while nothing comes. */
+export function Standing({ live }: { readonly live: LiveMessage }): VNode | null {
+  const { state } = useMessage(live, "state");
+  const found = standing(state);
+  if (found === null) return null;
+  return (
+    <div class={`standing ${state.is}`} data-cause={state.is === "paused" ? state.cause : undefined}>
+      <span>{found.text}</span>
+      {found.share !== null && <progress aria-label="Prompt read" max={1} value={found.share} />}
+    </div>
+  );
+}
+
+/** How the message came. It unfolds into the strip of token times. */
+export function Facts({ live }: { readonly live: LiveMessage }): VNode | null {
+  const message = useMessage(live, "facts", "state");
+  const [isUnfolded, unfold] = useState(false);
+  const facts = factsOf(message);
+  if (facts.length === 0) return null;
+  const line = facts.map(({ text, about }) => (
+    <span key={text} title={about}>
+      {text}
+    </span>
+  ));
+  if (message.facts.times.length < 4) return <div class="facts">{line}</div>;
+  return (
+    <details class="facts" onToggle={(event) => unfold(event.currentTarget.open)}>
+      <summary title="When each token was shown">{line}</summary>
+      {isUnfolded && <Timing live={live} />}
+    </details>
+  );
+}

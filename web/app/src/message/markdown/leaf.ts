@@ -1,0 +1,123 @@
+// Running text on the page while it grows: what is settled stays, and only the few nodes behind
+// the last open mark are made anew.
+
+import { type Inline, plainText, readInline } from "./inline.js";
+import { linkTo } from "./links.js";
+import { showMath } from "./math.js";
+
+/** Marks that have not found their other half within so many units have none. */
+const LONGEST_OPEN = 2_000;
+
+/** Units after which text goes on in a box of its own, so that appending never lays out more than that. */
+const LONGEST_BOX = 6_000;
+
+/** Counts what a message puts onto the page. */
+export interface Budget {
+  /** Another element; `false` once there are too many. */
+  spend(): boolean;
+}
+
+/** The text of one paragraph, heading or cell. */
+export class Leaf {
+  #box: Element;
+  #boxed = 0;
+  #open = "";
+  #openNodes: Node[] = [];
+  #before = "";
+
+  constructor(
+    readonly element: Element,
+    readonly budget: Budget,
+  ) {
+    this.#box = element;
+  }
+
+  append(piece: string): void {
+    this.#open += piece;
+  }
+
+  /** Puts what has come onto the page; `final`: no more comes. */
+  flush(final: boolean): void {
+    if (this.#open === "" && this.#openNodes.length === 0) return;
+    const isTooLong = this.#open.length > LONGEST_OPEN;
+    const { settled, length, open } = readInline(this.#open, this.#before, final || isTooLong);
+    for (const node of this.#openNodes) node.parentNode?.removeChild(node);
+    this.#settle(settled, length);
+    this.#openNodes = open.map((inline) => this.#build(inline, false));
+    this.#box.append(...this.#openNodes);
+  }
+
+  /** Inserts `mark` where the settled text ends. */
+  mark(mark: Element): void {
+    const [first] = this.#openNodes;
+    if (first?.parentNode) first.parentNode.insertBefore(mark, first);
+    else this.#box.append(mark);
+  }
+
+  #settle(nodes: readonly Inline[], length: number): void {
+    if (length === 0) return;
+    this.#before = this.#open[length - 1] ?? "";
+    this.#open = this.#open.slice(length);
+    for (const inline of nodes) {
+      const last = this.#box.lastChild;
+      if (inline.is === "text" && last instanceof Text) last.appendData(inline.text);
+      else this.#box.append(this.#build(inline, true));
+    }
+    this.#boxed += length;
+    if (this.#boxed > LONGEST_BOX) this.#nextBox();
+  }
+
+  #nextBox(): void {
+    this.#box = element("span", "box");
+    this.#boxed = 0;
+    this.element.append(this.#box);
+  }
+
+  /** Formulas that are not `settled` are made anew too often to be set. */
+  #build(inline: Inline, settled: boolean): Node {
+    if (inline.is === "text" || !this.budget.spend()) return document.createTextNode(plainText([inline]));
+    switch (inline.is) {
+      case "code":
+        return withText(element("code"), inline.text);
+      case "math":
+        return this.#math(inline, settled);
+      case "break":
+        return element("br");
+      case "emphasis":
+        return this.#fill(element("em"), inline.children, settled);
+      case "strong":
+        return this.#fill(element("strong"), inline.children, settled);
+      case "strike":
+        return this.#fill(element("s"), inline.children, settled);
+      case "link":
+        return this.#fill(linkTo(inline.href) ?? element("span", "no-link"), inline.children, settled);
+      case "image":
+        // Nothing is loaded from elsewhere: who looks would tell that he reads.
+        return withText(linkTo(inline.href) ?? element("span", "no-link"), `Image: ${inline.alt || "without a description"}`);
+    }
+  }
+
+  #fill(parent: Element, children: readonly Inline[], settled: boolean): Element {
+    for (const child of children) parent.append(this.#build(child, settled));
+    return parent;
+  }
+
+  #math({ text, display }: Extract<Inline, { is: "math" }>, settled: boolean): Element {
+    const target = withText(element("span", display ? "math display" : "math"), text);
+    if (settled) showMath(target, text, display);
+    return target;
+  }
+}
+
+/** A new element. */
+export function element(name: string, className = ""): HTMLElement {
+  const made = document.createElement(name);
+  if (className !== "") made.className = className;
+  return made;
+}
+
+/** `parent`, with `text` in it. */
+export function withText<E extends Element>(parent: E, text: string): E {
+  parent.append(text);
+  return parent;
+}
