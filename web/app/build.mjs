@@ -36,16 +36,27 @@ function assets(entryPoints, options = {}) {
   return esbuild.build({ ...SHARED, entryPoints, outdir: HERE, ...names, ...options });
 }
 
-/** Gives the client's worker the name that it has here. */
-function workerName(name) {
-  const plain = '"./loquent-worker.js"';
+/** The workers: their entry modules, and the modules that name them by the file that they would be unbundled. */
+const WORKERS = [
+  { entry: join(CLIENT, "loquent-worker.ts"), plain: "./loquent-worker.js", namedIn: /worker_link\.ts$/ },
+  { entry: "src/message/markdown/highlight_worker.ts", plain: "./highlight-worker.js", namedIn: /markdown\/highlight\.ts$/ },
+];
+
+/** Builds a worker; its result, and the plugin that gives it the name that it has here. */
+async function worker({ entry, plain, namedIn }) {
+  const result = await assets([entry], { splitting: true });
+  const [path] = Object.entries(result.metafile.outputs).find(([, { entryPoint }]) => entryPoint !== undefined);
+  return { result, plugin: workerName(plain, namedIn, basename(path)) };
+}
+
+function workerName(plain, namedIn, name) {
   return {
-    name: "worker-name",
+    name: `name of ${plain}`,
     setup(build) {
-      build.onLoad({ filter: /worker_link\.ts$/ }, ({ path }) => {
+      build.onLoad({ filter: namedIn }, ({ path }) => {
         const source = readFileSync(path, "utf8");
-        if (!source.includes(plain)) throw new Error(`${path}: no ${plain}`);
-        return { contents: source.replace(plain, JSON.stringify(`./${name}`)), loader: "ts" };
+        if (!source.includes(JSON.stringify(plain))) throw new Error(`${path}: no ${plain}`);
+        return { contents: source.replace(JSON.stringify(plain), JSON.stringify(`./${name}`)), loader: "ts" };
       });
     },
   };
@@ -101,17 +112,18 @@ function write(folder, path, contents) {
 }
 
 const folder = resolve(process.argv[2] ?? join(HERE, "../page"));
-const worker = await assets([join(CLIENT, "loquent-worker.ts")]);
+const workers = await Promise.all(WORKERS.map(worker));
 const theme = await assets(["src/shell/theme_boot.ts"], { format: "iife" });
 const alias = { "@loquent/client": join(CLIENT, "index.ts") };
 const pages = await assets(
   PAGES.map(({ name, entry }) => ({ in: entry, out: name })),
-  { splitting: true, jsx: "automatic", jsxImportSource: "preact", alias, plugins: [workerName(basename(onlyOutput(worker)))] },
+  { splitting: true, jsx: "automatic", jsxImportSource: "preact", alias, plugins: workers.map(({ plugin }) => plugin) },
 );
 if (existsSync(join(folder, "assets"))) rmSync(join(folder, "assets"), { recursive: true });
-for (const { outputFiles } of [worker, theme, pages]) {
+const results = [...workers.map(({ result }) => result), theme, pages];
+for (const { outputFiles } of results) {
   for (const { path, contents } of outputFiles) write(folder, relative(HERE, path), contents);
 }
 for (const page of PAGES) write(folder, `${page.name}.html`, html(page, firstLoad(pages.metafile, page.entry), onlyOutput(theme)));
-write(folder, "licenses.txt", licences([worker.metafile, theme.metafile, pages.metafile]));
+write(folder, "licenses.txt", licences(results.map(({ metafile }) => metafile)));
 copyFileSync(join(HERE, "src/shell/favicon.svg"), join(folder, "favicon.svg"));

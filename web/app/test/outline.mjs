@@ -1,9 +1,9 @@
 // Reads Markdown as the page does, and writes down what would be shown, for tests.
 
-import { bundled } from "./bundled.mjs";
+import { load } from "./module.mjs";
 
-const { BlockReader } = await bundled("message/markdown/blocks.ts");
-const { readInline } = await bundled("message/markdown/inline.ts");
+const { BlockReader } = await load("message/markdown/blocks.ts");
+const { readInline } = await load("message/markdown/inline.ts");
 
 /** Writes blocks as brackets and running text as HTML-like tags. */
 export class Outline {

@@ -1,9 +1,8 @@
 // The last line of a message: what it waits for, how it came, and when each token was shown.
 
 import type { VNode } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { LiveMessage } from "./live.js";
-import { Timing } from "./timing.js";
 import { useMessage } from "./use_live.js";
 import { factsOf, standing } from "./words.js";
 
@@ -35,7 +34,16 @@ export function Facts({ live }: { readonly live: LiveMessage }): VNode | null {
   return (
     <details class="facts" onToggle={(event) => unfold(event.currentTarget.open)}>
       <summary title="When each token was shown">{line}</summary>
-      {isUnfolded && <Timing live={live} />}
+      {isUnfolded && <LoadedTiming live={live} />}
     </details>
   );
+}
+
+type TimingModule = typeof import("./timing.js");
+
+/** The strip is loaded when it is first wanted. */
+function LoadedTiming({ live }: { readonly live: LiveMessage }): VNode | null {
+  const [module, setModule] = useState<TimingModule | null>(null);
+  useEffect(() => void import("./timing.js").then(setModule, () => {}), []);
+  return module && <module.Timing live={live} />;
 }

@@ -1,6 +1,6 @@
 // A mark in the text where an answer paused. It is no part of the text: copying leaves it out.
 
-import { element } from "./markdown/leaf.js";
+import { element } from "./markdown/elements.js";
 import type { Pause } from "./model.js";
 import { causeWord, duration, pauseSentence } from "./words.js";
 

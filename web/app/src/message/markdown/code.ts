@@ -2,9 +2,10 @@
 // that another line never lays out those before. Colours come later, from a worker (highlight.ts).
 
 import { copyText } from "../../shell/clipboard.js";
+import { element, withText } from "./elements.js";
 import { type Colouring, type LineColours, colour } from "./highlight.js";
 import { languageOf } from "./languages.js";
-import { type Budget, element, withText } from "./leaf.js";
+import type { Budget } from "./leaf.js";
 
 /** A line goes on in another box after so many units; such code is no work of hands, and stays plain. */
 const LONGEST_LINE = 4_000;

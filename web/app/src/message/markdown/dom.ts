@@ -2,7 +2,8 @@
 
 import type { Block, BlockSink } from "./blocks.js";
 import { CodeBlock } from "./code.js";
-import { type Budget, Leaf, element } from "./leaf.js";
+import { element } from "./elements.js";
+import { type Budget, Leaf } from "./leaf.js";
 import { showMath } from "./math.js";
 
 /** Elements of one message; what would be more is shown as plain text. */

@@ -2,6 +2,7 @@
 // the last open mark are made anew.
 
 import { type Inline, plainText, readInline } from "./inline.js";
+import { element, withText } from "./elements.js";
 import { linkTo } from "./links.js";
 import { showMath } from "./math.js";
 
@@ -107,17 +108,4 @@ export class Leaf {
     if (settled) showMath(target, text, display);
     return target;
   }
-}
-
-/** A new element. */
-export function element(name: string, className = ""): HTMLElement {
-  const made = document.createElement(name);
-  if (className !== "") made.className = className;
-  return made;
-}
-
-/** `parent`, with `text` in it. */
-export function withText<E extends Element>(parent: E, text: string): E {
-  parent.append(text);
-  return parent;
 }
