@@ -83,6 +83,7 @@ export class RunningAnswer {
       transport: delivery,
       pace,
       onState: (state) => this.live.onState(state),
+      onPause: (pause) => this.live.onPause(pause),
       onTransport: (transport) => {
         this.live.onTransport(transport);
         this.listener.onTransport(transport);

@@ -25,9 +25,10 @@ export function Facts({ live }: { readonly live: LiveMessage }): VNode | null {
   const [isUnfolded, unfold] = useState(false);
   const facts = factsOf(message);
   if (facts.length === 0) return null;
-  const line = facts.map(({ text, about }) => (
-    <span key={text} title={about}>
-      {text}
+  const line = facts.map(({ text, about }, index) => (
+    <span key={index}>
+      {index > 0 && " · "}
+      <span title={about}>{text}</span>
     </span>
   ));
   if (message.facts.times.length < 4) return <div class="facts">{line}</div>;

@@ -44,8 +44,7 @@ export function MessageView({ live, markdown = true, onRetry, children }: Messag
 }
 
 function classOf({ role, state }: Message): string {
-  const isComing = isOpen(state);
-  return ["message", role, isComing && "coming", (state.is === "streaming" || state.is === "paused") && "streaming", state.is].filter(Boolean).join(" ");
+  return ["message", role, ...(isOpen(state) ? ["streaming"] : []), state.is].join(" ");
 }
 
 function Failed({ error, onRetry }: { readonly error: string; readonly onRetry: (() => void) | undefined }): VNode {

@@ -44,13 +44,13 @@ export interface Fact {
   readonly about: string;
 }
 
-/** What is known of how a message came, the most telling first. */
+/** What is known of how a message came. */
 export function factsOf({ facts, state }: Message): Fact[] {
   const found: (Fact | null)[] = [
     facts.transport && { text: TRANSPORTS[facts.transport].name, about: TRANSPORTS[facts.transport].about },
+    facts.ttftMs === null ? null : { text: `first token ${duration(facts.ttftMs)}`, about: "Time from the question to the first token" },
     rate(facts),
     facts.tokens > 0 ? { text: count(facts.tokens, "token"), about: promptFact(facts) } : null,
-    facts.ttftMs === null ? null : { text: `first after ${duration(facts.ttftMs)}`, about: "Time from the question to the first token" },
     facts.resumes === 0 ? null : { text: facts.resumes === 1 ? "resumed" : `resumed ${facts.resumes} times`, about: "The connection was lost, and the answer went on where it stood" },
     pausesFact(facts),
     ending(state),
