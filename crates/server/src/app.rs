@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
+use axum::Router;
 use http::{HeaderMap, HeaderValue};
 
 use crate::auth::{ApiKeys, authorization};
@@ -116,6 +117,8 @@ pub struct App {
     pub responses: Arc<LiveResponses>,
     /// What clients have stored.
     pub store: Store,
+    /// Routes from outside this crate, behind the same keys as the API.
+    pub extension: Router,
     quic_address: RwLock<Option<QuicAddress>>,
     service: OnceLock<Arc<Service>>,
 }
@@ -146,6 +149,7 @@ impl App {
             bodies,
             responses: Arc::default(),
             store: Store::in_memory(StoreLimits::default()),
+            extension: Router::new(),
             quic_address: RwLock::default(),
             service: OnceLock::new(),
         }
@@ -154,6 +158,12 @@ impl App {
     /// The same with `store` in place of one in memory.
     pub fn with_store(self, store: Store) -> Self {
         Self { store, ..self }
+    }
+
+    /// The same with the routes of `extension`, which only clients with a key reach where there
+    /// are keys.
+    pub fn with_extension(self, extension: Router) -> Self {
+        Self { extension, ..self }
     }
 
     /// Bytes that are free for the bodies of further requests.

@@ -68,6 +68,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
     let routes = Router::new()
         .merge(api)
+        .merge(extension(&app))
         // Without an API key: the answer's random token is the credential.
         .route(
             "/v1/streams/{id}",
@@ -90,6 +91,17 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app.clone());
     // Before routing: axum's own layers come after it.
     Router::new().fallback_service(routes.map_request(move |request| with_version(&app, request)))
+}
+
+/// The routes of the program around this crate. They are never passed on to an upstream server:
+/// what they show is this one.
+fn extension(app: &Arc<App>) -> Router<Arc<App>> {
+    let routes = app.extension.clone().with_state(());
+    // axum panics where a layer has no route to lie on.
+    if !routes.has_routes() {
+        return routes;
+    }
+    routes.route_layer(middleware::from_fn_with_state(app.clone(), authorize))
 }
 
 /// A request for one of OpenAI's paths without the version gets it, unless the operator passes

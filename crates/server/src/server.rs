@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -53,6 +54,8 @@ pub struct ServerConfig {
     pub tcp: TcpLimits,
     /// How long running streams may take to end after a shutdown was requested.
     pub drain_limit: Duration,
+    /// Routes of the program around this crate, behind the same keys as the API.
+    pub extension: Router,
 }
 
 /// Serves on `listener` until `shutdown` resolves and all streams have ended.
@@ -75,7 +78,7 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
     let store_config = config.store.clone();
     let store = tokio::task::spawn_blocking(move || Store::start(&store_config)).await??;
     let app = App::new(http, config.kept, Clock::start(), metrics).with_store(store.clone());
-    let app = Arc::new(app);
+    let app = Arc::new(app.with_extension(config.extension.clone()));
     let mut ports = Ports::open(listener, &app, &config)?;
     let mut background = JoinSet::new();
     background.spawn(config.http.api_keys.clone().keep_current());

@@ -142,6 +142,7 @@ fn config() -> ServerConfig {
         https: None,
         tcp: limits(),
         drain_limit: FOREVER,
+        extension: Default::default(),
     }
 }
 

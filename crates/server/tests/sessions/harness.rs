@@ -159,6 +159,7 @@ fn options(setup: &Setup) -> ServerConfig {
         https: None,
         tcp: TcpLimits { max_connections: setup.max_tcp_connections, ..TcpLimits::default() },
         drain_limit: setup.drain_limit,
+        extension: Default::default(),
     }
 }
 

@@ -68,6 +68,7 @@ impl Listening {
             https: None,
             tcp: TcpLimits { max_connections: 8, ..TcpLimits::default() },
             drain_limit,
+            extension: Default::default(),
         };
         let load = move || Ok(LoadedEngine { runner, ..harness::loaded() });
         let announce = move |_: &str, _: &str| announce.send(()).unwrap();

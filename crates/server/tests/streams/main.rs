@@ -5,6 +5,7 @@ mod app_streams;
 mod drain;
 mod embeddings;
 mod engine_failure;
+mod extension;
 mod formats;
 mod harness;
 mod keys;
