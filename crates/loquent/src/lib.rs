@@ -9,6 +9,7 @@ pub mod connect;
 pub mod fuzz;
 pub mod hub;
 pub mod in_process;
+mod lab;
 mod model_args;
 #[cfg(feature = "rpc")]
 pub mod rpc;

@@ -154,6 +154,11 @@ impl LossSchedule {
         self.steps[next - 1].1
     }
 
+    /// The loss probability from each time on, in µs and rising from 0, for times below `until_us`.
+    pub fn steps(&self, until_us: u64) -> &[(u64, f64)] {
+        &self.steps[..self.steps.partition_point(|&(start, _)| start < until_us)]
+    }
+
     /// Whether the `nth` packet (from 0) sent in this slot gets through. The two directions share
     /// the channel's state, but each packet has its own fate.
     pub fn delivers(&self, now_us: u64, nth: u64, direction: Direction) -> bool {

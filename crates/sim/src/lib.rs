@@ -8,14 +8,17 @@ pub mod channel;
 pub mod chart;
 pub mod check;
 pub mod cli;
+pub mod events;
 pub mod figures;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod generate;
+pub mod lab;
 pub mod link;
 pub mod metrics;
 pub mod observer;
 pub mod plan;
+pub mod race;
 pub mod reader;
 pub mod report;
 pub mod rng;

@@ -5,8 +5,9 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
 use crate::channel::{Direction, LossSchedule};
+use crate::events::{SessionEvent, SessionLog};
 use crate::generate::{Generator, TokenKind};
-use crate::link::{Link, LinkState};
+use crate::link::{HEADER_BYTES, Link, LinkState, PacketFate};
 use crate::observer::Sightings;
 use crate::reader::ReaderBehaviour;
 use crate::scheme::{DeliveryProgress, Ends, ReceiverEnd, Scheme, SenderEnd};
@@ -80,7 +81,8 @@ pub fn run_at(scheme: &Scheme, setting: &Setting<'_>, generated_us: Vec<u64>) ->
     match scheme.ends(setting.link, &setting.reader) {
         Some((sender, receiver)) => {
             let path = LinkState::new(setting.link, &schedule, setting.seed, horizon_us);
-            SessionRun::new(setting, generated_us, path, (sender, receiver)).run(horizon_us)
+            let answer = Transcript::drawn(setting.text, setting.seed, generated_us);
+            SessionRun::new(setting, answer, path, (sender, receiver)).run(horizon_us)
         }
         None => oracle(scheme, setting, &schedule, generated_us),
     }
@@ -134,10 +136,13 @@ enum ArrivingPacket {
     ToReceiver(Vec<u8>),
 }
 
-struct SessionRun<'a> {
+/// One session while it runs.
+pub(crate) struct SessionRun<'a> {
     now_us: u64,
-    events: BinaryHeap<Reverse<(u64, u64, ArrivingPacket)>>,
+    /// By time of arrival, then by order of sending; with each its packet's number.
+    events: BinaryHeap<Reverse<(u64, u64, u64, ArrivingPacket)>>,
     scheduled: u64,
+    posted: u64,
     path: LinkState<'a>,
     sender: Box<dyn SenderEnd>,
     receiver: Box<dyn ReceiverEnd>,
@@ -148,10 +153,11 @@ struct SessionRun<'a> {
     migrations: u64,
     packet: Vec<u8>,
     observer: Option<Sightings>,
+    log: Option<SessionLog>,
 }
 
 /// The answer's text, when its tokens were generated, and how much of it is shown.
-struct Transcript {
+pub(crate) struct Transcript {
     text: Vec<u8>,
     /// End of each token in `text`.
     ends: Vec<usize>,
@@ -164,11 +170,22 @@ struct Transcript {
 }
 
 impl Transcript {
-    fn new(kind: TokenKind, seed: u64, generated_us: Vec<u64>) -> Self {
+    /// An answer of tokens that are drawn.
+    fn drawn(kind: TokenKind, seed: u64, generated_us: Vec<u64>) -> Self {
+        Self::put(generated_us, |index, text| kind.put(seed, index, text))
+    }
+
+    /// An answer of these tokens, one for each time.
+    pub(crate) fn given(tokens: &[String], generated_us: Vec<u64>) -> Self {
+        assert_eq!(tokens.len(), generated_us.len(), "each token is generated once");
+        Self::put(generated_us, |index, text| text.extend_from_slice(tokens[index].as_bytes()))
+    }
+
+    fn put(generated_us: Vec<u64>, mut token: impl FnMut(usize, &mut Vec<u8>)) -> Self {
         let mut text = Vec::new();
         let ends = (0..generated_us.len())
             .map(|index| {
-                kind.put(seed, index, &mut text);
+                token(index, &mut text);
                 text.len()
             })
             .collect();
@@ -213,9 +230,9 @@ impl Transcript {
 }
 
 impl<'a> SessionRun<'a> {
-    fn new(
+    pub(crate) fn new(
         setting: &Setting<'_>,
-        generated_us: Vec<u64>,
+        answer: Transcript,
         path: LinkState<'a>,
         (sender, receiver): Ends,
     ) -> Self {
@@ -226,14 +243,26 @@ impl<'a> SessionRun<'a> {
             migrations: 0,
             events: BinaryHeap::new(),
             scheduled: 0,
+            posted: 0,
             path,
             sender,
             receiver,
-            answer: Transcript::new(setting.text, setting.seed, generated_us),
+            answer,
             turns_us: hidden_us.map_or(vec![], |(from, to)| vec![(to, false), (from, true)]),
             packet: Vec::new(),
             observer: setting.observe.then(Sightings::default),
+            log: None,
         }
+    }
+
+    /// The same with a log of what happens.
+    pub(crate) fn logged(self, log: SessionLog) -> Self {
+        Self { log: Some(log), ..self }
+    }
+
+    /// What has happened since the last call, if there is a log.
+    pub(crate) fn take_events(&mut self) -> Vec<(u64, SessionEvent)> {
+        self.log.as_mut().map(SessionLog::take).unwrap_or_default()
     }
 
     fn run(mut self, horizon_us: u64) -> SessionTrace {
@@ -243,10 +272,13 @@ impl<'a> SessionRun<'a> {
                 cut_off = true;
                 break;
             }
-            // A timer may be overdue, but time never runs backwards.
-            self.now_us = self.now_us.max(at_us);
-            self.step();
+            self.step(at_us);
         }
+        self.into_trace(cut_off)
+    }
+
+    /// What the session has come to.
+    pub(crate) fn into_trace(self, cut_off: bool) -> SessionTrace {
         SessionTrace {
             ready_us: self.answer.ready_us,
             shown_us: self.answer.shown_us,
@@ -265,8 +297,9 @@ impl<'a> SessionRun<'a> {
         }
     }
 
-    fn next_us(&self) -> Option<u64> {
-        let event_us = self.events.peek().map(|Reverse((at_us, _, _))| *at_us);
+    /// When something happens next; `None` at the end.
+    pub(crate) fn next_us(&self) -> Option<u64> {
+        let event_us = self.events.peek().map(|Reverse(event)| event.0);
         [
             event_us,
             self.answer.next_us(),
@@ -280,9 +313,14 @@ impl<'a> SessionRun<'a> {
         .min()
     }
 
-    /// Does everything that is due now: arrivals, then the generator, the reader, and timers.
-    fn step(&mut self) {
+    /// Does everything that is due at `at_us`: arrivals, then the generator, the reader, and timers.
+    pub(crate) fn step(&mut self, at_us: u64) {
+        // A timer may be overdue, but time never runs backwards.
+        self.now_us = self.now_us.max(at_us);
         let now_us = self.now_us;
+        if let Some(log) = &mut self.log {
+            log.pass(now_us);
+        }
         // Arrivals come before decisions: an ACK that is here must stop the copy that is due now.
         self.arrive();
         while self.answer.next_us().is_some_and(|at_us| at_us <= now_us) {
@@ -301,6 +339,9 @@ impl<'a> SessionRun<'a> {
             self.receiver.handle_timeout(now_us);
             self.answer.show(now_us, &mut *self.receiver);
         }
+        if let Some(log) = &mut self.log {
+            log.on_shown(now_us, self.answer.shown_us.len());
+        }
         self.transmit();
     }
 
@@ -310,7 +351,10 @@ impl<'a> SessionRun<'a> {
             if next.0.0 > now_us {
                 break;
             }
-            let Reverse((_, _, event)) = PeekMut::pop(next);
+            let Reverse((_, _, number, event)) = PeekMut::pop(next);
+            if let Some(log) = &mut self.log {
+                log.on(now_us, SessionEvent::Arrived { packet: number });
+            }
             match event {
                 ArrivingPacket::ToSender(packet) => self.sender.handle_packet(now_us, &packet),
                 ArrivingPacket::ToReceiver(packet) => {
@@ -367,6 +411,9 @@ impl<'a> SessionRun<'a> {
     fn post(&mut self, direction: Direction, packet: &[u8]) {
         self.observe(direction, packet.len());
         let fate = self.path.send(self.now_us, packet.len(), direction);
+        let number = self.posted;
+        self.posted += 1;
+        self.log_packet(number, direction, packet, fate == PacketFate::default());
         for arrival in fate.arrivals.into_iter().flatten() {
             let mut packet = packet.to_vec();
             if let Some(bits) = arrival.corrupted {
@@ -378,7 +425,20 @@ impl<'a> SessionRun<'a> {
             };
             // The running number keeps packets of the same instant in the order of sending.
             self.scheduled += 1;
-            self.events.push(Reverse((arrival.at_us, self.scheduled, event)));
+            self.events.push(Reverse((arrival.at_us, self.scheduled, number, event)));
+        }
+    }
+
+    fn log_packet(&mut self, packet: u64, direction: Direction, payload: &[u8], is_lost: bool) {
+        let Some(log) = &mut self.log else { return };
+        let carried = match direction {
+            Direction::Down => self.sender.carried(payload),
+            Direction::Up => Vec::new(),
+        };
+        let bytes = (payload.len() + HEADER_BYTES) as u64;
+        log.on(self.now_us, SessionEvent::Sent { packet, direction, bytes, carried });
+        if is_lost {
+            log.on(self.now_us, SessionEvent::Lost { packet });
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Plain duplication: every packet several times at once, whatever the network does.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use super::ending::FinishMark;
 use super::packet::{self, Token};
@@ -102,5 +103,9 @@ impl SenderEnd for DuplicationSender {
 
     fn volume(&self) -> Volume {
         self.volume
+    }
+
+    fn carried(&self, packet: &[u8]) -> Vec<Range<usize>> {
+        packet::token_runs(packet)
     }
 }

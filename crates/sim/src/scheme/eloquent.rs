@@ -12,6 +12,7 @@
 //!   on until everything is acknowledged.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::ending::FinishMark;
 use super::packet::{self, Token};
@@ -116,5 +117,9 @@ impl SenderEnd for EloquentSender {
 
     fn volume(&self) -> Volume {
         self.volume
+    }
+
+    fn carried(&self, packet: &[u8]) -> Vec<Range<usize>> {
+        packet::token_runs(packet)
     }
 }

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use loquent_proto::frame::{Frame, Resume};
@@ -76,8 +77,12 @@ impl Parameter {
 impl Tuning {
     /// What ships, padding included.
     pub fn padded() -> Self {
-        let step = SenderConfig::default().padding_step_bytes as u64;
-        Self(BTreeMap::from([(Parameter::PaddingStepBytes, step)]))
+        Self::with_padding(SenderConfig::default().padding_step_bytes as u64)
+    }
+
+    /// What ships, but padded to multiples of `step_bytes`; 0 pads nothing.
+    pub fn with_padding(step_bytes: u64) -> Self {
+        Self(BTreeMap::from([(Parameter::PaddingStepBytes, step_bytes)]))
     }
 
     /// The shipped parameters with these differences. Without padding unless it is among them: no
@@ -125,6 +130,8 @@ pub fn ends(
         volume: Volume::default(),
         repeated_bytes: 0,
         sent_end: 0,
+        text_start: 0,
+        last_range: 0..0,
     };
     let receiver = LoquentReceiver {
         inner: Receiver::new(Micros(0), 0, 0, receiver_config),
@@ -150,6 +157,10 @@ pub struct LoquentSender {
     repeated_bytes: u64,
     /// Log offset below which everything has left.
     sent_end: u64,
+    /// Log offset of the first token.
+    text_start: u64,
+    /// Log offsets in the packet that left last.
+    last_range: Range<u64>,
 }
 
 impl LoquentSender {
@@ -167,7 +178,7 @@ impl SenderEnd for LoquentSender {
         if !self.opened {
             self.opened = true;
             let meta = "{}".to_owned();
-            self.push(now_us, &Delta::Open { meta });
+            self.text_start = self.push(now_us, &Delta::Open { meta });
         }
         let text = String::from_utf8(text.to_vec()).expect("tokens are letters");
         let end = self.push(now_us, &Delta::text(text));
@@ -202,6 +213,7 @@ impl SenderEnd for LoquentSender {
         };
         self.volume.sent += sent.range.end - sent.range.start;
         self.sent_end = self.sent_end.max(sent.range.end);
+        self.last_range = sent.range.clone();
         if !sent.new_text {
             self.repeated_bytes += (sent.len + HEADER_BYTES) as u64;
         }
@@ -238,6 +250,17 @@ impl SenderEnd for LoquentSender {
 
     fn tokens_sent(&self) -> Option<usize> {
         Some(self.token_ends.borrow().partition_point(|&end| end <= self.sent_end))
+    }
+
+    fn carried(&self, _packet: &[u8]) -> Vec<Range<usize>> {
+        let (ends, Range { start, end }) = (self.token_ends.borrow(), self.last_range.clone());
+        if start >= end || end <= self.text_start {
+            return Vec::new();
+        }
+        let first = ends.partition_point(|&other| other <= start);
+        let last = (ends.partition_point(|&other| other < end) + 1).min(ends.len());
+        // Behind the last token there is the answer's finish, which is no text.
+        Vec::from_iter((first < last).then_some(first..last))
     }
 }
 

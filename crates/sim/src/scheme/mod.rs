@@ -1,5 +1,7 @@
 //! Delivery schemes: the two ends of a token stream as objects without a clock.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::link::Link;
@@ -53,6 +55,11 @@ pub trait SenderEnd {
     /// Tokens that have left whole, for schemes whose packets an observer may look at.
     fn tokens_sent(&self) -> Option<usize> {
         None
+    }
+    /// Which tokens are in `packet`, whole or in part, as runs of their numbers. `packet` is what
+    /// `poll_transmit` has just written.
+    fn carried(&self, _packet: &[u8]) -> Vec<Range<usize>> {
+        Vec::new()
     }
 }
 
@@ -165,6 +172,17 @@ impl Scheme {
                 CongestionControl::Cubic => "Loquent behind CUBIC".to_owned(),
             },
             Self::Oracle { every_ms } => format!("Oracle {every_ms} ms"),
+        }
+    }
+
+    /// Its kind as plans write it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Duplication { .. } => "duplication",
+            Self::Eloquent { .. } => "eloquent",
+            Self::Loquent { .. } => "loquent",
+            Self::Oracle { .. } => "oracle",
         }
     }
 

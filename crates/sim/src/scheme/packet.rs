@@ -5,6 +5,7 @@
 //! packets, and so does this one: the sender remembers what each packet held.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use loquent_proto::Playout;
 
@@ -52,6 +53,20 @@ fn take_token(bytes: &mut &[u8]) -> Option<Token> {
         last: head[2] & 0x80 != 0,
         text: text.to_vec(),
     })
+}
+
+/// Which tokens a data packet holds, as runs of their numbers.
+pub fn token_runs(packet: &[u8]) -> Vec<Range<usize>> {
+    let mut bytes = packet.get(4..).unwrap_or_default();
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    while let Some(token) = take_token(&mut bytes) {
+        let index = token.index as usize;
+        match runs.last_mut() {
+            Some(run) if run.end == index => run.end += 1,
+            _ => runs.push(index..index + 1),
+        }
+    }
+    runs
 }
 
 /// Shows tokens in order and acknowledges every packet (paper, Algorithm 2).

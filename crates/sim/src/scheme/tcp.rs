@@ -5,6 +5,7 @@
 //! segment. It has no congestion window, so it is faster than a kernel's TCP (see RESULTS.md).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use super::ending::FinishMark;
 use super::packet::{self, Token};
@@ -167,5 +168,9 @@ impl SenderEnd for TcpSender {
 
     fn volume(&self) -> Volume {
         self.volume
+    }
+
+    fn carried(&self, packet: &[u8]) -> Vec<Range<usize>> {
+        packet::token_runs(packet)
     }
 }

@@ -143,6 +143,7 @@ impl ServeArgs {
             https: self.quic.certificate(),
             tcp: self.http.tcp(&self.keys, streams.stall_limit),
             drain_limit: self.http.drain_limit(),
+            extension: crate::lab::routes(),
             http,
         })
     }
