@@ -58,7 +58,7 @@ function Slider({ control, value, onChange }: SliderProps): VNode {
   return (
     <div class="lab-slider" title={about}>
       <label for={`lab-${name}`}>{label}</label>
-      <output for={`lab-${name}`}>{`${value}${unit}`}</output>
+      <span class="lab-value">{`${value}${unit}`}</span>
       <input
         id={`lab-${name}`}
         type="range"
@@ -81,12 +81,16 @@ function Seed({ seed, onChange }: { readonly seed: number; readonly onChange: (s
     const chosen = checked("seed", (event.currentTarget as HTMLInputElement).valueAsNumber);
     if (chosen !== null) onChange(chosen);
   };
-  const draw = (): void => onChange((crypto.getRandomValues(new Uint32Array(1))[0] ?? 0) % DRAWN_SEEDS);
+  // Never the same again: the button has to change something.
+  const draw = (): void => {
+    const step = 1 + ((crypto.getRandomValues(new Uint32Array(1))[0] ?? 0) % (DRAWN_SEEDS - 1));
+    onChange((seed + step) % DRAWN_SEEDS);
+  };
   return (
     <div class="lab-seed" title="The same seed gives the same losses at the same moments.">
       <label for="lab-seed">Weather no.</label>
       <input id="lab-seed" type="number" min={0} max={MOST_SEED} step={1} value={seed} onChange={change} />
-      <button type="button" onClick={draw}>
+      <button type="button" aria-label="Another weather" onClick={draw}>
         Another
       </button>
       <CopyButton label="Copy a link to these settings" text={() => location.href} />

@@ -54,6 +54,7 @@ export interface MomentInWords {
   readonly delay: string;
   readonly bytes: string;
   readonly packets: string;
+  readonly lost: string;
   /** What stands behind the text while it does not go on. */
   readonly waiting: string;
 }
@@ -65,7 +66,8 @@ export function describeMoment(now: LaneMoment, lane: Lane, time: number): Momen
     stalled: seconds(now.stalledMs),
     delay: now.delayMs === null ? "–" : `${Math.round(now.delayMs)} ms`,
     bytes: bytes(now.bytesDown),
-    packets: now.lost > 0 ? `${now.packets} (${now.lost} lost)` : String(now.packets),
+    packets: String(now.packets),
+    lost: String(now.lost),
     waiting: stall ? ` waiting ${((time - stall.since) / 1_000).toFixed(1)} s ` : "",
   };
 }

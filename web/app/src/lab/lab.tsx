@@ -68,8 +68,10 @@ function Laboratory(): VNode {
       </p>
       {run.is === "failed" && <Failure why={run.why} wantsKey={run.wantsKey} />}
       {recording?.isCut && <p class="lab-note">The run was longer than the server tells; the rest is left out.</p>}
-      <Panes recording={recording} playhead={playhead} />
-      <Legend />
+      <div class="lab-stage">
+        <Legend />
+        <Panes recording={recording} playhead={playhead} />
+      </div>
       {recording && <ComparisonTable lanes={recording.lanes.map(({ lane }) => lane)} playhead={playhead} />}
     </div>
   );

@@ -24,12 +24,20 @@ export interface PaneProps {
 interface PaneElements {
   readonly shown: HTMLElement;
   readonly pending: HTMLElement;
-  readonly future: HTMLElement;
+  /** The window onto the text. */
+  readonly text: HTMLElement;
   readonly waiting: HTMLElement;
   readonly figures: Record<FigureName, HTMLElement>;
 }
 
-const FIGURES = { stalls: "stalls", stalled: "stalled", delay: "delay", bytes: "sent", packets: "packets" } as const;
+const FIGURES = {
+  stalls: "stalls",
+  stalled: "stalled",
+  delay: "delay",
+  bytes: "sent",
+  packets: "packets",
+  lost: "lost",
+} as const;
 type FigureName = keyof typeof FIGURES;
 
 /** One way of delivery. */
@@ -74,12 +82,11 @@ export function Pane({ lane, about, moment, weather, onLook }: PaneProps) {
           </div>
         ))}
       </dl>
-      <p class="lab-text">
+      <div class="lab-text" tabIndex={0} role="group" aria-label={`What the reader of ${lane.name} sees`}>
         <span class="lab-shown" />
         <span class="lab-waiting" aria-hidden="true" />
         <span class="lab-pending" aria-hidden="true" />
-        <span class="lab-future" aria-hidden="true" />
-      </p>
+      </div>
       <canvas
         ref={canvas}
         class="lab-timeline"
@@ -119,7 +126,7 @@ class PaneDrawing {
   readonly #weather: readonly Weather[];
   readonly #root: HTMLElement;
   readonly #resized: ResizeObserver;
-  readonly #unsubscribe: () => void;
+  readonly #unsubscribe: readonly (() => void)[];
   #marked: Packet | null = null;
 
   constructor(root: HTMLElement, canvas: HTMLCanvasElement, lane: Lane, moment: Moment, weather: readonly Weather[]) {
@@ -134,13 +141,17 @@ class PaneDrawing {
       this.#draw();
     });
     this.#resized.observe(canvas);
-    this.#unsubscribe = moment.subscribe(() => this.#draw());
+    const recolour = () => {
+      this.#timeline.recolour();
+      this.#draw();
+    };
+    this.#unsubscribe = [moment.subscribe(() => this.#draw()), onThemeChange(recolour)];
     this.#draw();
   }
 
   close(): void {
     this.#resized.disconnect();
-    this.#unsubscribe();
+    for (const unsubscribe of this.#unsubscribe) unsubscribe();
   }
 
   /** Makes a packet stand out, or none. */
@@ -168,11 +179,11 @@ class PaneDrawing {
   }
 
   #write(now: LaneMoment): void {
-    const { shown, pending, future, waiting, figures } = this.#elements;
-    const { text, generatedText } = this.#lane;
-    setText(shown, text.slice(0, now.shownChars));
-    setText(pending, generatedText.slice(now.shownChars, now.generatedChars));
-    setText(future, generatedText.slice(Math.max(now.shownChars, now.generatedChars)));
+    const { shown, pending, text, waiting, figures } = this.#elements;
+    const { generatedText } = this.#lane;
+    const changed = setText(shown, this.#lane.text.slice(0, now.shownChars));
+    const grown = setText(pending, generatedText.slice(now.shownChars, now.generatedChars));
+    if (changed || grown) text.scrollTop = text.scrollHeight;
     const described = describeMoment(now, this.#lane, this.#moment.time);
     setText(waiting, described.waiting);
     this.#root.classList.toggle("is-stalled", now.isStalled);
@@ -191,7 +202,7 @@ function elementsOf(root: HTMLElement): PaneElements {
   return {
     shown: find(".lab-shown"),
     pending: find(".lab-pending"),
-    future: find(".lab-future"),
+    text: find(".lab-text"),
     waiting: find(".lab-waiting"),
     figures: {
       stalls: figure("stalls"),
@@ -199,11 +210,26 @@ function elementsOf(root: HTMLElement): PaneElements {
       delay: figure("delay"),
       bytes: figure("bytes"),
       packets: figure("packets"),
+      lost: figure("lost"),
     },
   };
 }
 
-/** Changes an element's text if it is another; what stays the same costs no layout. */
-function setText(element: HTMLElement, text: string): void {
-  if (element.textContent !== text) element.textContent = text;
+/** Calls `listener` when the page becomes dark or light, by the system or by its switch. */
+function onThemeChange(listener: () => void): () => void {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const chosen = new MutationObserver(listener);
+  system.addEventListener("change", listener);
+  chosen.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  return () => {
+    system.removeEventListener("change", listener);
+    chosen.disconnect();
+  };
+}
+
+/** Changes an element's text if it is another, and says whether it was: what stays costs no layout. */
+function setText(element: HTMLElement, text: string): boolean {
+  if (element.textContent === text) return false;
+  element.textContent = text;
+  return true;
 }

@@ -8,6 +8,9 @@ import type { Playhead, PlayState } from "./playhead.js";
 
 const SPEEDS: readonly number[] = [0.1, 0.25, 0.5, 1, 2, 4];
 
+/** How finely the playhead can be moved by hand, in ms; steps go finer. */
+const SCRUB_MS = 50;
+
 export interface PlayerProps {
   readonly playhead: Playhead;
   readonly isReady: boolean;
@@ -22,17 +25,17 @@ export function Player({ playhead, isReady, onStep }: PlayerProps): VNode {
   const [state, setState] = useState(playhead.state);
   const [speed, setSpeed] = useState(playhead.speed);
   const scrub = useRef<HTMLInputElement>(null);
-  const time = useRef<HTMLOutputElement>(null);
+  const time = useRef<HTMLSpanElement>(null);
 
   useLayoutEffect(() => {
     const follow = (): void => {
       setState(playhead.state);
       if (!scrub.current || !time.current) return;
       // Changed by hand: a render for each frame would cost more than the panes.
-      scrub.current.max = String(Math.ceil(playhead.end));
+      scrub.current.max = String(Math.ceil(playhead.end / SCRUB_MS) * SCRUB_MS);
       scrub.current.value = String(Math.round(playhead.time));
       scrub.current.setAttribute("aria-valuetext", seconds(playhead.time));
-      time.current.value = `${seconds(playhead.time)} of ${seconds(playhead.end)}`;
+      time.current.textContent = `${seconds(playhead.time)} of ${seconds(playhead.end)}`;
     };
     follow();
     return playhead.subscribe(follow);
@@ -65,12 +68,12 @@ export function Player({ playhead, isReady, onStep }: PlayerProps): VNode {
         class="lab-scrub"
         min={0}
         max={0}
-        step={50}
+        step={SCRUB_MS}
         aria-label="Moment"
         disabled={!isReady}
         onInput={(event) => playhead.seek(event.currentTarget.valueAsNumber)}
       />
-      <output ref={time} class="lab-time" />
+      <span ref={time} class="lab-time" />
       <label class="lab-speed">
         <span>Speed</span>
         <select value={String(speed)} onChange={chooseSpeed}>

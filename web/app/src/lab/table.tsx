@@ -16,22 +16,24 @@ export function ComparisonTable({ lanes, playhead }: { readonly lanes: readonly 
   return (
     <section class="lab-table" aria-labelledby="lab-table-title">
       <h2 id="lab-table-title">{`Side by side at ${seconds(time)}`}</h2>
-      <table>
-        <thead>
-          <tr>
-            {["", "tokens shown", "stalls", "time stalled", "mean delay", "sent", "acknowledged with", "packets", "lost"].map((title) => (
-              <th key={title} scope="col">
-                {title === "" ? <span class="unseen">Way</span> : title}
-              </th>
+      <div class="lab-table-window" tabIndex={0} role="group" aria-labelledby="lab-table-title">
+        <table>
+          <thead>
+            <tr>
+              {["", "tokens shown", "stalls", "time stalled", "mean delay", "sent", "acknowledged with", "packets", "lost"].map((title) => (
+                <th key={title} scope="col">
+                  {title === "" ? <span class="unseen">Way</span> : title}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {lanes.map((lane) => (
+              <Row key={lane.name} lane={lane} time={time} />
             ))}
-          </tr>
-        </thead>
-        <tbody>
-          {lanes.map((lane) => (
-            <Row key={lane.name} lane={lane} time={time} />
-          ))}
-        </tbody>
-      </table>
+          </tbody>
+        </table>
+      </div>
     </section>
   );
 }

@@ -52,6 +52,7 @@ interface Line {
 export class Timeline {
   readonly #canvas: HTMLCanvasElement;
   readonly #context: CanvasRenderingContext2D;
+  #ink: Ink;
   #width = 0;
   #from = 0;
 
@@ -60,6 +61,7 @@ export class Timeline {
     if (!context) throw new Error("this browser has no canvas");
     this.#canvas = canvas;
     this.#context = context;
+    this.#ink = readInk(canvas);
     this.resize();
   }
 
@@ -72,10 +74,15 @@ export class Timeline {
     this.#context.setTransform(scale, 0, 0, scale, 0, 0);
   }
 
+  /** Reads the colours again: the theme has changed. */
+  recolour(): void {
+    this.#ink = readInk(this.#canvas);
+  }
+
   /** Draws `lane` as it was at `time`, with `marked` standing out. */
   draw(lane: Lane, time: number, weather: readonly Weather[], marked: Packet | null): void {
     const context = this.#context;
-    const ink = readInk(this.#canvas);
+    const ink = this.#ink;
     this.#from = time - this.#width * NOW * MS_PER_PX;
     context.clearRect(0, 0, this.#width, TIMELINE_HEIGHT);
     this.#drawWeather(weather, time, ink);
