@@ -2,16 +2,19 @@
 
 import type { VNode } from "preact";
 import { useEffect } from "preact/hooks";
+import { lazy } from "../shell/lazy.js";
 import { isRunning, stop } from "./chats.js";
 import { Composer } from "./composer.js";
 import { ChatHeader } from "./chat_header.js";
-import { ConnectDialog } from "./connect_app.js";
 import { dialogue, focusPrompt, isNarrow, newChat, settingsOpen, sidebarOpen, uncover } from "./layout.js";
-import { SettingsPanel } from "./settings_panel.js";
-import { ShortcutsDialog } from "./shortcuts.js";
 import { Sidebar } from "./sidebar.js";
 import { Thread } from "./thread.js";
 import { Announcement, ToastView } from "./toast.js";
+
+const SettingsPanel = lazy(async () => (await import("./settings_panel.js")).SettingsPanel);
+const ConnectDialog = lazy(async () => (await import("./connect_app.js")).ConnectDialog);
+const ShortcutsDialog = lazy(async () => (await import("./shortcuts.js")).ShortcutsDialog);
+const HandoverDialog = lazy(async () => (await import("./handover_dialog.js")).HandoverDialog);
 
 export function App(): VNode {
   useEffect(() => {
@@ -30,7 +33,7 @@ export function App(): VNode {
           <Announcement />
         </main>
       </div>
-      <SettingsPanel />
+      {settingsOpen.value && <SettingsPanel />}
       {isCovered && <div class="cover" onClick={uncover} />}
       <Dialogues />
       <ToastView />
@@ -45,6 +48,8 @@ function Dialogues(): VNode | null {
       return <ConnectDialog />;
     case "shortcuts":
       return <ShortcutsDialog />;
+    case "device":
+      return <HandoverDialog />;
     default:
       return null;
   }

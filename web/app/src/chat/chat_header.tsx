@@ -8,11 +8,11 @@ import { type ServerState, chosenModel, server } from "./server.js";
 import { changeSettings } from "./settings.js";
 
 export function ChatHeader(): VNode {
-  const toggleSidebar = (): void => void (sidebarOpen.value = !sidebarOpen.value);
+  const toggleSidebar = (): void => void (sidebarOpen.value = true);
   const toggleSettings = (): void => void (settingsOpen.value = !settingsOpen.value);
   return (
     <header class="chat-header">
-      <IconButton icon="menu" label="Conversations" onClick={toggleSidebar} expanded={sidebarOpen.value} />
+      {!sidebarOpen.value && <IconButton id="conversations" icon="menu" label="Conversations" onClick={toggleSidebar} expanded={false} />}
       <h1 class="unseen">{current.value.title || "Loquent"}</h1>
       <ModelPicker />
       <span class="space" />

@@ -7,6 +7,7 @@ import { LiveMessage } from "../message/live.js";
 import { emptyMessage, isOpen } from "../message/model.js";
 import { readStored, writeStored } from "../shell/stored.js";
 import {
+  type AnswerReference,
   type Conversation,
   type TextFile,
   type Turn,
@@ -23,6 +24,7 @@ import {
   withoutUnanswered,
 } from "./conversation.js";
 import { type FailureKind, failureKind } from "./explain.js";
+import type { HandedOver } from "./handover.js";
 import type { Head, Library } from "./library.js";
 import { RunningAnswer } from "./running.js";
 import { lookSoon } from "./server.js";
@@ -90,8 +92,31 @@ function takeUp(conversation: Conversation, last: Turn): void {
   if (last.message.role === "user") return failAt(conversation, last.id, "The page was closed before the answer began.");
   if (!isOpen(last.message.state)) return forgetChat(last.id);
   const answer = newRunning(conversation.id, last.message);
-  if (!answer.resume()) return failAt(conversation, last.parent, "The page was closed before the answer was complete.");
+  if (answer.resume()) return addRunning(answer);
+  if (last.reference !== null) return readAlong(conversation.id, last.id, last.reference);
+  failAt(conversation, last.parent, "The page was closed before the answer was complete.");
+}
+
+/** Shows an answer that another tab or device asked for, from its beginning on. */
+function readAlong(conversation: string, id: string, reference: AnswerReference): void {
+  const answer = newRunning(conversation, emptyMessage(id, "assistant"));
   addRunning(answer);
+  answer.readAlong(reference);
+}
+
+/** Opens a conversation that consists of an answer that another device is being given. */
+export function continueHere({ reference, question }: HandedOver): void {
+  const asked = addQuestion(newConversation(Date.now()), null, question, [], Date.now());
+  const message = emptyMessage(newTurnId(), "assistant");
+  const conversation = addAnswer(asked, asked.leaf ?? "", message, Date.now());
+  show(conversation);
+  void save(conversation);
+  readAlong(conversation.id, message.id, reference);
+}
+
+/** Leaves the answer that is shown to another device. */
+export function handOver(): void {
+  running.peek().get(current.peek().id)?.leave();
 }
 
 /** Shows that the question `question` has no whole answer, because of `why`. */

@@ -10,9 +10,10 @@ import { ask, current, isRunning, stop } from "./chats.js";
 import { type TextFile, shownPath } from "./conversation.js";
 import { readFiles } from "./files.js";
 import { ContextGauge } from "./gauge.js";
-import { editedTurn } from "./layout.js";
+import { dialogue, editedTurn } from "./layout.js";
 import { ENDPOINT } from "./running.js";
 import { say } from "./toast.js";
+import { MessageView } from "./turn.js";
 
 /** The composer grows with its text up to this height, px. */
 const MAX_HEIGHT = 240;
@@ -45,7 +46,7 @@ export function Composer(): VNode {
           placeholder="Ask something…"
           aria-label="Message"
           value={draft.value}
-          onInput={(event) => (draft.value = event.currentTarget.value)}
+          onInput={handleInput}
           onKeyDown={handleKey}
           onPaste={handlePaste}
           // An idle connection may have ended: a new one opens while the question is being typed.
@@ -55,6 +56,7 @@ export function Composer(): VNode {
           <FilePicker />
           <ContextGauge />
           <span class="space" />
+          {isOnItsWay && <IconButton id="device" icon="phone" label="Continue on another device" onClick={() => (dialogue.value = "device")} />}
           {isOnItsWay ? (
             <button id="stop" class="round" type="button" title="Stop (Escape)" aria-label="Stop" onClick={stop}>
               <Icon name="stop" />
@@ -68,6 +70,11 @@ export function Composer(): VNode {
       </div>
     </form>
   );
+}
+
+function handleInput(event: Event): void {
+  draft.value = (event.currentTarget as HTMLTextAreaElement).value;
+  MessageView.preload();
 }
 
 function isEmpty(): boolean {

@@ -29,6 +29,7 @@ export function explained(error: unknown): unknown {
 
 function explanation(error: LoquentError): string {
   if (error.status === 401) return `${error.message} Enter the API key in Settings.`;
+  if (error.kind === "detached") return "Handed over: another device goes on with this answer.";
   if (error.retryAfter_s !== undefined) return `${error.message} Try again in ${error.retryAfter_s} s.`;
   if (error.kind === "broken") return `${error.message} Check that the server runs and that you are online.`;
   if (isContextError(error)) return `This conversation is longer than the model can read. ${error.message}`;

@@ -4,10 +4,12 @@ import { prepare } from "@loquent/client";
 import { effect } from "@preact/signals";
 import { render } from "preact";
 import "../shell/base.css";
+import "../message/message.css";
 import "./chat.css";
 import { App } from "./app.js";
-import { startChats, transport } from "./chats.js";
-import { openLibrary } from "./library.js";
+import { continueHere, startChats, transport } from "./chats.js";
+import { takeHandedOver } from "./handover.js";
+import { type Library, openLibrary } from "./library.js";
 import { ENDPOINT } from "./running.js";
 import { server, watchServer } from "./server.js";
 import { keepSettings } from "./settings.js";
@@ -18,8 +20,16 @@ if (app === null) throw new Error("the page has no #app");
 history.scrollRestoration = "manual";
 keepSettings();
 render(<App />, app);
-void openLibrary().then(startChats);
+void openLibrary().then(begin);
 watchServer();
+
+/** Shows what was open in this tab before a reload, or what another device hands over. */
+async function begin(library: Library): Promise<void> {
+  const handedOver = takeHandedOver();
+  await startChats(library);
+  if (handedOver) continueHere(handedOver);
+}
+
 effect(() => {
   // Connected before the first question, so that it need not wait.
   if (server.value.is === "ready") void prepare(ENDPOINT).then((way) => (transport.value = way));

@@ -3,7 +3,7 @@
 import { type Answer, type AnswerOptions, type ChatRequest, type TransportName, resumeChat, streamChat } from "@loquent/client";
 import { LiveMessage } from "../message/live.js";
 import type { Message } from "../message/model.js";
-import { type RequestMessage } from "./conversation.js";
+import type { AnswerReference, RequestMessage } from "./conversation.js";
 import { explained, givenUp } from "./explain.js";
 import { atReadingPace } from "./reading_pace.js";
 import { chosenModel, isDemonstration } from "./server.js";
@@ -23,7 +23,7 @@ export interface RunningListener {
 }
 
 export class RunningAnswer {
-  readonly live: LiveMessage;
+  #live: LiveMessage;
   readonly #stop = new AbortController();
   #answer: Answer | null = null;
   #heardAt = Date.now();
@@ -34,11 +34,16 @@ export class RunningAnswer {
     message: Message,
     readonly listener: RunningListener,
   ) {
-    this.live = new LiveMessage(message);
+    this.#live = new LiveMessage(message);
+  }
+
+  /** The answer as it is shown. */
+  get live(): LiveMessage {
+    return this.#live;
   }
 
   get id(): string {
-    return this.live.message.id;
+    return this.#live.message.id;
   }
 
   /** Asks `messages`, and shows the answer. */
@@ -51,11 +56,23 @@ export class RunningAnswer {
 
   /** Goes on with the answer that a reload of this tab cut; `false` if nothing is kept of it. */
   resume(): boolean {
-    const answer = resumeChat(this.#options());
+    const answer = resumeChat({ ...this.#options(), remember: this.id });
     if (answer === null) return false;
-    this.#catchUp(answer);
+    // What came before the reload may be more than what was stored with the conversation.
+    const { text, reasoning } = answer;
+    this.#live = new LiveMessage({ ...this.#live.message, text, reasoning });
     void this.#show(answer);
     return true;
+  }
+
+  /** Reads an answer along that was asked for elsewhere, from its beginning. */
+  readAlong(reference: AnswerReference): void {
+    void this.#show(resumeChat({ ...this.#options(), url: ENDPOINT, reference }));
+  }
+
+  /** Leaves the answer to others who read it. */
+  leave(): void {
+    this.#answer?.detach();
   }
 
   /** Ends the answer and its generation; what came stays. */
@@ -68,24 +85,17 @@ export class RunningAnswer {
     return this.#answer;
   }
 
-  /** What came before the reload and was not stored with the conversation. */
-  #catchUp(answer: Answer): void {
-    const { text, reasoning } = this.live.message;
-    if (answer.reasoning.length > reasoning.length) this.live.appendReasoning(answer.reasoning.slice(reasoning.length));
-    if (answer.text.length > text.length) this.live.appendText(answer.text.slice(text.length));
-  }
-
-  #options(): AnswerOptions & { readonly remember: string } {
+  #options(): AnswerOptions {
     const { delivery, pace } = settings.peek();
     return {
       remember: this.id,
       signal: this.#stop.signal,
       transport: delivery,
       pace,
-      onState: (state) => this.live.onState(state),
-      onPause: (pause) => this.live.onPause(pause),
+      onState: (state) => this.#live.onState(state),
+      onPause: (pause) => this.#live.onPause(pause),
       onTransport: (transport) => {
-        this.live.onTransport(transport);
+        this.#live.onTransport(transport);
         this.listener.onTransport(transport);
       },
     };
@@ -98,14 +108,14 @@ export class RunningAnswer {
     try {
       for await (const delta of atReadingPace(answer, () => isDemonstration() && settings.peek().readingPace)) {
         this.#heardAt = Date.now();
-        this.live.handleDelta(delta);
+        this.#live.handleDelta(delta);
         this.listener.onProgress(this);
       }
     } catch (error) {
       failure = this.#givenUp ?? explained(error);
     }
     clearInterval(watch);
-    this.live.handleEnd(failure);
+    this.#live.handleEnd(failure);
     this.listener.onEnd(this, failure);
   }
 

@@ -25,8 +25,7 @@ const PARAMETERS: readonly ParameterField[] = [
   { name: "seed", label: "Seed", about: "The same seed gives the same answer", min: 0, step: 1 },
 ];
 
-export function SettingsPanel(): VNode | null {
-  if (!settingsOpen.value) return null;
+export function SettingsPanel(): VNode {
   return (
     <aside class="settings" aria-label="Settings">
       <header>
@@ -75,6 +74,7 @@ function ParameterFields(): VNode {
   const defaults = chosenModel()?.defaults ?? null;
   return (
     <Section title="Parameters">
+      <p class="faint">Empty ones are left to the server; its defaults are shown.</p>
       {PARAMETERS.map((field) => (
         <ParameterInput key={field.name} field={field} byDefault={defaultOf(field.name, defaults)} />
       ))}
@@ -88,7 +88,7 @@ function defaultOf(name: ParameterName, defaults: SamplingDefaults | null): stri
   if (name === "seed") return "random";
   if (name === "repetition_penalty") return "off";
   const value = defaults?.[name] ?? null;
-  return value === null ? "server’s default" : `${Number(value.toPrecision(3))}`;
+  return value === null ? "default" : `${Number(value.toPrecision(3))}`;
 }
 
 function ParameterInput({ field, byDefault }: { readonly field: ParameterField; readonly byDefault: string }): VNode {
@@ -125,15 +125,15 @@ function Connection(): VNode {
         <span>Delivery</span>
         <select id="delivery" value={delivery} onChange={(event) => changeSettings({ delivery: event.currentTarget.value as Settings["delivery"] })}>
           <option value="auto">automatic</option>
-          <option value="webtransport">WebTransport only</option>
-          <option value="sse">server-sent events only</option>
+          <option value="webtransport">WebTransport</option>
+          <option value="sse">SSE</option>
         </select>
       </label>
-      <label class="row">
+      <label class="row" title="Smooth hides most stalls of the network for a small delay">
         <span>Pacing</span>
         <select id="pace" value={pace} onChange={(event) => changeSettings({ pace: event.currentTarget.value as Settings["pace"] })}>
-          <option value="smooth">smooth: hide stalls</option>
-          <option value="off">off: show at once</option>
+          <option value="smooth">smooth</option>
+          <option value="off">show at once</option>
         </select>
       </label>
       <label class="row" title="How long an answer may bring nothing before the page gives it up; 0 is for ever">

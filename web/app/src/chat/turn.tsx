@@ -3,11 +3,25 @@
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { MessageView } from "../message/view.js";
+import type { MessageViewProps } from "../message/view.js";
 import { CopyButton, IconButton } from "../shell/controls.js";
+import { lazy } from "../shell/lazy.js";
 import { answerAgain, chooseVersion, current, editQuestion, failures, goOnInNewChat, goOnShorter, isRunning, liveOf, running } from "./chats.js";
 import { type TextFile, type Turn, shownPath, versionsOf } from "./conversation.js";
 import { editedTurn } from "./layout.js";
+
+/** How messages are shown; needed with the first one. */
+export const MessageView = lazy(async () => (await import("../message/view.js")).MessageView, PlainMessage);
+
+/** A message without its view: as it stood when it was drawn. */
+function PlainMessage({ live, children }: MessageViewProps): VNode {
+  return (
+    <article class={`message ${live.message.role}`}>
+      <div class="text">{live.message.text}</div>
+      <footer>{children}</footer>
+    </article>
+  );
+}
 
 export interface TurnProps {
   readonly turn: Turn;

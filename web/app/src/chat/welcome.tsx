@@ -5,6 +5,7 @@ import { Icon } from "../shell/icons.js";
 import { ask } from "./chats.js";
 import { dialogue } from "./layout.js";
 import { isDemonstration, server } from "./server.js";
+import { MessageView } from "./turn.js";
 
 /** Questions that the demonstration model can answer. */
 const DEMONSTRATION_STARTERS = [
@@ -30,7 +31,7 @@ export function Welcome(): VNode {
       <img src="favicon.svg" alt="" width="44" height="44" />
       <Introduction />
       {state.is === "ready" && (
-        <div id="starters" class="starters">
+        <div id="starters" class="starters" onPointerEnter={MessageView.preload}>
           {starters.map((starter) => (
             <button key={starter} type="button" onClick={() => ask(starter)}>
               {starter}

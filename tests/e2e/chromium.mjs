@@ -1,0 +1,52 @@
+// Opens the pages in Chromium for tests in Node, and notes everything that goes wrong in them.
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { chromium } from "playwright-core";
+
+const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"];
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+/** Where Chromium is; `null` where there is none. */
+export function chromiumPath() {
+  for (const name of ["chromium", "chromium-browser", "google-chrome"]) {
+    try {
+      return execFileSync("which", [name], { encoding: "utf8" }).trim();
+    } catch {
+      // The next name.
+    }
+  }
+  return null;
+}
+
+/** A browser that ends with the tests. */
+export function launch() {
+  return chromium.launch({ executablePath: chromiumPath(), args: FLAGS });
+}
+
+/**
+ * A page of its own at `url`. `settings` are those of the chat; by default answers are shown as fast
+ * as they come. `problems` are the console's errors and the exceptions of the page.
+ */
+export async function open(browser, url, { settings = {}, ...context } = {}) {
+  const own = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...context });
+  const kept = JSON.stringify({ readingPace: false, ...settings });
+  await own.addInitScript((kept) => sessionStorage.getItem("loquent:settings") ?? sessionStorage.setItem("loquent:settings", kept), kept);
+  const page = await own.newPage();
+  page.setDefaultTimeout(60_000);
+  const problems = [];
+  page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+  page.on("pageerror", (error) => problems.push(String(error)));
+  await page.goto(url);
+  return Object.assign(page, { problems });
+}
+
+/** Fails with what axe finds wrong on `page`. */
+export async function assertAccessible(page, where) {
+  // Into the page by the debugger: the policy of the pages allows no script of others.
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate("axe.run()");
+  const found = violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`);
+  assert.deepEqual(found, [], where);
+}

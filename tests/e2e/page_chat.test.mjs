@@ -1,0 +1,361 @@
+// The chat page in Chromium: what somebody does with it on a good day, and on a bad one.
+import assert from "node:assert/strict";
+import { createServer as createHttpServer } from "node:http";
+import { connect, createServer } from "node:net";
+import { once } from "node:events";
+import { after, before, describe, test } from "node:test";
+import { assertAccessible, chromiumPath, launch, open } from "./chromium.mjs";
+import { ready, serve } from "./server.mjs";
+
+const STORY = "Tell me a long story.";
+
+let browser;
+let url;
+
+/** A server with `args`, ready. */
+async function start(...args) {
+  const started = await serve(...args);
+  await ready(started.url);
+  return started;
+}
+
+/** Asks `question`, and returns the last answer. */
+async function ask(page, question) {
+  await page.fill("#prompt", question);
+  await page.press("#prompt", "Enter");
+  return page.locator("article.assistant").last();
+}
+
+/** Waits for the end of what is being answered. */
+async function finished(page) {
+  await page.locator("#send").waitFor();
+  return page.locator("article.assistant .text").last().textContent();
+}
+
+/** Waits until more than `count` characters of the last answer are there. */
+function shown(page, count) {
+  const isThere = (count) => ([...document.querySelectorAll("article.assistant .text")].at(-1)?.textContent.length ?? 0) > count;
+  return page.waitForFunction(isThere, count);
+}
+
+/** The whole answer to `question`, asked elsewhere. */
+async function wholeAnswer(server, question) {
+  const body = JSON.stringify({ messages: [{ role: "user", content: question }], temperature: 0 });
+  const headers = { "content-type": "application/json" };
+  const response = await fetch(`${server}/v1/chat/completions`, { method: "POST", headers, body });
+  return (await response.json()).choices[0].message.content;
+}
+
+const greedy = { parameters: { temperature: 0 } };
+const squeezed = (text) => text.replace(/\s+/g, " ").trim();
+
+describe("the chat page", { skip: chromiumPath() === null && "no Chromium is installed" }, () => {
+  before(async () => {
+    browser = await launch();
+    ({ url } = await start());
+  });
+  after(() => browser?.close());
+
+  test("introduces itself, answers, and keeps the conversation", async () => {
+    const page = await open(browser, url);
+    await page.getByText("a 2.6 MB demonstration model").waitFor();
+    assert.equal(await page.evaluate(() => document.activeElement.id), "prompt", "one can type at once");
+    await page.click("text=What is token streaming?");
+    const answer = await finished(page);
+    assert.ok(answer.length > 20, answer);
+    assert.match(await page.locator("#context").textContent(), /^[\d,]+ of 2,048 tokens$/);
+    assert.equal(await page.locator(".history .title").textContent(), "What is token streaming?");
+    const other = await page.context().newPage();
+    await other.goto(url);
+    await other.click(".history .title");
+    assert.equal(await other.locator("article.assistant .text").textContent(), answer);
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("shows the demonstration model at reading speed", async () => {
+    const page = await open(browser, url, { settings: { readingPace: true } });
+    await ask(page, STORY);
+    await shown(page, 1);
+    const begun = Date.now();
+    await page.click("#stop");
+    await finished(page);
+    await page.evaluate(() => (window.times = []));
+    await page.evaluate(() => {
+      new MutationObserver(() => window.times.push(performance.now())).observe(document.getElementById("log"), { subtree: true, childList: true, characterData: true });
+    });
+    await ask(page, STORY);
+    await shown(page, 200);
+    const times = await page.evaluate(() => window.times);
+    assert.ok(times.length > 15, `the text came in ${times.length} steps, ${Date.now() - begun} ms`);
+    await page.click("#stop");
+  });
+
+  test("stops when told, and keeps what came", async () => {
+    const { url } = await start("--simulate", "40");
+    const page = await open(browser, url);
+    await ask(page, "Go on for ever.");
+    await shown(page, 20);
+    await page.keyboard.press("Escape");
+    const stopped = await finished(page);
+    assert.ok(stopped.length > 20);
+    await page.reload();
+    assert.equal(await page.locator("article.assistant .text").textContent(), stopped);
+  });
+
+  test("edits a question, answers again, and goes between the versions", async () => {
+    const page = await open(browser, url, { settings: greedy });
+    await ask(page, "What is token streaming?");
+    const first = await finished(page);
+    await page.press("#prompt", "ArrowUp");
+    await page.fill(".editor textarea", "What is head-of-line blocking?");
+    await page.press(".editor textarea", "Enter");
+    await page.getByText("2/2").first().waitFor();
+    const second = await finished(page);
+    assert.notEqual(second, first);
+    await page.locator("article.user").hover();
+    await page.getByLabel("Previous version").first().click();
+    assert.equal(await page.locator("article.assistant .text").textContent(), first);
+    await page.getByLabel("Answer again").click();
+    await page.locator(".turn.assistant").getByText("2/2").waitFor();
+    assert.equal(await finished(page), first, "at temperature 0 it is the same answer");
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("goes on after a reload in the middle of an answer", async () => {
+    const { url } = await start("--simulate", "40");
+    const page = await open(browser, url, { settings: { parameters: { temperature: 0, max_tokens: 160 } } });
+    await ask(page, "Tell me something long.");
+    await shown(page, 100);
+    await page.reload();
+    await shown(page, 100);
+    const answer = await finished(page);
+    await page.reload();
+    assert.equal(await page.locator("article.assistant .text").textContent(), answer);
+    assert.equal(await page.evaluate(() => scrollY + innerHeight >= document.documentElement.scrollHeight - 1), true, "at its end");
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("goes on after a lost connection", async () => {
+    const { url } = await start("--simulate", "30");
+    const relay = await startRelay(new URL(url).port);
+    const page = await open(browser, relay.url, { settings: { delivery: "sse", parameters: { temperature: 0, max_tokens: 120 } } });
+    await ask(page, "Does it survive?");
+    await shown(page, 60);
+    relay.cut();
+    await page.locator("article.assistant.paused").waitFor();
+    relay.mend();
+    const answer = await finished(page);
+    const clean = await open(browser, url, { settings: { parameters: { temperature: 0, max_tokens: 120 } } });
+    await ask(clean, "Does it survive?");
+    assert.equal(await finished(clean), answer);
+    relay.server.close();
+  });
+
+  test("says so when the server is gone, and when it is back", async () => {
+    const { server, url } = await start("--simulate", "30");
+    const page = await open(browser, url);
+    await page.locator(".dot.ready").waitFor();
+    server.kill();
+    await page.getByText("the server does not answer").waitFor();
+    await page.locator("#transport.gone").waitFor();
+  });
+
+  test("is continued on a second device", async () => {
+    const { url } = await start("--simulate", "30");
+    const page = await open(browser, url, { settings: { parameters: { max_tokens: 200 } } });
+    await ask(page, "Who else reads this?");
+    await shown(page, 60);
+    await page.click("#device");
+    const link = await page.locator(".device pre").textContent();
+    assert.ok(new URL(link).search === "" && link.includes("#answer="), "the token is in the fragment alone");
+    await page.waitForFunction(() => document.querySelector(".qr path").getAttribute("d").length > 500);
+    await page.keyboard.press("Escape");
+    const phone = await open(browser, link, { viewport: { width: 390, height: 844 }, hasTouch: true });
+    await shown(phone, 60);
+    assert.ok(!phone.url().includes("#"), "no history keeps the token");
+    const [here, there] = await Promise.all([finished(page), finished(phone)]);
+    assert.equal(there, here);
+    assert.ok(here.length > 200);
+    assert.deepEqual([...page.problems, ...phone.problems], []);
+  });
+
+  test("offers ways on when the conversation has outgrown the context", async () => {
+    const { url } = await start("--context", "512");
+    const page = await open(browser, url, { settings: { parameters: { max_tokens: 8 } } });
+    const long = "What is token streaming? ".repeat(30);
+    let questions = 0;
+    while (!(await page.locator(".notice").isVisible())) {
+      assert.ok((questions += 1) < 12, "the context of 512 tokens is full by now");
+      await ask(page, long);
+      await finished(page);
+    }
+    await page.click("text=Leave out the oldest turns");
+    await page.getByText("The model no longer sees what is above.").waitFor();
+    await page.locator(".notice").waitFor({ state: "detached" });
+    assert.ok((await finished(page)).length > 0);
+    await ask(page, "Hi");
+    assert.ok((await finished(page)).length > 0);
+  });
+
+  test("sends the model's name, and never two questions in a row", async () => {
+    const upstream = await startUpstream();
+    const { url } = await start("--upstream", upstream.url);
+    const page = await open(browser, url, { settings: { delivery: "sse" } });
+    await ask(page, "refuse this");
+    await page.locator("article.failed").waitFor();
+    await ask(page, "and now?");
+    await page.getByText("fine").waitFor();
+    const { model, messages } = upstream.requests.at(-1);
+    assert.equal(model, "stand-in");
+    assert.deepEqual(messages.map(({ role, content }) => `${role}: ${content}`), ["user: and now?"]);
+    upstream.server.close();
+  });
+
+  test("gives up an answer that never comes, in words", async () => {
+    const upstream = await startUpstream();
+    const { url } = await start("--upstream", upstream.url);
+    const page = await open(browser, url, { settings: { delivery: "sse", patience_s: 2 } });
+    await ask(page, "hang");
+    await page.locator("article.failed").getByText("Nothing came for 2 s").waitFor();
+    upstream.server.closeAllConnections();
+    upstream.server.close();
+  });
+
+  test("finds, deletes, restores, exports and imports conversations", async () => {
+    const page = await open(browser, url);
+    for (const question of ["What is token streaming?", "What is head-of-line blocking?"]) {
+      await page.click(".new-chat");
+      await ask(page, question);
+      await finished(page);
+    }
+    await page.fill("#search", "head-of-line");
+    await page.locator(".history li").nth(1).waitFor({ state: "detached" });
+    assert.equal(await page.locator(".history .title").textContent(), "What is head-of-line blocking?");
+    await page.fill("#search", "");
+    await page.locator(".history li").nth(1).waitFor();
+    await page.locator(".history li").first().hover();
+    await page.locator(".history li").first().getByLabel("Delete").click();
+    await page.locator(".history li").nth(1).waitFor({ state: "detached" });
+    await page.click("text=Undo");
+    await page.locator(".history li").nth(1).waitFor();
+    const [download] = await Promise.all([page.waitForEvent("download"), page.click("text=Export")]);
+    const other = await open(browser, url);
+    await other.setInputFiles('input[accept*="json"]', await download.path());
+    await other.getByText("Imported 2 conversations.").waitFor();
+    await other.click(".history .title");
+    assert.ok((await other.locator("article.assistant .text").textContent()).length > 20);
+    await other.setInputFiles('input[accept*="json"]', { name: "x.json", mimeType: "application/json", buffer: Buffer.from("{}") });
+    await other.getByText("This is no file of conversations").waitFor();
+    assert.deepEqual([...page.problems, ...other.problems], []);
+  });
+
+  test("takes text files, and says what it does not take", async () => {
+    const page = await open(browser, url, { settings: { parameters: { max_tokens: 4 } } });
+    const file = (name, buffer) => ({ name, mimeType: "application/octet-stream", buffer });
+    await page.setInputFiles("#files", [file("notes.md", Buffer.from("# Notes")), file("image.png", Buffer.from([0x89, 0x50, 0, 0xff]))]);
+    await page.getByText("image.png is not a text file.").waitFor();
+    await ask(page, "What is in it?");
+    await finished(page);
+    assert.equal(await page.locator(".files summary").textContent(), "notes.md");
+  });
+
+  test("keeps settings on the device only where that is wanted", async () => {
+    const page = await open(browser, url);
+    await page.click("#settings-button");
+    await page.fill("#temperature", "0.3");
+    await page.fill("#api-key", "secret");
+    await page.reload();
+    await page.click("#settings-button");
+    assert.equal(await page.inputValue("#temperature"), "0.3", "a reload keeps them");
+    assert.equal(await page.evaluate(() => localStorage.getItem("loquent:settings")), null);
+    await page.check("#keep");
+    const other = await page.context().newPage();
+    await other.addInitScript(() => sessionStorage.clear());
+    await other.goto(url);
+    await other.click("#settings-button");
+    assert.equal(await other.inputValue("#api-key"), "secret");
+    await page.uncheck("#keep");
+    assert.equal(await page.evaluate(() => localStorage.getItem("loquent:settings")), null);
+  });
+
+  for (const colorScheme of ["light", "dark"]) {
+    for (const [device, viewport] of [["desk", { width: 1280, height: 800 }], ["phone", { width: 390, height: 844 }]]) {
+      test(`is accessible, ${colorScheme}, on a ${device}`, async () => {
+        const page = await open(browser, url, { viewport, colorScheme, hasTouch: device === "phone", reducedMotion: "reduce" });
+        await page.getByText("a 2.6 MB demonstration model").waitFor();
+        await assertAccessible(page, "welcome");
+        await ask(page, "What is token streaming?");
+        await finished(page);
+        await assertAccessible(page, "conversation");
+        await page.click("#settings-button");
+        await assertAccessible(page, "settings");
+        await page.click('[aria-label="Close settings"]');
+        await page.evaluate(() => document.getElementById("conversations")?.click());
+        await page.locator(".new-chat").waitFor();
+        await assertAccessible(page, "history");
+        const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        assert.ok(overflow <= 0, `${overflow} px too wide`);
+        assert.deepEqual(page.problems, []);
+      });
+    }
+  }
+
+  test("a chosen theme is there before the first paint, and stays", async () => {
+    const page = await open(browser, url, { colorScheme: "light" });
+    await page.click(".theme");
+    await page.click(".theme");
+    await page.reload();
+    assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+    const scripts = await page.evaluate(() => [...document.scripts].map(({ type, async, defer }) => [type, async, defer]));
+    assert.deepEqual(scripts[0], ["", false, false], "it runs before anything is painted");
+  });
+});
+
+/** A relay to `port` of this machine that can be cut. */
+async function startRelay(port) {
+  const sockets = new Set();
+  let isCut = false;
+  const server = createServer((socket) => {
+    if (isCut) return socket.destroy();
+    const onward = connect(port, "127.0.0.1");
+    for (const one of [socket, onward]) {
+      sockets.add(one);
+      one.on("error", () => {});
+      one.on("close", () => (socket.destroy(), onward.destroy(), sockets.delete(one)));
+    }
+    socket.pipe(onward).pipe(socket);
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  const cut = () => {
+    isCut = true;
+    for (const socket of sockets) socket.destroy();
+  };
+  return { server, url: `http://127.0.0.1:${server.address().port}`, cut, mend: () => (isCut = false) };
+}
+
+/** An upstream server that insists on a model, refuses "refuse", and never answers "hang". */
+async function startUpstream() {
+  const requests = [];
+  const server = createHttpServer((request, response) => {
+    let body = "";
+    request.on("data", (data) => (body += data));
+    request.on("end", () => answerAs(request, response, body, requests));
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  return { server, requests, url: `http://127.0.0.1:${server.address().port}` };
+}
+
+function answerAs(request, response, body, requests) {
+  const json = (status, value) => response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(value));
+  if (request.method === "GET") return json(200, { object: "list", data: [{ id: "stand-in", object: "model" }] });
+  if (!request.url.endsWith("/chat/completions")) return json(404, { error: { message: "not here" } });
+  const asked = JSON.parse(body);
+  requests.push(asked);
+  if (!asked.model) return json(400, { error: { message: "model is required", type: "invalid_request_error" } });
+  const text = asked.messages.at(-1).content;
+  if (text.startsWith("refuse")) return json(400, { error: { message: "refused", type: "invalid_request_error" } });
+  if (text.startsWith("hang")) return undefined;
+  const chunk = (delta, finish_reason = null) => `data: ${JSON.stringify({ id: "1", object: "chat.completion.chunk", created: 1, model: "stand-in", choices: [{ index: 0, delta, finish_reason }] })}\n\n`;
+  response.writeHead(200, { "content-type": "text/event-stream" });
+  return response.end(`${chunk({ role: "assistant", content: "fine" })}${chunk({}, "stop")}data: [DONE]\n\n`);
+}

@@ -1,0 +1,69 @@
+// The QR code and the link by which another device goes on with the answer that is on its way.
+
+import { useSignal } from "@preact/signals";
+import type { VNode } from "preact";
+import { useEffect } from "preact/hooks";
+import { CopyButton } from "../shell/controls.js";
+import { Dialog } from "../shell/dialog.js";
+import { current, handOver, running } from "./chats.js";
+import { shownPath } from "./conversation.js";
+import { handoverLink, isOnlyHere } from "./handover.js";
+import { closeDialogue } from "./layout.js";
+
+export function HandoverDialog(): VNode {
+  const link = currentLink();
+  const leave = (): void => {
+    handOver();
+    closeDialogue();
+  };
+  return (
+    <Dialog title="Continue on another device" onClose={closeDialogue}>
+      {link === null ? (
+        <p>The answer is complete, or has not begun: there is nothing to continue.</p>
+      ) : (
+        <div class="device">
+          <QrCode text={link} />
+          <p>Scan this, or open the link. The other device reads along from the beginning; both show the whole answer.</p>
+          {isOnlyHere() && (
+            <p class="notice">
+              This page is open as <code>{location.hostname}</code>, which on another device means that device. Start the server with{" "}
+              <code>--host 0.0.0.0</code> and an API key, and open the page under this machine’s address in the network.
+            </p>
+          )}
+          <div class="snippet">
+            <pre tabIndex={0}>{link}</pre>
+            <CopyButton text={() => link} label="Copy the link" />
+          </div>
+          <p class="faint">Whoever has the link can read this one answer, and stop it.</p>
+          <button type="button" onClick={leave}>
+            Hand it over, and stop reading here
+          </button>
+        </div>
+      )}
+    </Dialog>
+  );
+}
+
+/** The link to the answer that is shown, once it has begun. */
+function currentLink(): string | null {
+  const reference = running.value.get(current.value.id)?.answer?.reference ?? null;
+  const question = shownPath(current.value).findLast(({ message }) => message.role === "user");
+  return reference && handoverLink({ reference, question: question?.message.text ?? "" });
+}
+
+/** `text` as a QR code; the encoder is loaded when the first one is shown. */
+function QrCode({ text }: { readonly text: string }): VNode {
+  const code = useSignal<{ size: number; path: string } | null>(null);
+  useEffect(() => {
+    void import("uqr").then(({ encode }) => {
+      const { data, size } = encode(text, { ecc: "L", border: 1 });
+      const dark = data.flatMap((row, y) => row.flatMap((isDark, x) => (isDark ? [`M${x} ${y}h1v1h-1z`] : [])));
+      code.value = { size, path: dark.join("") };
+    });
+  }, [text]);
+  return (
+    <svg class="qr" viewBox={`0 0 ${code.value?.size ?? 1} ${code.value?.size ?? 1}`} role="img" aria-label="QR code of the link" shape-rendering="crispEdges">
+      <path d={code.value?.path ?? ""} />
+    </svg>
+  );
+}

@@ -1,0 +1,32 @@
+// Components whose code is loaded when they are first shown, so that the first load stays small.
+
+import { signal } from "@preact/signals";
+import type { ComponentType, VNode } from "preact";
+import { useEffect } from "preact/hooks";
+
+export interface Lazy<Props> {
+  (props: Props): VNode | null;
+  /** Loads the code now: it will be needed soon. */
+  readonly preload: () => void;
+}
+
+/**
+ * The component that `load` brings; `Meanwhile` until it is there, and for good if it cannot be
+ * loaded: a server that was replaced has no more the files of this page.
+ */
+export function lazy<Props extends object>(load: () => Promise<ComponentType<Props>>, Meanwhile: ComponentType<Props> | null = null): Lazy<Props> {
+  const loaded = signal<ComponentType<Props> | null>(null);
+  let loading: Promise<void> | null = null;
+  const preload = (): void => {
+    loading ??= load().then(
+      (component) => void (loaded.value = component),
+      () => void (loading = null),
+    );
+  };
+  const Shown = (props: Props): VNode | null => {
+    useEffect(preload, []);
+    const View = loaded.value ?? Meanwhile;
+    return View && <View {...props} />;
+  };
+  return Object.assign(Shown, { preload });
+}
