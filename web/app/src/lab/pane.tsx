@@ -24,8 +24,6 @@ export interface PaneProps {
 interface PaneElements {
   readonly shown: HTMLElement;
   readonly pending: HTMLElement;
-  /** The window onto the text. */
-  readonly text: HTMLElement;
   readonly waiting: HTMLElement;
   readonly figures: Record<FigureName, HTMLElement>;
 }
@@ -83,9 +81,11 @@ export function Pane({ lane, about, moment, weather, onLook }: PaneProps) {
         ))}
       </dl>
       <div class="lab-text" tabIndex={0} role="group" aria-label={`What the reader of ${lane.name} sees`}>
-        <span class="lab-shown" />
-        <span class="lab-waiting" aria-hidden="true" />
-        <span class="lab-pending" aria-hidden="true" />
+        <p>
+          <span class="lab-shown" />
+          <span class="lab-waiting" aria-hidden="true" />
+          <span class="lab-pending" aria-hidden="true" />
+        </p>
       </div>
       <canvas
         ref={canvas}
@@ -179,11 +179,10 @@ class PaneDrawing {
   }
 
   #write(now: LaneMoment): void {
-    const { shown, pending, text, waiting, figures } = this.#elements;
-    const { generatedText } = this.#lane;
-    const changed = setText(shown, this.#lane.text.slice(0, now.shownChars));
-    const grown = setText(pending, generatedText.slice(now.shownChars, now.generatedChars));
-    if (changed || grown) text.scrollTop = text.scrollHeight;
+    const { shown, pending, waiting, figures } = this.#elements;
+    const { text, generatedText } = this.#lane;
+    setText(shown, text.slice(0, now.shownChars));
+    setText(pending, generatedText.slice(now.shownChars, now.generatedChars));
     const described = describeMoment(now, this.#lane, this.#moment.time);
     setText(waiting, described.waiting);
     this.#root.classList.toggle("is-stalled", now.isStalled);
@@ -202,7 +201,6 @@ function elementsOf(root: HTMLElement): PaneElements {
   return {
     shown: find(".lab-shown"),
     pending: find(".lab-pending"),
-    text: find(".lab-text"),
     waiting: find(".lab-waiting"),
     figures: {
       stalls: figure("stalls"),
@@ -227,9 +225,7 @@ function onThemeChange(listener: () => void): () => void {
   };
 }
 
-/** Changes an element's text if it is another, and says whether it was: what stays costs no layout. */
-function setText(element: HTMLElement, text: string): boolean {
-  if (element.textContent === text) return false;
-  element.textContent = text;
-  return true;
+/** Changes an element's text if it is another; what stays the same costs no layout. */
+function setText(element: HTMLElement, text: string): void {
+  if (element.textContent !== text) element.textContent = text;
 }

@@ -157,6 +157,9 @@ export class Timeline {
     context.stroke();
     context.fillStyle = ink.text;
     context.font = "11px system-ui, sans-serif";
+    context.textAlign = "right";
+    context.fillText("server", this.#width, SERVER_Y - 5);
+    context.fillText("reader", this.#width, READER_Y - 5);
     context.textAlign = "center";
     for (let second = Math.ceil(Math.max(0, this.#from) / 1_000); second * 1_000 <= time; second++) {
       context.fillText(`${second} s`, this.#x(second * 1_000), AXIS_Y);
