@@ -75,4 +75,4 @@ setup: ## Install what building and testing need
 
 clean: ## Remove everything that was built
 	cargo clean
-	rm -rf .venv tests/e2e/node_modules web/client/node_modules web/client/dist web/app/node_modules
+	rm -rf .venv tests/e2e/node_modules tests/apps/react/node_modules web/client/node_modules web/client/dist web/app/node_modules

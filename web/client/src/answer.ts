@@ -2,15 +2,24 @@
 
 import type { ChatChunk, Chunk, Json } from "./chunk.js";
 import type { Delta, PromptProgress } from "./delta.js";
-import type { HttpOptions } from "./http.js";
 import type { Pause } from "./pause.js";
-import type { AbortSignalLike, StorageLike, UrlLike } from "./platform.js";
+import type { AbortSignalLike, Credentials, FetchLike, StorageLike, UrlLike } from "./platform.js";
 import type { PlayoutChoice } from "./playout.js";
 import type { ChatRequest, CompletionRequest } from "./request.js";
 import type { AnswerReference, TransportName } from "./source.js";
 
 /** Where an answer stands. */
 export type AnswerState = "connecting" | "streaming" | "resuming" | "ended";
+
+/** How an app wants its HTTP requests. */
+export interface HttpOptions {
+  /** Makes the requests in place of the platform's `fetch`. */
+  readonly fetch?: FetchLike | undefined;
+  /** Sent with every request, for a gateway or a guard against cross-site requests. */
+  readonly headers?: Readonly<Record<string, string>> | undefined;
+  /** Whether requests carry cookies. Default: as `fetch`, to the page's own origin only. */
+  readonly credentials?: Credentials | undefined;
+}
 
 /** What programs may say about any answer. */
 export interface AnswerOptions extends HttpOptions {

@@ -1,11 +1,11 @@
 // Streaming chat, like `fetch` and as easy: asks over WebTransport if it is there within
 // 500 ms, else over server-sent events, and goes on by either when a path breaks.
 
-import type { Answer, ChatOptions, ReferredOptions, RememberedOptions } from "./answer.js";
+import type { Answer, ChatOptions, HttpOptions, ReferredOptions, RememberedOptions } from "./answer.js";
 import type { ChatChunk, Chunk, TextChunk } from "./chunk.js";
 import { patient } from "./dial.js";
 import { serverOf, webTransportWorks } from "./discovery.js";
-import { Http, type HttpOptions } from "./http.js";
+import { Http } from "./http.js";
 import { LiveAnswer, type Origin } from "./live_answer.js";
 import type { StorageLike, UrlLike } from "./platform.js";
 import { type Kept, forget, isReference, recall, tabStorage } from "./progress_store.js";

@@ -91,6 +91,6 @@ function errorObject(body: string): { message?: string; code?: string; type?: st
 }
 
 /** What `signal.throwIfAborted()` throws, for callers that want the same from an event. */
-export function abortReason(signal: AbortSignal): unknown {
+export function abortReason(signal: { readonly reason?: unknown }): unknown {
   return signal.reason ?? new DOMException("The answer was stopped.", "AbortError");
 }

@@ -1,18 +1,9 @@
 // Requests by HTTP, made as the app wants them: with its `fetch`, its headers, its cookies.
 
+import type { HttpOptions } from "./answer.js";
 import { LoquentError, abortReason, refusal } from "./errors.js";
-import type { Credentials, FetchInit, FetchLike, ResponseLike } from "./platform.js";
+import type { FetchInit, FetchLike, ResponseLike } from "./platform.js";
 import { PathLost } from "./source.js";
-
-/** How an app wants its HTTP requests. */
-export interface HttpOptions {
-  /** Makes the requests in place of the platform's `fetch`. */
-  readonly fetch?: FetchLike | undefined;
-  /** Sent with every request, for a gateway or a guard against cross-site requests. */
-  readonly headers?: Readonly<Record<string, string>> | undefined;
-  /** Whether requests carry cookies. Default: as `fetch`, to the page's own origin only. */
-  readonly credentials?: Credentials | undefined;
-}
 
 /** A request's parts; its headers stand above the app's. */
 export interface HttpRequest {

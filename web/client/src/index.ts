@@ -7,6 +7,7 @@ export type {
   AnswerState,
   ApiKey,
   ChatOptions,
+  HttpOptions,
   ReferredOptions,
   RememberedOptions,
 } from "./answer.js";
@@ -14,7 +15,6 @@ export type { Chunk, ChatChunk, ChunkUsage, Json, TextChunk } from "./chunk.js";
 export type { Delta, PromptProgress } from "./delta.js";
 export { AlreadyReadError, LoquentError } from "./errors.js";
 export type { ErrorFacts, ErrorKind } from "./errors.js";
-export type { HttpOptions } from "./http.js";
 export type { Pause } from "./pause.js";
 export type { AbortSignalLike, Credentials, FetchInit, FetchLike, ResponseLike, StorageLike, UrlLike } from "./platform.js";
 export type { Playout, PlayoutChoice } from "./playout.js";
