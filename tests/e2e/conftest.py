@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -75,7 +76,7 @@ class Server(Running):
             for _ in range(600):
                 if client.get(f"{self.url}/ready").status_code == 200:
                     return self
-                self._announced.wait(0.05)
+                time.sleep(0.05)
         raise AssertionError("never ready: " + "".join(self.log))
 
     def metric(self, name):

@@ -111,11 +111,11 @@ def test_errors_are_typed(claude, start):
 
 
 def test_long_prompts_are_pinged(start):
-    slow = start("--simulate", "2", "--heartbeat-s", "1")
-    ask = {"model": "x", "max_tokens": 4, "stream": True, "messages": QUESTION}
+    slow = start("--simulate", "0.5", "--heartbeat-s", "1")
+    ask = {"model": "x", "max_tokens": 3, "stream": True, "messages": QUESTION}
     with httpx.stream("POST", f"{slow.url}/v1/messages", json=ask, timeout=60) as response:
         lines = list(response.iter_lines())
-    assert lines.count("event: ping") >= 1
+    assert lines.count("event: ping") >= 2, "one comes at the start of every message"
     assert lines[-3:-1] == ["event: message_stop", 'data: {"type":"message_stop"}']
 
 

@@ -112,7 +112,7 @@ def test_a_required_call_fits_its_schema(client):
 
 
 def test_background_and_a_broken_connection(simulated):
-    begun = simulated.responses.create(model="x", input="tokens=400", background=True, stream=True)
+    begun = simulated.responses.create(model="x", input="tokens=2000", background=True, stream=True)
     seen = []
     for event in begun:
         seen.append(event)

@@ -83,7 +83,8 @@ fn takes_gzip(asked: &HeaderMap) -> bool {
     items(asked, header::ACCEPT_ENCODING).any(|item| {
         let (coding, quality) = item.split_once(';').unwrap_or((item, ""));
         let quality = quality.trim().strip_prefix("q=").map(str::parse::<f32>);
-        coding.trim().eq_ignore_ascii_case("gzip") && quality.is_none_or(|it| it.is_ok_and(|it| it > 0.0))
+        coding.trim().eq_ignore_ascii_case("gzip")
+            && quality.is_none_or(|it| it.is_ok_and(|it| it > 0.0))
     })
 }
 
@@ -135,7 +136,8 @@ mod tests {
         let find = |path: &str| FILES.iter().find(|file| file.path == path);
         for page in ["/", "/lab", "/dashboard"] {
             let html = str::from_utf8(find(page).expect(page).body).unwrap();
-            let named: Vec<&str> = html.split(['"']).filter(|it| it.starts_with("assets/")).collect();
+            let named: Vec<&str> =
+                html.split(['"']).filter(|it| it.starts_with("assets/")).collect();
             assert!(named.len() >= 3, "{page}: theme, style and script");
             for name in named {
                 let file = find(&format!("/{name}")).expect(name);

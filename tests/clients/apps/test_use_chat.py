@@ -13,7 +13,7 @@ import pytest
 
 HERE = Path(__file__).parent
 #: Tokens per second of the simulated engine, and tokens of an answer that lasts a while.
-PACE, LONG = 100, 300
+PACE, LONG = 100, 600
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

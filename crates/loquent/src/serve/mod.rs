@@ -1,6 +1,7 @@
 //! `loquent serve`: loads a model, or connects to an upstream server, and serves it.
 
 pub(crate) mod args;
+mod banner;
 pub(crate) mod cache_sizes;
 mod descriptors;
 pub(crate) mod load;
@@ -12,11 +13,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
-use loquent_proto::printable::printable;
-use loquent_server::{LoadedBackend, ServerConfig};
+use loquent_server::LoadedBackend;
 use tokio::net::TcpListener;
 
 pub use self::args::ServeArgs;
+use self::banner::Banner;
 use crate::shutdown;
 
 /// Most threads for work that blocks, besides those that tokenize prompts.
@@ -55,18 +56,16 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         // Bound before the model is loaded: a port in use is reported at once, and clients get 503
         // while the model loads.
         let bound = listener.local_addr()?;
-        warn_if_open(bound, &options);
-        let scheme = if options.https.is_some() { "https" } else { "http" };
+        let is_demonstration = upstream.is_none() && args.source.is_demonstration();
+        let banner = Banner::new(bound, &options, is_demonstration);
+        warn_if_open(bound, &banner);
         let load = move || match upstream {
             Some(upstream) => Ok(LoadedBackend::Upstream(upstream)),
             None => load::load(&args.source, &args.engine, args.served_model_name)
                 .map(LoadedBackend::Engine),
         };
-        let announce = move |name: &str, description: &str| {
-            // A model's name and description are those in its file.
-            let (name, description) = (printable(name), printable(description));
-            eprintln!("Loquent serves {name} ({description}) on {scheme}://{bound}");
-        };
+        let announce =
+            move |name: &str, description: &str| eprint!("{}", banner.text(name, description));
         let asked = async {
             if let Err(error) = shutdown::requested(&signalled).await {
                 tracing::warn!("signals cannot be handled: {error}");
@@ -80,8 +79,8 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
 }
 
 /// Says loudly that everybody on the network may use the server.
-fn warn_if_open(bound: SocketAddr, options: &ServerConfig) {
-    if !bound.ip().to_canonical().is_loopback() && options.http.api_keys.is_empty() {
+fn warn_if_open(bound: SocketAddr, banner: &Banner) {
+    if banner.is_open() {
         tracing::warn!(
             "{bound} is open to the network and there is no API key: whoever reaches it can use \
              this server and stop its other users' requests from being served in time. Set \

@@ -25,6 +25,7 @@ use loquent_server::{
     ObfuscationDefault, OllamaApi, ResumableLimits, Service, TrustedProxies, router, start_engine,
 };
 use nix::time::ClockId;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tower::ServiceExt;
@@ -217,21 +218,26 @@ async fn a_stranger_with_a_large_body_holds_nothing() {
     }
 }
 
-/// Most processor time that a large request may take of the network thread: more than receiving
-/// it, less than counting its values there, which takes 7 ms.
-const MOST_OF_NETWORK_THREAD: Duration = Duration::from_millis(6);
-
-/// Processor time that this thread takes for `request`. In a runtime of one thread it is the
-/// network thread. The least of some runs: the first touches memory that is not there yet.
-async fn least_time(mut request: impl AsyncFnMut()) -> Duration {
+/// Processor time that this thread takes for `work`. In a runtime of one thread it is the
+/// network thread, so that what others do meanwhile does not count. The least of some runs: the
+/// first touches memory that is not there yet.
+async fn least_time(mut work: impl AsyncFnMut()) -> Duration {
     let now = || Duration::from(ClockId::CLOCK_THREAD_CPUTIME_ID.now().unwrap());
     let mut least = Duration::MAX;
     for _ in 0..4 {
         let before = now();
-        request().await;
+        work().await;
         least = least.min(now() - before);
     }
     least
+}
+
+/// Most processor time that a large request may take of the network thread: a third of what it
+/// takes to skip the values of such a body there.
+async fn most_of_network_thread() -> Duration {
+    let (_, body) = bodies(&ENDPOINTS[0], BODY_BYTES).next().unwrap();
+    let skipped = async || drop(serde_json::from_slice::<IgnoredAny>(&body));
+    least_time(skipped).await / 3
 }
 
 #[tokio::test]
@@ -248,7 +254,7 @@ async fn a_large_body_leaves_the_network_thread_to_others() {
         }
     }
     println!("the costliest request takes {:?}: {}", costliest.0, costliest.1);
-    assert!(costliest.0 <= MOST_OF_NETWORK_THREAD, "{costliest:?}");
+    assert!(costliest.0 <= most_of_network_thread().await, "{costliest:?}");
 }
 
 /// What is written for a large answer is not written by the network thread either.
@@ -269,5 +275,5 @@ async fn a_long_list_of_tokens_is_tokenized_and_written_elsewhere() {
         checked.await.unwrap();
     };
     let busy = least_time(request).await;
-    assert!(busy <= MOST_OF_NETWORK_THREAD, "{busy:?}");
+    assert!(busy <= most_of_network_thread().await, "{busy:?}");
 }

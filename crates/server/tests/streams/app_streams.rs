@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use crate::harness::{self, Server, chat};
 
-/// More tokens than an answer has room for while its reader does not read.
 const LONG: usize = 4000;
 const SHORT: usize = 40;
 
@@ -16,6 +15,13 @@ const SHORT: usize = 40;
 fn local() -> Server {
     let allowed_hosts = AllowedHosts::default().bound_to("127.0.0.1".parse().unwrap());
     Server::with_http(HttpConfig { allowed_hosts, ..harness::http_config() }, |_| {})
+}
+
+/// The same, whose long answers are under way for seconds.
+fn unhurried() -> Server {
+    let allowed_hosts = AllowedHosts::default().bound_to("127.0.0.1".parse().unwrap());
+    let http = HttpConfig { allowed_hosts, ..harness::http_config() };
+    Server::over_with(harness::paced(), http)
 }
 
 struct Reply {
@@ -126,7 +132,7 @@ async fn an_answer_that_ended_unread_is_not_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_chat_generates_no_more() {
-    let server = local();
+    let server = unhurried();
     let reader = ask(&server, "c", LONG).await;
     let stopped = call(&server, "DELETE", "/v1/ui/chat/c/stream", &[]).await;
     assert_eq!(stopped.status, StatusCode::NO_CONTENT);
@@ -141,11 +147,11 @@ async fn a_stopped_chat_generates_no_more() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chat_has_one_answer_at_a_time() {
-    let server = local();
+    let server = unhurried();
     let older = ask(&server, "c", LONG).await;
     let newer = ask(&server, "c", SHORT).await.chunks().await;
     assert_eq!(text_of(&newer), server.text(SHORT).await);
-    assert!(text_of(&older.chunks().await).len() < server.text(LONG).await.len());
+    assert!(text_of(&older.chunks().await).len() < local().text(LONG).await.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -375,13 +381,14 @@ async fn a_conversation_goes_on_from_any_byte() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_conversation_generates_no_more() {
-    let server = local();
+    let server = unhurried();
     let headers = [("x-conversation-id", "c")];
     let body = chat(LONG, true, json!({}));
     drop(post(&server, "/v1/chat/completions", &headers, &body).await);
     let stopped = call(&server, "DELETE", "/v1/stream?conv_id=c", &[]).await;
     assert_eq!(stopped.status, StatusCode::NO_CONTENT);
     server.until("num_requests_running", |running| running == 0.0).await;
+    assert!(server.metric("generation_tokens_total") < LONG as f64);
     assert_eq!(get(&server, "/v1/stream?conv_id=c").await.status, StatusCode::NOT_FOUND);
     let asked = json!({"conversation_ids": ["c"]});
     assert_eq!(post(&server, "/v1/streams/lookup", &[], &asked).await.text().await, "[]");

@@ -1,6 +1,8 @@
 //! `/v1/embeddings` on the simulated engine: every form of input, limits that name the input,
 //! clients that leave, and streams that go on beside it.
 
+use std::time::Duration;
+
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use loquent_engine::sim::{
@@ -123,9 +125,12 @@ async fn a_client_that_leaves_takes_its_inputs_with_it() {
         (status, _) = asked => assert_eq!(status, StatusCode::OK, "quicker than the look"),
         () = server.until("embedding_inputs_total", |inputs| inputs > 0.0) => {}
     }
-    while server.service.in_flight() > 0 {
-        tokio::task::yield_now().await;
-    }
+    let left = async {
+        while server.service.in_flight() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), left).await.expect("its inputs are gone");
     let after = server.whole(PATH, &json!({"input": "a"})).await;
     assert!(near(&vector(&after, 0), &expected("a", 16)));
 }

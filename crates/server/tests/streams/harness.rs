@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use loquent_engine::sim::{SimOptions, SimRunner};
+use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_server::{
     AllowedHosts, ApiKeys, App, ChatFormat, Clock, HttpConfig, LoadedEngine, MUTE_LIMIT, Metrics,
@@ -191,6 +191,14 @@ pub fn limits() -> ResumableLimits {
         stall_limit: FOREVER,
         mute_limit: MUTE_LIMIT,
     }
+}
+
+/// An engine that makes a token every millisecond, so that long answers are under way for seconds.
+#[allow(dead_code, reason = "for the tests of APIs; others share this file")]
+pub fn paced() -> LoadedEngine {
+    let pace = StepPace::Fixed { step: Duration::from_millis(1) };
+    let options = SimOptions { pace, ..SimOptions::default() };
+    LoadedEngine { runner: Box::new(SimRunner::new(options)), ..loaded() }
 }
 
 /// An engine whose model may think before it answers.

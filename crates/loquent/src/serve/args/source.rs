@@ -17,6 +17,13 @@ pub(crate) struct SourceArgs {
     pub(crate) simulate: Option<f64>,
 }
 
+impl SourceArgs {
+    /// Whether the bundled model is served, as no flag names another.
+    pub(crate) fn is_demonstration(&self) -> bool {
+        self.file.model.is_none() && self.file.hf.is_none() && self.simulate.is_none()
+    }
+}
+
 /// Tokens per second of the simulated engine.
 fn parse_rate(text: &str) -> Result<f64, String> {
     let rate = text.parse::<f64>().ok().filter(|rate| *rate > 0.0);

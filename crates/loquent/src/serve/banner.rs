@@ -1,0 +1,143 @@
+//! What `loquent serve` prints once it serves: where the page and the API are, from here and from
+//! other machines, and who may use them.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use loquent_proto::printable::printable;
+use loquent_server::ServerConfig;
+
+/// What the banner says besides the model's name.
+pub(super) struct Banner {
+    bound: SocketAddr,
+    scheme: &'static str,
+    /// The UDP port of QUIC, if it is served.
+    quic_port: Option<u16>,
+    has_keys: bool,
+    /// Whether the model is the demonstration.
+    is_demonstration: bool,
+}
+
+impl Banner {
+    /// The banner of a server at `bound`.
+    pub(super) fn new(bound: SocketAddr, config: &ServerConfig, is_demonstration: bool) -> Self {
+        let quic = config.quic.as_ref();
+        Self {
+            bound,
+            scheme: if config.https.is_some() { "https" } else { "http" },
+            quic_port: quic.map(|quic| quic.port.filter(|&port| port != 0).unwrap_or(bound.port())),
+            has_keys: !config.http.api_keys.is_empty(),
+            is_demonstration,
+        }
+    }
+
+    /// Whether everybody on the network may use the server.
+    pub(super) fn is_open(&self) -> bool {
+        !self.bound.ip().to_canonical().is_loopback() && !self.has_keys
+    }
+
+    /// The lines for a model called `name`, which `description` describes.
+    pub(super) fn text(&self, name: &str, description: &str) -> String {
+        let (name, description) = (one_line(name), one_line(description));
+        let (scheme, bound) = (self.scheme, self.bound);
+        let mut text = format!("Loquent serves {name} ({description}) on {scheme}://{bound}\n");
+        let here = SocketAddr::new(reachable(bound.ip()), bound.port());
+        let _ = writeln!(text, "  Chat:  {scheme}://{here}/");
+        let _ = writeln!(text, "  API:   {scheme}://{here}/v1 (the base URL for OpenAI's clients)");
+        if let Some(address) = bound.ip().is_unspecified().then(|| outward(bound.ip())).flatten() {
+            let there = SocketAddr::new(address, bound.port());
+            let _ = writeln!(text, "  From other machines:  {scheme}://{there}/");
+        }
+        if let Some(port) = self.quic_port.filter(|_| !bound.ip().to_canonical().is_loopback()) {
+            let _ = writeln!(text, "  QUIC:  UDP port {port}; open it in the firewall too");
+        }
+        let keys = match (self.has_keys, self.is_open()) {
+            (true, _) => "required",
+            (false, true) => "none: open to your network",
+            (false, false) => "none needed on this machine",
+        };
+        let _ = writeln!(text, "  Keys:  {keys}");
+        if self.is_demonstration {
+            text += "  This is a demonstration model of 2.6 MB that only knows about streaming. \
+                     For a real one:\n    loquent serve --hf Qwen/Qwen3-0.6B-GGUF\n";
+        }
+        text
+    }
+}
+
+/// `text`, which a model's file may hold, without what would rewrite the screen or the banner.
+fn one_line(text: &str) -> String {
+    printable(text).replace('\n', " ")
+}
+
+/// The address by which this machine reaches a server bound to `address`.
+fn reachable(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(it) if it.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        // It takes IPv4 connections too.
+        IpAddr::V6(it) if it.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        _ => address,
+    }
+}
+
+/// This machine's address on the network of its default route, if it has one. Connecting a UDP
+/// socket chooses a route and sends nothing.
+fn outward(unspecified: IpAddr) -> Option<IpAddr> {
+    // Addresses for documentation (RFC 5737, RFC 3849), so that nobody is meant.
+    let (elsewhere, family): (IpAddr, _) = match unspecified {
+        IpAddr::V4(_) => (Ipv4Addr::new(192, 0, 2, 1).into(), unspecified),
+        IpAddr::V6(_) => (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(), unspecified),
+    };
+    let socket = UdpSocket::bind((family, 0)).ok()?;
+    socket.connect((elsewhere, 9)).ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_loopback() && !address.is_unspecified()).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn banner(bound: &str) -> Banner {
+        let bound = bound.parse().unwrap();
+        let quic_port = Some(8080);
+        Banner { bound, scheme: "http", quic_port, has_keys: false, is_demonstration: false }
+    }
+
+    #[test]
+    fn it_names_addresses_that_can_be_opened() {
+        for (bound, page) in [
+            ("127.0.0.1:8080", "  Chat:  http://127.0.0.1:8080/\n"),
+            ("0.0.0.0:8080", "  Chat:  http://127.0.0.1:8080/\n"),
+            ("[::]:8080", "  Chat:  http://[::1]:8080/\n"),
+        ] {
+            let text = banner(bound).text("m", "llama");
+            let first = format!("Loquent serves m (llama) on http://{bound}\n");
+            assert!(text.starts_with(&first), "{text}");
+            assert!(text.contains(page), "{text}");
+        }
+    }
+
+    #[test]
+    fn it_says_who_may_use_the_server() {
+        let says = |banner: &Banner, words: &str| banner.text("m", "d").contains(words);
+        assert!(says(&banner("127.0.0.1:1"), "none needed on this machine"));
+        assert!(says(&banner("0.0.0.0:1"), "open to your network"));
+        let closed = Banner { has_keys: true, ..banner("0.0.0.0:1") };
+        assert!(says(&closed, "Keys:  required") && !closed.is_open());
+    }
+
+    #[test]
+    fn the_demonstration_model_is_called_so() {
+        let demonstration = Banner { is_demonstration: true, ..banner("127.0.0.1:1") };
+        assert!(demonstration.text("m", "d").contains("--hf Qwen/Qwen3-0.6B-GGUF"));
+        assert!(!banner("127.0.0.1:1").text("m", "d").contains("demonstration"));
+    }
+
+    #[test]
+    fn a_files_name_cannot_forge_lines() {
+        let text = banner("127.0.0.1:1").text("m\n  Keys:  required", "\u{1b}[2J");
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
+    }
+}
