@@ -45,7 +45,7 @@ const WORKERS = [
 /** Builds a worker; its result, and the plugin that gives it the name that it has here. */
 async function worker({ entry, plain, namedIn }) {
   const result = await assets([entry], { splitting: true });
-  const [path] = Object.entries(result.metafile.outputs).find(([, { entryPoint }]) => entryPoint !== undefined);
+  const [path] = Object.entries(result.metafile.outputs).find(([, { entryPoint }]) => entryPoint && resolve(HERE, entryPoint) === resolve(HERE, entry));
   return { result, plugin: workerName(plain, namedIn, basename(path)) };
 }
 
