@@ -74,3 +74,66 @@ fn first_due(lanes: &[SessionRun<'_>]) -> Option<(usize, u64)> {
     let due = lanes.iter().enumerate();
     due.filter_map(|(lane, run)| Some((lane, run.next_us()?))).min_by_key(|due| due.1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::Channel;
+    use crate::generate::{Generator, TokenKind};
+    use crate::link::Link;
+    use crate::reader::ReaderBehaviour;
+    use crate::scheme::Tuning;
+    use crate::world::{AFTERMATH_US, run_at};
+
+    const SEED: u64 = 11;
+    const TOKENS: usize = 100;
+
+    struct Count(usize);
+
+    impl RaceWatch for Count {
+        fn on_event(&mut self, _: usize, _: u64, _: SessionEvent) -> ControlFlow<()> {
+            self.0 += 1;
+            ControlFlow::Continue(())
+        }
+    }
+
+    fn answer() -> SharedAnswer {
+        let token = |index| {
+            let mut text = Vec::new();
+            TokenKind::Short.put(SEED, index, &mut text);
+            String::from_utf8(text).expect("tokens are letters")
+        };
+        SharedAnswer {
+            tokens: (0..TOKENS).map(token).collect(),
+            generated_us: (0..TOKENS as u64).map(|index| index * 50_000).collect(),
+        }
+    }
+
+    #[test]
+    fn each_lane_does_what_its_scheme_does_alone() {
+        let lossy =
+            Channel::Bursts { good_ms: 800.0, burst_ms: 200.0, loss: 0.9, residual_loss: 0.01 };
+        let (answer, link) = (answer(), Link::new(120.0, lossy));
+        let setting = Setting {
+            link: &link,
+            generator: &Generator::Constant { tokens_per_s: 20.0 },
+            text: TokenKind::Short,
+            reader: ReaderBehaviour::default(),
+            length_us: TOKENS as u64 * 50_000,
+            seed: SEED,
+            observe: false,
+        };
+        let schemes = [
+            Scheme::Tcp,
+            Scheme::Duplication { copies: 2, resend_ms: 200.0 },
+            Scheme::Eloquent { max_tokens: 10, resend_ms: 200.0 },
+            Scheme::Loquent { tuning: Tuning::padded(), congestion: None },
+        ];
+        let mut watch = Count(0);
+        let horizon_us = setting.length_us + AFTERMATH_US;
+        let together = race(&schemes, &setting, &answer, horizon_us, &mut watch);
+        let alone = |scheme| run_at(scheme, &setting, answer.generated_us.clone());
+        assert_eq!(together, schemes.iter().map(alone).collect::<Vec<_>>());
+        assert!(watch.0 > 4 * TOKENS);
+    }
+}

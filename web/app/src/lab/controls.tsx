@@ -37,7 +37,9 @@ export function Controls({ parameters, onChange }: ControlsProps): VNode {
             onChange={(value) => onChange({ ...parameters, [control.name]: value })}
           />
         ))}
-        <Seed seed={parameters.seed} onChange={(seed) => onChange({ ...parameters, seed })} />
+        <Seed seed={parameters.seed} onChange={(seed) => onChange({ ...parameters, seed })}>
+          <CopyButton label="Copy a link to these settings" text={() => new URL(`#${write(parameters)}`, location.href).href} />
+        </Seed>
       </div>
     </form>
   );
@@ -76,7 +78,13 @@ function Slider({ control, value, onChange }: SliderProps): VNode {
 /** Seeds drawn by the button stay short, so that links do. */
 const DRAWN_SEEDS = 10_000;
 
-function Seed({ seed, onChange }: { readonly seed: number; readonly onChange: (seed: number) => void }): VNode {
+interface SeedProps {
+  readonly seed: number;
+  readonly onChange: (seed: number) => void;
+  readonly children: VNode;
+}
+
+function Seed({ seed, onChange, children }: SeedProps): VNode {
   const change = (event: Event): void => {
     const chosen = checked("seed", (event.currentTarget as HTMLInputElement).valueAsNumber);
     if (chosen !== null) onChange(chosen);
@@ -93,7 +101,7 @@ function Seed({ seed, onChange }: { readonly seed: number; readonly onChange: (s
       <button type="button" aria-label="Another weather" onClick={draw}>
         Another
       </button>
-      <CopyButton label="Copy a link to these settings" text={() => location.href} />
+      {children}
     </div>
   );
 }
