@@ -1,15 +1,12 @@
 // The laboratory in Chromium: plays, stands, steps, is shared by its link, and is fit for keyboards,
 // screen readers and phones.
 import assert from "node:assert/strict";
-import { existsSync, readFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import { after, before, test } from "node:test";
-import { chromium } from "playwright-core";
+import { existsSync } from "node:fs";
+import { after, before, describe, test } from "node:test";
 import puppeteer from "puppeteer-core";
-
+import { assertAccessible, chromiumPath, launch, open } from "./chromium.mjs";
 import { ready, serve } from "./server.mjs";
 
-const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 /** A short run with every kind of event in it. */
 const SHORT = "rtt_ms=60&loss_percent=20&burst_ms=120&tokens_per_s=100&tokens=263&padding_bytes=24&copies=3&buffer_ms=0&seed=2";
 
@@ -19,30 +16,27 @@ let browser;
 before(async () => {
   ({ url } = await serve());
   await ready(url);
-  browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox"] });
 });
 
 after(() => browser?.close());
 
-/** The laboratory in a context of its own, which fails the test if anything is logged as an error. */
-async function open(t, { fragment = SHORT, base = url, ...options } = {}) {
-  const context = await browser.newContext({ reducedMotion: "reduce", viewport: { width: 1280, height: 900 }, ...options });
-  const page = await context.newPage();
-  const errors = [];
-  page.on("pageerror", (error) => errors.push(String(error)));
-  page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
+/** The laboratory in a context of its own; the test fails if anything is logged as an error. */
+async function openLab(t, { fragment = SHORT, base = url, ...context } = {}) {
+  browser ??= await launch();
+  const page = await open(browser, `${base}/lab#${fragment}`, { reducedMotion: "reduce", ...context });
   t.after(async () => {
-    await context.close();
-    assert.deepEqual(errors.filter((error) => !error.includes("401")), []);
+    await page.context().close();
+    assert.deepEqual(page.problems.filter((problem) => !problem.includes("401")), []);
   });
-  await page.goto(`${base}/lab#${fragment}`);
   return page;
 }
 
+const playable = (page) => page.getByRole("button", { name: "Play" }).and(page.locator(":enabled")).waitFor();
+
 /** The page once its run has come. It stands at the beginning, as it does for all who want no motion. */
 async function openReady(t, options) {
-  const page = await open(t, options);
-  await page.getByRole("button", { name: "Play" }).and(page.locator(":enabled")).waitFor();
+  const page = await openLab(t, options);
+  await playable(page);
   return page;
 }
 
@@ -61,159 +55,158 @@ async function lines(query) {
   return text.trim().split("\n").map((line) => JSON.parse(line));
 }
 
-test("it plays to the end, where all panes have the same text and the simulator's figures", async (t) => {
-  const page = await openReady(t);
-  assert.deepEqual(await shown(page), ["", "", "", ""]);
-  await page.getByLabel("Speed").selectOption("4");
-  await page.getByRole("button", { name: "Play" }).click();
-  await page.getByRole("button", { name: "Play again" }).waitFor();
-  const run = await lines(SHORT);
-  const answer = run.filter(({ kind }) => kind === "token").map(({ text }) => text).join("");
-  assert.ok(answer.length > 100);
-  assert.deepEqual(await shown(page), Array(4).fill(answer));
-  const { lanes } = run.at(-1);
-  const delays = await page.locator('[data-figure="delay"]').allTextContents();
-  assert.deepEqual(delays, lanes.map(({ delay_ms }) => `${Math.round(delay_ms)} ms`));
-  const stalls = lanes.map((_, lane) => run.filter((line) => line.lane === lane && line.kind === "stalled").length);
-  assert.deepEqual((await page.locator('[data-figure="stalls"]').allTextContents()).map(Number), stalls);
-  assert.ok(stalls[0] > stalls[3], `TCP stalls more often: ${stalls}`);
-});
-
-test("it plays by itself, stands still when paused, and goes on", async (t) => {
-  const page = await open(t, { reducedMotion: "no-preference", fragment: SHORT.replace("tokens_per_s=100", "tokens_per_s=10") });
-  await page.waitForFunction(() => document.querySelector(".lab-shown")?.textContent !== "");
-  await page.getByRole("button", { name: "Pause" }).click();
-  const [time, texts] = [await page.locator(".lab-time").textContent(), await shown(page)];
-  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
-  assert.deepEqual([await page.locator(".lab-time").textContent(), await shown(page)], [time, texts]);
-  await page.getByRole("button", { name: "Play" }).click();
-  await page.waitForFunction((before) => document.querySelector(".lab-time").textContent !== before, time);
-});
-
-test("steps go from event to event and back, and are told to those who listen", async (t) => {
-  const page = await openReady(t);
-  await seek(page, 300);
-  const told = async () => page.getByRole("status").textContent();
-  const at = async () => page.locator(".lab-time").textContent();
-  const start = await at();
-  const seen = new Set([start]);
-  for (let count = 0; count < 8; count++) {
-    await page.getByRole("button", { name: "Step", exact: true }).click();
-    seen.add(await at());
-  }
-  assert.ok(seen.size > 2, [...seen].join(", "));
-  assert.match(await told(), /^At \d+\.\d\d s\. TCP: .*(sends|shows|acknowledges)/);
-  for (let count = 0; count < 9; count++) await page.getByRole("button", { name: "Step back" }).click();
-  assert.ok(Number.parseFloat(await at()) <= 0.3);
-});
-
-test("moving back in time takes text away again", async (t) => {
-  const page = await openReady(t);
-  await seek(page, 1e9);
-  const whole = await shown(page);
-  assert.ok(whole.every((text) => text.length > 100));
-  await seek(page, 400);
-  const early = await shown(page);
-  for (const [lane, text] of early.entries()) assert.ok(whole[lane].startsWith(text) && text.length < whole[lane].length);
-});
-
-test("a link restores what is set, and a hostile one sets nothing", async (t) => {
-  const page = await openReady(t);
-  await page.getByLabel("Loss").fill("30");
-  await page.getByLabel("Round trip").fill("250");
-  await page.getByLabel("Weather no.").fill("99");
-  await page.getByLabel("Weather no.").press("Enter");
-  await page.waitForFunction(() => location.hash.includes("seed=99"));
-  const link = new URL(page.url());
-  const other = await openReady(t, { fragment: link.hash.slice(1) });
-  for (const [label, value] of [["Loss", "30"], ["Round trip", "250"], ["Weather no.", "99"], ["Token rate", "100"]]) {
-    assert.equal(await other.getByLabel(label).inputValue(), value, label);
-  }
-  const hostile = await openReady(t, { fragment: "rtt_ms=1e9&loss_percent=-1&tokens=<b>&__proto__=1&seed=4" });
-  assert.equal(await hostile.getByLabel("Weather no.").inputValue(), "4");
-  assert.match(await hostile.locator(".lab-note").textContent(), /rtt_ms, loss_percent, tokens, __proto__/);
-  assert.equal(await hostile.getByLabel("Round trip").inputValue(), "160");
-});
-
-test("presets set everything, and another weather is another seed", async (t) => {
-  const page = await openReady(t);
-  await page.getByRole("button", { name: "The paper’s settings" }).click();
-  await page.waitForFunction(() => location.hash.includes("rtt_ms=400"));
-  assert.equal(await page.getByRole("button", { name: "The paper’s settings" }).getAttribute("aria-pressed"), "true");
-  assert.match(new URL(page.url()).hash, /loss_percent=15&burst_ms=200&tokens_per_s=10&buffer_ms=0&padding_bytes=0&copies=5&.*seed=2$/);
-  await page.getByRole("button", { name: "Another weather" }).click();
-  await page.waitForFunction(() => !location.hash.endsWith("seed=2"));
-});
-
-test("the server takes every slider's ends", async (t) => {
-  const page = await openReady(t);
-  const sliders = await page.locator(".lab-sliders input").evaluateAll((inputs) =>
-    inputs.map(({ id, min, max }) => ({ name: id.replace(/^lab-/, ""), ends: [min, max] })),
-  );
-  assert.equal(sliders.length, 9);
-  for (const { name, ends } of sliders) {
-    for (const end of ends) {
-      const response = await fetch(`${url}/v1/lab/run?tokens=24&${name === "tokens" ? "seed=1" : `${name}=${end}`}`);
-      await response.body.cancel();
-      assert.equal(response.status, 200, `${name}=${end}`);
-    }
-  }
-});
-
-test("a packet tells what it carried, by pointer and by keyboard", async (t) => {
-  const page = await openReady(t, { fragment: SHORT.replace("loss_percent=20", "loss_percent=0") });
-  await seek(page, 500);
-  const loquent = page.getByRole("region", { name: "Loquent", exact: true });
-  const timeline = loquent.getByRole("img");
-  await timeline.focus();
-  await page.keyboard.press("ArrowLeft");
-  const tip = loquent.locator(".lab-tip");
-  assert.match(await tip.textContent(), /, \d+ bytes, sent at \d\.\d\d s, /);
-  const first = await tip.textContent();
-  await page.keyboard.press("ArrowLeft");
-  assert.notEqual(await tip.textContent(), first);
-  await timeline.blur();
-  await timeline.scrollIntoViewIfNeeded();
-  const { x, y, width, height } = await timeline.boundingBox();
-  let told = "";
-  for (let back = 0; back < 60 && !told.includes("“"); back += 1) {
-    await page.mouse.move(x + width * 0.9 - back * 2, y + height * 0.3);
-    told = await tip.textContent();
-  }
-  assert.match(told, /Packet with new text \d+, \d+ bytes, .* Tokens? [\d–]+: “/);
-});
-
-test("a server with keys asks for one, and the page uses it", async (t) => {
-  const { url: base } = await serve("--api-key", "sk-lab");
-  await ready(base);
-  const page = await open(t, { base });
-  await page.getByLabel("API key").fill("sk-lab");
-  await page.getByRole("button", { name: "Use it" }).click();
-  await page.getByRole("button", { name: "Play" }).and(page.locator(":enabled")).waitFor();
-  assert.equal(await page.locator(".lab-pane").count(), 4);
-});
-
-for (const colorScheme of ["light", "dark"]) {
-  test(`axe finds nothing (${colorScheme})`, async (t) => {
-    const page = await openReady(t, { colorScheme });
-    await seek(page, 500);
-    // As a string in the page, past its content security policy, as an extension would do it.
-    await page.evaluate(AXE);
-    const { violations } = await page.evaluate(() => axe.run());
-    assert.deepEqual(violations.map(({ id, nodes }) => [id, nodes.map(({ html }) => html)]), []);
+describe("the laboratory", { skip: chromiumPath() === null && "no Chromium is installed" }, () => {
+  test("it plays to the end, where all panes have the same text and the simulator's figures", async (t) => {
+    const page = await openReady(t);
+    assert.deepEqual(await shown(page), ["", "", "", ""]);
+    await page.getByLabel("Speed").selectOption("4");
+    await page.getByRole("button", { name: "Play" }).click();
+    await page.getByRole("button", { name: "Play again" }).waitFor();
+    const run = await lines(SHORT);
+    const answer = run.filter(({ kind }) => kind === "token").map(({ text }) => text).join("");
+    assert.ok(answer.length > 100);
+    assert.deepEqual(await shown(page), Array(4).fill(answer));
+    const { lanes } = run.at(-1);
+    const delays = await page.locator('[data-figure="delay"]').allTextContents();
+    assert.deepEqual(delays, lanes.map(({ delay_ms }) => `${Math.round(delay_ms)} ms`));
+    const stalls = lanes.map((_, lane) => run.filter((line) => line.lane === lane && line.kind === "stalled").length);
+    assert.deepEqual((await page.locator('[data-figure="stalls"]').allTextContents()).map(Number), stalls);
+    assert.ok(stalls[0] > stalls[3], `TCP stalls more often: ${stalls}`);
   });
-}
 
-test("a phone shows all of it without moving sideways", async (t) => {
-  const page = await openReady(t, { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true });
-  await seek(page, 800);
-  const { wide, panes } = await page.evaluate(() => ({
-    wide: document.scrollingElement.scrollWidth,
-    panes: [...document.querySelectorAll(".lab-pane")].map((pane) => pane.getBoundingClientRect().right),
-  }));
-  assert.ok(wide <= 390, `${wide} px`);
-  assert.ok(panes.length === 4 && panes.every((right) => right <= 390), String(panes));
-  await page.getByRole("button", { name: "Step", exact: true }).tap();
+  test("it plays by itself, stands still when paused, and goes on", async (t) => {
+    const page = await openLab(t, { reducedMotion: "no-preference", fragment: SHORT.replace("tokens_per_s=100", "tokens_per_s=10") });
+    await page.waitForFunction(() => document.querySelector(".lab-shown")?.textContent !== "");
+    await page.getByRole("button", { name: "Pause" }).click();
+    const [time, texts] = [await page.locator(".lab-time").textContent(), await shown(page)];
+    await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+    assert.deepEqual([await page.locator(".lab-time").textContent(), await shown(page)], [time, texts]);
+    await page.getByRole("button", { name: "Play" }).click();
+    await page.waitForFunction((before) => document.querySelector(".lab-time").textContent !== before, time);
+  });
+
+  test("steps go from event to event and back, and are told to those who listen", async (t) => {
+    const page = await openReady(t);
+    await seek(page, 300);
+    const told = async () => page.getByRole("status").textContent();
+    const at = async () => page.locator(".lab-time").textContent();
+    const start = await at();
+    const seen = new Set([start]);
+    for (let count = 0; count < 8; count++) {
+      await page.getByRole("button", { name: "Step", exact: true }).click();
+      seen.add(await at());
+    }
+    assert.ok(seen.size > 2, [...seen].join(", "));
+    assert.match(await told(), /^At \d+\.\d\d s\. TCP: .*(sends|shows|acknowledges)/);
+    for (let count = 0; count < 9; count++) await page.getByRole("button", { name: "Step back" }).click();
+    assert.ok(Number.parseFloat(await at()) <= 0.3);
+  });
+
+  test("moving back in time takes text away again", async (t) => {
+    const page = await openReady(t);
+    await seek(page, 1e9);
+    const whole = await shown(page);
+    assert.ok(whole.every((text) => text.length > 100));
+    await seek(page, 400);
+    const early = await shown(page);
+    for (const [lane, text] of early.entries()) assert.ok(whole[lane].startsWith(text) && text.length < whole[lane].length);
+  });
+
+  test("a link restores what is set, and a hostile one sets nothing", async (t) => {
+    const page = await openReady(t);
+    await page.getByLabel("Loss").fill("30");
+    await page.getByLabel("Round trip").fill("250");
+    await page.getByLabel("Weather no.").fill("99");
+    await page.getByLabel("Weather no.").press("Enter");
+    await page.waitForFunction(() => location.hash.includes("seed=99"));
+    const link = new URL(page.url());
+    const other = await openReady(t, { fragment: link.hash.slice(1) });
+    for (const [label, value] of [["Loss", "30"], ["Round trip", "250"], ["Weather no.", "99"], ["Token rate", "100"]]) {
+      assert.equal(await other.getByLabel(label).inputValue(), value, label);
+    }
+    const hostile = await openReady(t, { fragment: "rtt_ms=1e9&loss_percent=-1&tokens=<b>&__proto__=1&seed=4" });
+    assert.equal(await hostile.getByLabel("Weather no.").inputValue(), "4");
+    assert.match(await hostile.locator(".lab-note").textContent(), /rtt_ms, loss_percent, tokens, __proto__/);
+    assert.equal(await hostile.getByLabel("Round trip").inputValue(), "160");
+  });
+
+  test("presets set everything, and another weather is another seed", async (t) => {
+    const page = await openReady(t);
+    await page.getByRole("button", { name: "The paper’s settings" }).click();
+    await page.waitForFunction(() => location.hash.includes("rtt_ms=400"));
+    assert.equal(await page.getByRole("button", { name: "The paper’s settings" }).getAttribute("aria-pressed"), "true");
+    assert.match(new URL(page.url()).hash, /loss_percent=15&burst_ms=200&tokens_per_s=10&buffer_ms=0&padding_bytes=0&copies=5&.*seed=2$/);
+    await page.getByRole("button", { name: "Another weather" }).click();
+    await page.waitForFunction(() => !location.hash.endsWith("seed=2"));
+  });
+
+  test("the server takes every slider's ends", async (t) => {
+    const page = await openReady(t);
+    const sliders = await page.locator(".lab-sliders input").evaluateAll((inputs) =>
+      inputs.map(({ id, min, max }) => ({ name: id.replace(/^lab-/, ""), ends: [min, max] })),
+    );
+    assert.equal(sliders.length, 9);
+    for (const { name, ends } of sliders) {
+      for (const end of ends) {
+        const response = await fetch(`${url}/v1/lab/run?tokens=24&${name === "tokens" ? "seed=1" : `${name}=${end}`}`);
+        await response.body.cancel();
+        assert.equal(response.status, 200, `${name}=${end}`);
+      }
+    }
+  });
+
+  test("a packet tells what it carried, by pointer and by keyboard", async (t) => {
+    const page = await openReady(t, { fragment: SHORT.replace("loss_percent=20", "loss_percent=0") });
+    await seek(page, 500);
+    const loquent = page.getByRole("region", { name: "Loquent", exact: true });
+    const timeline = loquent.getByRole("img");
+    await timeline.focus();
+    await page.keyboard.press("ArrowLeft");
+    const tip = loquent.locator(".lab-tip");
+    assert.match(await tip.textContent(), /, \d+ bytes, sent at \d\.\d\d s, /);
+    const first = await tip.textContent();
+    await page.keyboard.press("ArrowLeft");
+    assert.notEqual(await tip.textContent(), first);
+    await timeline.blur();
+    await timeline.scrollIntoViewIfNeeded();
+    const { x, y, width, height } = await timeline.boundingBox();
+    let told = "";
+    for (let back = 0; back < 60 && !told.includes("“"); back += 1) {
+      await page.mouse.move(x + width * 0.9 - back * 2, y + height * 0.3);
+      told = await tip.textContent();
+    }
+    assert.match(told, /Packet with new text \d+, \d+ bytes, .* Tokens? [\d–]+: “/);
+  });
+
+  test("a server with keys asks for one, and the page uses it", async (t) => {
+    const { url: base } = await serve("--api-key", "sk-lab");
+    await ready(base);
+    const page = await openLab(t, { base });
+    await page.getByLabel("API key").fill("sk-lab");
+    await page.getByRole("button", { name: "Use it" }).click();
+    await playable(page);
+    assert.equal(await page.locator(".lab-pane").count(), 4);
+  });
+
+  for (const colorScheme of ["light", "dark"]) {
+    test(`axe finds nothing (${colorScheme})`, async (t) => {
+      const page = await openReady(t, { colorScheme });
+      await seek(page, 500);
+      await assertAccessible(page, colorScheme);
+    });
+  }
+
+  test("a phone shows all of it without moving sideways", async (t) => {
+    const page = await openReady(t, { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true });
+    await seek(page, 800);
+    const { wide, panes } = await page.evaluate(() => ({
+      wide: document.scrollingElement.scrollWidth,
+      panes: [...document.querySelectorAll(".lab-pane")].map((pane) => pane.getBoundingClientRect().right),
+    }));
+    assert.ok(wide <= 390, `${wide} px`);
+    assert.ok(panes.length === 4 && panes.every((right) => right <= 390), String(panes));
+    await page.getByRole("button", { name: "Step", exact: true }).tap();
+  });
 });
 
 const FIREFOX = ["/usr/bin/firefox", "/usr/bin/firefox-esr"].find(existsSync);
