@@ -10,7 +10,8 @@ try {
   page.on("pageerror", (error) => problems.push(String(error)));
   await page.goto(url);
   await page.waitForSelector("#transport.webtransport", { timeout: 60_000 });
-  await page.click("#settings summary");
+  await page.click("#settings-button");
+  await page.waitForSelector("#temperature");
   await page.type("#temperature", "0");
   await page.type("#max-tokens", maxTokens);
   await page.type("#prompt", question);

@@ -47,7 +47,7 @@ def test_an_error_is_shown(page):
     page.fill("#max-tokens", "5")
     page.fill("#prompt", "word " * 9000)
     page.press("#prompt", "Enter")
-    expect(page.locator("article.failed footer")).to_contain_text("context length")
+    expect(page.locator("article.failed")).to_contain_text("longer than the model can read")
 
 
 def test_answers_are_text_never_markup(page):

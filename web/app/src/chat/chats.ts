@@ -4,7 +4,7 @@
 import { signal } from "@preact/signals";
 import { type TransportName, forgetChat } from "@loquent/client";
 import { LiveMessage } from "../message/live.js";
-import { emptyMessage, isOpen } from "../message/model.js";
+import { NO_FACTS, emptyMessage, isOpen } from "../message/model.js";
 import { readStored, writeStored } from "../shell/stored.js";
 import {
   type AnswerReference,
@@ -27,7 +27,7 @@ import { type FailureKind, failureKind } from "./explain.js";
 import type { HandedOver } from "./handover.js";
 import type { Head, Library } from "./library.js";
 import { RunningAnswer } from "./running.js";
-import { lookSoon } from "./server.js";
+import { chosenModel, lookSoon } from "./server.js";
 import { settings } from "./settings.js";
 import { announce, say } from "./toast.js";
 
@@ -162,7 +162,7 @@ function answer(conversation: Conversation): void {
   const question = conversation.leaf;
   if (question === null) return;
   const messages = requestMessages(conversation, question, settings.peek().system);
-  const message = emptyMessage(newTurnId(), "assistant");
+  const message = { ...emptyMessage(newTurnId(), "assistant"), facts: { ...NO_FACTS, model: chosenModel()?.id ?? null } };
   const asked = newRunning(conversation.id, message);
   change(addAnswer(conversation, question, message, Date.now()));
   writeStored("tab", OPEN_KEY, conversation.id);

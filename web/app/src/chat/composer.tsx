@@ -8,6 +8,7 @@ import { IconButton } from "../shell/controls.js";
 import { Icon } from "../shell/icons.js";
 import { ask, current, isRunning, stop } from "./chats.js";
 import { type TextFile, shownPath } from "./conversation.js";
+import { atEnd, goToEnd } from "./end.js";
 import { readFiles } from "./files.js";
 import { ContextGauge } from "./gauge.js";
 import { dialogue, editedTurn } from "./layout.js";
@@ -37,6 +38,7 @@ export function Composer(): VNode {
   };
   return (
     <form id="composer" class="composer" aria-label="Ask" onSubmit={send}>
+      {!atEnd.value && current.value.leaf !== null && <IconButton class="jump" icon="down" label="Go to the end" onClick={() => goToEnd("smooth")} />}
       <div class="card">
         <AttachedFiles />
         <textarea

@@ -32,11 +32,17 @@ function explanation(error: LoquentError): string {
   if (error.kind === "detached") return "Handed over: another device goes on with this answer.";
   if (error.retryAfter_s !== undefined) return `${error.message} Try again in ${error.retryAfter_s} s.`;
   if (error.kind === "broken") return `${error.message} Check that the server runs and that you are online.`;
-  if (isContextError(error)) return `This conversation is longer than the model can read. ${error.message}`;
+  if (isContextError(error)) return `This is longer than the model can read at once${sizes(error.message)}.`;
   if (/unexpected EOF|chunk size|connection (reset|closed)|error reading a body/i.test(error.message)) {
     return "The server behind this one broke off in the middle of the answer. Try again.";
   }
   return error.message;
+}
+
+/** The numbers of a message about the context's length, if it names both. */
+function sizes(message: string): string {
+  const [, limit, used] = /length is (\d+) tokens\D+(\d+)/.exec(message) ?? [];
+  return limit === undefined || used === undefined ? "" : `: ${Number(used).toLocaleString("en")} of ${Number(limit).toLocaleString("en")} tokens`;
 }
 
 function facts({ status, code, retryAfter_s }: LoquentError): ConstructorParameters<typeof LoquentError>[2] {

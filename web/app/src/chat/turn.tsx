@@ -3,20 +3,23 @@
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
 import { useEffect, useRef } from "preact/hooks";
+import { isOpen } from "../message/model.js";
 import type { MessageViewProps } from "../message/view.js";
 import { CopyButton, IconButton } from "../shell/controls.js";
 import { lazy } from "../shell/lazy.js";
 import { answerAgain, chooseVersion, current, editQuestion, failures, goOnInNewChat, goOnShorter, isRunning, liveOf, running } from "./chats.js";
-import { type TextFile, type Turn, shownPath, versionsOf } from "./conversation.js";
-import { editedTurn } from "./layout.js";
+import { type TextFile, type Turn, forgetOldest, versionsOf } from "./conversation.js";
+import { editedTurn, settingsOpen } from "./layout.js";
+import { chosenModel } from "./server.js";
 
 /** How messages are shown; needed with the first one. */
 export const MessageView = lazy(async () => (await import("../message/view.js")).MessageView, PlainMessage);
 
 /** A message without its view: as it stood when it was drawn. */
 function PlainMessage({ live, children }: MessageViewProps): VNode {
+  const { role, state } = live.message;
   return (
-    <article class={`message ${live.message.role}`}>
+    <article class={`message ${role} ${isOpen(state) ? "streaming" : state.is}`}>
       <div class="text">{live.message.text}</div>
       <footer>{children}</footer>
     </article>
@@ -46,7 +49,7 @@ export function TurnView({ turn, isLast }: TurnProps): VNode {
           </span>
         )}
       </MessageView>
-      {isLast && failures.value.get(turn.id) === "context" && <ContextNotice turn={turn} />}
+      {isLast && !isOnItsWay && <Notice turn={turn} />}
     </div>
   );
 }
@@ -86,13 +89,41 @@ function Versions({ turn }: { readonly turn: Turn }): VNode | null {
   );
 }
 
-/** The ways on when a conversation is longer than the model can read. */
-function ContextNotice({ turn }: { readonly turn: Turn }): VNode {
-  const hasOlder = shownPath(current.value).length > 2;
-  if (!hasOlder) return <div class="notice">This question alone is longer than the model can read. Shorten it, or leave files out.</div>;
+/** What the page can do about the way in which an answer ended. */
+function Notice({ turn }: { readonly turn: Turn }): VNode | null {
+  const failure = failures.value.get(turn.id);
+  if (failure === "context") return <ContextNotice turn={turn} />;
+  if (failure === "key") return <KeyNotice />;
+  return fillsContext(turn) ? <ContextNotice turn={turn} /> : null;
+}
+
+/** Whether an answer ended because the model can read and write no more. */
+function fillsContext({ message: { state, facts } }: Turn): boolean {
+  const limit = chosenModel()?.contextTokens ?? null;
+  if (limit === null || state.is !== "finished" || state.reason !== "length") return false;
+  return (facts.promptTokens ?? 0) + facts.tokens >= limit;
+}
+
+function KeyNotice(): VNode {
   return (
     <div class="notice">
-      <p>The model reads a limited number of tokens at once, and this conversation has outgrown it.</p>
+      <p>This server answers only with its API key.</p>
+      <span class="buttons">
+        <button type="button" class="primary" onClick={() => (settingsOpen.value = true)}>
+          Enter the key
+        </button>
+      </span>
+    </div>
+  );
+}
+
+/** The ways on when a conversation is longer than the model can read. */
+function ContextNotice({ turn }: { readonly turn: Turn }): VNode {
+  const hasOlder = forgetOldest(current.value, 0.5) !== null;
+  if (!hasOlder) return <div class="notice">Nothing older is left to leave out: shorten the question, or its files.</div>;
+  return (
+    <div class="notice">
+      <p>A model reads a limited number of tokens at once, and this conversation has outgrown it.</p>
       <span class="buttons">
         <button type="button" class="primary" onClick={() => goOnShorter(turn)}>
           Leave out the oldest turns
