@@ -32,7 +32,7 @@ const FOREVER: &str = "public, max-age=31536000, immutable";
 
 /// The pages use none of these, so that no script on them may.
 const PERMISSIONS: &str = "camera=(), microphone=(), geolocation=(), display-capture=(), usb=(), \
-                           serial=(), hid=(), bluetooth=(), payment=(), midi=()";
+                           serial=(), hid=(), payment=(), midi=()";
 
 /// Routes that serve the pages' files.
 pub fn routes() -> Router<Arc<App>> {
