@@ -156,7 +156,7 @@ pub struct ServerTimings {
 /// What one chunk adds to the answer, all its choices together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ChunkSummary {
-    /// Text: content, reasoning and tool-call arguments in the order they came.
+    /// Text: content, reasoning and tool calls ([`shown_call`]) in the order they came.
     pub text: String,
     /// Why the answer ended.
     pub finish_reason: Option<String>,
@@ -184,6 +184,12 @@ impl From<ReportedUsage> for Usage {
     }
 }
 
+/// A fragment of a tool call as text: a call begins on a line of its own with its name, which
+/// comes with the first fragment.
+pub fn shown_call(name: &str, arguments: String) -> String {
+    if name.is_empty() { arguments } else { format!("\n{name} {arguments}") }
+}
+
 /// Parses the data of one event; `None` stands for `[DONE]`.
 ///
 /// # Errors
@@ -206,9 +212,10 @@ pub fn parse_chunk(data: &[u8]) -> Result<Option<ChunkSummary>, ClientError> {
 impl ChunkSummary {
     fn append(&mut self, delta: Delta) -> Result<(), ClientError> {
         match delta {
-            Delta::Text { text, .. }
-            | Delta::Reasoning { text, .. }
-            | Delta::ToolCall { arguments: text, .. } => self.append_text(text),
+            Delta::Text { text, .. } | Delta::Reasoning { text, .. } => self.append_text(text),
+            Delta::ToolCall { name, arguments, .. } => {
+                self.append_text(shown_call(&name, arguments));
+            }
             Delta::Finish { reason, .. } => self.finish_reason = Some(reason),
             Delta::Other { json, .. } => return self.append_others(&json),
             _ => {}
@@ -493,6 +500,8 @@ mod tests {
         assert_eq!(delta(both).text, "ab");
         let call = r#"{"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"{}"}}]}}]}"#;
         assert_eq!(delta(call).text, "{}");
+        let named = call.replace("{\"arguments", "{\"name\":\"weather\",\"arguments");
+        assert_eq!(delta(&named).text, "\nweather {}");
         assert_eq!(
             delta(r#"{"choices":[{"delta":{"role":"assistant","content":null}}]}"#).text,
             ""

@@ -421,6 +421,8 @@ impl ApiError {
 #[error("The request body came too slowly. Send it faster, or raise --request-timeout-s.")]
 pub struct SlowBody;
 
+/// The status for a client that has already what it asks for.
+pub const NOT_MODIFIED: StatusCode = StatusCode::NOT_MODIFIED;
 /// The status for a WebTransport session at an unknown path.
 pub const NOT_FOUND: StatusCode = StatusCode::NOT_FOUND;
 /// The status for a WebTransport session from a page, or to a name, that is not allowed.

@@ -230,9 +230,13 @@ impl ServedModel {
 
     /// The model's entry in `/v1/models`.
     pub fn card(&self) -> Value {
+        let SamplingDefaults { temperature, top_k, top_p, min_p } = self.defaults;
         json!({
             "id": self.name, "object": "model", "created": self.created_s, "owned_by": "loquent",
             "max_model_len": self.context_tokens, "vocab_size": self.vocab.size(),
+            "sampling_defaults": {
+                "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+            },
         })
     }
 }

@@ -8,9 +8,10 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
 
 use crate::app::{App, QuicAddress};
+use crate::error::NOT_MODIFIED;
 use crate::hosts::{is_loopback, requested_authority};
 
 /// One file of `web/page`; build.rs makes the table. ARCHITECTURE.md says how the folder is built.
@@ -58,7 +59,7 @@ fn respond(file: &'static PageFile, asked: &HeaderMap, policy: HeaderValue) -> R
         (HeaderName::from_static("permissions-policy"), text(PERMISSIONS)),
     ];
     if has(asked, file.etag) {
-        return (StatusCode::NOT_MODIFIED, headers).into_response();
+        return (NOT_MODIFIED, headers).into_response();
     }
     if takes_gzip(asked) {
         return (headers, [(header::CONTENT_ENCODING, text("gzip"))], file.gzip).into_response();
