@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use loquent_bench::link::emulator::PathSchedule;
+use loquent_bench::link::emulator::{PathLinks, PathSchedule};
+use loquent_bench::link::observer::{PacketObserver, PacketRecord};
 use loquent_bench::link::packet_stats::LinkSummary;
 use loquent_bench::link::relay::LinkRelay;
 use loquent_bench::link::tun::{self, Ends, Paths};
@@ -133,7 +134,7 @@ fn a_udp_relay_loses_what_the_simulator_loses() {
     let door = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = door.local_addr().unwrap();
     let wire = UdpWire::new(vec![(door, to)]).unwrap();
-    let record = Some(File::create(&file).unwrap());
+    let record = Some(PacketRecord::to(File::create(&file).unwrap()));
     let relay = LinkRelay::start(wire, vec![schedule(&link)], record).unwrap();
     relay.begin(0, Instant::now());
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -172,8 +173,41 @@ fn a_udp_relay_keeps_clients_and_paths_apart() {
     }
 }
 
+/// Sends `count` datagrams to `to` and returns how many of them come back.
+fn come_back(socket: &UdpSocket, to: SocketAddr, count: u8) -> usize {
+    for number in 0..count {
+        socket.send_to(&[number], to).unwrap();
+    }
+    // Those that come are waited for as long as it takes. Nothing tells when a lost one is lost.
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    (0..count).map_while(|_| socket.recv_from(&mut [0; 8]).ok()).count()
+}
+
+#[test]
+fn a_change_of_the_links_calms_them_until_they_begin_again() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = server.local_addr().unwrap();
+    let echo = echo(server);
+    let door = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = door.local_addr().unwrap();
+    let dead = || schedule(&Link::new(4.0, Channel::Random { loss: 1.0 }));
+    let relay = LinkRelay::start(UdpWire::new(vec![(door, to)]).unwrap(), vec![dead()], None);
+    let relay = relay.unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for _ in 0..2 {
+        assert_eq!(come_back(&client, address, 3), 3, "nothing is lost before the beginning");
+        relay.begin(0, Instant::now());
+        assert_eq!(come_back(&client, address, 3), 0);
+        relay.change(PathLinks::Own(vec![dead()]));
+    }
+    let [down, up] = relay.stop().unwrap().paths.remove(0);
+    assert_eq!((down.packets, up.packets), (0, 0), "a change counts anew");
+    client.send_to(b"stop", to).unwrap();
+    echo.join().unwrap();
+}
+
 /// Two namespaces, or why there are none.
-fn namespaces(link: &Link, record: Option<File>) -> Option<(Ends, LinkRelay)> {
+fn namespaces(link: &Link, record: Option<Box<dyn PacketObserver>>) -> Option<(Ends, LinkRelay)> {
     match tun::create(Paths::One) {
         Ok((ends, wire)) => {
             let relay = LinkRelay::start(wire, vec![schedule(link)], record).unwrap();
@@ -192,7 +226,9 @@ fn packets_between_namespaces_are_delayed_and_lost_as_the_simulator_says() {
     let link = lossy(60.0);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("packets.jsonl");
-    let Some((ends, relay)) = namespaces(&link, Some(File::create(&file).unwrap())) else {
+    let Some((ends, relay)) =
+        namespaces(&link, Some(PacketRecord::to(File::create(&file).unwrap())))
+    else {
         return;
     };
     let bind = || UdpSocket::bind("0.0.0.0:7000").unwrap();

@@ -1,10 +1,12 @@
 //! The subcommands of `loquent` that are implemented here: serving, the local proxy, model
-//! download, terminal chat, benchmarks, tuning, and split models.
+//! download, terminal chat, the demonstration, benchmarks, tuning, and split models.
 
 pub mod bench;
 pub mod bundled;
 pub mod chat;
 pub mod connect;
+#[cfg(target_os = "linux")]
+pub mod demo;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod hub;

@@ -7,6 +7,8 @@ use clap::{Parser, Subcommand};
 use loquent::bench::BenchArgs;
 use loquent::chat::{self, ChatArgs};
 use loquent::connect::{self, ConnectArgs};
+#[cfg(target_os = "linux")]
+use loquent::demo::{self, DemoArgs};
 #[cfg(feature = "rpc")]
 use loquent::rpc::RpcServerArgs;
 use loquent::serve::{self, ServeArgs};
@@ -39,6 +41,9 @@ enum Subcommands {
     Serve(Box<ServeArgs>),
     /// Run a local OpenAI endpoint for a remote Loquent server, over QUIC with resume
     Connect(Box<ConnectArgs>),
+    /// Show one answer over TCP and over Loquent side by side, on the same bad network
+    #[cfg(target_os = "linux")]
+    Demo(Box<DemoArgs>),
     /// Split a model into files for several machines
     #[cfg(feature = "llama")]
     Split(SplitArgs),
@@ -66,14 +71,14 @@ enum Subcommands {
 fn main() -> ExitCode {
     // Arguments first: `--help` and errors in them need no log.
     let cli = Cli::parse();
-    start_log();
-    let serves = matches!(cli.command, Subcommands::Serve(_));
+    start_log(default_log(&cli.command));
+    let has_engine = has_engine(&cli.command);
     let outcome = run(cli.command);
     if let Err(error) = &outcome {
         // It may quote a server, or a file.
         eprintln!("loquent: {}", printable(&message(error)));
     }
-    if serves {
+    if has_engine {
         shutdown::leave(i32::from(outcome.is_err()));
     }
     outcome.unwrap_or(ExitCode::FAILURE)
@@ -91,6 +96,8 @@ fn run(command: Subcommands) -> anyhow::Result<ExitCode> {
     match command {
         Subcommands::Serve(args) => serve::run(*args)?,
         Subcommands::Connect(args) => block_on(connect::run(*args))?,
+        #[cfg(target_os = "linux")]
+        Subcommands::Demo(args) => demo::run(*args)?,
         #[cfg(feature = "llama")]
         Subcommands::Split(args) => args.run()?,
         #[cfg(feature = "llama")]
@@ -106,6 +113,26 @@ fn run(command: Subcommands) -> anyhow::Result<ExitCode> {
         Subcommands::Trace(args) => args.run()?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a command computes on threads that need not be waited for.
+fn has_engine(command: &Subcommands) -> bool {
+    match command {
+        Subcommands::Serve(_) => true,
+        #[cfg(target_os = "linux")]
+        Subcommands::Demo(_) => true,
+        _ => false,
+    }
+}
+
+/// What is logged unless `LOQUENT_LOG` says otherwise.
+fn default_log(command: &Subcommands) -> &'static str {
+    match command {
+        // Its columns are the whole screen.
+        #[cfg(target_os = "linux")]
+        Subcommands::Demo(_) => "error",
+        _ => "info",
+    }
 }
 
 /// Runs a command on a runtime of its own.
@@ -132,8 +159,8 @@ fn message(error: &anyhow::Error) -> String {
 }
 
 /// Logs go to stderr. `LOQUENT_LOG` selects them (`debug`, `loquent_server=trace`, …).
-fn start_log() {
-    let filter = EnvFilter::try_from_env("LOQUENT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+fn start_log(default: &str) {
+    let filter = EnvFilter::try_from_env("LOQUENT_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     // Colour codes belong on a terminal only, not in a file or a journal.
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colour = std::io::stderr().is_terminal() && !plain;

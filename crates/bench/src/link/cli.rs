@@ -12,6 +12,7 @@ use tokio::process::Command;
 use super::command::{self, ProcessGroup};
 use super::emulator::PathSchedule;
 use super::netns::Namespace;
+use super::observer::{PacketObserver, PacketRecord};
 use super::options::LinkOptions;
 use super::relay::LinkRelay;
 use super::tun::{self, Ends, Paths, SERVER};
@@ -94,7 +95,7 @@ impl LinkArgs {
             .record
             .as_ref()
             .map(|path| File::create(path).map_err(LinkError::io(path.display().to_string())));
-        let record = record.transpose()?;
+        let record = record.transpose()?.map(PacketRecord::to);
         match self.udp_listen.zip(self.udp_to) {
             Some((listen, to)) => self.relay_udp(schedule, record, listen, to).await,
             None => self.join_namespaces(schedule, record).await,
@@ -104,7 +105,7 @@ impl LinkArgs {
     async fn relay_udp(
         &self,
         schedule: PathSchedule,
-        record: Option<File>,
+        record: Option<Box<dyn PacketObserver>>,
         listen: SocketAddr,
         to: SocketAddr,
     ) -> anyhow::Result<ExitCode> {
@@ -120,7 +121,7 @@ impl LinkArgs {
     async fn join_namespaces(
         &self,
         schedule: PathSchedule,
-        record: Option<File>,
+        record: Option<Box<dyn PacketObserver>>,
     ) -> anyhow::Result<ExitCode> {
         let (ends, wire) = tun::create(Paths::One)?;
         let relay = LinkRelay::start(wire, vec![schedule], record)?;

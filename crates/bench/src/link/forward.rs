@@ -1,7 +1,8 @@
-//! From the far side of the link to the host: a server that runs outside the namespaces.
+//! From one network to another: to a server outside the namespaces, or into them for a client that
+//! runs outside.
 //!
 //! A socket belongs to the namespace in which it was made, whichever thread uses it. So it takes no
-//! more than listening sockets inside and connections outside.
+//! more than listening sockets on one side and connections on the other.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,17 +10,49 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
 
 use super::LinkError;
-use super::netns::Namespace;
+use super::netns::{Namespace, within};
 
-/// Maximum number of concurrent UDP conversations; datagrams of more are dropped.
+/// Maximum number of concurrent UDP conversations, datagrams of more being dropped, and of TCP
+/// connections, of which more have to wait.
 const MAX_FLOWS: usize = 1024;
 /// How long a UDP conversation may be silent before it ends.
 const IDLE: Duration = Duration::from_secs(120);
 /// Maximum length of a datagram in bytes.
 const MAX_DATAGRAM_BYTES: usize = 65_536;
+
+/// An address, and the network in which it is one.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The namespace; `None` is this machine's own network.
+    pub inside: Option<Namespace>,
+    /// The address there.
+    pub address: SocketAddr,
+}
+
+impl Place {
+    /// An address of this machine's own network.
+    pub fn outside(address: SocketAddr) -> Self {
+        Self { inside: None, address }
+    }
+
+    /// An address in `namespace`.
+    pub fn within(namespace: &Namespace, address: SocketAddr) -> Self {
+        Self { inside: Some(namespace.clone()), address }
+    }
+
+    /// Makes a socket in the place's network.
+    fn make<T: Send>(&self, socket: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        match &self.inside {
+            // Entering a namespace takes a thread of its own.
+            Some(_) => within(self.inside.as_ref(), socket).map_err(io::Error::other)?,
+            None => socket(),
+        }
+    }
+}
 
 /// Forwards TCP and UDP that reach `inside` on the port of `to` to `to`, from now on.
 ///
@@ -27,45 +60,90 @@ const MAX_DATAGRAM_BYTES: usize = 65_536;
 /// If the port cannot be listened on.
 pub fn forward(inside: &Namespace, to: SocketAddr) -> Result<(), LinkError> {
     let here = SocketAddr::from((Ipv4Addr::UNSPECIFIED, to.port()));
+    forward_between(&Place::within(inside, here), &Place::outside(to))
+}
+
+/// Forwards TCP and UDP that reach `from` to `to`, as long as the current runtime exists.
+///
+/// # Errors
+/// If the port cannot be listened on.
+pub fn forward_between(from: &Place, to: &Place) -> Result<(), LinkError> {
+    forward_tcp(from, to)?;
+    forward_udp(from, to)
+}
+
+/// As [`forward_between`], for TCP alone.
+///
+/// # Errors
+/// As [`forward_between`].
+pub fn forward_tcp(from: &Place, to: &Place) -> Result<(), LinkError> {
     let listen = || -> io::Result<_> {
-        let tcp = std::net::TcpListener::bind(here)?;
-        let udp = std::net::UdpSocket::bind(here)?;
+        let tcp = std::net::TcpListener::bind(from.address)?;
         tcp.set_nonblocking(true)?;
-        udp.set_nonblocking(true)?;
-        Ok((tcp, udp))
+        Ok(tcp)
     };
-    let what = format!("port {} on the far side", to.port());
-    let (tcp, udp) = inside.within(listen)?.map_err(LinkError::io(what.clone()))?;
-    let tcp = TcpListener::from_std(tcp).map_err(LinkError::io(what.clone()))?;
-    let udp = UdpSocket::from_std(udp).map_err(LinkError::io(what))?;
-    tokio::spawn(forward_tcp(tcp, to));
-    tokio::spawn(forward_udp(Arc::new(udp), to));
+    let tcp = from.make(listen).and_then(TcpListener::from_std);
+    let tcp = tcp.map_err(LinkError::io(format!("TCP at {}", from.address)))?;
+    tokio::spawn(accept_tcp(tcp, to.clone()));
     Ok(())
 }
 
-async fn forward_tcp(listener: TcpListener, to: SocketAddr) {
-    loop {
+/// As [`forward_between`], for UDP alone.
+///
+/// # Errors
+/// As [`forward_between`].
+pub fn forward_udp(from: &Place, to: &Place) -> Result<(), LinkError> {
+    let listen = || -> io::Result<_> {
+        let udp = std::net::UdpSocket::bind(from.address)?;
+        udp.set_nonblocking(true)?;
+        Ok(udp)
+    };
+    let udp = from.make(listen).and_then(UdpSocket::from_std);
+    let udp = udp.map_err(LinkError::io(format!("UDP at {}", from.address)))?;
+    tokio::spawn(carry_udp(Arc::new(udp), to.clone()));
+    Ok(())
+}
+
+async fn accept_tcp(listener: TcpListener, to: Place) {
+    let places = Arc::new(Semaphore::new(MAX_FLOWS));
+    while let Ok(place) = places.clone().acquire_owned().await {
         match listener.accept().await {
-            Ok((inside, _)) => drop(tokio::spawn(join_tcp(inside, to))),
+            Ok((from, _)) => {
+                let to = to.clone();
+                tokio::spawn(async move {
+                    join(from, connect(&to).await).await;
+                    drop(place);
+                });
+            }
             // Out of descriptors: wait until other connections close theirs.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
 }
 
-/// Carries bytes both ways between `inside` and a new connection to `to`; an abort stays one.
-pub(crate) async fn join_tcp(mut inside: TcpStream, to: SocketAddr) {
-    let outside = TcpStream::connect(to).await;
-    let Ok(mut outside) = outside else {
-        abort(&inside);
+async fn connect(to: &Place) -> io::Result<TcpStream> {
+    let is_ipv4 = to.address.is_ipv4();
+    let new = || if is_ipv4 { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    to.make(new)?.connect(to.address).await
+}
+
+/// Carries bytes both ways between `from` and a new connection to `to`.
+pub(crate) async fn join_tcp(from: TcpStream, to: SocketAddr) {
+    join(from, TcpStream::connect(to).await).await;
+}
+
+/// Carries bytes both ways; an abort stays one.
+async fn join(mut from: TcpStream, to: io::Result<TcpStream>) {
+    let Ok(mut to) = to else {
+        abort(&from);
         return;
     };
     // Nagle's algorithm would hold a token back until the one before is acknowledged.
-    let _ = (inside.set_nodelay(true), outside.set_nodelay(true));
-    if tokio::io::copy_bidirectional(&mut inside, &mut outside).await.is_err() {
+    let _ = (from.set_nodelay(true), to.set_nodelay(true));
+    if tokio::io::copy_bidirectional(&mut from, &mut to).await.is_err() {
         // A connection that was aborted must not look as if it had ended.
-        abort(&inside);
-        abort(&outside);
+        abort(&from);
+        abort(&to);
     }
 }
 
@@ -74,44 +152,49 @@ fn abort(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-async fn forward_udp(inside: Arc<UdpSocket>, to: SocketAddr) {
+async fn carry_udp(from: Arc<UdpSocket>, to: Place) {
     let mut flows: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
     let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
     loop {
-        let Ok((len, client)) = inside.recv_from(&mut buffer).await else {
+        let Ok((len, client)) = from.recv_from(&mut buffer).await else {
             continue;
         };
         // The other reference is held by the task that carries answers back.
-        flows.retain(|_, outside| Arc::strong_count(outside) > 1);
+        flows.retain(|_, socket| Arc::strong_count(socket) > 1);
         let room = !flows.contains_key(&client) && flows.len() < MAX_FLOWS;
-        if room && let Ok(outside) = open(to).await {
-            let outside = Arc::new(outside);
-            tokio::spawn(answers(Arc::clone(&outside), Arc::clone(&inside), client));
-            flows.insert(client, outside);
+        if room && let Ok(socket) = open(&to).await {
+            let socket = Arc::new(socket);
+            tokio::spawn(answers(Arc::clone(&socket), Arc::clone(&from), client));
+            flows.insert(client, socket);
         }
-        if let Some(outside) = flows.get(&client) {
+        if let Some(socket) = flows.get(&client) {
             // As on any network, a datagram may be lost.
-            let _ = outside.send(&buffer[..len]).await;
+            let _ = socket.send(&buffer[..len]).await;
         }
     }
 }
 
-async fn open(to: SocketAddr) -> io::Result<UdpSocket> {
-    let any: SocketAddr = match to {
+async fn open(to: &Place) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match to.address {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         SocketAddr::V6(_) => ([0u16; 8], 0).into(),
     };
-    let outside = UdpSocket::bind(any).await?;
-    outside.connect(to).await?;
-    Ok(outside)
+    let bind = || -> io::Result<_> {
+        let socket = std::net::UdpSocket::bind(any)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    let socket = UdpSocket::from_std(to.make(bind)?)?;
+    socket.connect(to.address).await?;
+    Ok(socket)
 }
 
-async fn answers(outside: Arc<UdpSocket>, inside: Arc<UdpSocket>, client: SocketAddr) {
+async fn answers(socket: Arc<UdpSocket>, from: Arc<UdpSocket>, client: SocketAddr) {
     let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
-    while let Ok(received) = tokio::time::timeout(IDLE, outside.recv(&mut buffer)).await {
+    while let Ok(received) = tokio::time::timeout(IDLE, socket.recv(&mut buffer)).await {
         // An error means that no server listens yet; one may by the next datagram.
         if let Ok(len) = received {
-            let _ = inside.send_to(&buffer[..len], client).await;
+            let _ = from.send_to(&buffer[..len], client).await;
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod emulator;
 pub mod forward;
 pub mod netns;
+pub mod observer;
 pub mod options;
 pub mod packet_stats;
 pub mod realtime;

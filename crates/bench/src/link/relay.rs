@@ -3,11 +3,10 @@
 //! A thread of its own that waits with `ppoll`: its timeout has nanoseconds, where the timers of
 //! an async runtime have milliseconds, and nothing else runs on it.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,8 @@ use nix::sys::time::TimeSpec;
 
 use super::LinkError;
 use super::emulator::{DuePacket, Emulator, PacketRoute, PathLinks, PathSchedule};
-use super::packet_stats::{Fate, Lateness, LinkSummary};
+use super::observer::{PacketObserver, SeenPacket};
+use super::packet_stats::{Lateness, LinkSummary};
 use super::realtime::be_realtime;
 
 /// Where packets come from and go to.
@@ -63,7 +63,11 @@ struct RelayControl {
     begins_us: Vec<AtomicU64>,
     /// When each path's packets stop counting, in µs after the origin.
     ends_us: Vec<AtomicU64>,
-    stop: EventFd,
+    /// The links that replace the present ones.
+    change: Mutex<Option<PathLinks>>,
+    is_stopping: AtomicBool,
+    /// Wakes the thread for a change, or to stop.
+    wake: EventFd,
 }
 
 /// The schedule has not begun.
@@ -76,16 +80,16 @@ const BUFFER_BYTES: usize = 65_536;
 
 impl LinkRelay {
     /// Carries the packets of `wire` over one path for each of `schedules`. Every packet's fate is
-    /// written to `record` as a line of JSON.
+    /// told to `observer`.
     ///
     /// # Errors
     /// If the system has no descriptor or thread left.
     pub fn start(
         wire: impl PacketWire + 'static,
         schedules: Vec<PathSchedule>,
-        record: Option<File>,
+        observer: Option<Box<dyn PacketObserver>>,
     ) -> Result<Self, LinkError> {
-        Self::start_over(wire, PathLinks::Own(schedules), record)
+        Self::start_over(wire, PathLinks::Own(schedules), observer)
     }
 
     /// Carries the packets of `wire` over paths with these links; otherwise as [`Self::start`].
@@ -95,21 +99,23 @@ impl LinkRelay {
     pub fn start_over(
         wire: impl PacketWire + 'static,
         links: PathLinks,
-        record: Option<File>,
+        observer: Option<Box<dyn PacketObserver>>,
     ) -> Result<Self, LinkError> {
-        let stop = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
+        let wake = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(io::Error::from)
             .map_err(LinkError::io("event descriptor"))?;
         let shared = Arc::new(RelayControl {
             origin: Instant::now(),
             begins_us: (0..links.paths()).map(|_| AtomicU64::new(NOT_YET)).collect(),
             ends_us: (0..links.paths()).map(|_| AtomicU64::new(NOT_YET)).collect(),
-            stop,
+            change: Mutex::new(None),
+            is_stopping: AtomicBool::new(false),
+            wake,
         });
         let inside = Arc::clone(&shared);
         let body = move || {
             be_realtime();
-            Carrier::new(wire, &links, &inside, record).run()
+            carry(wire, links, &inside, observer)
         };
         let thread = std::thread::Builder::new()
             .name("link".into())
@@ -128,6 +134,22 @@ impl LinkRelay {
         self.shared.ends_us[path].store(self.shared.since_origin_us(at), Ordering::Release);
     }
 
+    /// Replaces the links of all paths. Their schedules have not begun: until [`Self::begin`] the
+    /// paths lose nothing. Packets in flight are lost, as on a change of the path, and counting
+    /// starts anew.
+    ///
+    /// # Panics
+    /// If the number of paths is another one.
+    pub fn change(&self, links: PathLinks) {
+        assert_eq!(links.paths(), self.shared.begins_us.len(), "the wire's paths stay");
+        let mut change = self.shared.change.lock().unwrap_or_else(PoisonError::into_inner);
+        for at_us in self.shared.begins_us.iter().chain(&self.shared.ends_us) {
+            at_us.store(NOT_YET, Ordering::Release);
+        }
+        *change = Some(links);
+        self.shared.wake();
+    }
+
     /// Stops the relay; packets in flight are lost.
     ///
     /// # Errors
@@ -138,14 +160,23 @@ impl LinkRelay {
 
     fn halt(&mut self) -> Option<io::Result<LinkSummary>> {
         let thread = self.thread.take()?;
-        // The counter cannot overflow with one write.
-        let _ = self.shared.stop.write(1);
+        self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.wake();
         let done = thread.join();
         Some(done.unwrap_or_else(|_| Err(io::Error::other("the relay has panicked"))))
     }
 }
 
 impl RelayControl {
+    fn wake(&self) {
+        // The counter cannot overflow: that would take 2^64 calls without a turn of the thread.
+        let _ = self.wake.write(1);
+    }
+
+    fn take_change(&self) -> Option<PathLinks> {
+        self.change.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     fn since_origin_us(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.origin).as_micros() as u64
     }
@@ -157,48 +188,88 @@ impl Drop for LinkRelay {
     }
 }
 
+/// Carries packets until the relay is stopped, from one change of the links to the next.
+fn carry<W: PacketWire>(
+    mut wire: W,
+    mut links: PathLinks,
+    shared: &RelayControl,
+    mut observer: Option<Box<dyn PacketObserver>>,
+) -> io::Result<LinkSummary> {
+    loop {
+        let mut carrier = Carrier::new(&mut wire, &links, shared, observer.as_deref_mut());
+        let outcome = carrier.run()?;
+        let summary = carrier.summary();
+        match outcome {
+            Outcome::Changed(next) => links = next,
+            Outcome::Stopped => {
+                observer.map_or(Ok(()), |mut observer| observer.finish())?;
+                return Ok(summary);
+            }
+        }
+    }
+}
+
+/// Why a [`Carrier`] has returned.
+enum Outcome {
+    Stopped,
+    Changed(PathLinks),
+}
+
 struct Carrier<'a, W> {
-    wire: W,
+    wire: &'a mut W,
     emulator: Emulator<'a>,
     shared: &'a RelayControl,
-    record: Option<BufWriter<File>>,
+    observer: Option<&'a mut (dyn PacketObserver + 'static)>,
     lateness: Lateness,
     unwritten: u64,
     buffer: Vec<u8>,
 }
 
 impl<'a, W: PacketWire> Carrier<'a, W> {
-    fn new(wire: W, links: &'a PathLinks, shared: &'a RelayControl, record: Option<File>) -> Self {
+    fn new(
+        wire: &'a mut W,
+        links: &'a PathLinks,
+        shared: &'a RelayControl,
+        observer: Option<&'a mut (dyn PacketObserver + 'static)>,
+    ) -> Self {
         Self {
             wire,
             emulator: Emulator::new(links),
             shared,
-            record: record.map(BufWriter::new),
+            observer,
             lateness: Lateness::default(),
             unwritten: 0,
             buffer: vec![0; BUFFER_BYTES],
         }
     }
 
-    fn run(mut self) -> io::Result<LinkSummary> {
+    fn run(&mut self) -> io::Result<Outcome> {
         loop {
             // Due packets first: what waits in a source has no deadline yet.
             self.deliver_due();
             let Some(ready) = self.wait()? else {
-                break;
+                if self.shared.is_stopping.load(Ordering::Acquire) {
+                    return Ok(Outcome::Stopped);
+                }
+                // Reset first: a change that comes after this wakes the thread again.
+                let _ = self.shared.wake.read();
+                match self.shared.take_change() {
+                    Some(links) => return Ok(Outcome::Changed(links)),
+                    None => continue,
+                }
             };
             for source in ready {
                 self.take_from(source)?;
             }
         }
-        if let Some(record) = &mut self.record {
-            record.flush()?;
-        }
-        Ok(LinkSummary {
+    }
+
+    fn summary(&self) -> LinkSummary {
+        LinkSummary {
             paths: self.emulator.stats(),
-            lateness: self.lateness,
+            lateness: self.lateness.clone(),
             unwritten: self.unwritten,
-        })
+        }
     }
 
     fn now_us(&self) -> u64 {
@@ -218,13 +289,13 @@ impl<'a, W: PacketWire> Carrier<'a, W> {
         }
     }
 
-    /// Waits until a source is readable, and returns all that are; `None` when asked to stop.
+    /// Waits until a source is readable, and returns all that are; `None` when woken.
     fn wait(&self) -> io::Result<Option<Vec<usize>>> {
         let now_us = self.now_us();
         let timeout = self.emulator.poll_timeout().map(|due_us| {
             TimeSpec::from_duration(Duration::from_micros(due_us.saturating_sub(now_us)))
         });
-        let watched = std::iter::once(self.shared.stop.as_fd()).chain(self.wire.sources());
+        let watched = std::iter::once(self.shared.wake.as_fd()).chain(self.wire.sources());
         let mut fds: Vec<PollFd<'_>> =
             watched.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match ppoll(&mut fds, timeout, None) {
@@ -269,35 +340,12 @@ impl<'a, W: PacketWire> Carrier<'a, W> {
         let packet = &self.buffer[..len];
         let fate = self.emulator.handle_packet(now_us, route, wire_bytes, packet);
         // Before a path begins there is no schedule to compare a record with.
-        match (&mut self.record, now_us.checked_sub(begins_us)) {
-            (Some(record), Some(at_us)) => {
+        match (&mut self.observer, now_us.checked_sub(begins_us)) {
+            (Some(observer), Some(at_us)) => {
                 let fate = fate.since(begins_us);
-                write_line(record, at_us, route, wire_bytes, fate)
+                observer.handle_packet(SeenPacket { at_us, route, bytes: wire_bytes, fate })
             }
             _ => Ok(()),
         }
-    }
-}
-
-/// The record of one packet: when it was sent, in µs after the path began, its direction and size,
-/// its fate, and when it was delivered.
-fn write_line(
-    out: &mut impl Write,
-    at_us: u64,
-    route: PacketRoute,
-    bytes: usize,
-    fate: Fate,
-) -> io::Result<()> {
-    let (path, direction) = (route.path, if route.up { "up" } else { "down" });
-    write!(
-        out,
-        r#"{{"at_us":{at_us},"path":{path},"direction":"{direction}","bytes":{bytes},"fate":"{}""#,
-        fate.name()
-    )?;
-    match fate {
-        Fate::Delivered { due_us, twice } => {
-            writeln!(out, r#","due_us":{due_us},"twice":{twice}}}"#)
-        }
-        _ => writeln!(out, "}}"),
     }
 }

@@ -9,6 +9,7 @@ use crate::reader::ReaderBehaviour;
 
 pub use congestion::{Congestion, CongestionControl};
 pub use loquent::Tuning;
+pub use packet::MAX_TEXT_BYTES;
 
 mod congestion;
 mod duplication;

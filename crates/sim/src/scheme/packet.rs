@@ -1,7 +1,7 @@
 //! Packets of the baseline schemes and the receiver that they share.
 //!
-//! A data packet is a number (u32) and tokens, each an index (u32), a last-token flag, a length
-//! (u8) and its text. An acknowledgement repeats the number. The paper's Algorithm 2 acknowledges
+//! A data packet is a number (u32) and tokens, each an index (u16), a last-token flag, a length (7
+//! bits, or 16 more where they are all set) and its text. An acknowledgement repeats the number. The paper's Algorithm 2 acknowledges
 //! packets, and so does this one: the sender remembers what each packet held.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,6 +11,12 @@ use loquent_proto::Playout;
 
 use super::ReceiverEnd;
 use crate::reader::Shower;
+
+/// Length bits of a text that is longer than tokens are: its length follows in two bytes. Such texts
+/// are the segments of other streams than answers, which a demonstration carries.
+const LONG: u8 = 0x7f;
+/// Most bytes of one text: with its head it fits into a packet of the Internet.
+pub const MAX_TEXT_BYTES: usize = 1200;
 
 /// A token as it waits at the sender.
 #[derive(Debug, Clone)]
@@ -32,9 +38,14 @@ pub fn put_number(packet: &mut Vec<u8>, number: u32) {
 pub fn put_token(packet: &mut Vec<u8>, token: &Token) {
     // Two bytes of index suffice on the wire; no answer of a baseline is longer.
     let index = u16::try_from(token.index).expect("an answer has at most 65535 tokens");
-    let length = u8::try_from(token.text.len()).expect("a token has at most 127 bytes");
+    assert!(token.text.len() <= MAX_TEXT_BYTES, "a segment fits into a packet");
+    let length = token.text.len() as u16;
+    let short = u8::try_from(length).ok().filter(|&short| short < LONG);
     packet.extend_from_slice(&index.to_be_bytes());
-    packet.push(length | if token.last { 0x80 } else { 0 });
+    packet.push(short.unwrap_or(LONG) | if token.last { 0x80 } else { 0 });
+    if short.is_none() {
+        packet.extend_from_slice(&length.to_be_bytes());
+    }
     packet.extend_from_slice(&token.text);
 }
 
@@ -44,8 +55,12 @@ pub fn number(packet: &[u8]) -> Option<u32> {
 }
 
 fn take_token(bytes: &mut &[u8]) -> Option<Token> {
-    let (head, rest) = bytes.split_first_chunk::<3>()?;
-    let length = usize::from(head[2] & 0x7f);
+    let (head, mut rest) = bytes.split_first_chunk::<3>()?;
+    let mut length = usize::from(head[2] & 0x7f);
+    if length == usize::from(LONG) {
+        let (long, after) = rest.split_first_chunk::<2>()?;
+        (length, rest) = (u16::from_be_bytes(*long).into(), after);
+    }
     let (text, rest) = rest.split_at_checked(length)?;
     *bytes = rest;
     Some(Token {
@@ -158,5 +173,24 @@ impl ReceiverEnd for TokenReceiver {
 
     fn finished(&self) -> bool {
         self.finished
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_every_length_come_back() {
+        for length in [0, 1, 126, 127, 128, MAX_TEXT_BYTES] {
+            let token = Token { index: 7, last: length == 1, text: vec![b'x'; length] };
+            let mut packet = Vec::new();
+            put_token(&mut packet, &token);
+            let mut bytes = packet.as_slice();
+            let read = take_token(&mut bytes).unwrap();
+            assert_eq!((read.index, read.last, read.text), (7, length == 1, token.text));
+            assert!(bytes.is_empty());
+            assert!((0..packet.len()).all(|cut| take_token(&mut &packet[..cut]).is_none()));
+        }
     }
 }

@@ -1,0 +1,101 @@
+//! The server under the demonstration: that of `loquent serve`, in this process, at reading speed.
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use axum::Router;
+use clap::builder::Resettable;
+use clap::{Args, Command, FromArgMatches};
+use loquent_server::{LoadedBackend, LoadedEngine};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use super::paced::PacedRunner;
+use crate::serve::{ServeArgs, load};
+
+/// What the demonstration's server is started with.
+#[derive(Debug)]
+pub struct DemoServer {
+    /// A model file; `None` is the bundled model.
+    pub model: Option<PathBuf>,
+    /// The speed of each answer.
+    pub tokens_per_s: f64,
+    /// Routes beside those of the server.
+    pub extension: Router,
+}
+
+impl DemoServer {
+    /// Serves on `listener` until `shutdown` resolves and what runs then has ended. `ready` is told
+    /// the model's name once requests are accepted.
+    ///
+    /// # Errors
+    /// If the model cannot be loaded or the engine has failed.
+    pub async fn run(
+        self,
+        listener: std::net::TcpListener,
+        ready: oneshot::Sender<String>,
+        shutdown: impl Future<Output = ()>,
+    ) -> anyhow::Result<()> {
+        let listener = TcpListener::from_std(listener)?;
+        let args = self.serve_args(listener.local_addr()?.port())?;
+        let mut config = args.resolve()?;
+        config.extension = config.extension.merge(self.extension);
+        let tokens_per_s = self.tokens_per_s;
+        let load = move || {
+            let loaded = load::load(&args.source, &args.engine, None)?;
+            let runner = Box::new(PacedRunner::new(loaded.runner, tokens_per_s));
+            Ok(LoadedBackend::Engine(LoadedEngine { runner, ..loaded }))
+        };
+        let announce = move |name: &str, _: &str| {
+            // Nobody waits any more where the demonstration is over already.
+            let _ = ready.send(name.to_owned());
+        };
+        loquent_server::run(listener, config, load, announce, shutdown).await
+    }
+
+    /// The flags of `loquent serve` that the demonstration needs. What the environment says is for
+    /// a user's own server: a key, say, would lock the demonstration out of itself.
+    fn serve_args(&self, port: u16) -> anyhow::Result<ServeArgs> {
+        let mut flags: Vec<OsString> = [
+            "serve",
+            "--host",
+            "127.0.0.1",
+            "--quic",
+            "--draft-tokens",
+            "off",
+            "--drain-timeout-s",
+            "1",
+            "--port",
+        ]
+        .map(OsString::from)
+        .into();
+        flags.push(port.to_string().into());
+        if let Some(model) = &self.model {
+            flags.extend(["--model".into(), model.clone().into_os_string()]);
+        }
+        let command = ServeArgs::augment_args(Command::new("serve"));
+        let command = command.mut_args(|flag| flag.env(Resettable::Reset));
+        let matches = command.try_get_matches_from(flags).context("the demonstration's server")?;
+        Ok(ServeArgs::from_arg_matches(&matches)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_is_for_this_machine_and_has_no_keys() {
+        let server = DemoServer { model: None, tokens_per_s: 30.0, extension: Router::new() };
+        let args = server.serve_args(8080).unwrap();
+        assert_eq!((args.host.as_str(), args.port), ("127.0.0.1", 8080));
+        let config = args.resolve().unwrap();
+        assert!(config.http.api_keys.is_empty());
+        assert!(config.quic.is_some_and(|quic| quic.required && quic.port.is_none()));
+        let model = Some(PathBuf::from("a model.gguf"));
+        let args = DemoServer { model: model.clone(), ..server }.serve_args(1).unwrap();
+        assert_eq!(args.source.file.model, model);
+    }
+}
