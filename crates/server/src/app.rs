@@ -45,6 +45,8 @@ pub struct HttpConfig {
     pub cors_origins: Vec<String>,
     /// The names that requests may use for the server.
     pub allowed_hosts: AllowedHosts,
+    /// Origins that the server's own pages may connect to besides it: `http://127.77.0.1:8080`.
+    pub page_sources: Vec<String>,
     /// Where Ollama's API is served.
     pub ollama_api: OllamaApi,
     /// Largest request body in bytes; larger ones get 413.

@@ -40,7 +40,8 @@ pub fn routes() -> Router<Arc<App>> {
     FILES.iter().fold(Router::new(), |router, file| {
         let serve = async move |State(app): State<Arc<App>>, request: Request<Body>| {
             let host = requested_authority(&request);
-            let policy = policy(app.quic_address(), host.as_ref().map(Authority::host));
+            let host = host.as_ref().map(Authority::host);
+            let policy = policy(app.quic_address(), host, &app.config.page_sources);
             respond(file, request.headers(), policy)
         };
         router.route(file.path, get(serve))
@@ -90,13 +91,14 @@ fn takes_gzip(asked: &HeaderMap) -> bool {
 }
 
 /// The page's content security policy: it may load only its own files. It may connect to the
-/// HTTP port and the QUIC port of the host that it came from.
-fn policy(quic: Option<QuicAddress>, host: Option<&str>) -> HeaderValue {
+/// HTTP port and the QUIC port of the host that it came from, and to the program's own `sources`.
+fn policy(quic: Option<QuicAddress>, host: Option<&str>, sources: &[String]) -> HeaderValue {
     let hosts = host.map(quic_hosts).unwrap_or_default();
     let quic = quic.map(|quic| quic.port);
     let quic: String = quic
         .into_iter()
         .flat_map(|port| hosts.iter().map(move |host| format!(" https://{host}:{port}")))
+        .chain(sources.iter().map(|source| format!(" {source}")))
         .collect();
     let policy = format!(
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'{quic}; \
@@ -123,7 +125,7 @@ mod tests {
 
     fn sources(host: Option<&str>) -> String {
         let quic = QuicAddress { port: 4433, certificate_sha256: None };
-        let policy = policy(Some(quic), host).to_str().unwrap().to_owned();
+        let policy = policy(Some(quic), host, &[]).to_str().unwrap().to_owned();
         let (_, connect) = policy.split_once("connect-src ").unwrap();
         connect.split_once(';').unwrap().0.to_owned()
     }
@@ -168,6 +170,14 @@ mod tests {
         for no in ["", "\"2\"", "1"] {
             assert!(!has(&asked(header::IF_NONE_MATCH, no), tag), "{no}");
         }
+    }
+
+    #[test]
+    fn the_program_may_name_further_sources() {
+        let sources = ["http://127.77.0.1:8080".to_owned(), "https://127.77.0.2:8080".to_owned()];
+        let policy = policy(None, Some("localhost"), &sources);
+        let connect = "connect-src 'self' http://127.77.0.1:8080 https://127.77.0.2:8080;";
+        assert!(policy.to_str().unwrap().contains(connect), "{policy:?}");
     }
 
     #[test]

@@ -67,8 +67,12 @@ async fn demonstrate(args: DemoArgs, signalled: &AtomicBool) -> anyhow::Result<(
         tokens_per_s: args.tokens_per_s,
     };
     let extension = routes::routes(offer.clone(), network.clone());
-    let server =
-        DemoServer { model: args.model.clone(), tokens_per_s: args.tokens_per_s, extension };
+    let server = DemoServer {
+        model: args.model.clone(),
+        tokens_per_s: args.tokens_per_s,
+        extension,
+        page_sources: network::page_sources(address.port()),
+    };
     let (ready, is_ready) = oneshot::channel();
     let (stop, stopped) = oneshot::channel::<()>();
     let mut serving = tokio::spawn(server.run(listener, ready, async {
@@ -100,7 +104,7 @@ async fn show(
     if args.terminal || !(args.no_open || has_display) {
         return TerminalRun::show(model, offer, network).await;
     }
-    let url = format!("http://localhost:{}/lab", offer.port);
+    let url = format!("http://localhost:{}/lab?live", offer.port);
     println!("The laboratory is at {url} ({}).", network_text(network.kind()));
     if !args.no_open
         && let Err(error) = browser::open(&url)

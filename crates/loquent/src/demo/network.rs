@@ -43,6 +43,12 @@ pub fn door(lane: Lane, port: u16) -> SocketAddr {
     (DOORS[lane as usize], port).into()
 }
 
+/// Where pages have to connect to for both columns: TCP to either door, QUIC to Loquent's.
+pub fn page_sources(port: u16) -> Vec<String> {
+    let [tcp, loquent] = Lane::ALL.map(|lane| door(lane, port));
+    vec![format!("http://{tcp}"), format!("http://{loquent}"), format!("https://{loquent}")]
+}
+
 /// Binds `127.0.0.1:port` for the server where the doors can have the same number; `port` 0 picks a
 /// free one.
 ///

@@ -24,6 +24,8 @@ pub struct DemoServer {
     pub tokens_per_s: f64,
     /// Routes beside those of the server.
     pub extension: Router,
+    /// Where its pages may connect to besides the server itself.
+    pub page_sources: Vec<String>,
 }
 
 impl DemoServer {
@@ -42,6 +44,7 @@ impl DemoServer {
         let args = self.serve_args(listener.local_addr()?.port())?;
         let mut config = args.resolve()?;
         config.extension = config.extension.merge(self.extension);
+        config.http.page_sources = self.page_sources;
         let tokens_per_s = self.tokens_per_s;
         let load = move || {
             let loaded = load::load(&args.source, &args.engine, None)?;
@@ -88,7 +91,12 @@ mod tests {
 
     #[test]
     fn the_server_is_for_this_machine_and_has_no_keys() {
-        let server = DemoServer { model: None, tokens_per_s: 30.0, extension: Router::new() };
+        let server = DemoServer {
+            model: None,
+            tokens_per_s: 30.0,
+            extension: Router::new(),
+            page_sources: Vec::new(),
+        };
         let args = server.serve_args(8080).unwrap();
         assert_eq!((args.host.as_str(), args.port), ("127.0.0.1", 8080));
         let config = args.resolve().unwrap();

@@ -13,6 +13,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
+use axum::Router;
+use axum::routing::get;
+use http::StatusCode;
 use loquent_server::LoadedBackend;
 use tokio::net::TcpListener;
 
@@ -36,6 +39,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     let signalled = shutdown::defer()?;
     args.engine.adopt_profile(&args.source)?;
     let mut options = args.resolve()?;
+    options.extension = options.extension.merge(without_live_laboratory());
     let upstream = args.upstream.resolve(!options.http.api_keys.is_empty())?;
     if let Some(descriptors) = descriptors::raise_limit() {
         let per_connection = if upstream.is_some() { 2 } else { 1 };
@@ -76,6 +80,12 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     });
     runtime.shutdown_timeout(RUNTIME_END_LIMIT);
     outcome
+}
+
+/// `loquent demo` alone has a bad link to show. The page asks every server, and a 404 would be an
+/// error on its console.
+fn without_live_laboratory() -> Router {
+    Router::new().route("/v1/lab/live", get(async || StatusCode::NO_CONTENT))
 }
 
 /// Says loudly that everybody on the network may use the server.

@@ -65,6 +65,7 @@ impl Server {
             ollama_api: OllamaApi::Always,
             max_request_memory_bytes: MEMORY_BYTES,
             obfuscation: ObfuscationDefault::default(),
+            page_sources: Vec::new(),
             heartbeat: forever,
         };
         let limits = ResumableLimits {

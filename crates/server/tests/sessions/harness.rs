@@ -149,6 +149,7 @@ fn options(setup: &Setup) -> ServerConfig {
             ollama_api: Default::default(),
             max_request_bytes: 1 << 20,
             max_request_memory_bytes: 64 << 20,
+            page_sources: Vec::new(),
             heartbeat: Duration::from_secs(10),
             obfuscation: ObfuscationDefault::default(),
         },

@@ -176,6 +176,7 @@ pub fn http_config() -> HttpConfig {
         ollama_api: Default::default(),
         max_request_bytes: 1 << 20,
         max_request_memory_bytes: 64 << 20,
+        page_sources: Vec::new(),
         heartbeat: FOREVER,
         obfuscation: ObfuscationDefault::default(),
     }

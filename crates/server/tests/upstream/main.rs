@@ -63,6 +63,7 @@ impl Front {
                 ollama_api: Default::default(),
                 max_request_bytes: 1 << 20,
                 max_request_memory_bytes: 64 << 20,
+                page_sources: Vec::new(),
                 heartbeat: Duration::from_secs(5),
                 obfuscation: ObfuscationDefault::default(),
             },

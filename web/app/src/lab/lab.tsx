@@ -9,6 +9,7 @@ import { changeSettings, keepSettings, settings } from "../chat/settings.js";
 import { Controls } from "./controls.js";
 import type { Recording } from "./decode.js";
 import { describeEvents, describeLanes } from "./describe.js";
+import { LiveSection } from "./live/live.js";
 import { Pane } from "./pane.js";
 import { read, write } from "./parameters.js";
 import type { Parameters } from "./parameters.js";
@@ -55,11 +56,14 @@ function Laboratory(): VNode {
     <div class="lab">
       <header class="lab-head">
         <h1>Laboratory</h1>
+      </header>
+      <LiveSection />
+      <div class="lab-head">
         <p>
           One answer, the same tokens, the same losses at the same moments, delivered in four ways. Everything below is the project’s
           own simulator, and Loquent’s pane runs the code that ships.
         </p>
-      </header>
+      </div>
       {ignored.length > 0 && <p class="lab-note">{`The link has settings that do not exist or are out of bounds: ${ignored.join(", ")}.`}</p>}
       <Controls parameters={parameters} onChange={change} />
       <Player playhead={playhead} isReady={recording !== null} onStep={step} />

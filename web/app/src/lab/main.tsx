@@ -4,6 +4,7 @@ import { render } from "preact";
 import { PageHeader } from "../shell/header.js";
 import "../shell/base.css";
 import "./lab.css";
+import "./live/live.css";
 import { mountLab } from "./lab.js";
 
 const app = document.getElementById("app");

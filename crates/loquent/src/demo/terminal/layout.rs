@@ -149,6 +149,18 @@ fn pair([left, right]: [Line; 2], width: usize) -> Line {
     line
 }
 
+/// As much of `line` as fits into `width`: a terminal would go on in the next row.
+pub fn cut(line: Line, width: usize) -> Line {
+    let mut left = width;
+    let mut cut = Line::new();
+    for (paint, text) in line {
+        let text = fitting(&text, left);
+        left -= display_width(&text);
+        cut.push((paint, text));
+    }
+    cut
+}
+
 /// As much of `text` as fits.
 fn fitting(text: &str, width: usize) -> String {
     let mut fitting = String::new();
@@ -205,6 +217,14 @@ mod tests {
         assert_eq!(lines[6], "stalls: none         │ stalls: none");
         assert_eq!(lines[7], "12 packets, 2 lost,  │ 12 packets, 2 lost, ");
         assert_eq!(lines.len(), 8);
+    }
+
+    #[test]
+    fn a_line_ends_at_the_edge_of_the_screen() {
+        let line = || vec![(Paint::Bold, "one".to_owned()), (Paint::Dim, " two 日本".to_owned())];
+        assert_eq!(plain(&cut(line(), 9)), "one two ");
+        assert_eq!(plain(&cut(line(), 2)), "on");
+        assert_eq!(plain(&cut(line(), 80)), "one two 日本");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use self::column::{Column, ColumnState};
 use self::lanes::{LaneClient, TimedEvent, question};
-use self::layout::{ColumnView, Line, Paint, column_width, columns, seconds, strip};
+use self::layout::{ColumnView, Line, Paint, column_width, columns, cut, seconds, strip};
 use self::screen::DemoScreen;
 use super::network::{LiveNetwork, NetworkKind};
 use super::news::Lane;
@@ -131,7 +131,7 @@ impl<'a> TerminalRun<'a> {
         weather.extend(strip(&self.storms, Some(weather_ms), marks));
         lines.extend([Vec::new(), weather, vec![(Paint::Dim, "Ctrl-C ends it".into())]]);
         lines.truncate(height.max(1));
-        lines
+        lines.into_iter().map(|line| cut(line, width)).collect()
     }
 
     /// What is left on the terminal: both answers whole, and the difference in words.

@@ -113,6 +113,7 @@ impl HttpArgs {
             max_request_bytes: self.max_request_bytes,
             max_request_memory_bytes: self.max_request_memory_bytes,
             obfuscation: streams.obfuscation(),
+            page_sources: Vec::new(),
             heartbeat: streams.heartbeat(),
         })
     }

@@ -2,8 +2,9 @@
 // over the bad link of `loquent demo`.
 
 import type { VNode } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
+import { authorization } from "../../chat/server.js";
 import { seconds } from "../describe.js";
 import { Pane } from "../pane.js";
 import { LANES, type LaneName } from "./link_events.js";
@@ -17,7 +18,7 @@ const START_QUERY = "?live";
 const ABOUT: Readonly<Record<LaneName, Readonly<Record<LiveNetwork, string>>>> = {
   tcp: {
     kernel: "Server-sent events over the kernel’s TCP. All text waits for a lost packet.",
-    modelled: "Server-sent events over a modelled TCP, the simulator’s. All text waits for a lost packet.",
+    modelled: "Server-sent events over TCP, here the simulator’s. All text waits for a lost packet.",
   },
   loquent: {
     kernel: "WebTransport. Each packet repeats all that has not been acknowledged.",
@@ -39,7 +40,7 @@ export function LiveSection(): VNode | null {
   const [offer, setOffer] = useState<LiveOffer | null>(null);
   useEffect(() => {
     const abort = new AbortController();
-    fetchOffer(abort.signal).then(setOffer, () => undefined);
+    fetchOffer(authorization(), abort.signal).then(setOffer, () => undefined);
     return () => abort.abort();
   }, []);
   return offer && <Live offer={offer} />;
@@ -115,13 +116,25 @@ function Live({ offer }: { readonly offer: LiveOffer }): VNode {
 }
 
 function Panes({ offer, run }: { readonly offer: LiveOffer; readonly run: LiveRun }): VNode {
+  const panes = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => (panes.current ? followTexts(panes.current, run) : undefined), [run]);
   return (
-    <div class="lab-panes live-panes">
+    <div class="lab-panes live-panes" ref={panes}>
       {LANES.map((lane) => (
         <Pane key={lane} lane={run.lanes[lane]} about={ABOUT[lane][offer.network]} moment={run.clock} weather={run.storms} />
       ))}
     </div>
   );
+}
+
+/** Keeps the end of each text in sight: how long it will be is not known, so its box has a fixed height. */
+function followTexts(panes: HTMLElement, run: LiveRun): () => void {
+  const texts = [...panes.querySelectorAll<HTMLElement>(".lab-text")];
+  // What can be scrolled can be reached by keyboard.
+  for (const text of texts) text.tabIndex = 0;
+  return run.clock.subscribe(() => {
+    for (const text of texts) text.scrollTop = text.scrollHeight;
+  });
 }
 
 interface WeatherSliderProps {

@@ -33,10 +33,10 @@ export interface LiveOffer {
 /** Where the offer is, and what belongs to it. */
 export const LIVE_PATH = "/v1/lab/live";
 
-/** The offer of this page's server; `null` where `loquent demo` does not run. */
-export async function fetchOffer(signal?: AbortSignal): Promise<LiveOffer | null> {
-  const response = await fetch(LIVE_PATH, { cache: "no-store", ...(signal && { signal }) });
-  return response.ok ? readOffer(await response.json()) : null;
+/** The offer of this page's server; `null` where `loquent demo` does not run (204). */
+export async function fetchOffer(headers: Readonly<Record<string, string>>, signal: AbortSignal): Promise<LiveOffer | null> {
+  const response = await fetch(LIVE_PATH, { cache: "no-store", headers: { ...headers }, signal });
+  return response.status === 200 ? readOffer(await response.json()) : null;
 }
 
 /** Reads an offer; `null` if it is none that this page understands. */

@@ -109,7 +109,7 @@ export class LiveRun {
   }
 
   #ask(lane: LaneName, maxTokens: number) {
-    const messages = [{ role: "user", content: this.#offer.question }];
+    const messages = [{ role: "user" as const, content: this.#offer.question }];
     const body = { model: MODEL, messages, max_tokens: maxTokens, temperature: 0, seed: 0 };
     const transport = lane === "tcp" ? "sse" : "webtransport";
     return streamChat({ url: this.#url(lane), body, transport, signal: this.#stopped.signal });
