@@ -2,10 +2,11 @@
 // packets were lost on the way, over the relay and, where there is root, over kernel TCP.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
 import { chromium } from "playwright-core";
+import puppeteer from "puppeteer-core";
 
 import { ready, serve } from "./server.mjs";
 
@@ -141,4 +142,22 @@ test("an ordinary server has nothing live to show", async (t) => {
   const page = await open(t, `${url}/lab`);
   await page.getByRole("heading", { name: "Laboratory" }).waitFor();
   assert.equal(await page.locator(".live").count(), 0);
+});
+
+const FIREFOX = ["/usr/bin/firefox", "/usr/bin/firefox-esr"].find(existsSync);
+
+test("Firefox shows it too", { skip: FIREFOX ? false : "no Firefox is installed" }, async (t) => {
+  const { url } = await demo(t, "--network", "modelled");
+  const firefox = await puppeteer.launch({ browser: "firefox", executablePath: FIREFOX, headless: true });
+  t.after(() => firefox.close());
+  const page = await firefox.newPage();
+  const errors = [];
+  page.on("pageerror", (error) => errors.push(String(error)));
+  await page.goto(`${url}/lab?live`);
+  await page.waitForSelector(".live-over, .live-failed", { timeout: 90_000 });
+  assert.match(await page.$eval(".live-told", ({ textContent }) => textContent), /^TCP .*\. Loquent .*\.$/);
+  const [tcp, loquent] = await page.$$eval(".live .lab-shown", (all) => all.map(({ textContent }) => textContent));
+  assert.ok(tcp.length > 150, tcp);
+  assert.equal(tcp, loquent);
+  assert.deepEqual(errors, []);
 });

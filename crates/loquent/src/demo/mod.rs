@@ -1,4 +1,4 @@
-//! `loquent demo`: the same answer over TCP and over Loquent, side by side, on the same bad network.
+//! `loquent demo`: one answer over TCP and over Loquent, side by side on the same bad network.
 //!
 //! [`server`] is the server of `loquent serve` at reading speed. Between it and its two clients
 //! lies [`network`]: a door for each on this machine, behind which packets cross the emulated link.
