@@ -1,15 +1,18 @@
 // The TypeScript client against the real server where there is no browser: server-sent
 // events, resumed through connections that break, and the README's example.
 import assert from "node:assert/strict";
-import { execFile } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
+import { mkdtemp, rm } from "node:fs/promises";
 import { connect, createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { LoquentError, streamChat } from "../../web/client/dist/index.js";
+import { LoquentError, resumeChat, streamChat } from "../../web/client/dist/index.js";
 import { ready, serve } from "./server.mjs";
 
-const EXAMPLE = fileURLToPath(new URL("../../web/client/examples/terminal.mjs", import.meta.url));
+const example = (name) => fileURLToPath(new URL(`../../web/client/examples/${name}.mjs`, import.meta.url));
 const messages = [{ role: "user", content: "What is token streaming?" }];
 let server;
 let url;
@@ -90,6 +93,46 @@ test("a refusal keeps the server's words", async () => {
 });
 
 test("the README's example runs", async () => {
-  const { stdout } = await promisify(execFile)(process.execPath, [EXAMPLE, url, "Hello?"]);
+  const { stdout } = await promisify(execFile)(process.execPath, [example("terminal"), url, "Hello?"]);
   assert.ok(stdout.length > 20);
+});
+
+test("several readers share one answer, from the beginning and from where another stands", async () => {
+  const body = { messages, temperature: 0, max_tokens: 200 };
+  const whole = await wholeAnswer(body);
+  const answer = streamChat({ url, body });
+  let others = null;
+  for await (const delta of answer) {
+    if (delta.kind !== "text" || others !== null) continue;
+    const { reference, offset, text } = answer;
+    const along = resumeChat({ url, reference, offset });
+    others = Promise.all([resumeChat({ url, reference }).finalText(), along.finalText().then((rest) => text + rest)]);
+    const leaving = resumeChat({ url, reference });
+    const left = leaving.finalText();
+    leaving.detach();
+    await assert.rejects(left, { kind: "detached" });
+  }
+  assert.equal(answer.text, whole);
+  assert.deepEqual(await others, [whole, whole]);
+});
+
+test("the example of resume goes on where it was interrupted", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "loquent-resume-"));
+  const env = { ...process.env, ANSWER_FILE: join(folder, "answer.json") };
+  try {
+    const first = spawn(process.execPath, [example("resume"), url], { env, stdio: ["ignore", "pipe", "inherit"] });
+    let before = "";
+    first.stdout.setEncoding("utf8").on("data", (data) => {
+      if (before.length <= 20 && before.length + data.length > 20) first.kill("SIGINT");
+      before += data;
+    });
+    const code = await new Promise((resolve) => first.on("close", resolve));
+    assert.equal(code, 0);
+    assert.match(before, /\n\(The server goes on\. Run this again\.\)\n$/);
+    const { stdout } = await promisify(execFile)(process.execPath, [example("resume"), url], { env });
+    const begun = before.slice(0, before.lastIndexOf("\n("));
+    assert.ok(stdout.startsWith(begun) && stdout.length > begun.length, `${begun} | ${stdout}`);
+  } finally {
+    await rm(folder, { recursive: true });
+  }
 });

@@ -20,3 +20,5 @@ export type { AbortSignalLike, Credentials, FetchInit, FetchLike, ResponseLike, 
 export type { Playout, PlayoutChoice } from "./playout.js";
 export type { ChatMessage, ChatRequest, CompletionRequest, ContentPart, Tool } from "./request.js";
 export type { AnswerReference, TransportName } from "./source.js";
+export { cachedToken } from "./token.js";
+export type { FetchedToken } from "./token.js";
