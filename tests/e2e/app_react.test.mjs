@@ -2,7 +2,7 @@
 // Vite, in React's StrictMode, with the AI SDK's useChat and with Vue, in Chromium against the
 // real server on another origin.
 import assert from "node:assert/strict";
-import { execFile, execFileSync } from "node:child_process";
+import { execFile } from "node:child_process";
 import { existsSync } from "node:fs";
 import { cp, mkdir, mkdtemp, readFile, readdir, rm, symlink } from "node:fs/promises";
 import { createServer } from "node:http";
@@ -11,7 +11,7 @@ import { extname, join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { chromium } from "playwright-core";
+import { chromiumPath, launch } from "./chromium.mjs";
 import { ready, serve } from "./server.mjs";
 
 const run = promisify(execFile);
@@ -22,23 +22,9 @@ const PACKED = ["src", "examples", "package.json", "tsconfig.json", "README.md",
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css" };
 const TOKENS = 300;
 const BODY = { messages: [{ role: "user", content: "Tell me a story." }], max_tokens: TOKENS, temperature: 0 };
-const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"];
 
-/** Where Chromium is; `null` where there is none. */
-function chromiumPath() {
-  for (const name of ["chromium", "chromium-browser", "google-chrome"]) {
-    try {
-      return execFileSync("which", [name], { encoding: "utf8" }).trim();
-    } catch {
-      // The next name.
-    }
-  }
-  return null;
-}
-
-const executablePath = chromiumPath();
 const isInstalled = existsSync(join(APP, "node_modules/vite"));
-const skip = executablePath === null ? "no Chromium is installed" : !isInstalled && "tools/setup e2e installs the app's packages";
+const skip = chromiumPath() === null ? "no Chromium is installed" : !isInstalled && "tools/setup e2e installs the app's packages";
 const check = (name, act) => test(name, { skip }, act);
 
 let work;
@@ -58,7 +44,7 @@ before(async () => {
   server = await serve("--simulate", "100");
   await ready(server.url);
   story = await wholeAnswer();
-  browser = await chromium.launch({ executablePath, args: FLAGS });
+  browser = await launch();
 });
 
 after(async () => {
