@@ -46,7 +46,7 @@ export async function open(browser, url, { settings = {}, ...context } = {}) {
 export async function assertAccessible(page, where) {
   // Into the page by the debugger: the policy of the pages allows no script of others.
   await page.evaluate(AXE);
-  const { violations } = await page.evaluate("axe.run()");
+  const { violations } = await page.evaluate('axe.run({ rules: { "target-size": { enabled: true } } })');
   const found = violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`);
   assert.deepEqual(found, [], where);
 }

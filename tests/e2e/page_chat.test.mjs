@@ -12,9 +12,13 @@ const STORY = "Tell me a long story.";
 let browser;
 let url;
 
+/** What has to end with the tests: processes, servers, relays. */
+const ends = [];
+
 /** A server with `args`, ready. */
 async function start(...args) {
   const started = await serve(...args);
+  ends.push(() => started.server.kill());
   await ready(started.url);
   return started;
 }
@@ -50,12 +54,17 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     browser = await launch();
     ({ url } = await start());
   });
-  after(() => browser?.close());
+  after(async () => {
+    await browser?.close();
+    for (const end of ends) end();
+  });
 
-  test("introduces itself, answers, and keeps the conversation", async () => {
+  test("introduces itself, answers, and keeps the conversation", async (context) => {
     const page = await open(browser, url);
     await page.getByText("a 2.6 MB demonstration model").waitFor();
     assert.equal(await page.evaluate(() => document.activeElement.id), "prompt", "one can type at once");
+    const usable = await page.evaluate(() => performance.getEntriesByType("navigation")[0].domContentLoadedEventEnd);
+    context.diagnostic(`one can type after ${Math.round(usable)} ms`);
     await page.click("text=What is token streaming?");
     const answer = await finished(page);
     assert.ok(answer.length > 20, answer);
@@ -142,7 +151,6 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     const clean = await open(browser, url, { settings: { parameters: { temperature: 0, max_tokens: 120 } } });
     await ask(clean, "Does it survive?");
     assert.equal(await finished(clean), answer);
-    relay.server.close();
   });
 
   test("says so when the server is gone", async () => {
@@ -202,7 +210,6 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     const { model, messages } = upstream.requests.at(-1);
     assert.equal(model, "stand-in");
     assert.deepEqual(messages.map(({ role, content }) => `${role}: ${content}`), ["user: and now?"]);
-    upstream.server.close();
   });
 
   test("gives up an answer that never comes, in words", async () => {
@@ -211,8 +218,6 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     const page = await open(browser, url, { settings: { delivery: "sse", patience_s: 2 } });
     await ask(page, "hang");
     await page.locator("article.failed").getByText("Nothing came for 2 s").waitFor();
-    upstream.server.closeAllConnections();
-    upstream.server.close();
   });
 
   test("finds, deletes, restores, exports and imports conversations", async () => {
@@ -272,6 +277,40 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     assert.equal(await page.evaluate(() => localStorage.getItem("loquent:settings")), null);
   });
 
+  test("asks for the key where one is needed", async () => {
+    const { url } = await start("--api-key", "secret");
+    const page = await open(browser, url, { settings: { parameters: { max_tokens: 4 } } });
+    await ask(page, "Hi");
+    await page.click("text=Enter the key");
+    await page.fill("#api-key", "secret");
+    await page.click(".failed .retry");
+    assert.ok((await finished(page)).length > 0);
+    assert.equal(await page.locator("article").count(), 2, "the failed answer is replaced");
+    await page.reload();
+    await page.locator("article.assistant.finished").waitFor();
+  });
+
+  test("explains how to connect an app, and how to serve another model", async () => {
+    const page = await open(browser, url);
+    await page.click("text=Connect an app");
+    await page.locator("dialog").getByText(`${url}/v1`, { exact: true }).waitFor();
+    for (const language of ["Python", "JavaScript", "curl"]) {
+      await page.locator("dialog .tabs").getByText(language).click();
+      assert.ok((await page.locator("dialog pre").last().textContent()).includes(`${url}/v1`), language);
+    }
+    await assertAccessible(page, "connect");
+    await page.keyboard.press("Escape");
+    await page.click("text=Use your own model");
+    await page.getByText("loquent serve --hf").waitFor();
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("Tab");
+    await page.evaluate(() => document.activeElement.blur());
+    await page.keyboard.press("?");
+    await page.getByText("New chat", { exact: true }).last().waitFor();
+    await assertAccessible(page, "shortcuts");
+    assert.deepEqual(page.problems, []);
+  });
+
   for (const colorScheme of ["light", "dark"]) {
     for (const [device, viewport] of [["desk", { width: 1280, height: 800 }], ["phone", { width: 390, height: 844 }]]) {
       test(`is accessible, ${colorScheme}, on a ${device}`, async () => {
@@ -324,7 +363,8 @@ async function startRelay(port) {
     isCut = true;
     for (const socket of sockets) socket.destroy();
   };
-  return { server, url: `http://127.0.0.1:${server.address().port}`, cut, mend: () => (isCut = false) };
+  ends.push(() => (cut(), server.close()));
+  return { url: `http://127.0.0.1:${server.address().port}`, cut, mend: () => (isCut = false) };
 }
 
 /** An upstream server that insists on a model, refuses "refuse", and never answers "hang". */
@@ -336,7 +376,8 @@ async function startUpstream() {
     request.on("end", () => answerAs(request, response, body, requests));
   });
   await once(server.listen(0, "127.0.0.1"), "listening");
-  return { server, requests, url: `http://127.0.0.1:${server.address().port}` };
+  ends.push(() => (server.close(), server.closeAllConnections()));
+  return { requests, url: `http://127.0.0.1:${server.address().port}` };
 }
 
 function answerAs(request, response, body, requests) {
