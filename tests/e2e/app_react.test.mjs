@@ -99,14 +99,14 @@ async function metric(name) {
 }
 
 /** A page of the app; what goes wrong in it fails the test. */
-async function opened(view, transport) {
+async function opened(view, transport, base = server.url) {
   const context = await browser.newContext();
   const problems = [];
   context.on("weberror", (error) => problems.push(String(error.error())));
   const page = await context.newPage();
   const streams = [];
   context.on("request", (request) => request.url().includes("/v1/") && streams.push(`${request.method()} ${request.url()}`));
-  const query = new URLSearchParams({ url: `${server.url}/v1/chat/completions`, transport, view });
+  const query = new URLSearchParams({ url: `${base}/v1/chat/completions`, transport, view });
   await page.goto(`http://127.0.0.1:${pages.address().port}/?${query}`);
   const close = async () => {
     await context.close();
@@ -253,4 +253,21 @@ check("Vue: a reload in mid-answer, exactly once", async () => {
   await status(page, "done");
   assert.equal(await textOf(page), story);
   await close();
+});
+
+check("a page learns that it is the engine that pauses", async () => {
+  const slow = await serve("--simulate", "0.3");
+  await ready(slow.url);
+  const { page, close } = await opened("hook", "webtransport", slow.url);
+  try {
+    await page.click("text=Ask");
+    await some(page, "#text", 0);
+    await page.locator("main[data-pause=engine]").waitFor();
+    await page.locator("main[data-pause='']").waitFor();
+    await page.click("text=Stop");
+    await status(page, "stopped");
+  } finally {
+    await close();
+    slow.server.kill();
+  }
 });

@@ -13,7 +13,7 @@ export const MAX_RECORD_BYTES = (1 << 14) - 1;
 const SHORT_TEXT = 0x80;
 
 /**
- * One step of an answer (D-3.4). `choice` numbers parallel answers to one request, from 0;
+ * One step of an answer. `choice` numbers parallel answers to one request, from 0;
  * `tokens` is how many tokens a step stands for: tokens are merged, and some yield no text.
  */
 export type Delta =
@@ -55,7 +55,7 @@ export type Delta =
   /** Last: the answer is complete. */
   | { readonly kind: "done" };
 
-/** Where an answer stands before its first token (S-6.7). */
+/** Where an answer stands before its first token. */
 export interface PromptProgress {
   readonly kind: "progress";
   /** Its place in the queue, from 1; 0 once its prompt is being computed. */

@@ -12,7 +12,7 @@ export const REPEAT_HEADER = "idempotency-key";
 /** How an answer travels. */
 export type TransportName = "webtransport" | "sse";
 
-/** What proves the right to go on with an answer (D-6.1). */
+/** What proves the right to go on with an answer. */
 export interface AnswerReference {
   /** 32 hex digits. */
   readonly id: string;
