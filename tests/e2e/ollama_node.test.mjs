@@ -10,7 +10,7 @@ let server;
 let client;
 
 before(async () => {
-  const started = await serve();
+  const started = await serve("--embeddings", "mean");
   server = started.server;
   await ready(started.url);
   client = new Ollama({ host: started.url });
@@ -40,6 +40,20 @@ test("the model is described", async () => {
   const shown = await client.show({ model: "loquent-tiny" });
   assert.ok(shown.capabilities.includes("completion"));
   assert.equal((await client.ps()).models.length, 1);
+});
+
+test("texts are embedded, together or one at a time", async () => {
+  const texts = ["token streaming", "a slow reader"];
+  const both = await client.embed({ model: "loquent-tiny", input: texts });
+  assert.equal(both.embeddings.length, 2);
+  for (const vector of both.embeddings) assert.ok(Math.abs(Math.hypot(...vector) - 1) < 1e-5);
+  assert.ok(both.prompt_eval_count > 2);
+  const old = await client.embeddings({ model: "loquent-tiny", prompt: texts[1] });
+  old.embedding.forEach((x, at) => assert.ok(Math.abs(x - both.embeddings[1][at]) < 1e-3));
+  const long = await client.embed({ model: "loquent-tiny", input: "a long text ".repeat(20000) });
+  assert.equal(long.embeddings.length, 1);
+  const refused = client.embed({ model: "x", input: "a long text ".repeat(20000), truncate: false });
+  await assert.rejects(refused, (error) => error.message.includes("input[0]"));
 });
 
 test("errors have Ollama's shape", async () => {

@@ -37,6 +37,11 @@ pub trait Vocab: Send + Sync {
         self.encode(text, Encode { add_bos: true, parse_special: false })
     }
 
+    /// The token that [`Vocab::encode_input`] puts behind every input, if it puts any.
+    fn input_end(&self) -> Option<TokenId> {
+        None
+    }
+
     /// The bytes that `token` adds to a text, possibly part of a character;
     /// empty for control tokens and for ids outside the vocabulary.
     fn piece(&self, token: TokenId) -> &[u8];

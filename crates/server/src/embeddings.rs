@@ -1,4 +1,4 @@
-//! `POST /v1/embeddings`.
+//! `POST /v1/embeddings`, and how a request for embeddings is answered, whatever its API.
 
 use std::sync::Arc;
 
@@ -10,12 +10,14 @@ use axum::routing::post;
 use http::Request as HttpRequest;
 
 use crate::api::embeddings::{EmbeddingRequest, number_bytes, response_json};
+use crate::api::fields::Fields;
 use crate::api::request::header_list;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::json_response::json_text;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
+use crate::service::Embedded;
 use crate::sse::with_ignored;
 
 /// The route of embeddings.
@@ -27,6 +29,28 @@ async fn embeddings(
     State(app): State<Arc<App>>,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
+    let model = app.service()?.model().name.clone();
+    let read = |fields: Fields| {
+        let request = EmbeddingRequest::read(fields)?;
+        let encoding = request.encoding;
+        let write = move |embedded: &Embedded| {
+            response_json(&model, &embedded.vectors, encoding, embedded.tokens)
+        };
+        Ok((request, write))
+    };
+    embed(&app, request, read).await
+}
+
+/// Embeds what `read` finds in the fields of a request, and answers with what the closure that it
+/// gives makes of the vectors.
+///
+/// # Errors
+/// Those of the body, of `read`, and of [`Service::embed`](crate::service::Service::embed).
+pub async fn embed<W: FnOnce(&Embedded) -> String + Send + 'static>(
+    app: &App,
+    request: HttpRequest<Body>,
+    read: impl FnOnce(Fields) -> Result<(EmbeddingRequest, W), ApiError> + Send + 'static,
+) -> Result<Response, ApiError> {
     let service = app.service()?;
     let (mut head, body) = request.into_parts();
     // Both before the body is taken.
@@ -34,7 +58,7 @@ async fn embeddings(
     service.check_room()?;
     let body = app.bodies.receive(&mut head, body).await?;
     let identity = head.extensions.get::<Identity>().cloned().unwrap_or_default();
-    let request = body.parse(EmbeddingRequest::read).await?;
+    let (request, write) = body.parse(read).await?;
     let (ignored, encoding) = (header_list(&request.unknown()), request.encoding);
     let width = request.dimensions.unwrap_or(capacity.width as usize).min(capacity.width as usize);
     let numbers = request.inputs.len() * width;
@@ -43,8 +67,7 @@ async fn embeddings(
     let mut charge = MemoryCharge::default();
     app.bodies.memory().take(&mut charge, bytes + numbers * size_of::<f32>()).await?;
     let embedded = service.embed(request, &identity).await?;
-    let model = service.model().name.clone();
-    let render = move || response_json(&model, &embedded.vectors, encoding, embedded.tokens);
+    let render = move || write(&embedded);
     let json = match bytes > SMALL_BYTES {
         true => app.bodies.workers().run(move || Ok(render())).await?,
         false => render(),

@@ -2,6 +2,8 @@
 
 mod embedding;
 
+pub use embedding::Embedded;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -525,6 +527,14 @@ impl Service {
         match prompt {
             Prompt::Text(text) => self.encode_text(&text, special, special),
             mut other => self.encode_prompt(&mut other, Endpoint::Chat).map(|(tokens, _)| tokens),
+        }
+    }
+
+    /// Whether the model generates text; an upstream server's does.
+    pub fn generates(&self) -> bool {
+        match &self.backend {
+            Backend::Engine { abilities, .. } => abilities.generates,
+            Backend::Upstream(_) => true,
         }
     }
 

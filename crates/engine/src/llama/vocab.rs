@@ -176,6 +176,10 @@ impl Vocab for LlamaVocab {
         Ok(tokens)
     }
 
+    fn input_end(&self) -> Option<TokenId> {
+        self.input_end
+    }
+
     fn piece(&self, token: TokenId) -> &[u8] {
         self.pieces.item(token as usize)
     }

@@ -47,6 +47,15 @@ pub enum Encoding {
     Base64,
 }
 
+/// What to do with a text that has more tokens than the model takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TooLong {
+    /// Refuse the request, as OpenAI does.
+    Refused,
+    /// Embed its beginning.
+    Cut,
+}
+
 /// A valid request for embeddings.
 #[derive(Debug, Clone)]
 pub struct EmbeddingRequest {
@@ -54,6 +63,8 @@ pub struct EmbeddingRequest {
     pub model: Option<String>,
     /// At least one, at most [`MAX_INPUTS`].
     pub inputs: Vec<Input>,
+    /// What to do with texts that are too long.
+    pub too_long: TooLong,
     /// Numbers of a vector; `None` for all that the model makes.
     pub dimensions: Option<usize>,
     /// How vectors are written.
@@ -71,7 +82,7 @@ impl EmbeddingRequest {
     /// 400 with the name of the first parameter that is wrong.
     pub fn read(mut fields: Fields) -> Result<Self, ApiError> {
         let inputs = parse_inputs(&mut fields)?;
-        let dimensions = fields.integer("dimensions", 1..=MAX_DIMENSIONS)?;
+        let dimensions = take_dimensions(&mut fields)?;
         let encoding = match fields.string("encoding_format")?.as_deref() {
             None | Some("float") => Encoding::Float,
             Some("base64") => Encoding::Base64,
@@ -81,8 +92,8 @@ impl EmbeddingRequest {
             }
         };
         let (model, charge) = (fields.string("model")?, fields.charge());
-        let dimensions = dimensions.map(|count| count as usize);
-        Ok(Self { model, inputs, dimensions, encoding, ignored: fields.rest(), charge })
+        let (too_long, ignored) = (TooLong::Refused, fields.rest());
+        Ok(Self { model, inputs, too_long, dimensions, encoding, ignored, charge })
     }
 
     /// Names of the ignored parameters that the client should learn of: those that the API does not
@@ -100,6 +111,15 @@ impl EmbeddingRequest {
         };
         self.inputs.iter().map(of_input).sum::<usize>().max(1) as u64
     }
+}
+
+/// Takes `dimensions`.
+///
+/// # Errors
+/// 400 unless it is a number that a vector may have.
+pub fn take_dimensions(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let dimensions = fields.integer("dimensions", 1..=MAX_DIMENSIONS)?;
+    Ok(dimensions.map(|count| count as usize))
 }
 
 /// 400 about the input `index`.
@@ -120,10 +140,7 @@ fn parse_inputs(fields: &mut Fields) -> Result<Vec<Input>, ApiError> {
     if items.iter().all(Value::is_number) {
         return Ok(vec![token_input(0, &items)?]);
     }
-    if items.len() > MAX_INPUTS {
-        let many = format!("has {} entries; send at most {MAX_INPUTS} at a time.", items.len());
-        return Err(fields.error("input", many));
-    }
+    check_count(fields, items.len())?;
     let parse = |(index, item)| match item {
         Value::String(text) => text_input(index, text),
         Value::Array(ids) => token_input(index, &ids),
@@ -132,7 +149,23 @@ fn parse_inputs(fields: &mut Fields) -> Result<Vec<Input>, ApiError> {
     items.into_iter().enumerate().map(parse).collect()
 }
 
-fn text_input(index: usize, text: String) -> Result<Input, ApiError> {
+/// Refuses a list of too many inputs.
+///
+/// # Errors
+/// 400 for more than [`MAX_INPUTS`].
+pub fn check_count(fields: &Fields, inputs: usize) -> Result<(), ApiError> {
+    if inputs <= MAX_INPUTS {
+        return Ok(());
+    }
+    let many = format!("has {inputs} entries; send at most {MAX_INPUTS} at a time.");
+    Err(fields.error("input", many))
+}
+
+/// A text as an input.
+///
+/// # Errors
+/// 400 for an empty one.
+pub fn text_input(index: usize, text: String) -> Result<Input, ApiError> {
     match text.is_empty() {
         true => Err(input_error(index, "is an empty text, which has no embedding.")),
         false => Ok(Input::Text(text)),

@@ -12,8 +12,8 @@ use super::infill;
 use super::parameters::{Parameter, Support};
 use super::responses;
 use super::responses::request::ResponseRequest;
-use super::stored_chats::request::ChatToStore;
-use super::{messages, ollama, ui_stream};
+use super::stored_chats::request::{ChatToStore, parse_list};
+use super::{messages, ollama, stored_chats, ui_stream};
 use crate::api::embeddings::{self, EmbeddingRequest};
 use crate::api::fields::Fields;
 use crate::api::parameters;
@@ -47,6 +47,12 @@ fn openai() -> Vec<Api> {
             },
         },
         Api {
+            endpoint: "GET /v1/chat/completions",
+            parameters: stored_chats::request::PARAMETERS.iter().collect(),
+            base: json!({}),
+            read: |query| parse_list(Some(&list_query(&query))).map(|list| list.ignored),
+        },
+        Api {
             endpoint: "POST /v1/completions",
             parameters: parameters::text().collect(),
             base: json!({"prompt": "hi"}),
@@ -74,6 +80,25 @@ fn openai() -> Vec<Api> {
             },
         },
     ]
+}
+
+/// `values` as the query of a list, which has metadata by its keys.
+fn list_query(values: &Value) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    for (name, value) in values.as_object().into_iter().flatten() {
+        match value {
+            Value::Object(members) => {
+                for (key, value) in members {
+                    query.append_pair(&format!("{name}[{key}]"), &text(value));
+                }
+            }
+            value => {
+                query.append_pair(name, &text(value));
+            }
+        }
+    }
+    query.finish()
 }
 
 fn others() -> Vec<Api> {
@@ -111,6 +136,24 @@ fn others() -> Vec<Api> {
             parameters: ollama::request::GENERATE_PARAMETERS.iter().collect(),
             base: json!({"model": "m", "prompt": "hi"}),
             read: |body| read_lowered(&body, ollama::request::lower_generate),
+        },
+        Api {
+            endpoint: "POST /api/embed",
+            parameters: ollama::embed::EMBED_PARAMETERS.iter().collect(),
+            base: json!({"model": "m", "input": "hi"}),
+            read: |body| {
+                let fields = Fields::parse(body.to_string().as_bytes())?;
+                ollama::embed::read_embed(fields).map(|(request, _)| request.ignored)
+            },
+        },
+        Api {
+            endpoint: "POST /api/embeddings",
+            parameters: ollama::embed::EMBEDDINGS_PARAMETERS.iter().collect(),
+            base: json!({"model": "m", "prompt": "hi"}),
+            read: |body| {
+                let fields = Fields::parse(body.to_string().as_bytes())?;
+                ollama::embed::read_embeddings(fields).map(|(request, _)| request.ignored)
+            },
         },
         Api {
             endpoint: "Ollama's `options`",
@@ -169,6 +212,7 @@ fn found(api: &Api, name: &str) -> Support {
 /// Supported parameters that none of [`probes`] fits: each takes a form of its own.
 const OWN_FORMS: &[&str] = &[
     "messages",
+    "order",
     "stream_options",
     "top_logprobs",
     "tools",

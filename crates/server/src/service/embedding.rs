@@ -10,7 +10,9 @@ use tokio::sync::oneshot;
 
 use super::{Backend, Service, refused};
 use crate::admission::Permit;
-use crate::api::embeddings::{EmbeddingRequest, Input, MAX_TOTAL_TOKENS, input_error, normalized};
+use crate::api::embeddings::{
+    EmbeddingRequest, Input, MAX_TOTAL_TOKENS, TooLong, input_error, normalized,
+};
 use crate::engine_thread::EmbeddingOrder;
 use crate::error::ApiError;
 use crate::identity::Identity;
@@ -65,6 +67,10 @@ impl Service {
         let (output, capacity) = self.embedding_engine()?;
         self.check_model(request.model.as_deref())?;
         let dimensions = check_dimensions(request.dimensions, capacity)?;
+        if request.inputs.is_empty() {
+            // Ollama's clients load a model so.
+            return Ok(Embedded { vectors: Vec::new(), tokens: 0 });
+        }
         // Before tokenizing: a server at its limit must refuse without spending time on it.
         let mut permits = self.admit(identity, 1, request.estimated_tokens())?;
         let permit = permits.pop().ok_or_else(|| ApiError::internal("Nothing was admitted."))?;
@@ -99,11 +105,14 @@ impl Service {
     ) -> Result<(Vec<Vec<TokenId>>, Permit), ApiError> {
         let service = self.clone();
         let work = move || {
-            let EmbeddingRequest { inputs, charge: _charge, .. } = request;
+            let EmbeddingRequest { inputs, too_long, charge: _charge, .. } = request;
             let (mut tokenized, mut total) = (Vec::with_capacity(inputs.len()), 0);
+            let most = capacity.input_tokens as usize;
             for (index, input) in inputs.into_iter().enumerate() {
-                let tokens =
-                    service.tokenize_input(index, input, capacity.input_tokens as usize)?;
+                let tokens = match too_long {
+                    TooLong::Refused => service.tokenize_input(index, input, most)?,
+                    TooLong::Cut => service.tokenize_cut(index, input, most)?,
+                };
                 // Checked as they come, so that no more is tokenized than will be computed.
                 total += tokens.len();
                 if total > MAX_TOTAL_TOKENS {
@@ -118,6 +127,33 @@ impl Service {
             Ok((tokenized, permit))
         };
         self.on_prompt_thread(work).await
+    }
+
+    /// [`Self::tokenize_input`], without the end of a text that is too long.
+    fn tokenize_cut(
+        &self,
+        index: usize,
+        input: Input,
+        most: usize,
+    ) -> Result<Vec<TokenId>, ApiError> {
+        let Input::Text(mut text) = input else { return self.tokenize_input(index, input, most) };
+        let vocab = &self.model.vocab;
+        // What cannot belong to the first tokens need not be tokenized.
+        if let Some(bytes) = vocab.longest_token_bytes() {
+            text.truncate(text.floor_char_boundary(bytes.saturating_mul(most)));
+        }
+        let mut tokens = self.encode_input(index, &text)?;
+        if tokens.len() > most {
+            let end = vocab.input_end();
+            tokens.truncate(most - end.iter().len());
+            tokens.extend(end);
+        }
+        Ok(tokens)
+    }
+
+    fn encode_input(&self, index: usize, text: &str) -> Result<Vec<TokenId>, ApiError> {
+        let refused = |error: EncodeError| input_error(index, format!("fails: {error}."));
+        self.model.vocab.encode_input(text).map_err(refused)
     }
 
     fn tokenize_input(
@@ -135,8 +171,7 @@ impl Service {
                     let long = format!("is longer than the model's {most} tokens.");
                     return Err(input_error(index, long));
                 }
-                let refused = |error: EncodeError| input_error(index, format!("fails: {error}."));
-                vocab.encode_input(&text).map_err(refused)?
+                self.encode_input(index, &text)?
             }
             Input::Tokens(tokens) => {
                 let size = vocab.size();

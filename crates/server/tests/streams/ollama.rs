@@ -25,6 +25,10 @@ fn say(said: &str, more: Value) -> Value {
     body
 }
 
+fn post(path: &str, body: &Value) -> Request<Body> {
+    Request::post(path).body(Body::from(body.to_string())).unwrap()
+}
+
 /// The lines of a stream.
 async fn lines(server: &Server, path: &str, body: &Value) -> Vec<Value> {
     let (status, body) = server.post(path, body).await;
@@ -145,7 +149,56 @@ async fn the_one_model_is_listed_described_and_loaded() {
     let shown = server.whole("/api/show", &json!({"model": "simulated"})).await;
     let family = shown["model_info"]["general.architecture"].as_str().unwrap();
     assert_eq!(shown["model_info"][format!("{family}.context_length")], 16_384);
-    assert!(shown["capabilities"].as_array().unwrap().contains(&json!("completion")));
+    assert_eq!(shown["capabilities"], json!(["completion", "tools", "embedding"]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn texts_are_embedded_as_openais_endpoint_does() {
+    let server = start();
+    let texts = json!(["first", "second"]);
+    let expected = server.whole("/v1/embeddings", &json!({"input": texts})).await;
+    let asked = json!({"model": "any:latest", "input": texts, "keep_alive": 5});
+    let response = server.call(post("/api/embed", &asked)).await;
+    assert_eq!(response.headers()["x-loquent-ignored-parameters"], "keep_alive");
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    let answer: Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(answer["model"], "any:latest");
+    assert_eq!(answer["prompt_eval_count"], expected["usage"]["prompt_tokens"]);
+    for at in 0..2 {
+        assert_eq!(answer["embeddings"][at], expected["data"][at]["embedding"]);
+    }
+    assert!(answer["total_duration"].is_u64() && answer["load_duration"].is_u64(), "{answer}");
+    let old = json!({"model": "any", "prompt": "second"});
+    let old = server.whole("/api/embeddings", &old).await;
+    assert_eq!(old, json!({"embedding": answer["embeddings"][1]}));
+    let few = json!({"model": "any", "input": "first", "dimensions": 3});
+    let few = server.whole("/api/embed", &few).await;
+    assert_eq!(few["embeddings"][0].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_without_a_text_has_the_model_loaded_and_gets_no_vector() {
+    let server = start();
+    let none = server.whole("/api/embed", &json!({"model": "any"})).await;
+    assert_eq!((&none["embeddings"], &none["prompt_eval_count"]), (&json!([]), &json!(0)));
+    let none = server.whole("/api/embeddings", &json!({"model": "any"})).await;
+    assert_eq!(none, json!({"embedding": []}));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_that_is_too_long_loses_its_end_unless_that_is_declined() {
+    let server = start();
+    // The simulated model takes 16,384 tokens, which are bytes.
+    let long = "a".repeat(20_000);
+    let whole = server.whole("/api/embed", &json!({"model": "any", "input": long})).await;
+    assert_eq!(whole["prompt_eval_count"], 16_384);
+    let older = server.whole("/api/embeddings", &json!({"model": "any", "prompt": long})).await;
+    assert_eq!(older["embedding"], whole["embeddings"][0]);
+    let declined = json!({"model": "any", "input": long, "truncate": false});
+    let (status, body) = server.post("/api/embed", &declined).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let error: Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
+    assert!(error["error"].as_str().unwrap().contains("input[0]"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

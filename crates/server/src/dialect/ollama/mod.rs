@@ -1,6 +1,7 @@
-//! Ollama's API, for the desktop apps that know nothing else: `/api/chat`, `/api/generate` and what
-//! they ask of a server's models.
+//! Ollama's API, for the desktop apps that know nothing else: `/api/chat`, `/api/generate`,
+//! `/api/embed` and what they ask of a server's models.
 
+pub mod embed;
 mod events;
 mod models;
 mod object;

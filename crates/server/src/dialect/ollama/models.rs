@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::clock::{rfc3339, unix_time_s};
 use crate::model::ServedModel;
+use crate::service::Service;
 
 /// The version of Ollama's API that this one follows. Clients compare it with what they need.
 const VERSION: &str = "0.12.6";
@@ -34,14 +35,8 @@ pub fn running(model: &ServedModel) -> Value {
 }
 
 /// The answer to `POST /api/show`.
-pub fn show(model: &ServedModel) -> Value {
-    let abilities = model.chat.template.abilities();
-    let mut capabilities = vec!["completion"];
-    // Tools are described in words to a model whose template knows none.
-    capabilities.push("tools");
-    if abilities.thinks {
-        capabilities.push("thinking");
-    }
+pub fn show(service: &Service) -> Value {
+    let model = service.model();
     json!({
         "modelfile": format!("FROM {}\n", model.name),
         "parameters": format!("num_ctx {}", model.context_tokens),
@@ -53,9 +48,24 @@ pub fn show(model: &ServedModel) -> Value {
             format!("{FAMILY}.context_length"): model.context_tokens,
             format!("{FAMILY}.vocab_size"): model.vocab.size(),
         },
-        "capabilities": capabilities,
+        "capabilities": capabilities(service),
         "modified_at": rfc3339(model.created_s),
     })
+}
+
+fn capabilities(service: &Service) -> Vec<&'static str> {
+    let mut capabilities = Vec::new();
+    if service.generates() {
+        // Tools are described in words to a model whose template knows none.
+        capabilities.extend(["completion", "tools"]);
+        if service.model().chat.template.abilities().thinks {
+            capabilities.push("thinking");
+        }
+    }
+    if service.embedder().is_ok() {
+        capabilities.push("embedding");
+    }
+    capabilities
 }
 
 /// Stands where the model's architecture is expected, which this part of the server does not know.

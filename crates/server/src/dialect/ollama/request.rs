@@ -155,7 +155,7 @@ fn lower_common(
 }
 
 /// Ollama's clients add `:latest` to a name without a tag.
-fn without_tag(model: &str) -> &str {
+pub fn without_tag(model: &str) -> &str {
     model.strip_suffix(":latest").unwrap_or(model)
 }
 

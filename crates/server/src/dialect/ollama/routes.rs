@@ -9,6 +9,7 @@ use axum::response::Response;
 use axum::routing::{any, get, post};
 use http::{HeaderValue, Request as HttpRequest, header};
 
+use super::embed::{embed_json, embeddings_json, read_embed, read_embeddings};
 use super::events::OllamaLines;
 use super::models::{running, show, tags, version};
 use super::object::{full, loaded};
@@ -16,8 +17,10 @@ use super::request::{OllamaRequest, lower_chat, lower_generate};
 use crate::api::fields::Fields;
 use crate::app::App;
 use crate::dialect::generation::{Lowered, parse};
+use crate::embeddings::embed;
 use crate::error::{ApiError, quoted};
 use crate::json_response::json_response;
+use crate::service::Embedded;
 use crate::sse::{event_stream, with_ignored};
 
 type Shared = State<Arc<App>>;
@@ -30,6 +33,8 @@ pub fn routes(is_offered: bool) -> Router<Arc<App>> {
     Router::new()
         .route("/api/chat", post(chat))
         .route("/api/generate", post(generate_text))
+        .route("/api/embed", post(embed_texts))
+        .route("/api/embeddings", post(embed_prompt))
         .route("/api/tags", get(list))
         .route("/api/ps", get(list_running))
         .route("/api/show", post(describe))
@@ -47,8 +52,8 @@ async fn not_offered() -> ApiError {
 async fn elsewhere(Path(path): Path<String>) -> ApiError {
     let path = quoted(&path);
     ApiError::not_offered(format!(
-        "'/api/{path}' is not supported. Of Ollama's API there are chat, generate, tags, show, ps \
-         and version; the operator chooses the model."
+        "'/api/{path}' is not supported. Of Ollama's API there are chat, generate, embed, \
+         embeddings, tags, show, ps and version; the operator chooses the model."
     ))
 }
 
@@ -89,6 +94,27 @@ async fn answer(
     Ok(with_ignored(response, &ignored))
 }
 
+async fn embed_texts(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    let (clock, arrived) = (app.clock, app.clock.now());
+    let read = move |fields: Fields| {
+        let (request, model) = read_embed(fields)?;
+        let write = move |embedded: &Embedded| {
+            let took = clock.now().saturating_sub(arrived);
+            embed_json(&model, embedded, took.as_nanos() as u64)
+        };
+        Ok((request, write))
+    };
+    embed(&app, request, read).await
+}
+
+async fn embed_prompt(
+    State(app): Shared,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let read = |fields: Fields| Ok((read_embeddings(fields)?.0, embeddings_json));
+    embed(&app, request, read).await
+}
+
 /// A response whose body is a stream of lines of JSON.
 fn lines_stream(body: Body) -> Response {
     let mut response = event_stream(body);
@@ -113,5 +139,5 @@ async fn describe(State(app): Shared, request: HttpRequest<Body>) -> Result<Resp
     if named.await?.is_none() {
         return Err(ApiError::invalid_param("model", "'model' is required."));
     }
-    Ok(json_response(&show(app.service()?.model())))
+    Ok(json_response(&show(app.service()?)))
 }

@@ -32,8 +32,7 @@ const SHOWN: [&str; 8] = [
     "response_format",
 ];
 
-/// The queries of `GET /v1/chat/completions`, for the page of what is compatible.
-#[allow(dead_code, reason = "queries are read by name")]
+/// What becomes of each query of `GET /v1/chat/completions`.
 pub const PARAMETERS: &[Parameter] = &[
     supported("after", ""),
     supported("limit", "1 to 100"),
@@ -116,30 +115,46 @@ pub struct ListFilter {
     pub metadata: Vec<(String, String)>,
 }
 
+/// What a list is asked for.
+#[derive(Debug)]
+pub struct ListQuery {
+    /// Which page.
+    pub page: ListPage,
+    /// Of which completions.
+    pub filter: ListFilter,
+    /// Names in the query that have no effect.
+    pub ignored: Vec<String>,
+}
+
 /// Reads the query of a list.
 ///
 /// # Errors
 /// 400 that names the parameter.
-pub fn parse_list(query: Option<&str>) -> Result<(ListPage, ListFilter), ApiError> {
+pub fn parse_list(query: Option<&str>) -> Result<ListQuery, ApiError> {
     let mut page = ListPage { after: None, limit: DEFAULT_LIMIT, newest_first: false };
-    let mut filter = ListFilter::default();
+    let (mut filter, mut ignored) = (ListFilter::default(), Vec::new());
     for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
         match &*name {
             "after" => page.after = Some(value.into_owned()),
             "limit" => page.limit = parse_limit(&value)?,
             "order" => page.newest_first = parse_order(&value)?,
             "model" => filter.model = Some(value.into_owned()),
-            name => {
-                let inner = name.strip_prefix("metadata[").and_then(|rest| rest.strip_suffix(']'));
-                filter.metadata.extend(inner.map(|key| (key.to_owned(), value.into_owned())));
-            }
+            other => match metadata_key(other) {
+                Some(key) => filter.metadata.push((key.to_owned(), value.into_owned())),
+                None => ignored.push(other.to_owned()),
+            },
         }
     }
     if filter.metadata.len() > MAX_PAIRS {
         let message = format!("'metadata' has more than {MAX_PAIRS} pairs.");
         return Err(ApiError::invalid_param("metadata", message));
     }
-    Ok((page, filter))
+    Ok(ListQuery { page, filter, ignored })
+}
+
+/// The key of metadata that the query's `name` asks for.
+fn metadata_key(name: &str) -> Option<&str> {
+    name.strip_prefix("metadata[")?.strip_suffix(']')
 }
 
 fn parse_limit(text: &str) -> Result<usize, ApiError> {
@@ -197,12 +212,12 @@ mod tests {
     fn queries_are_decoded_and_bounded() {
         let query =
             "limit=3&order=desc&after=a%20b&model=m&metadata%5Bk+1%5D=v%26&metadata[x]=y&z=1";
-        let (page, filter) = parse_list(Some(query)).unwrap();
+        let ListQuery { page, filter, ignored } = parse_list(Some(query)).unwrap();
         assert_eq!((page.after.as_deref(), page.limit, page.newest_first), (Some("a b"), 3, true));
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!(filter.metadata, [pair("k 1", "v&"), pair("x", "y")]);
-        assert_eq!(filter.model.as_deref(), Some("m"));
-        assert_eq!(parse_list(None).unwrap().1, ListFilter::default());
+        assert_eq!((filter.model.as_deref(), ignored), (Some("m"), vec!["z".to_owned()]));
+        assert_eq!(parse_list(None).unwrap().filter, ListFilter::default());
         let many = "metadata[a]=b&".repeat(17);
         for wrong in ["limit=0", "limit=101", "limit=x", "order=up", &many] {
             assert!(parse_list(Some(wrong)).is_err(), "{wrong}");

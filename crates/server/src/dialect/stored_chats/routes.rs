@@ -11,12 +11,14 @@ use http::{Request as HttpRequest, Uri};
 use serde_json::{Value, json};
 
 use super::object::{completion, messages, with_metadata};
-use super::request::{parse_list, parse_metadata};
+use super::request::{ListQuery, parse_list, parse_metadata};
+use crate::api::request::header_list;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::json_response::{json_response, json_text};
 use crate::memory::SMALL_BYTES;
+use crate::sse::with_ignored;
 use crate::store::object::{Kind, ObjectList, StoredObject};
 
 type Shared = State<Arc<App>>;
@@ -36,10 +38,10 @@ async fn list(
 ) -> Result<Response, ApiError> {
     // Ids cannot be guessed, so that single reads need no such check. A list gives them away.
     app.check_told_apart("Stored chat completions are listed")?;
-    let (page, filter) = parse_list(uri.query())?;
+    let ListQuery { page, filter, ignored } = parse_list(uri.query())?;
     let wanted = move |stored: &StoredObject| filter.accepts(stored);
     let listed = app.store.list(Kind::ChatCompletion, identity.owner(), page, wanted).await?;
-    Ok(json_text(list_json(&listed)))
+    Ok(with_ignored(json_text(list_json(&listed)), &header_list(&ignored)))
 }
 
 /// The objects as they are stored, with a list around them.
@@ -109,7 +111,7 @@ async fn read_messages(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let (page, _) = parse_list(uri.query())?;
+    let page = parse_list(uri.query())?.page;
     let stored = find(&app, &identity, &id).await?;
     let list = work(&app, stored, move |stored| messages(stored, &page)).await?;
     Ok(json_response(&list))
