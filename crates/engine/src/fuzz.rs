@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::gguf::split::{SplittableModel, StageKeys};
 use crate::gguf::{Header, ReadLimits};
-use crate::grammar::{AnswerForm, AnswerShape, Compiler, Thinking, ToolShape};
+use crate::grammar::{AnswerForm, AnswerShape, Compiler, ThinkTags, Thinking, ToolShape};
 use crate::sim::SimVocab;
 use crate::staged::wire::{Dtype, RowFormat, StageMessage};
 use crate::template::{
@@ -59,7 +59,7 @@ fn grammar(input: &[u8]) {
         form: (choice & 1 == 0).then_some(AnswerForm::Json(schema)),
         tools: if choice & 1 == 1 { vec![tool] } else { Vec::new() },
         parallel: choice & 2 != 0,
-        thinking: if choice & 4 != 0 { Thinking::Optional } else { Thinking::Never },
+        thinking: if choice & 4 != 0 { Thinking::Optional(ThinkTags::Angle) } else { Thinking::Never },
         ..AnswerShape::default()
     };
     let _ = COMPILER.compile(&shape);

@@ -1,7 +1,7 @@
 //! Fuzz targets of the server: what clients send, and what a model writes.
 
 use bytes::BytesMut;
-use loquent_engine::grammar::{CallSyntax, Thinking, ToolShape};
+use loquent_engine::grammar::{CallSyntax, ThinkTags, Thinking, ToolShape};
 use loquent_proto::Delta;
 
 use crate::api::request::{Endpoint, Request};
@@ -67,7 +67,13 @@ fn quic_stream(input: &[u8]) {
 /// What a model writes is split in the same way however it is cut, and none of it is lost.
 fn model_text(input: &[u8]) {
     let Some((&choice, input)) = input.split_first() else { return };
-    let thinking = [Thinking::Never, Thinking::Optional, Thinking::Open][usize::from(choice) % 3];
+    let (angle, square) = (ThinkTags::Angle, ThinkTags::Square);
+    let thinking = [
+        Thinking::Never,
+        Thinking::Optional(angle),
+        Thinking::Open(angle),
+        Thinking::Optional(square),
+    ][usize::from(choice) % 4];
     let syntax = if choice & 0x80 == 0 { CallSyntax::Tagged } else { CallSyntax::Bare };
     let calls = (choice & 0x40 == 0).then(|| calls(syntax));
     let is_plain = calls.is_none() && thinking == Thinking::Never;
@@ -78,7 +84,7 @@ fn model_text(input: &[u8]) {
 
 /// The same for each format of calls; those that come complete have arguments in JSON.
 fn model_calls(input: &[u8]) {
-    const SYNTAXES: [CallSyntax; 7] = [
+    const SYNTAXES: [CallSyntax; 9] = [
         CallSyntax::Harmony,
         CallSyntax::QwenXml,
         CallSyntax::GlmXml,
@@ -86,13 +92,15 @@ fn model_calls(input: &[u8]) {
         CallSyntax::MistralArgs,
         CallSyntax::DeepSeekFenced,
         CallSyntax::DeepSeek,
+        CallSyntax::DsmlFunctions,
+        CallSyntax::DsmlTools,
     ];
     let Some((&choice, input)) = input.split_first() else { return };
     let syntax = SYNTAXES[usize::from(choice & 0x3F) % SYNTAXES.len()];
     let thinking = match (syntax, choice & 0x40) {
         (CallSyntax::Harmony, _) => Thinking::Channels,
         (_, 0) => Thinking::Never,
-        _ => Thinking::Optional,
+        _ => Thinking::Optional(ThinkTags::Angle),
     };
     let config = SplitConfig { thinking, calls: Some(calls(syntax)), ..SplitConfig::none() };
     split_in_any_way(&config, input);

@@ -163,7 +163,7 @@ impl ServedModel {
             }
         }
         let Abilities { thinks, calls, .. } = template.abilities();
-        let can_end = thinks && calls != CallSyntax::Harmony;
+        let can_end = thinks.is_some() && calls != CallSyntax::Harmony;
         ignored.extend(budget.map(|(_, name)| name).filter(|_| !can_end));
         ignored
     }
@@ -183,14 +183,14 @@ impl ServedModel {
     }
 
     /// Whether an answer begins with reasoning. `prompt_thinks`: the prompt ends inside
-    /// `<think>`.
+    /// it.
     pub fn thinking(&self, prompt_thinks: bool) -> Thinking {
         let Abilities { thinks, calls, .. } = self.chat.template.abilities();
-        match (prompt_thinks, thinks) {
+        match thinks {
             _ if calls == CallSyntax::Harmony => Thinking::Channels,
-            (true, _) => Thinking::Open,
-            (false, true) => Thinking::Optional,
-            (false, false) => Thinking::Never,
+            Some(tags) if prompt_thinks => Thinking::Open(tags),
+            Some(tags) => Thinking::Optional(tags),
+            None => Thinking::Never,
         }
     }
 

@@ -10,10 +10,8 @@ use loquent_infer::token::{RowError, TokenId};
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
 use super::Thinking;
-use super::syntax::THINK_TAGS;
+use super::syntax::ThinkTags;
 
-/// What ends reasoning: the tag on a line of its own, as models that reason write it.
-const END: &str = "\n</think>\n\n";
 /// Bytes of reasoning that are kept to find its end.
 const TAIL_BYTES: usize = 64;
 
@@ -28,19 +26,20 @@ pub fn limit_thinking(
     limit: u32,
     inner: Option<SharedGrammar>,
 ) -> Result<Option<SharedGrammar>, EncodeError> {
-    let begin = match thinking {
+    let (tags, begin) = match thinking {
         Thinking::Never | Thinking::Channels => return Ok(inner),
-        Thinking::Optional => BudgetState::Before(Vec::new()),
-        Thinking::Open => BudgetState::thinking(0, limit),
+        Thinking::Optional(tags) => (tags, BudgetState::Before(Vec::new())),
+        Thinking::Open(tags) => (tags, BudgetState::thinking(0, limit)),
     };
-    let end = vocab.encode(END, Encode { add_bos: false, parse_special: true })?;
-    let budget = ThinkingBudget { vocab, limit, end: end.into(), begin, inner };
+    let end = vocab.encode(tags.ending(), Encode { add_bos: false, parse_special: true })?;
+    let budget = ThinkingBudget { vocab, limit, tags, end: end.into(), begin, inner };
     Ok(Some(SharedGrammar(Arc::new(budget))))
 }
 
 struct ThinkingBudget {
     vocab: Arc<dyn Vocab>,
     limit: u32,
+    tags: ThinkTags,
     /// The tokens that end reasoning.
     end: Arc<[TokenId]>,
     begin: BudgetState,
@@ -53,6 +52,7 @@ impl Grammar for ThinkingBudget {
         let mut limited = LimitedThinking {
             vocab: self.vocab.clone(),
             limit: self.limit,
+            tags: self.tags,
             end: self.end.clone(),
             state: self.begin.clone(),
             inner: self.inner.as_ref().map(|inner| inner.0.start(generated)),
@@ -89,6 +89,7 @@ impl BudgetState {
 struct LimitedThinking {
     vocab: Arc<dyn Vocab>,
     limit: u32,
+    tags: ThinkTags,
     end: Arc<[TokenId]>,
     state: BudgetState,
     inner: Option<Box<dyn Constraint>>,
@@ -104,7 +105,7 @@ impl LimitedThinking {
             [] => self.vocab.name(token),
             piece => piece,
         };
-        let [think, think_end] = THINK_TAGS;
+        let [think, think_end] = self.tags.pair();
         match &mut self.state {
             BudgetState::Before(before) => {
                 before.extend_from_slice(text);
@@ -207,6 +208,10 @@ mod tests {
     use super::*;
     use crate::sim::SimVocab;
 
+    const OPEN: Thinking = Thinking::Open(ThinkTags::Angle);
+    const OPTIONAL: Thinking = Thinking::Optional(ThinkTags::Angle);
+    const END: &str = ThinkTags::Angle.ending();
+
     /// What a model that would go on thinking for ever writes, with `say` as its answer.
     fn write(thinking: Thinking, limit: u32, say: &[u8]) -> String {
         let grammar = limit_thinking(Arc::new(SimVocab), thinking, limit, None).unwrap().unwrap();
@@ -232,26 +237,29 @@ mod tests {
     #[test]
     fn reasoning_ends_at_its_budget() {
         let forever = [b'x'; 30];
-        assert_eq!(write(Thinking::Open, 5, &forever), format!("xxxxx{END}{}", "x".repeat(14)));
-        assert_eq!(write(Thinking::Open, 0, &forever), format!("{END}{}", "x".repeat(19)));
+        assert_eq!(write(OPEN, 5, &forever), format!("xxxxx{END}{}", "x".repeat(14)));
+        assert_eq!(write(OPEN, 0, &forever), format!("{END}{}", "x".repeat(19)));
         let begun = [b"<think>".as_slice(), &forever].concat();
         assert_eq!(
-            write(Thinking::Optional, 2, &begun),
+            write(OPTIONAL, 2, &begun),
             format!("<think>xx{END}{}", "x".repeat(17))
         );
+        let square = Thinking::Optional(ThinkTags::Square);
+        let begun = [b"[THINK]".as_slice(), &forever].concat();
+        assert_eq!(write(square, 2, &begun), format!("[THINK]xx[/THINK]{}", "x".repeat(20)));
     }
 
     #[test]
     fn shorter_reasoning_and_answers_without_any_are_left_alone() {
         let short = b"ab</think>\n\nA long answer that nothing cuts off.";
-        assert_eq!(write(Thinking::Open, 12, short).as_bytes(), short);
+        assert_eq!(write(OPEN, 12, short).as_bytes(), short);
         let none = b"<thin ice> and a long answer behind it";
-        assert_eq!(write(Thinking::Optional, 2, none).as_bytes(), none);
+        assert_eq!(write(OPTIONAL, 2, none).as_bytes(), none);
     }
 
     #[test]
     fn characters_are_finished_first() {
-        let text = write(Thinking::Open, 2, "x🌊🌊🌊🌊🌊".as_bytes());
+        let text = write(OPEN, 2, "x🌊🌊🌊🌊🌊".as_bytes());
         assert!(text.starts_with(&format!("x🌊{END}")), "{text}");
     }
 }

@@ -46,6 +46,14 @@ const fn around(syntax: CallSyntax) -> Around {
             let close = "<｜tool▁calls▁end｜>";
             ("<｜tool▁calls▁begin｜>", Some(""), "<｜tool▁call▁end｜>", close)
         }
+        CallSyntax::DsmlFunctions => {
+            let close = "\n</｜DSML｜function_calls>";
+            ("<｜DSML｜function_calls>\n", Some("\n"), "</｜DSML｜invoke>", close)
+        }
+        CallSyntax::DsmlTools => {
+            let close = "\n</｜DSML｜tool_calls>";
+            ("<｜DSML｜tool_calls>\n", Some("\n"), "</｜DSML｜invoke>", close)
+        }
     };
     Around { open, between, after, close }
 }
@@ -66,6 +74,9 @@ fn before(name: &str, syntax: CallSyntax) -> String {
             format!("<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n")
         }
         CallSyntax::DeepSeek => format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>"),
+        CallSyntax::DsmlFunctions | CallSyntax::DsmlTools => {
+            format!("<｜DSML｜invoke name=\"{name}\">\n")
+        }
     }
 }
 
@@ -104,7 +115,10 @@ pub(super) fn write(
 /// Arguments as elements instead of JSON.
 struct Xml {
     key_open: &'static str,
-    key_close: &'static str,
+    /// Behind the name of a text.
+    text_open: &'static str,
+    /// Behind the name of any other value.
+    json_open: &'static str,
     value_end: &'static str,
 }
 
@@ -113,13 +127,21 @@ impl Xml {
         match syntax {
             CallSyntax::QwenXml => Some(Self {
                 key_open: "<parameter=",
-                key_close: ">\n",
+                text_open: ">\n",
+                json_open: ">\n",
                 value_end: "\n</parameter>\n",
             }),
             CallSyntax::GlmXml => Some(Self {
                 key_open: "<arg_key>",
-                key_close: "</arg_key>\n<arg_value>",
+                text_open: "</arg_key>\n<arg_value>",
+                json_open: "</arg_key>\n<arg_value>",
                 value_end: "</arg_value>\n",
+            }),
+            CallSyntax::DsmlFunctions | CallSyntax::DsmlTools => Some(Self {
+                key_open: "<｜DSML｜parameter name=\"",
+                text_open: "\" string=\"true\">",
+                json_open: "\" string=\"false\">",
+                value_end: "</｜DSML｜parameter>\n",
             }),
             _ => None,
         }
@@ -139,9 +161,10 @@ impl Xml {
         for (at, (key, value)) in schema.properties.iter().enumerate() {
             let optional = if schema.requires(key) { "" } else { "?" };
             let _ = write!(all, " argument_{i}_{at}{optional}");
-            let open = tags.literal(&format!("{}{key}{}", self.key_open, self.key_close));
             let value = self.value(&schema, key, value, tags)?;
-            let _ = writeln!(text, "argument_{i}_{at}: {open} {value}");
+            let behind = if value.is_text { self.text_open } else { self.json_open };
+            let open = tags.literal(&format!("{}{key}{behind}", self.key_open));
+            let _ = writeln!(text, "argument_{i}_{at}: {open} {}", value.rule);
         }
         // A rule needs a right side, also for a tool without parameters.
         let all = if all.is_empty() { " \"\"".to_owned() } else { all };
@@ -156,21 +179,31 @@ impl Xml {
         key: &str,
         value: &Value,
         tags: &ControlTags,
-    ) -> Result<String, GrammarError> {
+    ) -> Result<ValueRule, GrammarError> {
         let end = tags.literal(self.value_end);
         if let Some(texts) = enumerated(value) {
             let texts: Vec<String> = texts.iter().map(|text| tags.literal(text)).collect();
-            return Ok(format!("({}) {end}", texts.join(" | ")));
+            let rule = format!("({}) {end}", texts.join(" | "));
+            return Ok(ValueRule { rule, is_text: true });
         }
         match is_text(value) {
-            None => Ok(format!("{} {end}", json_rule(&schema.with_definitions(value)?))),
-            Some(true) => Ok("text_value".to_owned()),
+            None => {
+                let rule = format!("{} {end}", json_rule(&schema.with_definitions(value)?));
+                Ok(ValueRule { rule, is_text: false })
+            }
+            Some(true) => Ok(ValueRule { rule: "text_value".to_owned(), is_text: true }),
             Some(false) => Err(GrammarError::Schema(format!(
                 "the parameter '{key}' restricts a text, which this model's format of calls \
                  cannot be made to uphold; remove the restriction, or tool_choice"
             ))),
         }
     }
+}
+
+/// What a value and its end are written by.
+struct ValueRule {
+    rule: String,
+    is_text: bool,
 }
 
 /// The texts of an `enum` or `const` of strings only.

@@ -7,14 +7,15 @@ use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use serde_json::json;
 
-use super::syntax::{CallSyntax, THINK_TAGS};
+use super::syntax::{CallSyntax, ThinkTags};
 
-const SYNTAXES: [CallSyntax; 5] = [
+const SYNTAXES: [CallSyntax; 6] = [
     CallSyntax::Harmony,
     CallSyntax::QwenXml,
     CallSyntax::GlmXml,
     CallSyntax::MistralArgs,
     CallSyntax::DeepSeek,
+    CallSyntax::DsmlFunctions,
 ];
 
 /// The control tokens of one vocabulary among the tags of all formats.
@@ -24,8 +25,9 @@ pub(super) struct ControlTags(Vec<(&'static str, TokenId)>);
 impl ControlTags {
     /// Those of `vocab`.
     pub(super) fn of(vocab: &dyn Vocab) -> Self {
-        let known = SYNTAXES.iter().flat_map(|syntax| syntax.tags()).chain(&THINK_TAGS);
-        let known: Vec<&'static str> = known.copied().collect();
+        let known = SYNTAXES.iter().flat_map(|syntax| syntax.tags()).copied();
+        let known: Vec<&'static str> =
+            known.chain(ThinkTags::ALL.into_iter().flat_map(ThinkTags::pair)).collect();
         let control = |token: &TokenId| vocab.piece(*token).is_empty();
         let tag = |token: TokenId| {
             let name = vocab.name(token);
@@ -34,8 +36,10 @@ impl ControlTags {
         Self((0..vocab.size() as TokenId).filter(control).filter_map(tag).collect())
     }
 
-    fn token(&self, tag: &str) -> Option<TokenId> {
-        self.0.iter().find(|(name, _)| *name == tag).map(|(_, token)| *token)
+    /// The first of these tokens in `text`: where, how long its name is, and its number.
+    fn find_in(&self, text: &str) -> Option<(usize, usize, TokenId)> {
+        let found = self.0.iter().filter_map(|(tag, id)| Some((text.find(tag)?, tag.len(), *id)));
+        found.min()
     }
 
     /// `text` as a Lark expression: strings, and control tokens by their numbers.
@@ -43,9 +47,7 @@ impl ControlTags {
         let mut parts = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
-            let found =
-                self.0.iter().filter_map(|(tag, id)| Some((rest.find(tag)?, tag.len(), id)));
-            let Some((at, len, id)) = found.min() else {
+            let Some((at, len, id)) = self.find_in(rest) else {
                 parts.push(string(rest));
                 break;
             };
@@ -60,8 +62,12 @@ impl ControlTags {
 
     /// A rule `name` for any text up to `end`, which it includes.
     pub(super) fn until(&self, name: &str, end: &str) -> String {
-        match self.token(end) {
-            Some(id) => format!("{name}: /(.|\\n)*/ <[{id}]>\n"),
+        match self.find_in(end) {
+            // The token has no text, so that it ends the text in front of it wherever it stands.
+            Some((at, len, id)) => {
+                let (before, behind) = (in_regex(&end[..at]), self.literal(&end[at + len..]));
+                format!("{name}: /(.|\\n)*{before}/ <[{id}]> {behind}\n")
+            }
             None => {
                 let end = in_regex(end);
                 format!("{name}[lazy]: /(.|\\n)*{end}/\n")

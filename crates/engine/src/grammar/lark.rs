@@ -6,7 +6,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 
 use super::control_tags::{ControlTags, string};
 use super::json_rule::json_rule;
-use super::syntax::{CallSyntax, THINK_TAGS};
+use super::syntax::CallSyntax;
 use super::{
     AnswerForm, AnswerShape, GrammarError, MAX_GRAMMAR_BYTES, Thinking, bounds, calls, gbnf,
 };
@@ -49,19 +49,18 @@ pub(super) fn write(
 
 /// Reasoning is free text up to its end; only what follows has a form.
 fn write_start(text: &mut String, thinking: Thinking, body: &str, tags: &ControlTags) {
-    let [think, think_end] = THINK_TAGS;
     let before = match thinking {
         Thinking::Never => String::new(),
-        Thinking::Optional => format!("({} thoughts)? ", tags.literal(think)),
-        Thinking::Open => "thoughts ".to_owned(),
+        Thinking::Optional(think) => format!("({} thoughts)? ", tags.literal(think.pair()[0])),
+        Thinking::Open(_) => "thoughts ".to_owned(),
         Thinking::Channels => "analysis? ".to_owned(),
     };
     let _ = writeln!(text, "start: {before}{body}");
     match thinking {
         Thinking::Never => {}
-        Thinking::Optional | Thinking::Open => {
+        Thinking::Optional(think) | Thinking::Open(think) => {
             text.push_str("thoughts: until_end BREAK?\nBREAK: /\\n{1,2}/\n");
-            text.push_str(&tags.until("until_end", think_end));
+            text.push_str(&tags.until("until_end", think.pair()[1]));
         }
         Thinking::Channels => {
             let head = tags.literal("<|channel|>analysis<|message|>");

@@ -18,7 +18,7 @@ mod syntax;
 mod worker;
 
 pub use budget::limit_thinking;
-pub use syntax::{CallSyntax, THINK_TAGS};
+pub use syntax::{CallSyntax, ThinkTags};
 
 use std::sync::{Arc, Mutex};
 
@@ -95,10 +95,10 @@ pub enum Thinking {
     /// The answer has no reasoning.
     #[default]
     Never,
-    /// The answer may begin with `<think>…</think>`.
-    Optional,
-    /// The prompt ended with `<think>`.
-    Open,
+    /// The answer may begin with reasoning between these tags.
+    Optional(ThinkTags),
+    /// The prompt ended with the first of them.
+    Open(ThinkTags),
     /// Reasoning is a message of its own, in another channel than the answer (gpt-oss).
     Channels,
 }

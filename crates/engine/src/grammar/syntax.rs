@@ -23,10 +23,46 @@ pub enum CallSyntax {
     DeepSeekFenced,
     /// Special tokens around a name and an object (DeepSeek V3.1).
     DeepSeek,
+    /// Elements marked by a special token, in a list called `function_calls` (DeepSeek V3.2).
+    DsmlFunctions,
+    /// The same in a list called `tool_calls` (DeepSeek since).
+    DsmlTools,
 }
 
-/// The tags around reasoning.
-pub const THINK_TAGS: [&str; 2] = ["<think>", "</think>"];
+/// The tags around a model's reasoning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThinkTags {
+    /// `<think>` and `</think>`, of most models.
+    Angle,
+    /// `[THINK]` and `[/THINK]` (Magistral and Mistral's models since).
+    Square,
+}
+
+impl ThinkTags {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Angle, Self::Square];
+
+    /// Those that a chat template names.
+    pub fn of_template(source: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|tags| source.contains(tags.pair()[0]))
+    }
+
+    /// The tag that begins reasoning, and the one that ends it.
+    pub const fn pair(self) -> [&'static str; 2] {
+        match self {
+            Self::Angle => ["<think>", "</think>"],
+            Self::Square => ["[THINK]", "[/THINK]"],
+        }
+    }
+
+    /// The end of reasoning as models write it.
+    pub(super) const fn ending(self) -> &'static str {
+        match self {
+            Self::Angle => "\n</think>\n\n",
+            Self::Square => "[/THINK]",
+        }
+    }
+}
 
 /// The tags of Harmony's messages.
 const HARMONY: &[&str] =
@@ -36,6 +72,8 @@ const QWEN: &[&str] =
 const GLM: &[&str] =
     &["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"];
 const MISTRAL: &[&str] = &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"];
+/// Part of each of its tags, which are `<｜DSML｜invoke …>` and so on.
+const DSML: &[&str] = &["｜DSML｜"];
 const DEEPSEEK: &[&str] = &[
     "<｜tool▁calls▁begin｜>",
     "<｜tool▁call▁begin｜>",
@@ -51,6 +89,8 @@ impl CallSyntax {
         // The particular first: newer formats have the tags of older ones beside their own.
         match () {
             () if has("<|channel|>") && has("<|message|>") => Self::Harmony,
+            () if has(DSML[0]) && has("function_calls") => Self::DsmlFunctions,
+            () if has(DSML[0]) => Self::DsmlTools,
             () if has(DEEPSEEK[1]) && has("```json") => Self::DeepSeekFenced,
             () if has(DEEPSEEK[1]) => Self::DeepSeek,
             () if has("[TOOL_CALLS]") && has("[ARGS]") => Self::MistralArgs,
@@ -77,6 +117,7 @@ impl CallSyntax {
             Self::GlmXml => GLM,
             Self::MistralList | Self::MistralArgs => MISTRAL,
             Self::DeepSeekFenced | Self::DeepSeek => DEEPSEEK,
+            Self::DsmlFunctions | Self::DsmlTools => DSML,
         }
     }
 }
@@ -98,11 +139,20 @@ mod tests {
             ("[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}", CallSyntax::MistralArgs),
             ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>x\\n```json", CallSyntax::DeepSeekFenced),
             ("<｜tool▁call▁begin｜>x<｜tool▁sep｜>{}", CallSyntax::DeepSeek),
+            ("{% set d = '｜DSML｜' %}<{{ d }}function_calls>", CallSyntax::DsmlFunctions),
+            ("<｜DSML｜tool_calls><｜DSML｜invoke name=", CallSyntax::DsmlTools),
             ("{% if tools %}<tool_call>", CallSyntax::Tagged),
             ("{% if tools %}", CallSyntax::Bare),
             ("{{ messages }}", CallSyntax::Tagged),
         ] {
             assert_eq!(CallSyntax::of_template(source), syntax, "{source}");
         }
+    }
+
+    #[test]
+    fn a_template_shows_the_tags_around_reasoning() {
+        assert_eq!(ThinkTags::of_template("{{ '<think>' }}"), Some(ThinkTags::Angle));
+        assert_eq!(ThinkTags::of_template("[THINK]…[/THINK]"), Some(ThinkTags::Square));
+        assert_eq!(ThinkTags::of_template("{{ messages }}"), None);
     }
 }

@@ -97,7 +97,7 @@ fn calls_are_written_as_the_model_writes_them() {
     };
     let compiler = compiler();
     let tagged = compiler.compile(&shape(CallSyntax::Tagged, Thinking::Never)).unwrap();
-    let bare = compiler.compile(&shape(CallSyntax::Bare, Thinking::Open)).unwrap();
+    let bare = compiler.compile(&shape(CallSyntax::Bare, Thinking::Open(ThinkTags::Angle))).unwrap();
     for seed in 0..20 {
         let text = speak(&tagged, seed).unwrap();
         for call in text.split("\n</tool_call>").filter(|call| !call.is_empty()) {
@@ -174,7 +174,7 @@ fn requests_bring_grammars_of_their_own() {
         let grammar = compiler.compile(&lark(form.clone())).unwrap();
         assert!(good.iter().all(|text| accepts(&grammar, text)), "{form:?}");
         assert!(!bad.iter().any(|text| accepts(&grammar, text)), "{form:?}");
-        let thinking = AnswerShape { thinking: Thinking::Open, ..lark(form) };
+        let thinking = AnswerShape { thinking: Thinking::Open(ThinkTags::Angle), ..lark(form) };
         let grammar = compiler.compile(&thinking).unwrap();
         assert!(accepts(&grammar, &format!("Hm.</think>\n\n{}", good[0])));
         assert!(!accepts(&grammar, &format!("Hm.</think>\n\n{}", bad[1])));
@@ -261,11 +261,14 @@ fn calls_of_every_format_can_be_forced() {
     let arguments = r#"{"city": "Oslo", "days": 3}"#;
     for (syntax, thinking, text) in [
         (CallSyntax::Harmony, Thinking::Channels, format!("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{arguments}")),
-        (CallSyntax::QwenXml, Thinking::Optional, "<tool_call>\n<function=weather>\n<parameter=city>\na <b>\n\nc\n</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=unit>\nC\n</parameter>\n</function>\n</tool_call>".into()),
+        (CallSyntax::QwenXml, Thinking::Optional(ThinkTags::Angle), "<tool_call>\n<function=weather>\n<parameter=city>\na <b>\n\nc\n</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=unit>\nC\n</parameter>\n</function>\n</tool_call>".into()),
         (CallSyntax::GlmXml, Thinking::Never, "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>".into()),
         (CallSyntax::MistralList, Thinking::Never, format!("[TOOL_CALLS][{{\"name\": \"weather\", \"arguments\": {arguments}}}, {{\"name\": \"weather\", \"arguments\": {arguments}}}]")),
+        (CallSyntax::DsmlFunctions, Thinking::Never, "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">a </b>\n\"c\"</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n<｜DSML｜parameter name=\"unit\" string=\"true\">C</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>".into()),
+        (CallSyntax::DsmlTools, Thinking::Open(ThinkTags::Angle), "a</think>\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Oslo</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Rome</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>".into()),
+        (CallSyntax::MistralArgs, Thinking::Optional(ThinkTags::Square), format!("[THINK]Hm.[/THINK][TOOL_CALLS]weather[ARGS]{arguments}")),
         (CallSyntax::MistralArgs, Thinking::Never, format!("[TOOL_CALLS]weather[ARGS]{arguments}[TOOL_CALLS]weather[ARGS]{arguments}")),
-        (CallSyntax::DeepSeek, Thinking::Open, format!("a</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜><｜tool▁calls▁end｜>")),
+        (CallSyntax::DeepSeek, Thinking::Open(ThinkTags::Angle), format!("a</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜><｜tool▁calls▁end｜>")),
         (CallSyntax::DeepSeekFenced, Thinking::Never, format!("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{arguments}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>")),
     ] {
         let shape = AnswerShape { tools: vec![tool.clone()], syntax: Some(syntax), parallel: true, thinking, ..AnswerShape::default() };
@@ -335,7 +338,7 @@ fn grammars_are_bounded_in_nesting_and_rules() {
 #[test]
 fn tags_that_are_control_tokens_are_written_as_such() {
     struct WithTags;
-    const TAGS: [&str; 3] = ["[TOOL_CALLS]", "[ARGS]", "</think>"];
+    const TAGS: [&str; 4] = ["[TOOL_CALLS]", "[ARGS]", "</think>", "｜DSML｜"];
     impl Vocab for WithTags {
         fn size(&self) -> usize {
             SimVocab.size() + TAGS.len()
@@ -364,28 +367,47 @@ fn tags_that_are_control_tokens_are_written_as_such() {
             SimVocab.is_end(token)
         }
     }
-    let tool = ToolShape { name: "time".into(), parameters: json!({"type": "object"}) };
-    let shape = AnswerShape {
-        tools: vec![tool],
-        syntax: Some(CallSyntax::MistralArgs),
-        thinking: Thinking::Open,
-        ..AnswerShape::default()
-    };
-    let grammar = Compiler::new(&WithTags).unwrap().compile(&shape).unwrap();
-    let tag = |at: usize| (SimVocab.size() + at) as TokenId;
-    let text = |text: &'static str| text.bytes().map(TokenId::from);
+    let compiler = Compiler::new(&WithTags).unwrap();
     let end = (0..SimVocab.size() as TokenId).find(|&token| SimVocab.is_end(token)).unwrap();
-    let tokens: Vec<TokenId> = text("Hm </think")
-        .chain([tag(2), tag(0)])
-        .chain(text("time"))
-        .chain([tag(1)])
-        .chain(text("{}"))
-        .chain([end])
-        .collect();
-    let mut constraint = grammar.0.start(&[]);
-    for token in tokens {
-        let allowed = constraint.allowed().unwrap();
-        assert!(allowed[token as usize / 32] >> (token % 32) & 1 == 1, "{token}");
-        constraint.accept(token);
+    for (syntax, text) in [
+        (CallSyntax::MistralArgs, "[TOOL_CALLS]time[ARGS]{\"zone\":\"<b>\"}"),
+        (
+            CallSyntax::DsmlTools,
+            "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"time\">\n\
+             <｜DSML｜parameter name=\"zone\" string=\"true\"><b></b></｜DSML｜parameter>\n\
+             </｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+        ),
+    ] {
+        let parameters = json!({"type": "object", "properties": {"zone": {"type": "string"}}});
+        let shape = AnswerShape {
+            tools: vec![ToolShape { name: "time".into(), parameters }],
+            syntax: Some(syntax),
+            thinking: Thinking::Open(ThinkTags::Angle),
+            ..AnswerShape::default()
+        };
+        let grammar = compiler.compile(&shape).unwrap();
+        let mut constraint = grammar.0.start(&[]);
+        let text = format!("Hm </think</think>{text}");
+        for token in spoken(&text, &TAGS).into_iter().chain([end]) {
+            let allowed = constraint.allowed().unwrap();
+            assert!(allowed[token as usize / 32] >> (token % 32) & 1 == 1, "{syntax:?}: {token}");
+            constraint.accept(token);
+        }
     }
+}
+
+/// `text` in bytes, and `tags` as the tokens behind those of the simulated vocabulary.
+fn spoken(text: &str, tags: &[&str]) -> Vec<TokenId> {
+    let (mut tokens, mut rest) = (Vec::new(), text);
+    while let Some(byte) = rest.bytes().next() {
+        let tag = tags.iter().position(|tag| rest.starts_with(tag));
+        let (token, len) = match tag {
+            Some(at) => ((SimVocab.size() + at) as TokenId, tags[at].len()),
+            None => (byte.into(), 1),
+        };
+        tokens.push(token);
+        // The texts around the tags are ASCII.
+        rest = &rest[len..];
+    }
+    tokens
 }

@@ -34,7 +34,7 @@ pub fn encode_segments(
 pub struct ChatPrompt {
     /// The prompt as tokens.
     pub tokens: Vec<TokenId>,
-    /// Whether it ends with `<think>`, so that the answer begins with reasoning.
+    /// Whether it ends with the tag that begins reasoning, so that the answer begins with reasoning.
     pub thinking: bool,
 }
 
@@ -50,8 +50,10 @@ pub fn encode_chat(
 ) -> Result<ChatPrompt, TemplateError> {
     let control = template.control_names(vocab);
     let segments = template.render(conversation, &|text| control.occur_in(text), max_bytes)?;
-    let ends_with_think =
-        |last: &PromptSegment| last.special && last.text.trim_end().ends_with("<think>");
-    let thinking = segments.last().is_some_and(ends_with_think);
+    let begin = template.abilities().thinks.map(|tags| tags.pair()[0]);
+    let ends_with = |tag| {
+        segments.last().is_some_and(|last| last.special && last.text.trim_end().ends_with(tag))
+    };
+    let thinking = begin.is_some_and(ends_with);
     Ok(ChatPrompt { tokens: encode_segments(vocab, &segments)?, thinking })
 }

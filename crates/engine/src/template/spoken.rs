@@ -9,7 +9,7 @@ use std::sync::Arc;
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 
-use crate::grammar::{CallSyntax, THINK_TAGS};
+use crate::grammar::{CallSyntax, ThinkTags};
 
 /// The control tokens of a vocabulary that are tags of its model's format, each list in order.
 #[derive(Debug, Clone, Default)]
@@ -21,15 +21,16 @@ pub struct SpokenTags {
 }
 
 impl SpokenTags {
-    /// Those of `vocab`, for a model that calls tools by `syntax`.
-    pub fn of(vocab: &dyn Vocab, syntax: CallSyntax) -> Self {
+    /// Those of `vocab`, for a model that calls tools by `syntax` and reasons between `thinks`.
+    pub fn of(vocab: &dyn Vocab, syntax: CallSyntax, thinks: Option<ThinkTags>) -> Self {
         let control = (0..vocab.size() as TokenId).filter(|&token| vocab.piece(token).is_empty());
         let named = |token: TokenId, tags: &[&str]| {
             tags.iter().any(|tag| tag.as_bytes() == vocab.name(token))
         };
+        let around_thoughts = thinks.map(ThinkTags::pair).unwrap_or_default();
         let (mut thinking, mut all) = (Vec::new(), Vec::new());
         for token in control {
-            let thinks = named(token, &THINK_TAGS);
+            let thinks = named(token, &around_thoughts);
             thinking.extend(thinks.then_some(token));
             all.extend((thinks || named(token, syntax.tags())).then_some(token));
         }

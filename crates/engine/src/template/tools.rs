@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{ChatMessage, with_parsed_arguments};
-use crate::grammar::CallSyntax;
+use crate::grammar::{CallSyntax, ThinkTags};
 
 /// Abilities of a model, read off its template's source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,8 +13,8 @@ pub struct Abilities {
     pub tools: bool,
     /// How it writes calls.
     pub calls: CallSyntax,
-    /// Answers may begin with `<think>…</think>`.
-    pub thinks: bool,
+    /// The tags around the reasoning that answers may begin with.
+    pub thinks: Option<ThinkTags>,
 }
 
 impl Abilities {
@@ -23,7 +23,7 @@ impl Abilities {
         Self {
             tools: source.contains("tools") || source.contains("tool_calls"),
             calls: CallSyntax::of_template(source),
-            thinks: source.contains("<think>"),
+            thinks: ThinkTags::of_template(source),
         }
     }
 }

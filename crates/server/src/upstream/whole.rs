@@ -4,7 +4,7 @@
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
 use http::header;
-use loquent_engine::grammar::THINK_TAGS;
+use loquent_engine::grammar::ThinkTags;
 use loquent_proto::Delta;
 use serde_json::Value;
 
@@ -61,7 +61,8 @@ fn split_body(body: &[u8]) -> Option<Vec<u8>> {
 fn split_message(choice: &mut Value) -> Option<()> {
     let message = choice.get_mut("message")?.as_object_mut()?;
     let content = message.get("content")?.as_str()?;
-    if !content.trim_start().starts_with(THINK_TAGS[0]) || message.contains_key("reasoning_content")
+    let [begin, _] = ThinkTags::Angle.pair();
+    if !content.trim_start().starts_with(begin) || message.contains_key("reasoning_content")
     {
         return None;
     }

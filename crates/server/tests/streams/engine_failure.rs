@@ -5,11 +5,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use http::StatusCode;
+use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot};
 use loquent_infer::sampling::Sampler;
-use loquent_server::LoadedEngine;
-use serde_json::json;
+use loquent_server::{HttpConfig, LoadedEngine, OllamaApi};
+use serde_json::{Value, json};
 
 use crate::drain::Listening;
 use crate::harness::{self, Ending, Server, chat};
@@ -94,6 +95,41 @@ async fn says_that_the_engine_failed(server: &Server) {
 async fn a_panic_in_a_step_is_told_to_clients_and_probes() {
     let server = server(FaultyRunner::new(Fault::Panic), harness::FOREVER);
     says_that_the_engine_failed(&server).await;
+}
+
+/// All of a stream's text, which must break off.
+async fn broken(server: &Server, path: &str, body: Value) -> String {
+    let (status, mut body) = server.post(path, &body).await;
+    assert_eq!(status, StatusCode::OK, "{path}");
+    let mut text = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return String::from_utf8(text).unwrap() };
+        text.extend_from_slice(&frame.into_data().unwrap());
+    }
+    panic!("{path}: a clean end after {}", String::from_utf8_lossy(&text));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_api_tells_of_a_broken_answer_in_its_own_words() {
+    let question = json!([{"role": "user", "content": "tokens=1000"}]);
+    let messages = json!({"model": "x", "messages": question, "max_tokens": 1000, "stream": true});
+    let response = json!({"input": "tokens=1000", "stream": true});
+    let ui = json!({"messages": [{"role": "user", "parts": [{"type": "text", "text": "tokens=1000"}]}]});
+    for (path, body, told) in [
+        ("/v1/messages", messages.clone(), "event: error\n"),
+        ("/api/chat", messages, "{\"error\":\""),
+        ("/v1/responses", response, "event: response.failed\n"),
+        ("/v1/ui/chat", ui, "{\"type\":\"error\""),
+    ] {
+        let loaded = LoadedEngine { runner: FaultyRunner::new(Fault::Panic), ..harness::loaded() };
+        let http = HttpConfig { ollama_api: OllamaApi::Always, ..harness::http_config() };
+        let server = Server::over_with(loaded, http);
+        let text = broken(&server, path, body).await;
+        let (_, last) = text.trim_end().rsplit_once('\n').unwrap();
+        let end = text.rfind(told).unwrap_or_else(|| panic!("{path}: {text}"));
+        assert!(text[end..].contains(last), "{path}: something follows: {text}");
+        assert!(text[end..].contains("engine has failed"), "{path}: {text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

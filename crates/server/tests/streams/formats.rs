@@ -65,6 +65,11 @@ async fn calls_of_each_format_reach_the_client() {
         ("[TOOL_CALLS]", format!("[TOOL_CALLS][{{\"name\": \"weather\", \"arguments\": {arguments}}}]")),
         ("[TOOL_CALLS] [ARGS]", format!("[TOOL_CALLS]weather[ARGS]{arguments}")),
         (
+            "<think> <｜DSML｜function_calls>",
+            "<think>Hm.</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Oslo</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>".to_owned(),
+        ),
+        ("[THINK] [TOOL_CALLS] [ARGS]", format!("[THINK]Hm.[/THINK][TOOL_CALLS]weather[ARGS]{arguments}")),
+        (
             "<｜tool▁call▁begin｜>",
             format!("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
         ),

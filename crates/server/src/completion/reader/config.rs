@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loquent_engine::grammar::{CallSyntax, Thinking, ToolShape};
+use loquent_engine::grammar::{CallSyntax, ThinkTags, Thinking, ToolShape};
 use loquent_infer::token::TokenId;
 
 /// What a [`TextSplitter`](super::TextSplitter) looks for.
@@ -37,9 +37,9 @@ impl SplitConfig {
         Self { thinking: Thinking::Never, calls, keeps_reasoning: false, spoken }
     }
 
-    /// For text that may begin with reasoning, and is all answer else.
+    /// For an upstream server's text, which may begin with `<think>`, and is all answer else.
     pub fn reasoning() -> Self {
-        Self { thinking: Thinking::Optional, ..Self::none() }
+        Self { thinking: Thinking::Optional(ThinkTags::Angle), ..Self::none() }
     }
 
     /// The same for another completion, whose calls have ids of their own.

@@ -6,7 +6,7 @@ use super::call_reader::{CallReader, CallStart};
 use super::deepseek::DeepSeekCalls;
 use super::mistral::MistralCalls;
 use super::object::ObjectCall;
-use super::xml::{GLM, QWEN, XmlCall};
+use super::xml::{DSML, GLM, QWEN, XmlCall};
 
 /// A format of calls.
 pub(super) struct CallFamily {
@@ -53,6 +53,12 @@ const DEEPSEEK: CallFamily = CallFamily {
     reader: |start| Box::new(DeepSeekCalls::new(start)),
 };
 
+const DSML_XML: CallFamily = CallFamily {
+    open: &[DSML.trusted[0], DSML.trusted[1], DSML.head],
+    close: &["</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"],
+    reader: |start| Box::new(XmlCall::new(start, &DSML)),
+};
+
 /// The family of `syntax`.
 pub(super) const fn family(syntax: CallSyntax) -> &'static CallFamily {
     match syntax {
@@ -63,5 +69,6 @@ pub(super) const fn family(syntax: CallSyntax) -> &'static CallFamily {
         CallSyntax::GlmXml => &GLM_XML,
         CallSyntax::MistralList | CallSyntax::MistralArgs => &MISTRAL,
         CallSyntax::DeepSeekFenced | CallSyntax::DeepSeek => &DEEPSEEK,
+        CallSyntax::DsmlFunctions | CallSyntax::DsmlTools => &DSML_XML,
     }
 }

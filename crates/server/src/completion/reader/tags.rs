@@ -1,6 +1,6 @@
-//! Text with tags in it: `<think>…</think>` first, then the answer, and calls in the answer.
+//! Text with tags in it: reasoning between its own first, then the answer, and calls in the answer.
 
-use loquent_engine::grammar::{THINK_TAGS, Thinking};
+use loquent_engine::grammar::{ThinkTags, Thinking};
 
 use super::call_reader::{CallOutcome, CallReader, CallStart};
 use super::config::SplitConfig;
@@ -8,13 +8,10 @@ use super::families::{CallFamily, family};
 use super::matching::{TagMatch, find_any, front, front_of, overlap, overlap_any};
 use crate::held::HeldDeltas;
 
-const THINK: &str = THINK_TAGS[0];
-const THINK_END: &str = THINK_TAGS[1];
-
 enum SplitState {
-    /// Nothing but white space yet: `<think>` may come.
+    /// Nothing but white space yet: reasoning may begin.
     Beginning,
-    /// Inside `<think>`; `true` once it has said something.
+    /// In the reasoning; `true` once it has said something.
     Thinking(bool),
     /// White space between reasoning and answer, or at the answer's begin, is dropped.
     BeforeAnswer,
@@ -31,6 +28,8 @@ enum SplitState {
 /// Reads one completion.
 pub(super) struct TagSplitter {
     config: SplitConfig,
+    /// The tags around reasoning.
+    think: [&'static str; 2],
     state: SplitState,
     /// Text that may yet be part of a tag.
     pending: String,
@@ -39,12 +38,13 @@ pub(super) struct TagSplitter {
 
 impl TagSplitter {
     pub(super) fn new(config: SplitConfig) -> Self {
-        let state = match config.thinking {
-            Thinking::Open => SplitState::Thinking(false),
-            Thinking::Optional => SplitState::Beginning,
-            Thinking::Never | Thinking::Channels => SplitState::answer(&config),
+        let (tags, state) = match config.thinking {
+            Thinking::Open(tags) => (tags, SplitState::Thinking(false)),
+            Thinking::Optional(tags) => (tags, SplitState::Beginning),
+            // Nothing looks for them.
+            Thinking::Never | Thinking::Channels => (ThinkTags::Angle, SplitState::answer(&config)),
         };
-        Self { config, state, pending: String::new(), calls: 0 }
+        Self { config, think: tags.pair(), state, pending: String::new(), calls: 0 }
     }
 
     pub(super) fn push(&mut self, fresh: &str, out: &mut HeldDeltas) {
@@ -107,7 +107,7 @@ impl TagSplitter {
     }
 
     fn begin(&mut self) -> bool {
-        match front(&self.pending, THINK) {
+        match front(&self.pending, self.think[0]) {
             TagMatch::Is(end) => {
                 self.pending.drain(..end);
                 self.state = SplitState::Thinking(false);
@@ -127,13 +127,14 @@ impl TagSplitter {
             let blank = self.pending.len() - self.pending.trim_start().len();
             self.pending.drain(..blank);
         }
-        let end = self.pending.find(THINK_END);
-        let safe = end.unwrap_or_else(|| self.pending.len() - overlap(&self.pending, THINK_END));
+        let tag = self.think[1];
+        let end = self.pending.find(tag);
+        let safe = end.unwrap_or_else(|| self.pending.len() - overlap(&self.pending, tag));
         *has_spoken |= safe > 0;
         out.push_reasoning(&self.pending[..safe]);
         self.pending.drain(..safe);
         if end.is_some() {
-            self.pending.drain(..THINK_END.len());
+            self.pending.drain(..tag.len());
             self.state = SplitState::BeforeAnswer;
         }
         end.is_some()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loquent_engine::grammar::{CallSyntax, ToolShape};
+use loquent_engine::grammar::{CallSyntax, ThinkTags, ToolShape};
 use loquent_proto::Delta;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -73,7 +73,7 @@ fn split(config: SplitConfig, pieces: &[&str]) -> Gathered {
 }
 
 fn tagged(text: &str) -> Gathered {
-    split(config(Thinking::Optional, Some(CallSyntax::Tagged)), &[text])
+    split(config(Thinking::Optional(ThinkTags::Angle), Some(CallSyntax::Tagged)), &[text])
 }
 
 fn bare(text: &str) -> Gathered {
@@ -98,7 +98,7 @@ fn reasoning_text_and_calls_are_split() {
     assert_eq!((all.reasoning.as_str(), all.text.as_str()), ("Hm.\n", "Let me see."));
     let first = call(0, "weather", "{\"city\": \"Zürich }\\\"\"}");
     assert_eq!(all.calls, [first, call(1, "time", "{}")]);
-    let open = split(config(Thinking::Open, None), &["a</think>b"]);
+    let open = split(config(Thinking::Open(ThinkTags::Angle), None), &["a</think>b"]);
     assert_eq!((open.reasoning.as_str(), open.text.as_str()), ("a", "b"));
 }
 
@@ -170,7 +170,8 @@ fn by(syntax: CallSyntax, text: &str) -> Gathered {
 fn thinking_of(syntax: CallSyntax) -> Thinking {
     match syntax {
         CallSyntax::Harmony => Thinking::Channels,
-        _ => Thinking::Optional,
+        CallSyntax::MistralArgs => Thinking::Optional(ThinkTags::Square),
+        _ => Thinking::Optional(ThinkTags::Angle),
     }
 }
 
@@ -242,6 +243,41 @@ fn elements_become_json_by_the_schema() {
 }
 
 #[test]
+fn elements_that_say_what_they_are_need_no_schema() {
+    let text = "<think>Hm.</think>Let me see.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n\
+                <｜DSML｜parameter name=\"city\" string=\"true\">Zürich \"<b>\"\n</｜DSML｜parameter>\n\
+                <｜DSML｜parameter name=\"days\" string=\"true\">3</｜DSML｜parameter>\n\
+                <｜DSML｜parameter name=\"tags\" string=\"false\">[\"a\", {\"b\": 1}]</｜DSML｜parameter>\n\
+                <｜DSML｜parameter name=\"note\">5</｜DSML｜parameter>\n</｜DSML｜invoke>\n\
+                <｜DSML｜invoke name=\"time\">\n\n</｜DSML｜invoke>\n</｜DSML｜function_calls>";
+    for text in [text.to_owned(), text.replace("function_calls", "tool_calls")] {
+        let all = by(CallSyntax::DsmlFunctions, &text);
+        assert_eq!((all.reasoning.as_str(), all.text.as_str()), ("Hm.", "Let me see."));
+        let arguments =
+            r#"{"city": "Zürich \"<b>\"\n", "days": "3", "tags": ["a", {"b": 1}], "note": 5}"#;
+        assert_eq!(all.calls, [call(0, "weather", arguments), call(1, "time", "{}")]);
+    }
+    // The list's tag is missing: then only a tool that there is can be meant.
+    let bare = "<｜DSML｜invoke name=\"time\">\n</｜DSML｜invoke>";
+    assert_eq!(by(CallSyntax::DsmlTools, bare).calls, [call(0, "time", "{}")]);
+    let other = bare.replace("time", "other");
+    assert_eq!(by(CallSyntax::DsmlTools, &other), plain(&other));
+}
+
+#[test]
+fn reasoning_may_be_in_square_brackets() {
+    let text = "[THINK]Hm. <think> [1/2][/THINK]Let me see.[TOOL_CALLS]time[ARGS]{}";
+    let all = by(CallSyntax::MistralArgs, text);
+    assert_eq!((all.reasoning.as_str(), all.text.as_str()), ("Hm. <think> [1/2]", "Let me see."));
+    assert_eq!(all.calls, [call(0, "time", "{}")]);
+    let open = split(config(Thinking::Open(ThinkTags::Square), None), &["a[/TH", "INK]\nb"]);
+    assert_eq!((open.reasoning.as_str(), open.text.as_str()), ("a", "b"));
+    for text in ["[THINKING] is no tag", "<think>not its own</think>"] {
+        assert_eq!(by(CallSyntax::MistralArgs, text), plain(text));
+    }
+}
+
+#[test]
 fn texts_of_elements_leave_while_they_are_written() {
     let mut splitter = TextSplitter::new(config(Thinking::Never, Some(CallSyntax::QwenXml)));
     let (mut held, mut all) = (HeldDeltas::new(0), Gathered::default());
@@ -302,12 +338,14 @@ fn text_that_resembles_a_call_of_any_format_stays_text() {
         (CallSyntax::DeepSeek, "<｜tool▁calls▁begin｜>none"),
         (CallSyntax::DeepSeek, "<｜tool▁call▁begin｜>two words<｜tool▁sep｜>{}"),
         (CallSyntax::DeepSeekFenced, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>ti"),
+        (CallSyntax::DsmlFunctions, "<｜DSML｜function_calls> is a tag"),
+        (CallSyntax::DsmlFunctions, "a ｜DSML｜ and <｜DSML｜invoke name=\"ti"),
     ] {
         assert_eq!(by(syntax, text), plain(text), "{syntax:?}");
     }
 }
 
-const SYNTAXES: [CallSyntax; 9] = [
+const SYNTAXES: [CallSyntax; 11] = [
     CallSyntax::Tagged,
     CallSyntax::Bare,
     CallSyntax::Harmony,
@@ -317,6 +355,8 @@ const SYNTAXES: [CallSyntax; 9] = [
     CallSyntax::MistralArgs,
     CallSyntax::DeepSeekFenced,
     CallSyntax::DeepSeek,
+    CallSyntax::DsmlFunctions,
+    CallSyntax::DsmlTools,
 ];
 
 /// Texts of a format: its tags, and what stands between them, in any order.
@@ -324,6 +364,13 @@ fn text_of(syntax: CallSyntax) -> impl Strategy<Value = String> {
     let words = [
         "<think>",
         "</think>",
+        "[THINK]",
+        "[/THINK]",
+        "<｜DSML｜function_calls>",
+        "<｜DSML｜invoke name=\"",
+        "<｜DSML｜parameter name=\"city\" string=\"true\">",
+        "</｜DSML｜parameter>",
+        "</｜DSML｜invoke>",
         r#"{"name": "time", "arguments": {"a": "é"}}"#,
         r#"{"name":"#,
         "\"weather\"",
@@ -379,7 +426,7 @@ proptest! {
         open in any::<bool>(),
     ) {
         let thinking = match thinking_of(syntax) {
-            Thinking::Optional if open => Thinking::Open,
+            Thinking::Optional(tags) if open => Thinking::Open(tags),
             other => other,
         };
         let config = config(thinking, Some(syntax));
@@ -403,6 +450,7 @@ proptest! {
             members.iter().map(element).collect()
         };
         let qwen = elements("<parameter=", ">\n", "\n</parameter>\n");
+        let dsml = elements("<｜DSML｜parameter name=\"", "\" string=\"true\">", "</｜DSML｜parameter>\n");
         let glm = elements("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n");
         for (syntax, text) in [
             (CallSyntax::Tagged, format!("<tool_call>\n{{\"name\": \"time\", \"arguments\": {arguments}}}\n</tool_call>")),
@@ -410,6 +458,7 @@ proptest! {
             (CallSyntax::QwenXml, format!("<tool_call>\n<function=time>\n{qwen}</function>\n</tool_call>")),
             (CallSyntax::GlmXml, format!("<tool_call>time\n{glm}</tool_call>")),
             (CallSyntax::MistralArgs, format!("[TOOL_CALLS]time[ARGS]{arguments}")),
+            (CallSyntax::DsmlTools, format!("<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"time\">\n{dsml}</｜DSML｜invoke>\n</｜DSML｜tool_calls>")),
             (CallSyntax::DeepSeek, format!("<｜tool▁call▁begin｜>time<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>")),
         ] {
             let all = split(texts_only(syntax, members.keys()), &cut(&text, mask));

@@ -1,6 +1,7 @@
-//! Calls with an element for each argument: Qwen3-Coder's and GLM's.
+//! Calls with an element for each argument: Qwen3-Coder's, GLM's and DeepSeek's.
 //!
-//! Values are plain text in the answer. They become JSON by the types in the tool's schema; texts
+//! Values are plain text in the answer. They become JSON by the types in the tool's schema, or by
+//! what the model itself says of them; texts
 //! are passed on while they are written, other values when they are complete.
 
 use super::arguments::{ParameterKind, escaped};
@@ -13,6 +14,8 @@ const MAX_NAME_BYTES: usize = 256;
 
 /// The elements of one format.
 pub(super) struct XmlTags {
+    /// Tags before the head behind which a call is meant, whatever its name.
+    pub(super) trusted: [&'static str; 2],
     /// Before the tool's name.
     pub(super) head: &'static str,
     /// The name ends before the first of these.
@@ -33,6 +36,7 @@ pub(super) struct XmlTags {
 
 /// `<function=NAME>`, `<parameter=KEY>`.
 pub(super) const QWEN: XmlTags = XmlTags {
+    trusted: ["<tool_call>"; 2],
     head: "<function=",
     name_ends: &[">"],
     head_close: ">",
@@ -46,6 +50,7 @@ pub(super) const QWEN: XmlTags = XmlTags {
 
 /// The name alone, `<arg_key>`, `<arg_value>`.
 pub(super) const GLM: XmlTags = XmlTags {
+    trusted: ["<tool_call>"; 2],
     head: "",
     name_ends: &["\n", "<"],
     head_close: "",
@@ -56,6 +61,31 @@ pub(super) const GLM: XmlTags = XmlTags {
     trims_begin: false,
     call_ends: ["</tool_call>", "</tool_call>"],
 };
+
+/// `<｜DSML｜invoke name="NAME">`, `<｜DSML｜parameter name="KEY" string="true">`.
+pub(super) const DSML: XmlTags = XmlTags {
+    trusted: ["<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"],
+    head: "<｜DSML｜invoke name=\"",
+    name_ends: &["\""],
+    head_close: "\">",
+    key_open: "<｜DSML｜parameter name=\"",
+    key_close: ">",
+    value_open: "",
+    value_ends: &["</｜DSML｜parameter>"],
+    trims_begin: false,
+    call_ends: ["</｜DSML｜invoke>", "</｜DSML｜function_calls>"],
+};
+
+/// A parameter's name, and its kind if the model says it: `KEY`, or `KEY" string="true"`.
+fn parameter(written: &str) -> (&str, Option<ParameterKind>) {
+    let Some((key, rest)) = written.split_once('"') else { return (written.trim(), None) };
+    let kind = match rest.trim() {
+        "string=\"true\"" => Some(ParameterKind::Text),
+        "string=\"false\"" => Some(ParameterKind::Json),
+        _ => None,
+    };
+    (key, kind)
+}
 
 /// Where a value goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,8 +105,8 @@ enum XmlState {
     Name,
     /// Before a parameter or the end.
     Between,
-    /// Behind a parameter's name.
-    Key(String),
+    /// Behind a parameter's name, and its kind if the model said it.
+    Key(String, Option<ParameterKind>),
     /// In a value.
     Value(ValueUse),
 }
@@ -129,7 +159,7 @@ impl XmlCall {
             },
             XmlState::Name => self.name(text, out),
             XmlState::Between => self.between(text, out),
-            XmlState::Key(_) => self.key(text, out),
+            XmlState::Key(..) => self.key(text, out),
             XmlState::Value(usage) => {
                 let usage = *usage;
                 self.value(usage, text, out)
@@ -147,7 +177,9 @@ impl XmlCall {
         };
         let name = text[..end].trim();
         // Only the tag of the function itself says that a call is meant, whatever its name.
-        let is_tagged = !self.tags.head.is_empty() && self.start.opening.ends_with("<tool_call>");
+        let opened_by = |tag: &&str| self.start.opening.ends_with(*tag);
+        let is_tagged =
+            !self.tags.head.is_empty() && self.tags.trusted.iter().any(|tag| opened_by(tag));
         if !is_name(name) || !(is_tagged || self.start.config.knows(name)) {
             return self.give_up();
         }
@@ -165,8 +197,8 @@ impl XmlCall {
         match front_of(text, &[tags.key_open, end, other_end]) {
             Ok((0, open)) => match window(&text[open..]).find(tags.key_close) {
                 Some(len) => {
-                    let key = text[open..open + len].trim().to_owned();
-                    self.state = XmlState::Key(key);
+                    let (key, kind) = parameter(text[open..open + len].trim());
+                    self.state = XmlState::Key(key.to_owned(), kind);
                     XmlStep::Took(open + len + tags.key_close.len())
                 }
                 None if text.len() - open < MAX_NAME_BYTES => XmlStep::Wait(0),
@@ -197,21 +229,25 @@ impl XmlCall {
                 TagMatch::Not => return self.close(0, out),
             },
         };
-        let XmlState::Key(key) = std::mem::replace(&mut self.state, XmlState::Between) else {
-            return XmlStep::Wait(0);
-        };
-        self.state = XmlState::Value(self.begin_value(key, out));
+        let state = std::mem::replace(&mut self.state, XmlState::Between);
+        let XmlState::Key(key, kind) = state else { return XmlStep::Wait(0) };
+        self.state = XmlState::Value(self.begin_value(key, kind, out));
         XmlStep::Took(taken)
     }
 
-    fn begin_value(&mut self, key: String, out: &mut HeldDeltas) -> ValueUse {
+    fn begin_value(
+        &mut self,
+        key: String,
+        kind: Option<ParameterKind>,
+        out: &mut HeldDeltas,
+    ) -> ValueUse {
         if self.keys.contains(&key) {
             // JSON with a key twice means different things to different parsers.
             return ValueUse::Dropped;
         }
         let separator = if self.keys.is_empty() { "{" } else { ", " };
         let tool = self.start.config.tools.iter().find(|tool| tool.name == self.tool);
-        let kind = ParameterKind::of(tool, &key);
+        let kind = kind.unwrap_or_else(|| ParameterKind::of(tool, &key));
         let index = self.start.index;
         out.push_arguments(index, &format!("{separator}\"{}\": ", escaped(&key)));
         self.keys.push(key);

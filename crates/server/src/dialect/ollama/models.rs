@@ -58,7 +58,7 @@ fn capabilities(service: &Service) -> Vec<&'static str> {
     if service.generates() {
         // Tools are described in words to a model whose template knows none.
         capabilities.extend(["completion", "tools"]);
-        if service.model().chat.template.abilities().thinks {
+        if service.model().chat.template.abilities().thinks.is_some() {
             capabilities.push("thinking");
         }
     }

@@ -6,22 +6,28 @@ use super::input::parse_input;
 use super::object::ResponseTemplate;
 use super::tools::{GivenTools, parse_choice, parse_tools};
 use crate::api::fields::Fields;
-use crate::dialect::parameters::{Parameter, Support, ignored, refused, supported};
+use crate::dialect::parameters::{Parameter, Support, ignored, refused, sift, supported};
 use crate::dialect::stored_chats::request::parse_metadata;
 use crate::error::{ApiError, quoted};
 
 /// Most alternatives per token in log-probabilities.
 const MAX_TOP_LOGPROBS: i64 = 20;
-/// What `include` may name. Only the log-probabilities and the reasoning can occur here.
-const INCLUDABLE: &[&str] = &[
-    LOGPROBS,
-    "reasoning.encrypted_content",
-    "file_search_call.results",
-    "web_search_call.results",
-    "web_search_call.action.sources",
-    "message.input_image.image_url",
-    "computer_call_output.output.image_url",
-    "code_interpreter_call.outputs",
+/// What becomes of what `include` may name.
+pub const INCLUDES: &[Parameter] = &[
+    supported(LOGPROBS, "as many as `top_logprobs` says"),
+    ignored("reasoning.encrypted_content", "reasoning comes in clear and goes back so: it is null"),
+    ignored("file_search_call.results", "no tool runs on the server"),
+    ignored("web_search_call.results", "no tool runs on the server"),
+    ignored("web_search_call.action.sources", "no tool runs on the server"),
+    ignored("computer_call_output.output.image_url", "no tool runs on the server"),
+    ignored("code_interpreter_call.outputs", "no tool runs on the server"),
+    ignored("message.input_image.image_url", "input is text"),
+];
+/// What becomes of the members of `reasoning`.
+pub const REASONING: &[Parameter] = &[
+    supported("effort", "where the chat template reads it"),
+    ignored("summary", "reasoning comes as the model wrote it, and nothing sums it up"),
+    ignored("generate_summary", "older name of `summary`"),
 ];
 const LOGPROBS: &str = "message.output_text.logprobs";
 
@@ -52,7 +58,7 @@ const ANNOTATIONS: &[&str] =
 /// What becomes of each parameter.
 pub const PARAMETERS: &[Parameter] = &[
     supported("background", "with `store` only; resumable by `starting_after`"),
-    supported("include", "log-probabilities; reasoning is given in clear and needs no encryption"),
+    supported("include", "see below"),
     supported("input", "text: messages, function calls and outputs, reasoning, item references"),
     supported("instructions", ""),
     supported("max_output_tokens", ""),
@@ -60,7 +66,7 @@ pub const PARAMETERS: &[Parameter] = &[
     supported("model", ""),
     supported("parallel_tool_calls", ""),
     supported("previous_response_id", "of a stored response"),
-    supported("reasoning", "`effort`; there are no summaries"),
+    supported("reasoning", "see below"),
     supported("store", "on by default"),
     supported("stream", ""),
     supported("stream_options", "`include_obfuscation`"),
@@ -163,7 +169,7 @@ impl ResponseRequest {
         let (background, stores) = read_keeping(&mut fields, &mut object)?;
         let mut names = read_tools(&mut fields, &mut chat, &mut object)?;
         let truncation = read_truncation(&mut fields, &mut object)?;
-        read_sampling(&mut fields, &mut chat, &mut object)?;
+        names.extend(read_sampling(&mut fields, &mut chat, &mut object)?);
         names.extend(read_reasoning(&mut fields, &mut chat, &mut object)?);
         read_text(&mut fields, &mut chat, &mut object)?;
         let streams = fields.boolean("stream")?.unwrap_or(false);
@@ -274,11 +280,12 @@ fn read_truncation(fields: &mut Fields, object: &mut Value) -> Result<Truncation
     }
 }
 
+/// Takes what concerns sampling; gives the names of what has no effect.
 fn read_sampling(
     fields: &mut Fields,
     chat: &mut Map<String, Value>,
     object: &mut Value,
-) -> Result<(), ApiError> {
+) -> Result<Vec<String>, ApiError> {
     if let Some(model) = fields.string("model")? {
         chat.insert("model".into(), model.into());
     }
@@ -294,22 +301,28 @@ fn read_sampling(
     }
     let top = fields.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS)?.unwrap_or(0);
     object["top_logprobs"] = top.into();
-    if parse_include(fields)? || top > 0 {
+    let (included, ignored) = parse_include(fields)?;
+    if included || top > 0 {
         chat.insert("logprobs".into(), true.into());
         chat.insert("top_logprobs".into(), top.into());
     }
-    Ok(())
+    Ok(ignored)
 }
 
-/// Takes `include`; whether it asks for log-probabilities.
-fn parse_include(fields: &mut Fields) -> Result<bool, ApiError> {
+/// Takes `include`: whether it asks for log-probabilities, and the names of what has no effect.
+fn parse_include(fields: &mut Fields) -> Result<(bool, Vec<String>), ApiError> {
     let include = fields.array("include")?.unwrap_or_default();
-    let known = |one: &Value| INCLUDABLE.iter().any(|name| one == name);
-    if let Some(wrong) = include.iter().find(|one| !known(one)) {
-        let message = format!("may not hold {}.", quoted(&wrong.to_string()));
-        return Err(fields.error("include", message));
+    let mut ignored = Vec::new();
+    for one in &include {
+        let Some(known) = INCLUDES.iter().find(|known| one == known.name) else {
+            let message = format!("may not hold {}.", quoted(&one.to_string()));
+            return Err(fields.error("include", message));
+        };
+        if known.support == Support::Ignored {
+            ignored.push(format!("include.{}", known.name));
+        }
     }
-    Ok(include.iter().any(|one| one == LOGPROBS))
+    Ok((include.iter().any(|one| one == LOGPROBS), ignored))
 }
 
 /// Takes `reasoning`; gives the names of what has no effect.
@@ -319,11 +332,12 @@ fn read_reasoning(
     object: &mut Value,
 ) -> Result<Vec<String>, ApiError> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(Vec::new()) };
+    let ignored = sift(&mut reasoning, REASONING)?;
     if let Some(effort) = reasoning.string("effort")? {
         object["reasoning"]["effort"] = effort.as_str().into();
         chat.insert("reasoning_effort".into(), effort.into());
     }
-    Ok(reasoning.rest())
+    Ok(ignored.into_iter().map(|name| format!("reasoning.{name}")).collect())
 }
 
 /// Takes `text`.
