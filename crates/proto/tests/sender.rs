@@ -133,6 +133,40 @@ fn d_6_4_a_resume_from_the_end_of_a_whole_log_finishes_at_once() {
 }
 
 #[test]
+fn what_is_still_on_its_way_does_not_change_how_an_answer_ended() {
+    let stop = |sender: &mut Sender, now| {
+        let mut datagram = Vec::new();
+        Frame::Stop { channel: 7 }.encode(false, &mut datagram);
+        sender.handle_datagram(now, &datagram).expect("valid");
+    };
+    let all = |sender: &Sender| Ack {
+        cumulative: sender.log().head(),
+        largest: Some(0),
+        ..Ack::default()
+    };
+    for stops_first in [false, true] {
+        let mut sender = sender(10, true);
+        sent(&mut sender, ms(0));
+        let acknowledged = all(&sender);
+        let (state, event) = match stops_first {
+            true => {
+                stop(&mut sender, ms(10));
+                acknowledge(&mut sender, ms(11), acknowledged).expect("valid");
+                (SenderState::Stopped, SenderEvent::Stopped)
+            }
+            false => {
+                acknowledge(&mut sender, ms(10), acknowledged).expect("valid");
+                stop(&mut sender, ms(11));
+                (SenderState::Finished, SenderEvent::Finished)
+            }
+        };
+        assert_eq!(sender.state(), state);
+        let events: Vec<_> = std::iter::from_fn(|| sender.poll_event()).collect();
+        assert_eq!(events, [event]);
+    }
+}
+
+#[test]
 fn d_6_4_a_resume_short_of_the_end_or_of_an_open_log_does_not_finish() {
     for (is_ended, back) in [(true, 1), (false, 0)] {
         let mut sender = sender(10, is_ended);

@@ -372,8 +372,10 @@ impl Delivery {
         }
     }
 
+    /// Ends the delivery. One that has ended stays as it is: what is still on its way does not
+    /// change how.
     fn end(&mut self, state: SenderState, event: SenderEvent) {
-        if self.state != state {
+        if matches!(self.state, SenderState::Active | SenderState::Suspended) {
             self.state = state;
             self.events.push_back(event);
         }
