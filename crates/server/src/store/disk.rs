@@ -95,7 +95,7 @@ impl DiskShelf {
         self.ask(ObjectChange::Write(key, object, mode)).await
     }
 
-    /// Forgets an object; whether there was one.
+    /// Forgets an object; whether there was one that is not too old.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -355,12 +355,14 @@ impl<'a> Tables<'a> {
                     // Deleted, or too old, since the caller read it.
                     return Ok(Ok(false));
                 }
-                self.put(index, key, object)?;
+                self.put(index, key, object, now_s)?;
                 (Some(key), true)
             }
             ObjectChange::Delete(key) => {
+                let was_there = index.find(key, now_s).is_some();
                 self.remove(key)?;
-                (None, index.remove(key).is_some())
+                index.remove(key);
+                (None, was_there)
             }
             ObjectChange::Sweep | ObjectChange::Close => (None, true),
         };
@@ -375,8 +377,10 @@ impl<'a> Tables<'a> {
         index: &mut Index,
         key: &ObjectKey,
         object: &StoredObject,
+        now_s: u64,
     ) -> Result<(), redb::Error> {
-        let entry = index.put(key, object.created_s, object.json.len(), object.progress);
+        let bytes = object.json.len();
+        let entry = index.put(key, object.created_s, bytes, object.progress, now_s);
         let key = file::bytes_of(key);
         self.entries.insert(&*key, file::row_of(entry, &object.json))?;
         self.json.insert(&*key, &*object.json)?;

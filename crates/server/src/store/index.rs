@@ -126,18 +126,20 @@ impl Index {
         if bytes > limit { Err(StoreError::TooLarge { bytes, limit }) } else { Ok(()) }
     }
 
-    /// Notes an object that was made at `created_s`. One that was there already keeps its place.
+    /// Notes an object that was made at `created_s`. One that was there already keeps its place,
+    /// unless it is too old at `now_s`: then it was not there any more.
     pub fn put(
         &mut self,
         key: &ObjectKey,
         created_s: u64,
         json_bytes: usize,
         progress: Progress,
+        now_s: u64,
     ) -> Entry {
         let position = match self.remove(key) {
             // A page behind it must not show it a second time.
-            Some(before) => before.position,
-            None => ObjectOrder { created_s, number: self.next_number },
+            Some(before) if !self.is_expired(before.position, now_s) => before.position,
+            _ => ObjectOrder { created_s, number: self.next_number },
         };
         let entry = Entry { position, bytes: json_bytes + OBJECT_BYTES, progress };
         self.restore(key.clone(), entry).expect("no two entries have one place");

@@ -42,7 +42,7 @@ impl MemoryShelf {
             // Deleted, or too old, since the caller read it.
             return Ok(false);
         }
-        objects.index.put(&key, object.created_s, object.json.len(), object.progress);
+        objects.index.put(&key, object.created_s, object.json.len(), object.progress, now_s);
         objects.json.insert(key.clone(), object.json);
         objects.evict(Some(&key), now_s);
         Ok(true)
@@ -55,11 +55,13 @@ impl MemoryShelf {
         Some(objects.object(key, entry))
     }
 
-    /// Forgets an object; whether there was one.
-    pub fn delete(&self, key: &ObjectKey) -> bool {
+    /// Forgets an object; whether there was one that is not too old.
+    pub fn delete(&self, key: &ObjectKey, now_s: u64) -> bool {
         let mut objects = self.objects();
+        let was_there = objects.index.find(key, now_s).is_some();
         objects.json.remove(key);
-        objects.index.remove(key).is_some()
+        objects.index.remove(key);
+        was_there
     }
 
     /// Forgets what is too old.

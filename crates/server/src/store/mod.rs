@@ -160,7 +160,7 @@ impl Store {
         }
     }
 
-    /// Forgets the object `id`; whether there was one.
+    /// Forgets the object `id`; whether there was one that is not too old.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -168,7 +168,7 @@ impl Store {
         // An id that could not be stored is one that is not there.
         let Ok(key) = ObjectKey::new(kind, owner, id) else { return Ok(false) };
         match &self.shelf {
-            Shelf::Memory(memory) => Ok(memory.delete(&key)),
+            Shelf::Memory(memory) => Ok(memory.delete(&key, unix_time_s())),
             Shelf::Disk(disk) => disk.delete(key).await,
         }
     }

@@ -313,7 +313,7 @@ mod bounds {
                 if bytes % 7 == 0 {
                     prop_assert_eq!(index.remove(&key).is_some(), sizes.remove(&key).is_some());
                 } else if index.check(bytes).is_ok() {
-                    let created_s = index.put(&key, now_s, bytes, Progress::Ended).position.created_s;
+                    let created_s = index.put(&key, now_s, bytes, Progress::Ended, now_s).position.created_s;
                     sizes.insert(key.clone(), (created_s, bytes + OBJECT_BYTES));
                     for gone in index.evict(Some(&key), now_s) {
                         prop_assert!(sizes.remove(&gone).is_some());
@@ -332,4 +332,21 @@ mod bounds {
             }
         }
     }
+}
+
+#[test]
+fn what_is_too_old_is_not_there_to_be_put_again_or_deleted() {
+    let (early, late) = (1_000, 10_000);
+    let shelf = MemoryShelf::new(limits(4, 4));
+    let key = ObjectKey::new(CHAT, ANN, "a").unwrap();
+    let made_at = |created_s| StoredObject { created_s, ..object("a") };
+    shelf.write(key.clone(), made_at(early), WriteMode::Put, early).unwrap();
+    // Put again with its own age, it stays for as long as a new one.
+    shelf.write(key.clone(), made_at(late), WriteMode::Put, late).unwrap();
+    assert_eq!(shelf.get(&key, late).map(|object| object.created_s), Some(late));
+    let too_late = late + 1_001;
+    assert!(!shelf.delete(&key, too_late), "it was gone");
+    shelf.write(key.clone(), made_at(late), WriteMode::Put, late).unwrap();
+    assert!(shelf.delete(&key, late));
+    assert_eq!(shelf.get(&key, late), None);
 }
