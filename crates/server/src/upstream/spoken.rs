@@ -15,8 +15,10 @@ const FRESH: Duration = Duration::from_secs(600);
 
 /// Statuses of a server that has no such path, or not for POST.
 const UNKNOWN_PATH: [u16; 3] = [404, 405, 501];
-/// Statuses of a server that has it, and misses something in an empty request. Some fail over that.
-const WRONG_REQUEST: [u16; 3] = [400, 422, 500];
+/// Statuses of a server that has it, and misses something in an empty request.
+const WRONG_REQUEST: [u16; 2] = [400, 422];
+/// The status of a server that fails, over an empty request or over a path that it does not have.
+const FAILED: u16 = 500;
 
 /// An API that some upstreams speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,10 +98,12 @@ impl SpokenApis {
             return Ok(speaks);
         }
         let status = probe().await?;
-        let speaks = !UNKNOWN_PATH.contains(&status);
+        // What is translated works at any upstream, so that doubt decides for it.
+        let speaks = !UNKNOWN_PATH.contains(&status) && status != FAILED;
         // A refusal for another reason than the request itself proves nothing: it goes to the
         // client, and the next request asks again.
-        let proves = !speaks || status < 300 || WRONG_REQUEST.contains(&status);
+        let proves =
+            UNKNOWN_PATH.contains(&status) || status < 300 || WRONG_REQUEST.contains(&status);
         *known = proves.then(|| (clock.now(), speaks));
         Ok(speaks)
     }
@@ -142,6 +146,7 @@ mod tests {
             (400, true, false),
             (422, true, false),
             (200, true, false),
+            (500, false, true),
             (401, true, true),
             (503, true, true),
         ] {
