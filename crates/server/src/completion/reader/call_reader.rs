@@ -28,6 +28,9 @@ pub(super) trait CallReader: Send {
 
     /// Whether the call has been passed on, in part at least.
     fn is_open(&self) -> bool;
+
+    /// Bytes of text that it has taken and not passed on.
+    fn held_bytes(&self) -> usize;
 }
 
 /// A call that begins.

@@ -126,4 +126,8 @@ impl CallReader for DeepSeekCalls {
     fn is_open(&self) -> bool {
         matches!(self.state, DeepSeekState::Arguments(_))
     }
+
+    fn held_bytes(&self) -> usize {
+        self.raw.len()
+    }
 }

@@ -165,4 +165,12 @@ impl CallReader for MistralCalls {
             MistralState::Begin | MistralState::Between | MistralState::Name => false,
         }
     }
+
+    fn held_bytes(&self) -> usize {
+        let of_object = match &self.state {
+            MistralState::Object(object) => object.held_bytes(),
+            _ => 0,
+        };
+        self.raw.len() + of_object
+    }
 }

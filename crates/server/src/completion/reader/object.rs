@@ -7,6 +7,9 @@ use super::arguments::ValueExtent;
 use super::call_reader::{CallOutcome, CallReader, CallStart};
 use crate::held::HeldDeltas;
 
+/// What models write before a call's name where no tag shows the call.
+const BESIDE_CALLS: [&str; 2] = ["type", "id"];
+
 /// Where in the object the reader stands.
 #[derive(Debug)]
 enum ObjectState {
@@ -83,6 +86,10 @@ impl CallReader for ObjectCall {
 
     fn is_open(&self) -> bool {
         self.opened
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.raw.len() + self.value.len() + self.early.len()
     }
 }
 
@@ -173,7 +180,13 @@ impl ObjectCall {
             CallMember::Key => {
                 // Parsed, since models may write escapes in keys too.
                 let key: String = serde_json::from_str(&value).map_err(|_| NotJson)?;
-                self.state = ObjectState::Colon(CallMember::of(&key));
+                let member = CallMember::of(&key);
+                // Without a tag it may be an answer in JSON, which must not wait for its end.
+                let is_foreign = member == CallMember::Other && !BESIDE_CALLS.contains(&&*key);
+                if self.known.is_some() && !self.opened && is_foreign {
+                    return Err(NotJson);
+                }
+                self.state = ObjectState::Colon(member);
             }
             CallMember::Name => {
                 let name = serde_json::from_str(&value).map_err(|_| NotJson)?;

@@ -86,7 +86,11 @@ impl TagSplitter {
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        self.pending.len()
+        let of_call = match &self.state {
+            SplitState::Calling(call) => call.held_bytes(),
+            _ => 0,
+        };
+        self.pending.len() + of_call
     }
 
     /// Does what can be done with the pending text; false when more must come.
