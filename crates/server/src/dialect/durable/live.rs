@@ -22,11 +22,32 @@ const LIFETIME: Duration = Duration::from_secs(60);
 /// Content of one event, after which it leaves although more is ready.
 const EVENT_BYTES: usize = 16 * 1024;
 
+/// The content's line ends: every kind of them would begin a line of the event stream, and one of
+/// two characters may be cut in two.
+#[derive(Debug, Default)]
+struct LineEnds {
+    /// The last piece ended with a carriage return.
+    after_return: bool,
+}
+
+impl LineEnds {
+    /// The next piece, with one kind of line end.
+    fn unified(&mut self, piece: &str) -> String {
+        let rest = match self.after_return {
+            true => piece.strip_prefix('\n').unwrap_or(piece),
+            false => piece,
+        };
+        self.after_return = piece.ends_with('\r');
+        rest.replace("\r\n", "\n").replace('\r', "\n")
+    }
+}
+
 /// Reads a stream as events.
 pub struct LiveReader {
     reader: LogReader<ContentWriter>,
     format: Format,
     cursor: Option<String>,
+    line_ends: LineEnds,
     /// The stream's end when the reader came: only from there on it may be up to date.
     tail: u64,
     /// Whether a `control` event has told the reader where it is.
@@ -44,18 +65,20 @@ impl LiveReader {
         tail: u64,
     ) -> Self {
         let end = Box::pin(tokio::time::sleep(LIFETIME));
-        Self { reader, format, cursor, tail, is_told: false, end }
+        let line_ends = LineEnds::default();
+        Self { reader, format, cursor, line_ends, tail, is_told: false, end }
     }
 
-    fn put_data(&self, content: Vec<u8>, out: &mut Vec<u8>) {
+    fn put_data(&mut self, content: Vec<u8>, out: &mut Vec<u8>) {
         if content.is_empty() {
             return;
         }
+        let body = self.line_ends.unified(&String::from_utf8_lossy(&self.format.body(content)));
+        if body.is_empty() {
+            return;
+        }
         out.extend_from_slice(b"event: data\n");
-        let body = String::from_utf8_lossy(&self.format.body(content)).into_owned();
-        // Every kind of line end would begin a line of the event stream: each line of the content
-        // gets a field of its own.
-        let body = body.replace("\r\n", "\n").replace('\r', "\n");
+        // Each line of the content gets a field of its own.
         for line in body.split('\n') {
             // One leading space is no part of a field's value: text that has one needs another.
             let field: &[u8] = if line.starts_with(' ') { b"data: " } else { b"data:" };
@@ -123,5 +146,20 @@ impl EventSource for LiveReader {
 
     fn heartbeat(&self) -> Bytes {
         self.reader.heartbeat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_ends_are_the_same_wherever_they_are_cut() {
+        let text = "a\r\nb\rc\n\r\n\r\rd\r\n";
+        for cut in 0..=text.len() {
+            let mut ends = LineEnds::default();
+            let unified = ends.unified(&text[..cut]) + &ends.unified(&text[cut..]);
+            assert_eq!(unified, "a\nb\nc\n\n\n\nd\n", "cut at {cut}");
+        }
     }
 }
