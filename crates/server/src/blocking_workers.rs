@@ -19,6 +19,21 @@ impl BlockingWorkers {
         Self(Arc::new(Semaphore::new(places.max(1))))
     }
 
+    /// Does `work` at once and here, or as [`Self::run`] does if it is large.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub async fn run_if<T: Send + 'static>(
+        &self,
+        is_large: bool,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        match is_large {
+            true => self.run(work).await,
+            false => work(),
+        }
+    }
+
     /// Does `work` on a thread that may block, once there is a place. Whatever `work` owns is
     /// dropped there too. Work whose requester leaves before it has a place is never begun.
     ///

@@ -55,6 +55,8 @@ pub struct NamedAnswer {
     pub handle: AnswerHandle,
     /// What became of it.
     pub fate: Arc<AnswerFate>,
+    /// Whether it is more of the message before it instead of one of its own.
+    pub continues: bool,
     /// When it began: Unix time in seconds.
     pub started_s: u64,
 }
@@ -62,7 +64,13 @@ pub struct NamedAnswer {
 impl NamedAnswer {
     /// An answer that has just begun.
     pub fn begun(handle: AnswerHandle) -> Self {
-        Self { handle, fate: Arc::default(), started_s: unix_time_s() }
+        Self { handle, fate: Arc::default(), continues: false, started_s: unix_time_s() }
+    }
+
+    /// The same, as more of the message before it if `continues`.
+    #[must_use]
+    pub fn continuing(self, continues: bool) -> Self {
+        Self { continues, ..self }
     }
 
     /// Stops it: its generation ends, and nobody finds it any more.

@@ -175,6 +175,25 @@ async fn a_workflow_reconnects_at_any_chunk() {
     assert_eq!(unknown.status, StatusCode::NOT_FOUND);
 }
 
+/// An answer that goes on with the assistant's message has that one's id, which a resumed stream
+/// must not replace.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_of_a_message_stays_so_when_it_is_resumed() {
+    let server = local();
+    let tool = json!({"type": "tool-weather", "toolCallId": "a", "state": "output-available",
+        "input": {}, "output": {"sky": "clear"}});
+    let mut body = ui("c", SHORT);
+    let more = json!({"id": "m2", "role": "assistant", "parts": [{"type": "step-start"}, tool]});
+    body["messages"].as_array_mut().unwrap().push(more);
+    let first = post(&server, "/v1/ui/chat", &[], &body).await;
+    let run = first.header("x-workflow-run-id").to_owned();
+    for path in ["c", &run] {
+        let resumed = get(&server, &format!("/v1/ui/chat/{path}/stream")).await.chunks().await;
+        assert_eq!(resumed[0], json!({"type": "start"}), "{path}");
+    }
+    assert_eq!(first.chunks().await[0], json!({"type": "start"}));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chat_belongs_to_its_key() {
     let api_keys = ApiKeys::load(&["one".into(), "two".into()], None).unwrap();

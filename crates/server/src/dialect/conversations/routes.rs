@@ -24,6 +24,7 @@ use crate::dialect::write_records;
 use crate::error::{ApiError, no_content};
 use crate::identity::Identity;
 use crate::json_response::json_response;
+use crate::memory::SMALL_BYTES;
 use crate::resumable::routes::{ResumableRequest, query, start};
 use crate::resumable::sse_reader::{EventsInbox, LogReader, events_path};
 use crate::resumable::{PathId, ReaderPath};
@@ -149,13 +150,20 @@ async fn describe(
     extensions: &Extensions,
 ) -> Option<Value> {
     let look = app.resumable.look(&named.handle, 0, usize::MAX).await?;
-    // All is left out: only the number of bytes is wanted.
-    let (mut writer, _) = BytesFrom::new(chunks(app, &named.handle, extensions), u64::MAX);
-    write_records(&look.bytes, 0, &mut writer, &mut Vec::new()).ok()?;
+    let (is_large, is_ended) = (look.bytes.len() > SMALL_BYTES, look.is_ended);
+    let chunks = chunks(app, &named.handle, extensions);
+    let count = move || {
+        // All is left out: only the number of bytes is wanted.
+        let (mut writer, _) = BytesFrom::new(chunks, u64::MAX);
+        let written = write_records(&look.bytes, 0, &mut writer, &mut Vec::new());
+        written.map_err(|error| ApiError::bad_gateway(error.to_string()))?;
+        Ok(writer.total())
+    };
+    let total = app.bodies.workers().run_if(is_large, count).await.ok()?;
     Some(json!({
         "conversation_id": id,
-        "is_done": look.is_ended,
-        "total_bytes": writer.total(),
+        "is_done": is_ended,
+        "total_bytes": total,
         "started_at": named.started_s,
     }))
 }

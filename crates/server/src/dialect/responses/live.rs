@@ -143,6 +143,11 @@ impl LiveResponse {
         self.state.lock().expect("nothing panics under this lock")
     }
 
+    /// Bytes of its records now.
+    pub fn bytes(&self) -> usize {
+        self.state().log.bytes().len()
+    }
+
     /// Its object now.
     pub fn object(&self) -> Value {
         // A copy, so that writing the object does not hold up the generation.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::events::{EventRange, ResponseEvents};
 use super::generation::{Generated, Generation};
 use super::input;
-use super::live::{LiveReader, NewResponse};
+use super::live::{LiveReader, LiveResponse, NewResponse};
 use super::object::ResponseTemplate;
 use super::paging::{Query, page};
 use super::record_log::RecordLog;
@@ -101,7 +101,7 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
             let store = app.store.clone();
             let live = app.responses.start(store, new, generation, reservation).await?;
             match streams {
-                false => json_response(&live.object()),
+                false => whole_live(&app, live).await?,
                 true => {
                     let template = live.template.clone();
                     read(&app, Records::Live(LiveReader::new(live)), template, 0, padding)
@@ -228,17 +228,23 @@ async fn full(app: &App, mut started: StartedResponse, stores: bool) -> Caught {
         save(log).await;
     }
     let object = events.object();
-    whole(app, object).await
+    let tokens = object["usage"]["output_tokens"].as_u64().unwrap_or_default() as usize;
+    whole(app, tokens * TOKEN_BYTES, move || object).await
 }
 
-/// A response of an object that may be large.
-async fn whole(app: &App, object: Value) -> Caught {
-    let tokens = object["usage"]["output_tokens"].as_u64().unwrap_or_default() as usize;
-    let render = move || Ok(object.to_string());
-    match tokens * TOKEN_BYTES > SMALL_BYTES {
-        true => Ok(json_text(app.bodies.workers().run(render).await?)),
-        false => Ok(json_text(render()?)),
-    }
+/// A response of the object that is made of so many bytes, which may be many.
+async fn whole(app: &App, bytes: usize, object: impl FnOnce() -> Value + Send + 'static) -> Caught {
+    let render = move || Ok(object().to_string());
+    Ok(json_text(app.bodies.workers().run_if(bytes > SMALL_BYTES, render).await?))
+}
+
+/// A response of `live` as it is now.
+async fn whole_live(app: &App, live: Arc<LiveResponse>) -> Caught {
+    whole(app, live.bytes(), move || live.object()).await
+}
+
+async fn whole_stored(app: &App, response: StoredResponse) -> Caught {
+    whole(app, response.log.bytes().len(), move || response.object()).await
 }
 
 /// Stores a response that has ended. One that cannot be stored is not lost to who reads it now.
@@ -288,14 +294,14 @@ async fn retrieve(
         let template = live.template.clone();
         return match streams {
             true => Ok(read(&app, Records::Live(LiveReader::new(live)), template, first, padding)),
-            false => whole(&app, live.object()).await,
+            false => whole_live(&app, live).await,
         };
     }
     let mut charge = MemoryCharge::default();
     let StoredResponse { template, log, input } = stored(&app, owner, &id, &mut charge).await?;
     match streams {
         true => Ok(read(&app, Records::Ended(log, charge), template, first, padding)),
-        false => whole(&app, StoredResponse { template, log, input }.object()).await,
+        false => whole_stored(&app, StoredResponse { template, log, input }).await,
     }
 }
 
@@ -316,7 +322,7 @@ async fn cancel(
     let owner = identity.owner();
     if let Some(live) = app.responses.find(owner, &id) {
         live.cancel().await;
-        return whole(&app, live.object()).await;
+        return whole_live(&app, live).await;
     }
     let mut charge = MemoryCharge::default();
     let response = stored(&app, owner, &id, &mut charge).await?;
@@ -325,7 +331,7 @@ async fn cancel(
         return Err(ApiError::invalid_param("id", message));
     }
     // It has ended already: cancelling twice is no error.
-    whole(&app, response.object()).await
+    whole_stored(&app, response).await
 }
 
 async fn delete(

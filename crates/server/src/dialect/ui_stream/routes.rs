@@ -24,6 +24,7 @@ use crate::dialect::{COMMENT, write_records};
 use crate::error::{ApiError, no_content};
 use crate::identity::Identity;
 use crate::intake::{Intake, ParsedRequest};
+use crate::memory::SMALL_BYTES;
 use crate::resumable::routes::{ResumableRequest, query, start};
 use crate::resumable::sse_reader::{EventsInbox, LogReader, events_path};
 use crate::resumable::{PathId, ReaderPath};
@@ -36,8 +37,9 @@ const STREAM_HEADER: HeaderName = HeaderName::from_static("x-vercel-ai-ui-messag
 const RUN_HEADER: HeaderName = HeaderName::from_static("x-workflow-run-id");
 /// Number of the latest chunk, which a negative `startIndex` counts from.
 const TAIL_HEADER: HeaderName = HeaderName::from_static("x-workflow-stream-tail-index");
-/// What run ids begin with.
-const RUN_PREFIX: &str = "run-";
+/// What run ids begin with: of an answer that is a message of its own, and of one that is more of
+/// the message before it.
+const RUN_PREFIXES: [&str; 2] = ["run-", "more-"];
 
 type Shared = State<Arc<App>>;
 
@@ -64,13 +66,13 @@ async fn ask(State(app): Shared, request: HttpRequest<Body>) -> Result<Response,
     let resumable = ResumableRequest { request, arrived, idempotent: None };
     let started = start(&app, resumable, PathId::next(), ReaderPath::Events(path)).await?;
     let named = name_answer(&app, &identity, &ui, started.handle).await;
-    let response = stream(&app, inbox, UiWriter::new(ui.continues, 0), named);
+    let response = stream(&app, inbox, 0, named);
     let mut response = with_ignored(response, &started.ignored);
     let handle = &started.handle;
     for (name, value) in [
         (HeaderName::from_static(ID_HEADER), handle.id_hex()),
         (HeaderName::from_static(TOKEN_HEADER), handle.token_hex()),
-        (RUN_HEADER, run_id(handle)),
+        (RUN_HEADER, run_id(handle, ui.continues)),
     ] {
         let value = HeaderValue::from_str(&value).expect("hex is a header value");
         response.headers_mut().insert(name, value);
@@ -86,7 +88,7 @@ async fn name_answer(
     ui: &UiRequest,
     handle: AnswerHandle,
 ) -> NamedAnswer {
-    let named = NamedAnswer::begun(handle);
+    let named = NamedAnswer::begun(handle).continuing(ui.continues);
     let id = ui.chat_id.as_deref().and_then(|id| chat(app, identity, id).ok());
     if let Some(id) = id {
         let before = app.chosen_ids.insert(id, named.clone(), &app.resumable);
@@ -110,7 +112,7 @@ async fn resume(
     UrlPath(id): UrlPath<String>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let run = run_handle(&id).map(NamedAnswer::begun);
+    let run = run_answer(&id);
     let is_run = run.is_some();
     let named = match run {
         Some(run) => run,
@@ -127,7 +129,7 @@ async fn resume(
         // Forgotten, or longer than its log. Without a chat there is nothing to go on without it.
         return if is_run { Err(ApiError::no_stream()) } else { Ok(no_content()) };
     }
-    let mut response = stream(&app, inbox, UiWriter::new(false, skipped), named);
+    let mut response = stream(&app, inbox, skipped, named);
     if let Some(tail) = tail {
         response.headers_mut().insert(TAIL_HEADER, HeaderValue::from(tail));
     }
@@ -147,10 +149,14 @@ async fn first_chunk(
         return Ok((skipped, None));
     }
     let look = app.resumable.look(handle, 0, usize::MAX).await.ok_or_else(ApiError::no_stream)?;
-    let mut writer = UiWriter::new(false, u64::MAX);
-    let written = write_records(&look.bytes, 0, &mut writer, &mut Vec::new());
-    written.map_err(|error| ApiError::bad_gateway(error.to_string()))?;
-    let count = writer.count();
+    let is_large = look.bytes.len() > SMALL_BYTES;
+    let count = move || {
+        let mut writer = UiWriter::new(false, u64::MAX);
+        let written = write_records(&look.bytes, 0, &mut writer, &mut Vec::new());
+        written.map_err(|error| ApiError::bad_gateway(error.to_string()))?;
+        Ok(writer.count())
+    };
+    let count = app.bodies.workers().run_if(is_large, count).await?;
     Ok((count.saturating_sub(start.unsigned_abs()), Some(count.saturating_sub(1))))
 }
 
@@ -161,8 +167,8 @@ async fn stop(
     Extension(identity): Extension<Identity>,
     UrlPath(id): UrlPath<String>,
 ) -> Result<Response, ApiError> {
-    let named = match run_handle(&id) {
-        Some(handle) => Some(NamedAnswer::begun(handle)),
+    let named = match run_answer(&id) {
+        Some(run) => Some(run),
         None => app.chosen_ids.remove(&chat(&app, &identity, &id)?),
     };
     if let Some(named) = named {
@@ -171,18 +177,23 @@ async fn stop(
     Ok(no_content())
 }
 
-fn run_id(handle: &AnswerHandle) -> String {
-    format!("{RUN_PREFIX}{}{}", handle.id_hex(), handle.token_hex())
+fn run_id(handle: &AnswerHandle, continues: bool) -> String {
+    let prefix = RUN_PREFIXES[usize::from(continues)];
+    format!("{prefix}{}{}", handle.id_hex(), handle.token_hex())
 }
 
-fn run_handle(id: &str) -> Option<AnswerHandle> {
-    let digits = id.strip_prefix(RUN_PREFIX)?;
+fn run_answer(id: &str) -> Option<NamedAnswer> {
+    let mut prefixes = RUN_PREFIXES.into_iter().enumerate();
+    let digits = |(at, prefix)| Some((at == 1, id.strip_prefix(prefix)?));
+    let (continues, digits) = prefixes.find_map(digits)?;
     // An id from a URL may have a character across its middle, where `split_at` panics.
     let (id, token) = digits.split_at_checked(digits.len() / 2)?;
-    AnswerHandle::parse(id, token)
+    let handle = AnswerHandle::parse(id, token)?;
+    Some(NamedAnswer::begun(handle).continuing(continues))
 }
 
-fn stream(app: &App, inbox: EventsInbox, writer: UiWriter, named: NamedAnswer) -> Response {
+fn stream(app: &App, inbox: EventsInbox, skipped: u64, named: NamedAnswer) -> Response {
+    let writer = UiWriter::new(named.continues, skipped);
     let reader = UiReader { reader: LogReader::new(inbox, writer), named };
     let body = SseBody::new(reader, COMMENT.to_vec(), app.config.heartbeat);
     let mut response = event_stream(Body::new(body));
