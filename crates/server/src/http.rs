@@ -183,7 +183,7 @@ async fn begin(
 ) -> Result<Answer, ApiError> {
     let (identity, store) = (request.identity.clone(), request.store.take());
     let mut answer = match store {
-        None => return service.answer(request, arrived, head).await,
+        None => return service.answer(request, arrived, head, &app.bodies).await,
         // What is stored must be read, even if an upstream server's response could pass unread.
         Some(_) => service.start(request, arrived).await?,
     };

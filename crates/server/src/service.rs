@@ -30,6 +30,7 @@ use crate::api::fields::Fields;
 use crate::api::head::AnswerHead;
 use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
 use crate::auth::authorization;
+use crate::body::RequestBodies;
 use crate::cache_domain::CacheDomains;
 use crate::clock::{Clock, unix_time_s};
 use crate::completion::logprobs::ScoredPrompt;
@@ -326,7 +327,8 @@ impl Service {
         Ok(request)
     }
 
-    /// Answers `request`, which came over HTTP with `head` and arrived at `arrived`.
+    /// Answers `request`, which came over HTTP with `head` and arrived at `arrived`. What has to be
+    /// read of an upstream server's response is read as `bodies` are.
     ///
     /// # Errors
     /// Those of [`Self::start`]; 502 when an upstream server cannot be reached.
@@ -335,6 +337,7 @@ impl Service {
         request: Request,
         arrived: Duration,
         head: &Parts,
+        bodies: &RequestBodies,
     ) -> Result<Answer, ApiError> {
         if let (Backend::Upstream(upstream), Some(forward), None) =
             (&self.backend, &request.forward, request.stream)
@@ -350,7 +353,7 @@ impl Service {
             let response = passed.await?;
             let splits = self.config.split_reasoning && request.endpoint == Endpoint::Chat;
             return Ok(Answer::PassedOn(match splits {
-                true => upstream::whole::split_reasoning(response).await?,
+                true => upstream::whole::split_reasoning(response, bodies).await?,
                 false => response,
             }));
         }

@@ -8,26 +8,42 @@ use loquent_engine::grammar::ThinkTags;
 use loquent_proto::Delta;
 use serde_json::Value;
 
+use crate::api::json::{VALUE_BYTES, count_values};
+use crate::body::RequestBodies;
 use crate::completion::reader::{SplitConfig, TextSplitter};
 use crate::error::ApiError;
 use crate::held::HeldDeltas;
+use crate::memory::{MemoryCharge, SMALL_BYTES};
 
 /// Longest answer that is looked into; longer ones pass unread.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
-/// `response` with the reasoning of its completions split off.
+/// `response` with the reasoning of its completions split off; unread where there is no memory to
+/// read it in, since it has been generated and only its form is at stake.
 ///
 /// # Errors
 /// 502 when the upstream breaks off.
-pub async fn split_reasoning(response: Response) -> Result<Response, ApiError> {
-    if !can_be_read(&response) {
+pub async fn split_reasoning(
+    response: Response,
+    bodies: &RequestBodies,
+) -> Result<Response, ApiError> {
+    let mut charge = MemoryCharge::default();
+    let Some(length) = readable_length(&response) else { return Ok(response) };
+    if bodies.memory().take(&mut charge, length).await.is_err() {
         return Ok(response);
     }
     let (mut head, body) = response.into_parts();
     let body = to_bytes(body, MAX_ANSWER_BYTES).await.map_err(|error| {
         ApiError::bad_gateway(format!("The upstream server's answer is lost: {error}."))
     })?;
-    Ok(match split_body(&body) {
+    // Parsed, it takes many times the bytes of its text; and it is written once more.
+    let parsed_bytes = count_values(&body) * VALUE_BYTES + body.len();
+    if bodies.memory().take(&mut charge, parsed_bytes).await.is_err() {
+        return Ok(Response::from_parts(head, body.into()));
+    }
+    let (is_large, text) = (body.len() > SMALL_BYTES, body.clone());
+    let split = bodies.workers().run_if(is_large, move || Ok(split_body(&text))).await?;
+    Ok(match split {
         None => Response::from_parts(head, body.into()),
         Some(split) => {
             head.headers.remove(header::CONTENT_LENGTH);
@@ -36,15 +52,16 @@ pub async fn split_reasoning(response: Response) -> Result<Response, ApiError> {
     })
 }
 
-/// Whether `response` is a whole answer in plain JSON, and not too long.
-fn can_be_read(response: &Response) -> bool {
+/// The length of a whole answer in plain JSON; `None` for any other, or one that is too long.
+fn readable_length(response: &Response) -> Option<usize> {
     let field = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-    let length: Option<usize> = field(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
     let is_json = field(header::CONTENT_TYPE).is_some_and(|it| it.starts_with("application/json"));
     let is_coded = response.headers().contains_key(header::CONTENT_ENCODING);
     // Without a length it may be a stream, whatever the request asked for.
-    let is_short = length.is_some_and(|length| length <= MAX_ANSWER_BYTES);
-    response.status().is_success() && is_json && !is_coded && is_short
+    let length: usize = field(header::CONTENT_LENGTH)?.parse().ok()?;
+    let can_be_read =
+        response.status().is_success() && is_json && !is_coded && length <= MAX_ANSWER_BYTES;
+    can_be_read.then_some(length)
 }
 
 /// The answer with its reasoning split off; `None` where there is nothing to split.
@@ -62,8 +79,7 @@ fn split_message(choice: &mut Value) -> Option<()> {
     let message = choice.get_mut("message")?.as_object_mut()?;
     let content = message.get("content")?.as_str()?;
     let [begin, _] = ThinkTags::Angle.pair();
-    if !content.trim_start().starts_with(begin) || message.contains_key("reasoning_content")
-    {
+    if !content.trim_start().starts_with(begin) || message.contains_key("reasoning_content") {
         return None;
     }
     let (mut splitter, mut held) =
@@ -85,8 +101,37 @@ fn split_message(choice: &mut Value) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
+    use crate::body::BodyLimits;
+
+    /// The text of an answer of the upstream once its reasoning is split off as far as `bodies`
+    /// has memory for that.
+    async fn passed(bodies: &RequestBodies) -> Value {
+        let message = json!({"content": "<think>Hm.</think>Yes."});
+        let body = json!({"choices": [{"message": message}]}).to_string();
+        let response = Response::builder()
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::CONTENT_LENGTH, body.len())
+            .body(Body::from(body))
+            .unwrap();
+        let response = split_reasoning(response, bodies).await.unwrap();
+        let body = to_bytes(response.into_body(), MAX_ANSWER_BYTES).await.unwrap();
+        serde_json::from_slice::<Value>(&body).unwrap()["choices"][0]["message"]["content"].take()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_memory_for_it_an_answer_passes_unread() {
+        let limits = BodyLimits { max_bytes: 1 << 20, total_bytes: 64 * 1024 };
+        let bodies = RequestBodies::new(limits);
+        assert_eq!(passed(&bodies).await, "Yes.");
+        let mut all_small = MemoryCharge::default();
+        bodies.memory().take(&mut all_small, 16 * 1024).await.unwrap();
+        assert_eq!(passed(&bodies).await, "<think>Hm.</think>Yes.");
+        drop(all_small);
+        assert_eq!(passed(&bodies).await, "Yes.");
+    }
 
     #[test]
     fn only_what_begins_with_reasoning_changes() {

@@ -12,14 +12,18 @@ use serde_json::{Value, json};
 
 use super::object::{completion, messages, with_metadata};
 use super::request::{ListQuery, parse_list, parse_metadata};
+use crate::api::json::{VALUE_BYTES, count_values};
 use crate::api::request::header_list;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::json_response::{json_response, json_text};
-use crate::memory::SMALL_BYTES;
+use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::sse::with_ignored;
 use crate::store::object::{Kind, ObjectList, StoredObject};
+
+/// Copies of a stored object that exist at once: as it was read, and in the response.
+const COPIES: usize = 2;
 
 type Shared = State<Arc<App>>;
 
@@ -41,6 +45,9 @@ async fn list(
     let ListQuery { page, filter, ignored } = parse_list(uri.query())?;
     let wanted = move |stored: &StoredObject| filter.accepts(stored);
     let listed = app.store.list(Kind::ChatCompletion, identity.owner(), page, wanted).await?;
+    let bytes: usize = listed.objects.iter().map(|one| one.json.len()).sum();
+    // Held while the list is written from what was read.
+    let _charge = charge(&app, COPIES * bytes).await?;
     Ok(with_ignored(json_text(list_json(&listed)), &header_list(&ignored)))
 }
 
@@ -61,7 +68,7 @@ async fn read(
     Extension(identity): Extension<Identity>,
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
-    let stored = find(&app, &identity, &id).await?;
+    let (stored, _charge) = find(&app, &identity, &id).await?;
     Ok(text_response(&stored))
 }
 
@@ -81,7 +88,7 @@ async fn update(
         parse_metadata(&mut fields)
     });
     let metadata = metadata.await?;
-    let stored = find(&app, &identity, &id).await?;
+    let (stored, _charge) = find(&app, &identity, &id).await?;
     let changed = work(&app, stored, move |stored| with_metadata(stored, metadata)).await?;
     // First, because the store takes the object.
     let response = text_response(&changed);
@@ -112,15 +119,30 @@ async fn read_messages(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let page = parse_list(uri.query())?.page;
-    let stored = find(&app, &identity, &id).await?;
+    let (stored, _charge) = find(&app, &identity, &id).await?;
     let list = work(&app, stored, move |stored| messages(stored, &page)).await?;
     Ok(json_response(&list))
 }
 
-/// The stored completion `id` of `identity`.
-async fn find(app: &App, identity: &Identity, id: &str) -> Result<StoredObject, ApiError> {
+/// The stored completion `id` of `identity`, and what it is charged to the memory of requests, with
+/// what is made of it.
+async fn find(
+    app: &App,
+    identity: &Identity,
+    id: &str,
+) -> Result<(StoredObject, MemoryCharge), ApiError> {
     let found = app.store.get(Kind::ChatCompletion, identity.owner(), id).await?;
-    found.ok_or_else(|| missing(id))
+    let stored = found.ok_or_else(|| missing(id))?;
+    // Parsed, it takes many times the bytes of its text.
+    let bytes = count_values(&stored.json) * VALUE_BYTES + COPIES * stored.json.len();
+    let charge = charge(app, bytes).await?;
+    Ok((stored, charge))
+}
+
+async fn charge(app: &App, bytes: usize) -> Result<MemoryCharge, ApiError> {
+    let mut charge = MemoryCharge::default();
+    app.bodies.memory().take(&mut charge, bytes).await?;
+    Ok(charge)
 }
 
 fn missing(id: &str) -> ApiError {
