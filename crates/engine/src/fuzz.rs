@@ -59,7 +59,11 @@ fn grammar(input: &[u8]) {
         form: (choice & 1 == 0).then_some(AnswerForm::Json(schema)),
         tools: if choice & 1 == 1 { vec![tool] } else { Vec::new() },
         parallel: choice & 2 != 0,
-        thinking: if choice & 4 != 0 { Thinking::Optional(ThinkTags::Angle) } else { Thinking::Never },
+        thinking: if choice & 4 != 0 {
+            Thinking::Optional(ThinkTags::Angle)
+        } else {
+            Thinking::Never
+        },
         ..AnswerShape::default()
     };
     let _ = COMPILER.compile(&shape);

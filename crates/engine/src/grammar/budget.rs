@@ -240,10 +240,7 @@ mod tests {
         assert_eq!(write(OPEN, 5, &forever), format!("xxxxx{END}{}", "x".repeat(14)));
         assert_eq!(write(OPEN, 0, &forever), format!("{END}{}", "x".repeat(19)));
         let begun = [b"<think>".as_slice(), &forever].concat();
-        assert_eq!(
-            write(OPTIONAL, 2, &begun),
-            format!("<think>xx{END}{}", "x".repeat(17))
-        );
+        assert_eq!(write(OPTIONAL, 2, &begun), format!("<think>xx{END}{}", "x".repeat(17)));
         let square = Thinking::Optional(ThinkTags::Square);
         let begun = [b"[THINK]".as_slice(), &forever].concat();
         assert_eq!(write(square, 2, &begun), format!("[THINK]xx[/THINK]{}", "x".repeat(20)));

@@ -47,12 +47,12 @@ const fn around(syntax: CallSyntax) -> Around {
             ("<｜tool▁calls▁begin｜>", Some(""), "<｜tool▁call▁end｜>", close)
         }
         CallSyntax::DsmlFunctions => {
-            let close = "\n</｜DSML｜function_calls>";
-            ("<｜DSML｜function_calls>\n", Some("\n"), "</｜DSML｜invoke>", close)
+            let close = "</｜DSML｜function_calls>";
+            ("<｜DSML｜function_calls>\n", Some(""), "</｜DSML｜invoke>\n", close)
         }
         CallSyntax::DsmlTools => {
-            let close = "\n</｜DSML｜tool_calls>";
-            ("<｜DSML｜tool_calls>\n", Some("\n"), "</｜DSML｜invoke>", close)
+            let close = "</｜DSML｜tool_calls>";
+            ("<｜DSML｜tool_calls>\n", Some(""), "</｜DSML｜invoke>\n", close)
         }
     };
     Around { open, between, after, close }

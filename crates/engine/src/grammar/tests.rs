@@ -97,7 +97,8 @@ fn calls_are_written_as_the_model_writes_them() {
     };
     let compiler = compiler();
     let tagged = compiler.compile(&shape(CallSyntax::Tagged, Thinking::Never)).unwrap();
-    let bare = compiler.compile(&shape(CallSyntax::Bare, Thinking::Open(ThinkTags::Angle))).unwrap();
+    let bare =
+        compiler.compile(&shape(CallSyntax::Bare, Thinking::Open(ThinkTags::Angle))).unwrap();
     for seed in 0..20 {
         let text = speak(&tagged, seed).unwrap();
         for call in text.split("\n</tool_call>").filter(|call| !call.is_empty()) {

@@ -34,7 +34,7 @@ pub fn encode_segments(
 pub struct ChatPrompt {
     /// The prompt as tokens.
     pub tokens: Vec<TokenId>,
-    /// Whether it ends with the tag that begins reasoning, so that the answer begins with reasoning.
+    /// Whether it ends with the tag before reasoning, so that the answer begins inside it.
     pub thinking: bool,
 }
 

@@ -217,7 +217,8 @@ impl ChatTemplate {
     /// The tags of its format that `vocab`, which must be the same at every call, has as control
     /// tokens.
     pub fn spoken_tags(&self, vocab: &dyn Vocab) -> &SpokenTags {
-        self.spoken.get_or_init(|| SpokenTags::of(vocab, self.abilities.calls, self.abilities.thinks))
+        self.spoken
+            .get_or_init(|| SpokenTags::of(vocab, self.abilities.calls, self.abilities.thinks))
     }
 
     /// Whether `word`, a variable for example, occurs in its source.

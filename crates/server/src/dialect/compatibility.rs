@@ -8,9 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::generation::Lowered;
-use super::ollama::embed::{
-    EMBED_PARAMETERS, EMBEDDINGS_PARAMETERS, read_embed, read_embeddings,
-};
+use super::ollama::embed::{EMBED_PARAMETERS, EMBEDDINGS_PARAMETERS, read_embed, read_embeddings};
 use super::ollama::request::{
     CHAT_PARAMETERS, GENERATE_PARAMETERS, OPTIONS, lower_chat, lower_generate,
 };
@@ -75,7 +73,8 @@ fn openai() -> Vec<Api> {
         Api {
             unknown: Support::Refused,
             ..Api::new("`include` of responses", INCLUDES, json!({}), |named| {
-                let names: Vec<&String> = named.as_object().into_iter().flatten().map(|(name, _)| name).collect();
+                let names: Vec<&String> =
+                    named.as_object().into_iter().flatten().map(|(name, _)| name).collect();
                 let ignored = read_response(json!({"input": "hi", "include": names}))?;
                 Ok(without_prefix(&ignored, "include."))
             })
@@ -104,7 +103,7 @@ fn list_query(values: &Value) -> String {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     for (name, value) in values.as_object().into_iter().flatten() {
         match value {
-            Value::Object(members) => {
+            Value::Object(members) if name == "metadata" => {
                 for (key, value) in members {
                     query.append_pair(&format!("{name}[{key}]"), &text(value));
                 }
@@ -122,10 +121,15 @@ fn others() -> Vec<Api> {
     let parts = json!([{"type": "text", "text": "hi"}]);
     let ui_chat = json!({"messages": [{"role": "user", "parts": parts}]});
     vec![
-        Api::new("POST /infill", infill::request::PARAMETERS, json!({"input_prefix": "hi"}), |body| {
-            let fields = infill::request::lower(fields(&body)?)?;
-            Request::read(Endpoint::Text, fields).map(|request| request.ignored)
-        }),
+        Api::new(
+            "POST /infill",
+            infill::request::PARAMETERS,
+            json!({"input_prefix": "hi"}),
+            |body| {
+                let fields = infill::request::lower(fields(&body)?)?;
+                Request::read(Endpoint::Text, fields).map(|request| request.ignored)
+            },
+        ),
         Api::new("POST /v1/ui/chat", ui_stream::request::PARAMETERS, ui_chat, read_ui_chat),
         Api::new("POST /v1/messages", messages::request::PARAMETERS, chat, |body| {
             read_lowered(&body, messages::request::lower)
@@ -145,9 +149,12 @@ fn ollamas() -> Vec<Api> {
             let body = json!({"model": "m", "prompt": "hi", "options": options});
             Ok(without_prefix(&read_lowered(&body, lower_generate)?, "options."))
         }),
-        Api::new("POST /api/embed", EMBED_PARAMETERS, json!({"model": "m", "input": "hi"}), |body| {
-            read_embed(fields(&body)?).map(|(request, _)| request.ignored)
-        }),
+        Api::new(
+            "POST /api/embed",
+            EMBED_PARAMETERS,
+            json!({"model": "m", "input": "hi"}),
+            |body| read_embed(fields(&body)?).map(|(request, _)| request.ignored),
+        ),
         Api::new("POST /api/embeddings", EMBEDDINGS_PARAMETERS, prompt, |body| {
             read_embeddings(fields(&body)?).map(|(request, _)| request.ignored)
         }),

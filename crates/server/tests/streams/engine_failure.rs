@@ -114,12 +114,13 @@ async fn each_api_tells_of_a_broken_answer_in_its_own_words() {
     let question = json!([{"role": "user", "content": "tokens=1000"}]);
     let messages = json!({"model": "x", "messages": question, "max_tokens": 1000, "stream": true});
     let response = json!({"input": "tokens=1000", "stream": true});
-    let ui = json!({"messages": [{"role": "user", "parts": [{"type": "text", "text": "tokens=1000"}]}]});
+    let ui =
+        json!({"messages": [{"role": "user", "parts": [{"type": "text", "text": "tokens=1000"}]}]});
     for (path, body, told) in [
         ("/v1/messages", messages.clone(), "event: error\n"),
         ("/api/chat", messages, "{\"error\":\""),
         ("/v1/responses", response, "event: response.failed\n"),
-        ("/v1/ui/chat", ui, "{\"type\":\"error\""),
+        ("/v1/ui/chat", ui, "data: {\"type\":\"error\""),
     ] {
         let loaded = LoadedEngine { runner: FaultyRunner::new(Fault::Panic), ..harness::loaded() };
         let http = HttpConfig { ollama_api: OllamaApi::Always, ..harness::http_config() };

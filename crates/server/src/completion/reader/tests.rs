@@ -161,6 +161,32 @@ fn arguments_leave_while_they_are_written() {
     assert!(!splitter.has_called() || splitter.held_bytes() == 0);
 }
 
+#[test]
+fn what_a_call_holds_back_is_counted() {
+    let long = "a".repeat(1000);
+    for (syntax, text) in [
+        (CallSyntax::Tagged, format!("<tool_call>{{\"arguments\": {{\"city\": \"{long}")),
+        (CallSyntax::Bare, format!("{{\"arguments\": {{\"city\": \"{long}")),
+        (CallSyntax::MistralList, format!("[TOOL_CALLS][{{\"arguments\": {{\"city\": \"{long}")),
+        (CallSyntax::QwenXml, format!("<function=time>\n<parameter=days>\n{long}")),
+    ] {
+        let mut splitter = TextSplitter::new(config(Thinking::Never, Some(syntax)));
+        let mut held = HeldDeltas::new(0);
+        splitter.push(&text, &mut held);
+        assert!(splitter.held_bytes() >= 1000, "{syntax:?}: {}", splitter.held_bytes());
+    }
+}
+
+#[test]
+fn an_answer_in_json_streams_where_calls_have_no_tags() {
+    let mut splitter = TextSplitter::new(config(Thinking::Never, Some(CallSyntax::Bare)));
+    let (mut held, mut all) = (HeldDeltas::new(0), Gathered::default());
+    let begun = "{\"city\": \"Oslo\", \"days\": [1, 2";
+    splitter.push(begun, &mut held);
+    held.take(1).into_iter().for_each(|delta| all.push(delta));
+    assert_eq!((all, splitter.held_bytes()), (plain(begun), 0));
+}
+
 /// Everything that a format's text is split into.
 fn by(syntax: CallSyntax, text: &str) -> Gathered {
     split(config(thinking_of(syntax), Some(syntax)), &[text])

@@ -66,7 +66,7 @@ pub(super) const GLM: XmlTags = XmlTags {
 pub(super) const DSML: XmlTags = XmlTags {
     trusted: ["<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"],
     head: "<｜DSML｜invoke name=\"",
-    name_ends: &["\""],
+    name_ends: &["\">"],
     head_close: "\">",
     key_open: "<｜DSML｜parameter name=\"",
     key_close: ">",
@@ -178,8 +178,7 @@ impl XmlCall {
         let name = text[..end].trim();
         // Only the tag of the function itself says that a call is meant, whatever its name.
         let opened_by = |tag: &&str| self.start.opening.ends_with(*tag);
-        let is_tagged =
-            !self.tags.head.is_empty() && self.tags.trusted.iter().any(|tag| opened_by(tag));
+        let is_tagged = !self.tags.head.is_empty() && self.tags.trusted.iter().any(opened_by);
         if !is_name(name) || !(is_tagged || self.start.config.knows(name)) {
             return self.give_up();
         }
@@ -325,5 +324,9 @@ impl CallReader for XmlCall {
 
     fn is_open(&self) -> bool {
         self.opened
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.raw.len() + self.value.len()
     }
 }
