@@ -46,7 +46,7 @@ function Value({ title, text, isComing }: { readonly title: string; readonly tex
         <span>{title}</span>
         <CopyCode text={() => shown} what={title.toLowerCase()} />
       </div>
-      <pre tabIndex={0} role="region" aria-label={title}>
+      <pre tabIndex={0} role="group" aria-label={title}>
         {shown === "" ? "none" : shown.slice(0, LONGEST_SHOWN)}
         {shown.length > LONGEST_SHOWN && "…"}
       </pre>

@@ -38,7 +38,7 @@ export class CodeBlock {
     const known = languageOf(language);
     const pre = element("pre");
     pre.tabIndex = 0;
-    pre.setAttribute("role", "region");
+    pre.setAttribute("role", "group");
     pre.setAttribute("aria-label", known ? `Code, ${known.name}` : "Code");
     pre.dir = "ltr";
     pre.append(this.#code);

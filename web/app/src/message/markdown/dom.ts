@@ -9,6 +9,9 @@ import { showMath } from "./math.js";
 /** Elements of one message; what would be more is shown as plain text. */
 const MOST_ELEMENTS = 20_000;
 
+/** What a block of code has besides its lines. */
+const ELEMENTS_OF_CODE = 6;
+
 /** What text of the innermost block goes to. */
 type Writer =
   | { readonly is: "leaf"; readonly leaf: Leaf }
@@ -36,8 +39,8 @@ export class DomSink implements BlockSink, Budget {
     return this.#elements >= MOST_ELEMENTS;
   }
 
-  spend(): boolean {
-    this.#elements += 1;
+  spend(count = 1): boolean {
+    this.#elements += count;
     return !this.isFull;
   }
 
@@ -145,6 +148,7 @@ export class DomSink implements BlockSink, Budget {
       case "table":
         return tableElements();
       case "code": {
+        this.spend(ELEMENTS_OF_CODE);
         const code = new CodeBlock(block.language, this);
         return { outer: code.element, inner: code.element, writer: { is: "code", code } };
       }
@@ -213,7 +217,7 @@ function tableElements(): { outer: Element; inner: Element; writer: null } {
   const outer = element("div", "table");
   const table = element("table");
   outer.tabIndex = 0;
-  outer.setAttribute("role", "region");
+  outer.setAttribute("role", "group");
   outer.setAttribute("aria-label", "Table");
   outer.append(table);
   return { outer, inner: table, writer: null };

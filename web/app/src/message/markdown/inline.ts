@@ -123,13 +123,16 @@ class InlineReader {
 
   read(): void {
     while (this.#at < this.source.length) this.#step();
+    // Links bind tighter than emphasis: a pair around an open bracket may still come apart.
+    this.#openFrom(({ is }) => is === "bracket");
     pairRuns(this.#items, 0);
-    if (!this.final) this.#findOpen();
+    this.#openFrom((item) => item.is === "run" && item.opens && item.left > 0);
   }
 
   reading(): Reading {
-    // Nothing is cut in two: what reaches beyond the open mark is open as a whole.
-    for (const item of this.#items) {
+    // Nothing is cut in two: what reaches beyond the open mark is open as a whole. From the end
+    // on, as what is opened so may cut what stands before it: they share a run.
+    for (const item of this.#items.toReversed()) {
       if (item.is === "whole" && item.at < this.#openAt && item.end > this.#openAt) this.#openAt = item.at;
     }
     const split = this.#items.findIndex(({ at }) => at >= this.#openAt);
@@ -229,7 +232,7 @@ class InlineReader {
     for (let at = this.#at + 2; (at = this.source.indexOf("$", at)) >= 0; at += 1) {
       const [left, right] = [this.source[at - 1] ?? "", this.source[at + 1] ?? ""];
       if (right === "" && !this.final) return null;
-      if (!/[\s\\]/.test(left) && !/\d/.test(right)) return at;
+      if (!/[\s\\$]/.test(left) && !/[\d$]/.test(right)) return at;
     }
     if (this.final) this.#endless.add("$");
     return null;
@@ -254,7 +257,7 @@ class InlineReader {
     const runs = /`+/g;
     runs.lastIndex = this.#at + mark.length;
     for (let run = runs.exec(this.source); run; run = runs.exec(this.source)) {
-      const mayGrow = !this.final && runs.lastIndex === this.source.length && run[0].length < mark.length;
+      const mayGrow = !this.final && runs.lastIndex === this.source.length;
       if (run[0].length === mark.length && !mayGrow) return run.index;
     }
     if (this.final) this.#endless.add(mark);
@@ -349,12 +352,10 @@ class InlineReader {
     this.#text(1);
   }
 
-  /** The earliest mark that may still find its other half. */
-  #findOpen(): void {
-    for (const item of this.#items) {
-      const waits = item.is === "bracket" || (item.is === "run" && item.opens && item.left > 0);
-      if (waits) return this.#open(item.at);
-    }
+  /** The first item that `waits` for its other half is open, and all behind it. */
+  #openFrom(waits: (item: Item) => boolean): void {
+    const first = this.#items.find(waits);
+    if (first) this.#open(first.at);
   }
 
   #open(at: number): void {

@@ -14,8 +14,8 @@ const LONGEST_BOX = 6_000;
 
 /** Counts what a message puts onto the page. */
 export interface Budget {
-  /** Another element; `false` once there are too many. */
-  spend(): boolean;
+  /** `count` more elements, by default one; `false` once there are too many. */
+  spend(count?: number): boolean;
 }
 
 /** The text of one paragraph, heading or cell. */

@@ -1,0 +1,142 @@
+// A message while it changes: its states and facts, why it paused, and how that is said.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { load } from "./module.mjs";
+
+const { LiveMessage } = await load("message/live.ts");
+const { emptyMessage, wholeMessage } = await load("message/model.ts");
+const { PauseWatch } = await load("message/pauses.ts");
+const { failureOf } = await load("message/failure.ts");
+const { duration, factsOf, standing } = await load("message/words.ts");
+const { gapsOf, momentAt, nearest, rangeOf, ticks } = await load("message/strip.ts");
+
+const text = (piece, tokens = 1) => ({ kind: "text", choice: 0, tokens, text: piece });
+
+/** A steady answer up to `end`: a token each 50 ms. */
+function steady(watch, end) {
+  for (let at = 0; at <= end; at += 50) watch.handleTokens(at, 1);
+}
+
+/** What the watch makes of a pause from 1 s to 4 s, after which a token comes each `gap` ms. */
+function pauseFollowedBy(gap, signs = {}, atOnce = 1) {
+  const watch = new PauseWatch();
+  steady(watch, 1_000);
+  watch.handleSigns(signs);
+  const pause = watch.handleTokens(4_000, atOnce);
+  for (let at = 4_000 + gap; at < 6_000; at += gap) watch.handleTokens(at, 1);
+  watch.decide(6_000);
+  return pause;
+}
+
+test("a model that made nothing goes on at its own speed", () => {
+  const { cause, from, to } = pauseFollowedBy(50);
+  assert.deepEqual([cause, from, to], ["engine", 1_000, 4_000]);
+});
+
+test("what was made meanwhile comes at once, or faster than before", () => {
+  assert.equal(pauseFollowedBy(50, {}, 60).cause, "network");
+  assert.equal(pauseFollowedBy(25).cause, "network");
+});
+
+test("signs say more than speed", () => {
+  assert.equal(pauseFollowedBy(50, { isHidden: true }).cause, "hidden");
+  assert.equal(pauseFollowedBy(50, { isLost: true }).cause, "network");
+  assert.equal(pauseFollowedBy(25, { told: "engine" }).cause, "engine");
+});
+
+test("signs of before the pause do not count", () => {
+  const watch = new PauseWatch();
+  watch.handleSigns({ isLost: true });
+  watch.handleSigns({ isLost: false });
+  steady(watch, 1_000);
+  assert.equal(watch.handleTokens(3_000, 1).cause, "unknown");
+});
+
+test("a pause is told while it lasts", () => {
+  const watch = new PauseWatch();
+  assert.equal(watch.current(5_000), null, "nothing has come: that is a wait");
+  steady(watch, 1_000);
+  assert.equal(watch.current(1_500), null);
+  assert.deepEqual(watch.current(2_000), { cause: "unknown", ms: 1_000 });
+  watch.handleSigns({ isLost: true });
+  assert.deepEqual(watch.current(2_500), { cause: "network", ms: 1_500 });
+});
+
+test("a message goes from the queue to its end", () => {
+  const live = new LiveMessage(emptyMessage("1", "assistant"));
+  const told = [];
+  live.subscribe(({ is }) => told.push(is));
+  const progress = { kind: "progress", queued: 2, eta_ms: 900, total: 10, cached: 0, processed: 0, elapsed_ms: 1 };
+  live.onTransport("sse");
+  live.handleDelta(progress);
+  assert.deepEqual(live.message.state, { is: "waiting", queue: 2, etaMs: 900 });
+  live.handleDelta({ ...progress, queued: 0, processed: 4 });
+  assert.deepEqual(live.message.state, { is: "prompt", done: 4, total: 10, etaMs: 900 });
+  live.handleDelta({ kind: "reasoning", choice: 0, tokens: 2, text: "Well" });
+  live.handleDelta(text("Hello"));
+  live.handleDelta({ ...text("not shown"), choice: 1 });
+  assert.equal(live.message.state.is, "streaming");
+  live.handleDelta({ kind: "usage", prompt: 10, completion: 3, cached: 4, reasoning: 2 });
+  live.handleDelta({ kind: "finish", choice: 0, reason: "length" });
+  live.handleEnd(null);
+  const { state, facts, reasoning, reasoningMs } = live.message;
+  assert.deepEqual(state, { is: "finished", reason: "length" });
+  assert.deepEqual([live.message.text, reasoning, facts.tokens, facts.promptTokens, facts.cachedTokens], ["Hello", "Well", 3, 10, 4]);
+  assert.ok(reasoningMs !== null && facts.ttftMs !== null);
+  assert.equal(facts.times.length, 4, "two moments and their tokens");
+  assert.ok(told.includes("text") && told.includes("reasoning") && told.at(-1) === "state");
+});
+
+test("calls of tools are put together, and bounded", () => {
+  const live = new LiveMessage(emptyMessage("1", "assistant"));
+  const call = { kind: "tool_call", choice: 0, tokens: 1, index: 0, id: "", name: "", arguments: "" };
+  live.handleDelta({ ...call, id: "c", name: "f" });
+  live.handleDelta({ ...call, arguments: '{"a":' });
+  live.handleDelta({ ...call, arguments: "1}" });
+  live.handleDelta({ ...call, index: 1_000_000, name: "far" });
+  live.setToolResult("c", "2");
+  live.handleEnd(null);
+  assert.deepEqual(live.message.toolCalls, [{ id: "c", name: "f", arguments: '{"a":1}', result: "2" }]);
+});
+
+test("an answer that goes on after a reload has no time to its first token", () => {
+  const begun = { ...emptyMessage("1", "assistant"), text: "Half an", state: { is: "streaming" } };
+  const live = new LiveMessage(begun);
+  live.handleDelta(text(" answer"));
+  live.handleEnd(null);
+  assert.equal(live.message.text, "Half an answer");
+  assert.equal(live.message.facts.ttftMs, null);
+});
+
+test("an end is whole, stopped, or a failure that may pass", () => {
+  const refused = (status) => Object.assign(new Error("No."), { status });
+  assert.deepEqual(failureOf(null), { is: "none" });
+  assert.deepEqual(failureOf(new DOMException("stop", "AbortError")), { is: "stopped" });
+  assert.deepEqual(failureOf(refused(429)), { is: "failed", error: "No.", retry: true });
+  assert.deepEqual(failureOf(refused(400)), { is: "failed", error: "No.", retry: false });
+  assert.equal(failureOf(new Error("x".repeat(5_000))).error.length, 1_000);
+});
+
+test("facts and waits are said in words", () => {
+  const message = wholeMessage("1", "assistant", "Hello");
+  const pauses = [{ cause: "network", ms: 1_200, part: "text", at: 2, from: 100 }];
+  const facts = { ...message.facts, transport: "webtransport", ttftMs: 210, tokens: 1_234, tokensPerSecond: 38.4, resumes: 1, pauses };
+  const said = factsOf({ ...message, facts, state: { is: "finished", reason: "stopped" } }).map(({ text }) => text);
+  assert.deepEqual(said, ["WebTransport", "first token 210 ms", "38 tokens/s", "1,234 tokens", "resumed", "1 pause, 1.2 s", "stopped"]);
+  assert.equal(standing({ is: "waiting", queue: 3, etaMs: 2_500 }).text, "Number 3 in the queue, about 2.5 s to go");
+  assert.deepEqual(standing({ is: "prompt", done: 50, total: 200, etaMs: null }), { text: "Reading the prompt: 50 of 200 tokens", share: 0.25 });
+  assert.equal(standing({ is: "streaming" }), null);
+  assert.equal(duration(125_000), "2 min 5 s");
+});
+
+test("the strip finds moments, gaps and round marks", () => {
+  const times = [100, 1, 150, 2, 900, 1];
+  assert.deepEqual(nearest(times, 140), { at: 150, tokens: 2, gap: 50, total: 3 });
+  assert.equal(nearest(times, 5_000).at, 900);
+  assert.equal(nearest([], 5), null);
+  assert.equal(momentAt(times, 3), null);
+  assert.deepEqual(gapsOf(times), { median: 750, p95: 750, longest: 750 });
+  assert.deepEqual(ticks(0, 1_000, 5), [0, 200, 400, 600, 800, 1_000]);
+  assert.ok(ticks(0, 12_000, 6).length <= 7);
+  assert.deepEqual(rangeOf({ times, pauses: [], now: 20_000 }), { from: 8_000, to: 20_000 });
+});
