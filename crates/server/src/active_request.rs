@@ -12,7 +12,7 @@ use crate::api::request::StreamParams;
 use crate::clock::Clock;
 use crate::flush::{CompletionTimings, End, Flush, FlushObserver};
 use crate::flush_channel::FlushReceiver;
-use crate::metrics::{Metrics, Phases};
+use crate::metrics::{Carrier, GaugeGuard, Metrics, Phases};
 use crate::otel::{Finished, Telemetry};
 use crate::output::CompletionFlushes;
 use crate::trace_context::TraceParent;
@@ -112,6 +112,11 @@ impl ActiveRequest {
     /// Shows `observer` every flush from here on.
     pub fn observe(&mut self, observer: Box<dyn FlushObserver>) {
         self.observer = Some(observer);
+    }
+
+    /// Counts its stream over HTTP until the guard is dropped.
+    pub fn count_stream(&self) -> GaugeGuard {
+        self.observers.metrics.open_stream(Carrier::Http)
     }
 
     /// What all parts of the answer share.

@@ -54,6 +54,8 @@ impl AdmissionGate {
             return Err(refusal);
         }
         identity.count(|usage| &usage.requests, 1);
+        identity.count(|usage| &usage.in_flight, completions as u64);
+        identity.count(|usage| &usage.waiting, completions as u64);
         self.pending.0.fetch_add(completions, Ordering::Relaxed);
         let permit = |index| Permit {
             gate: self.clone(),
@@ -63,6 +65,7 @@ impl AdmissionGate {
             generated_tokens: 0,
             queued_tokens: 0,
             is_pending: true,
+            is_waiting: true,
         };
         Ok((0..completions).map(permit).collect())
     }
@@ -109,6 +112,8 @@ pub struct Permit {
     queued_tokens: usize,
     /// Whether it is counted in the gate's [`PendingPrompts`].
     is_pending: bool,
+    /// Whether it is counted as waiting for its identity.
+    is_waiting: bool,
 }
 
 impl Permit {
@@ -160,6 +165,14 @@ impl Permit {
         let tokens = std::mem::take(&mut self.queued_tokens);
         if tokens > 0 {
             self.gate.with(|admission| admission.dequeue(tokens));
+            self.begin();
+        }
+    }
+
+    /// The completion waits for nothing any more.
+    pub fn begin(&mut self) {
+        if std::mem::take(&mut self.is_waiting) {
+            self.identity.uncount(|usage| &usage.waiting, 1);
         }
     }
 }
@@ -187,9 +200,11 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.dequeue();
         self.arrive();
+        self.begin();
         let now = self.gate.clock.now();
         let Self { identity, estimated_tokens, generated_tokens, .. } = self;
         identity.count(|usage| &usage.generated_tokens, *generated_tokens);
+        identity.uncount(|usage| &usage.in_flight, 1);
         self.gate.with(|admission| {
             // An estimate is still there only if the prompt was never computed.
             admission.true_up(identity.tenant, *estimated_tokens, *generated_tokens, now);

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue};
 use crate::auth::{ApiKeys, authorization};
 use crate::body::{BodyLimits, RequestBodies};
 use crate::clock::{Clock, unix_time_s};
+use crate::dashboard::Dashboard;
 use crate::dialect::chosen_ids::ChosenIds;
 use crate::dialect::responses::LiveResponses;
 use crate::error::ApiError;
@@ -20,6 +21,7 @@ use crate::metrics::{MetricNames, Metrics};
 use crate::obfuscation::ObfuscationDefault;
 use crate::origin::{is_page_of_app, is_page_of_this_machine};
 use crate::peer::{PeerAddress, TrustedProxies};
+use crate::quic::links::QuicLinks;
 use crate::resumable::{ResumableAnswers, ResumableLimits};
 use crate::service::Service;
 use crate::store::{Store, StoreLimits};
@@ -121,6 +123,10 @@ pub struct App {
     pub store: Store,
     /// Routes from outside this crate, behind the same keys as the API.
     pub extension: Router,
+    /// Shows what the server does.
+    pub dashboard: Arc<Dashboard>,
+    /// The open QUIC connections.
+    pub links: Arc<QuicLinks>,
     quic_address: RwLock<Option<QuicAddress>>,
     service: OnceLock<Arc<Service>>,
 }
@@ -152,6 +158,8 @@ impl App {
             responses: Arc::default(),
             store: Store::in_memory(StoreLimits::default()),
             extension: Router::new(),
+            dashboard: Arc::default(),
+            links: Arc::default(),
             quic_address: RwLock::default(),
             service: OnceLock::new(),
         }

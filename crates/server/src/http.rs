@@ -22,6 +22,7 @@ use crate::api::request::{Endpoint, Request};
 use crate::app::App;
 use crate::auth::{EarlyIdentity, authorization};
 use crate::browser;
+use crate::dashboard;
 use crate::dialect::{
     conversations, durable, errors, infill, messages, ollama, paths, responses, stored_chats,
     ui_stream,
@@ -66,6 +67,9 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(ollama::routes(app.config.offers_ollama()))
         .route_layer(middleware::from_fn_with_state(app.clone(), ask_upstream))
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
+    // An upstream server is not asked: it is this one that the dashboard shows.
+    let dashboard = dashboard::routes::routes()
+        .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
     let routes = Router::new()
         .merge(api)
         .merge(extension(&app))
@@ -79,6 +83,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
+        .merge(dashboard)
         .merge(page::routes())
         .fallback(elsewhere)
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {

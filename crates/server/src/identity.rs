@@ -34,15 +34,21 @@ pub struct ApiKey {
     pub limits: TenantLimits,
     /// Whether its requests may set `priority`.
     pub may_set_priority: bool,
+    /// Whether its owner may see what the whole server does, on the dashboard.
+    pub is_admin: bool,
     /// Unix time in seconds from which it is refused.
     pub expires_s: Option<u64>,
     /// What its requests have used so far.
     pub usage: Arc<KeyUsage>,
 }
 
-/// What the requests of one owner have used, for metrics.
+/// What the requests of one owner use and have used, for metrics and the dashboard.
 #[derive(Debug, Default)]
 pub struct KeyUsage {
+    /// Completions admitted and not ended at present.
+    pub in_flight: AtomicU64,
+    /// Those of them that wait for a place in the batch.
+    pub waiting: AtomicU64,
     /// Requests admitted.
     pub requests: AtomicU64,
     /// Requests refused because of the owner's or the server's limits.
@@ -68,6 +74,7 @@ impl ApiKey {
             weight: 1,
             limits: TenantLimits::default(),
             may_set_priority: false,
+            is_admin: false,
             expires_s: None,
             usage: Arc::default(),
         }
@@ -141,6 +148,11 @@ impl Identity {
         self.key.as_ref().is_some_and(|key| key.may_set_priority)
     }
 
+    /// Whether it may see what the whole server does: on a server without keys, everybody.
+    pub fn may_watch(&self) -> bool {
+        self.key.as_ref().is_none_or(|key| key.is_admin)
+    }
+
     /// The owner's name for logs.
     pub fn name(&self) -> &str {
         self.key.as_ref().and_then(|key| key.name.as_deref()).unwrap_or("unnamed")
@@ -150,6 +162,13 @@ impl Identity {
     pub fn count(&self, counter: fn(&KeyUsage) -> &AtomicU64, more: u64) {
         if let Some(key) = &self.key {
             counter(&key.usage).fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes off what was added to one of the owner's counters.
+    pub fn uncount(&self, counter: fn(&KeyUsage) -> &AtomicU64, less: u64) {
+        if let Some(key) = &self.key {
+            counter(&key.usage).fetch_sub(less, Ordering::Relaxed);
         }
     }
 }

@@ -24,6 +24,7 @@ mod cache_domain;
 mod clock;
 mod completion;
 mod connections;
+mod dashboard;
 #[allow(dead_code, reason = "the first dialects come next")]
 mod dialect;
 mod embeddings;

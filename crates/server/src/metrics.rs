@@ -1,7 +1,12 @@
 //! Prometheus metrics, with vLLM's names where vLLM has one, so that dashboards port.
 
+mod busy;
+mod carrier;
 mod keys;
+mod latency;
 mod names;
+mod reading;
+pub mod sketch;
 mod stages;
 
 use std::sync::Arc;
@@ -10,16 +15,22 @@ use std::time::Duration;
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::Step;
 use loquent_infer::scheduler::Load;
+use prometheus::core::Collector;
 use prometheus::local::{LocalHistogram, LocalIntCounter};
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
-    TextEncoder,
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 use crate::auth::ApiKeys;
+use crate::clock::Clock;
 use crate::flush::End;
+use busy::{BusyGuard, BusyTime};
+pub use carrier::Carrier;
 use keys::KeyCollector;
+use latency::{Latency, LocalLatency};
 pub use names::MetricNames;
+pub use reading::{LatencyReadings, MetricsReading};
 use stages::StageCollector;
 
 /// Buckets for latencies in seconds, 100 µs to 60 s: fine where token gaps lie (5 to 300 ms).
@@ -57,11 +68,13 @@ struct EngineMetrics {
     generation_tokens: IntCounter,
     embedding_tokens: IntCounter,
     embedding_inputs: IntCounter,
+    prefill_tokens: IntCounter,
     steps: IntCounter,
-    step_time: Histogram,
+    step_time: Latency,
     step_rows: Histogram,
     step_tokens: Histogram,
-    batch_wait: Histogram,
+    batch_wait: Latency,
+    upstream: BusyTime,
 }
 
 /// How requests end, and how long their phases take.
@@ -70,7 +83,7 @@ struct RequestMetrics {
     prompt_tokens: IntCounter,
     success: IntCounterVec,
     refused: IntCounterVec,
-    ttft: Histogram,
+    ttft: Latency,
     e2e: Histogram,
     queue: Histogram,
     prefill: Histogram,
@@ -83,7 +96,10 @@ struct RequestMetrics {
 /// From the engine's steps to the connections.
 #[derive(Debug)]
 struct StreamMetrics {
-    itl: Histogram,
+    itl: Latency,
+    icl: Latency,
+    /// In the order of [`Carrier::ALL`].
+    open: [IntGauge; 3],
     hand_over: Histogram,
     flushes: IntCounter,
     flush_tokens: Histogram,
@@ -121,30 +137,40 @@ impl Drop for GaugeGuard {
     }
 }
 
+/// Counts a completion that an upstream server computes until it is dropped.
+#[derive(Debug)]
+pub struct UpstreamGuard {
+    _running: GaugeGuard,
+    _busy: BusyGuard,
+}
+
 /// Token gaps and flushes of many streams, collected without touching the shared metrics:
 /// those change once per step, not once per token.
 #[derive(Debug)]
 pub struct LocalMetrics {
-    itl: LocalHistogram,
+    itl: LocalLatency,
+    icl: LocalLatency,
     flushes: LocalIntCounter,
     flush_tokens: LocalHistogram,
 }
 
 impl LocalMetrics {
     /// Notes the gap between two tokens of one completion.
-    pub fn on_token_gap(&self, gap: Duration) {
+    pub fn on_token_gap(&mut self, gap: Duration) {
         self.itl.observe(gap.as_secs_f64());
     }
 
-    /// Notes a flush of `tokens`.
-    pub fn on_flush(&self, tokens: u32) {
+    /// Notes a flush of `tokens`, which came `gap` after the completion's last one.
+    pub fn on_flush(&mut self, tokens: u32, gap: Option<Duration>) {
         self.flushes.inc();
         self.flush_tokens.observe(f64::from(tokens));
+        gap.into_iter().for_each(|gap| self.icl.observe(gap.as_secs_f64()));
     }
 
     /// Adds what was noted to the metrics.
-    pub fn publish(&self) {
-        self.itl.flush();
+    pub fn publish(&mut self) {
+        self.itl.publish();
+        self.icl.publish();
         self.flushes.flush();
         self.flush_tokens.flush();
     }
@@ -187,6 +213,16 @@ impl Registrar {
         self.register(IntCounterVec::new(Opts::new(name, help), &[label]))
     }
 
+    /// One gauge for each transport.
+    fn by_transport(&self, name: &str, help: &str) -> [IntGauge; 3] {
+        let gauges = self.register(IntGaugeVec::new(Opts::new(name, help), &["transport"]));
+        Carrier::ALL.map(|transport| gauges.with_label_values(&[transport.label()]))
+    }
+
+    fn fine_latency(&self, name: &str, help: &str) -> Latency {
+        Latency::new(self.latency(name, help))
+    }
+
     fn latency(&self, name: &str, help: &str) -> Histogram {
         let options = HistogramOpts::new(name, help).buckets(LATENCY_S.into());
         self.register(Histogram::with_opts(options))
@@ -205,6 +241,7 @@ impl EngineMetrics {
     fn new(to: &Registrar) -> Self {
         let kv_usage = Gauge::new("kv_cache_usage_perc", "Share of KV cells in use, 0 to 1.");
         let preempted = "Completions preempted because the KV cache was full.";
+        let step_time = "Duration of a native decode with its sampling.";
         Self {
             running: to.gauge("num_requests_running", "Completions in the batch."),
             waiting: to.gauge("num_requests_waiting", "Completions queued for the batch."),
@@ -221,13 +258,14 @@ impl EngineMetrics {
             generation_tokens: to.counter("generation_tokens_total", "Tokens generated."),
             embedding_tokens: to.counter("embedding_tokens_total", "Tokens of embedded inputs."),
             embedding_inputs: to.counter("embedding_inputs_total", "Inputs embedded."),
+            prefill_tokens: to.counter("prefill_tokens_total", "Prompt tokens computed."),
             steps: to.counter("engine_steps_total", "Native decodes."),
-            step_time: to
-                .latency("engine_step_seconds", "Duration of a native decode with its sampling."),
+            step_time: to.fine_latency("engine_step_seconds", step_time),
             step_rows: to.count("decode_batch_size", "Sequences in a native decode."),
             step_tokens: to.length("engine_step_tokens", "Tokens in a native decode."),
             batch_wait: to
-                .latency("decode_batch_wait_seconds", "Sequence ready to its native decode."),
+                .fine_latency("decode_batch_wait_seconds", "Sequence ready to its native decode."),
+            upstream: BusyTime::default(),
         }
     }
 }
@@ -236,14 +274,14 @@ impl RequestMetrics {
     fn new(to: &Registrar) -> Self {
         let (success, refused) =
             ("Completions by finish reason.", "Requests answered with an error, by status.");
+        let first_token = "Request's arrival to its first token.";
         let wrong = "First forecast of a first token, earlier or later than that came.";
         Self {
             prompt_tokens: to
                 .counter("prompt_tokens_total", "Prompt tokens of finished completions."),
             success: to.counters("request_success_total", success, "finished_reason"),
             refused: to.counters("request_refused_total", refused, "status"),
-            ttft: to
-                .latency("time_to_first_token_seconds", "Request's arrival to its first token."),
+            ttft: to.fine_latency("time_to_first_token_seconds", first_token),
             e2e: to.latency("e2e_request_latency_seconds", "Request's arrival to its last byte."),
             queue: to.latency("request_queue_time_seconds", "Tokenized to admitted to the batch."),
             prefill: to
@@ -258,8 +296,12 @@ impl RequestMetrics {
 
 impl StreamMetrics {
     fn new(to: &Registrar) -> Self {
+        let (tokens, flushes) =
+            ("Between two tokens of a completion.", "Between two flushes of a completion.");
         Self {
-            itl: to.latency("inter_token_latency_seconds", "Between two tokens of a completion."),
+            itl: to.fine_latency("inter_token_latency_seconds", tokens),
+            icl: to.fine_latency("inter_chunk_latency_seconds", flushes),
+            open: to.by_transport("open_streams", "Streamed answers being read, by transport."),
             hand_over: to.latency("hand_over_seconds", "A step's commit to its delivery."),
             flushes: to.counter("stream_flushes_total", "Flushes handed to connections."),
             flush_tokens: to.count("stream_flush_tokens", "Tokens in one flush."),
@@ -330,15 +372,16 @@ impl Metrics {
     pub fn on_step(&self, step: &Step, load: &Load) {
         let took = step.finished.saturating_sub(step.started);
         self.engine.steps.inc();
+        self.engine.prefill_tokens.inc_by(step.prefill_tokens.into());
         self.engine.step_time.observe(took.as_secs_f64());
         self.engine.step_rows.observe(f64::from(step.rows));
         let tokens = step.events.iter().filter(|event| event.token.is_some()).count();
         self.engine.generation_tokens.inc_by(tokens as u64);
         self.engine.step_tokens.observe(f64::from(step.rows - step.prefills + step.prefill_tokens));
         // One update of the shared histogram for the whole step, however many sequences it has.
-        let waits = self.engine.batch_wait.local();
+        let mut waits = self.engine.batch_wait.local();
         step.events.iter().for_each(|event| waits.observe(event.wait.as_secs_f64()));
-        waits.flush();
+        waits.publish();
         self.on_idle(load);
     }
 
@@ -364,6 +407,7 @@ impl Metrics {
     pub fn local(&self) -> LocalMetrics {
         LocalMetrics {
             itl: self.streams.itl.local(),
+            icl: self.streams.icl.local(),
             flushes: self.streams.flushes.local(),
             flush_tokens: self.streams.flush_tokens.local(),
         }
@@ -379,10 +423,11 @@ impl Metrics {
         self.streams.itl.observe(gap.as_secs_f64());
     }
 
-    /// Notes a flush of `tokens`.
-    pub fn on_flush(&self, tokens: u32) {
+    /// Notes a flush of `tokens`, which came `gap` after the completion's last one.
+    pub fn on_flush(&self, tokens: u32, gap: Option<Duration>) {
         self.streams.flushes.inc();
         self.streams.flush_tokens.observe(f64::from(tokens));
+        gap.into_iter().for_each(|gap| self.streams.icl.observe(gap.as_secs_f64()));
     }
 
     /// Notes the tokens of an answer that an upstream server has computed.
@@ -392,8 +437,14 @@ impl Metrics {
     }
 
     /// Counts a completion that an upstream server computes, until it is dropped.
-    pub fn upstream_completion(&self) -> GaugeGuard {
-        GaugeGuard::count(&self.engine.running)
+    pub fn upstream_completion(&self, clock: Clock) -> UpstreamGuard {
+        let running = GaugeGuard::count(&self.engine.running);
+        UpstreamGuard { _running: running, _busy: self.engine.upstream.begin(clock) }
+    }
+
+    /// How long an upstream server has computed anything by `now`.
+    pub fn upstream_busy(&self, now: Duration) -> Duration {
+        self.engine.upstream.until(now)
     }
 
     /// Notes by how much the first forecast of a completion's first token was wrong.
@@ -412,8 +463,13 @@ impl Metrics {
     }
 
     /// Counts a reader of a resumable answer.
-    pub fn active_path(&self) -> GaugeGuard {
-        GaugeGuard::count(&self.delivery.active_paths)
+    pub fn active_path(&self, transport: Carrier) -> [GaugeGuard; 2] {
+        [GaugeGuard::count(&self.delivery.active_paths), self.open_stream(transport)]
+    }
+
+    /// Counts a streamed answer that is being read.
+    pub fn open_stream(&self, transport: Carrier) -> GaugeGuard {
+        GaugeGuard::count(&self.streams.open[transport as usize])
     }
 
     /// Notes that `more` bytes (fewer, if negative) are reserved for logs.
@@ -465,7 +521,8 @@ impl Metrics {
             }
         };
         observe(&self.requests.e2e, phases.arrived, Some(phases.ended));
-        observe(&self.requests.ttft, phases.arrived, end.timings.first_token);
+        let first = end.timings.first_token.map(|first| first.saturating_sub(phases.arrived));
+        first.into_iter().for_each(|ttft| self.requests.ttft.observe(ttft.as_secs_f64()));
         if let Some(admitted) = end.timings.admitted {
             observe(&self.requests.queue, phases.tokenized, Some(admitted.at));
             observe(&self.requests.prefill, admitted.at, end.timings.first_token);
@@ -474,6 +531,52 @@ impl Metrics {
             observe(&self.requests.decode, first, end.timings.last_token);
         }
     }
+
+    /// What the metrics hold at present.
+    pub fn read(&self) -> MetricsReading {
+        let Self { engine, requests, streams, delivery, .. } = self;
+        let resumes = |result| delivery.resumes.with_label_values(&[result]).get();
+        let (steps, step_seconds) = engine.step_time.count_and_sum();
+        MetricsReading {
+            running: engine.running.get(),
+            waiting: engine.waiting.get(),
+            kv_usage: engine.kv_usage.get(),
+            streams: streams.open.each_ref().map(IntGauge::get),
+            delivered_tokens: streams.flush_tokens.get_sample_sum(),
+            prefill_tokens: engine.prefill_tokens.get(),
+            steps,
+            step_seconds,
+            step_rows: engine.step_rows.get_sample_sum(),
+            prefix_queries: engine.prefix_queries.get(),
+            prefix_hits: engine.prefix_hits.get(),
+            ended: sum(&requests.success),
+            refused: sum(&requests.refused),
+            pauses: streams.pauses.get(),
+            preemptions: engine.preemptions.get(),
+            resumes: [resumes("found"), resumes("gone")],
+            fallbacks: delivery.fallbacks.get(),
+            datagram_bytes: delivery.datagram_bytes.get(),
+            redundant_bytes: delivery.redundant_bytes.get(),
+            latencies: self.read_latencies(),
+        }
+    }
+
+    fn read_latencies(&self) -> LatencyReadings {
+        LatencyReadings {
+            ttft: self.requests.ttft.read(),
+            itl: self.streams.itl.read(),
+            icl: self.streams.icl.read(),
+            step: self.engine.step_time.read(),
+            wait: self.engine.batch_wait.read(),
+        }
+    }
+}
+
+/// The sum of a counter's series.
+fn sum(counters: &IntCounterVec) -> u64 {
+    let families = counters.collect();
+    let series = families.iter().flat_map(|family| family.get_metric());
+    series.map(|metric| metric.get_counter().get_value() as u64).sum()
 }
 
 /// Raises a counter to a total. Only the engine thread reports totals, so that no update is

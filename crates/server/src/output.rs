@@ -153,6 +153,8 @@ struct RunningCompletion {
     generation: u32,
     /// Where it stands before its first token.
     progress: PromptProgress,
+    /// When its last flush was passed on.
+    flushed: Option<Duration>,
     /// Its tag is in [`OutputProcessor::watched`].
     watched: bool,
 }
@@ -262,6 +264,7 @@ impl OutputProcessor {
                 backlog: Backlog::new(self.bounds.backlog(exempt_from_stall_limit)),
                 generation,
                 progress: PromptProgress::new(progress, prompt, answer, generation, now),
+                flushed: None,
                 watched: false,
             });
             // The engine gives the tag back with every event. The generation keeps events that
@@ -402,11 +405,10 @@ impl OutputProcessor {
     }
 
     fn pass_on(&mut self, now: Duration, tag: Tag) {
-        let Some(running) = self.find(tag) else { return };
+        let Some(running) = find(&mut self.running, tag) else { return };
         let Some(flush) = running.completion.take_flush(now) else { return };
-        let tokens = flush.tokens;
+        self.local.on_flush(flush.tokens, running.gap(now));
         let gone = !running.flushes.send(flush);
-        self.local.on_flush(tokens);
         if gone {
             self.remove(tag);
             self.send(EngineCommand::Cancel(tag));
@@ -421,7 +423,7 @@ impl OutputProcessor {
         };
         self.board.note_end(&running.progress);
         if let Some(flush) = running.completion.take_flush(now) {
-            self.local.on_flush(flush.tokens);
+            self.local.on_flush(flush.tokens, running.gap(now));
             running.flushes.send(flush);
         }
     }
@@ -492,6 +494,11 @@ impl RunningCompletion {
         if let Some(progress) = self.progress.complete(now, admitted) {
             self.send_progress(progress);
         }
+    }
+
+    /// The time since its last flush, now that another is passed on.
+    fn gap(&mut self, now: Duration) -> Option<Duration> {
+        self.flushed.replace(now).map(|last| now.saturating_sub(last))
     }
 
     /// Sends it past what is held: it is no part of the text, and comes before all of it.

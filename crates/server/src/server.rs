@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use crate::app::{App, HttpConfig};
 use crate::clock::Clock;
 use crate::connections::{Connections, TcpLimits};
+use crate::dashboard::gather as dashboard;
 use crate::http::router;
 use crate::metrics::Metrics;
 use crate::quic::{CertificateSource, QuicConfig, QuicPort};
@@ -83,6 +84,7 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
     let mut background = JoinSet::new();
     background.spawn(config.http.api_keys.clone().keep_current());
     background.spawn(store.clone().keep_swept());
+    background.spawn(dashboard::keep_sampled(app.clone()));
     let mut shutdown = pin!(shutdown);
     let engine = tokio::select! {
         error = ports.serve() => return Err(error),
@@ -199,6 +201,7 @@ impl Ports {
         drop(self.listener);
         let Ok(service) = app.service() else { return };
         service.drain();
+        app.dashboard.close();
         tracing::info!(in_flight = service.in_flight(), "draining");
         let mut ended = pin!(async {
             tokio::join!(self.http.shutdown(), app.resumable.settled());

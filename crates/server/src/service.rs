@@ -385,6 +385,14 @@ impl Service {
         Ok(StartedAnswer { active, echo, ignored })
     }
 
+    /// The stages of a split model; `None` if all layers are in this process or elsewhere.
+    pub fn stages(&self) -> Option<&Arc<dyn RemoteStages>> {
+        match &self.backend {
+            Backend::Engine { stages, .. } => stages.as_ref(),
+            Backend::Upstream(_) => None,
+        }
+    }
+
     /// The upstream server; `None` with the built-in engine.
     pub fn upstream(&self) -> Option<&Arc<Upstream>> {
         match &self.backend {

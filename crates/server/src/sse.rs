@@ -19,6 +19,7 @@ use tokio::time::{Instant, Sleep};
 use crate::active_request::ActiveRequest;
 use crate::dialect::{EventWriter, write_record};
 use crate::error::ApiError;
+use crate::metrics::GaugeGuard;
 use crate::records::{RecordContext, RecordWriter};
 
 /// Bytes gathered into one frame while more is ready: one TLS record, and enough that a
@@ -149,6 +150,7 @@ pub struct DirectAnswer<W> {
     request: ActiveRequest,
     records: RecordWriter,
     events: W,
+    _counted: GaugeGuard,
 }
 
 impl<W: EventWriter> DirectAnswer<W> {
@@ -162,7 +164,8 @@ impl<W: EventWriter> DirectAnswer<W> {
         let records = RecordWriter::open(&request, context, &mut |delta| {
             events.write(None, &delta, &mut preface).expect("the first record opens the log");
         });
-        (Self { request, records, events }, preface)
+        let counted = request.count_stream();
+        (Self { request, records, events, _counted: counted }, preface)
     }
 
     fn break_off(&mut self, error: ApiError, out: &mut Vec<u8>) -> StreamStatus {
@@ -196,7 +199,7 @@ impl<W: EventWriter> EventSource for DirectAnswer<W> {
             };
             let error = flush.error();
             let mut written = Ok(());
-            let Self { request, records, events } = self;
+            let Self { request, records, events, .. } = self;
             records.flush(flush, || request.usage(), &mut |delta| {
                 written = written.and_then(|()| write_record(events, None, &delta, out));
             });

@@ -124,6 +124,7 @@ struct KeyTable {
     requests_per_minute: Option<u32>,
     tokens_per_minute: Option<u32>,
     priority: Option<bool>,
+    admin: Option<bool>,
     expires: Option<Datetime>,
 }
 
@@ -213,6 +214,7 @@ fn checked_owner(table: KeyTable) -> anyhow::Result<ApiKey> {
         weight,
         limits,
         may_set_priority: table.priority.unwrap_or(false),
+        is_admin: table.admin.unwrap_or(false),
         expires_s: table.expires.map(unix_s).transpose()?,
         usage: Arc::default(),
     })
@@ -289,6 +291,7 @@ mod tests {
         name = "batch"
         key = ["sk-old", "sk-new"]
         max_inflight = 8
+        admin = true
         requests_per_minute = 60
         tokens_per_minute = 100_000
         expires = 2027-01-31
@@ -299,11 +302,11 @@ mod tests {
         let owners = parse(EXAMPLE).unwrap();
         let [alice, batch] = &owners[..] else { panic!("{owners:?}") };
         assert_eq!(alice.digests, [digest_of(b"password")]);
-        assert_eq!((alice.weight, alice.may_set_priority), (4, true));
+        assert_eq!((alice.weight, alice.may_set_priority, alice.is_admin), (4, true, false));
         assert_eq!(alice.expires_s, Some(1_801_393_200));
         assert_eq!(alice.limits, TenantLimits::default());
         assert_eq!(batch.digests, [digest_of(b"sk-old"), digest_of(b"sk-new")]);
-        assert_eq!((batch.weight, batch.may_set_priority), (1, false));
+        assert_eq!((batch.weight, batch.may_set_priority, batch.is_admin), (1, false, true));
         assert_eq!(batch.expires_s, Some(1_801_353_600));
         let limits = TenantLimits {
             max_inflight: Some(8),

@@ -180,6 +180,11 @@ impl ApiKeys {
         }
     }
 
+    /// The owners of all keys.
+    pub fn owners(&self) -> Vec<Arc<ApiKey>> {
+        self.table().owners.clone()
+    }
+
     /// The owners of keys with a name.
     pub fn named(&self) -> Vec<Arc<ApiKey>> {
         let table = self.table();

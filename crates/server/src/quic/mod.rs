@@ -4,6 +4,7 @@
 mod certificate;
 mod congestion;
 mod exchange;
+pub mod links;
 mod message;
 mod request_head;
 mod session;
@@ -24,6 +25,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::app::{App, QuicAddress, WEB_TRANSPORT_PATH};
+use crate::metrics::Carrier;
 use crate::origin::is_page_of_ports;
 use crate::peer::{PeerAddress, PeerRouter};
 use crate::places::Places;
@@ -235,7 +237,10 @@ async fn serve(
     let _counted = app.metrics.quic_connection();
     let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     let alpn = data.and_then(|data| data.protocol).unwrap_or_default();
-    let link = if alpn == ALPN.as_bytes() {
+    let is_plain = alpn == ALPN.as_bytes();
+    let transport = if is_plain { Carrier::Quic } else { Carrier::WebTransport };
+    let _watched = app.links.enter(transport, connection.clone());
+    let link = if is_plain {
         web_transport_quinn::Session::raw(connection)
     } else {
         timeout(HANDSHAKE_TIMEOUT, web_session(app, *ports, connection)).await??
@@ -244,7 +249,7 @@ async fn serve(
     // until here.
     drop(handshake);
     let router = PeerRouter::new(router.clone(), PeerAddress(peer));
-    let session = QuicSession::new(app.clone(), router, link.clone(), *max_streams);
+    let session = QuicSession::new(app.clone(), router, (transport, link.clone()), *max_streams);
     let mut closing = closing.clone();
     tokio::select! {
         () = session.run(exchange::serve) => {}

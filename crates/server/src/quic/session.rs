@@ -13,6 +13,7 @@ use web_transport_quinn::{RecvStream, SendStream};
 
 use super::used_channels::UsedChannels;
 use crate::app::App;
+use crate::metrics::Carrier;
 use crate::peer::{PeerAddress, PeerRouter};
 use crate::resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
 
@@ -27,6 +28,7 @@ pub struct QuicSession {
     app: Arc<App>,
     router: PeerRouter,
     connection: web_transport_quinn::Session,
+    transport: Carrier,
     /// Most open streams, once the client is trusted.
     max_streams: u32,
     trusted: AtomicBool,
@@ -39,12 +41,19 @@ impl QuicSession {
     pub fn new(
         app: Arc<App>,
         router: PeerRouter,
-        connection: web_transport_quinn::Session,
+        (transport, connection): (Carrier, web_transport_quinn::Session),
         max_streams: u32,
     ) -> Arc<Self> {
-        let (routes, trusted) = (Mutex::default(), AtomicBool::new(false));
-        let used_channels = Mutex::default();
-        Arc::new(Self { app, router, connection, max_streams, trusted, routes, used_channels })
+        Arc::new(Self {
+            app,
+            router,
+            connection,
+            transport,
+            max_streams,
+            trusted: AtomicBool::new(false),
+            routes: Mutex::default(),
+            used_channels: Mutex::default(),
+        })
     }
 
     /// A request of the client was let in: from here on the connection may send as much at once
@@ -136,7 +145,7 @@ impl QuicSession {
 
     /// The path on which an answer sends its datagrams.
     pub fn datagram_path(&self) -> Box<dyn DatagramLink> {
-        Box::new(DatagramPath(self.connection.clone()))
+        Box::new(DatagramPath(self.connection.clone(), self.transport))
     }
 
     /// Resolves when the connection has ended.
@@ -170,7 +179,7 @@ impl Drop for Routed {
     }
 }
 
-struct DatagramPath(web_transport_quinn::Session);
+struct DatagramPath(web_transport_quinn::Session, Carrier);
 
 impl DatagramLink for DatagramPath {
     fn max_bytes(&self) -> usize {
@@ -185,6 +194,10 @@ impl DatagramLink for DatagramPath {
 
     fn rtt(&self) -> Duration {
         self.0.rtt()
+    }
+
+    fn transport(&self) -> Carrier {
+        self.1
     }
 }
 

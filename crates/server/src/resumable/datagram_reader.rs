@@ -11,7 +11,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use super::reader_status::{ReaderEnd, ReaderStatus};
 use super::{DatagramLink, StreamFrame};
-use crate::metrics::Metrics;
+use crate::metrics::{Carrier, Metrics};
 
 /// Largest datagram that leaves. QUIC's own limit is often higher, but browsers accept no more
 /// than this in one WebTransport datagram on a path of 1,200 bytes.
@@ -53,6 +53,11 @@ impl DatagramReader {
     /// What is known of the reader.
     pub const fn delivery(&self) -> &Delivery {
         &self.delivery
+    }
+
+    /// What carries its datagrams.
+    pub fn transport(&self) -> Carrier {
+        self.link.transport()
     }
 
     /// Notes that the log was appended to, up to `head`.

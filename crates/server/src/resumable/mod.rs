@@ -36,7 +36,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::active_request::ActiveRequest;
 use crate::clock::Clock;
 use crate::error::ApiError;
-use crate::metrics::Metrics;
+use crate::metrics::{Carrier, Metrics};
 use crate::obfuscation::ObfuscationDefault;
 use crate::records::RecordContext;
 
@@ -100,6 +100,8 @@ pub trait DatagramLink: LowerLayer + Send {
     fn send(&self, datagram: Bytes);
     /// The connection's smoothed round trip.
     fn rtt(&self) -> Duration;
+    /// What kind of connection it is.
+    fn transport(&self) -> Carrier;
 }
 
 /// How an answer reaches its reader. Dropping it tells the other end that the path is over.

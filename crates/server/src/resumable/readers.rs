@@ -28,13 +28,13 @@ pub enum ReaderKind {
 pub struct Reader {
     kind: ReaderKind,
     status: ReaderStatus,
-    _counted: GaugeGuard,
+    _counted: [GaugeGuard; 2],
     _place: Option<ReaderPlace>,
 }
 
 impl Reader {
     /// A reader that takes `place`, if it needs one, and is `counted`.
-    pub fn new(kind: ReaderKind, place: Option<ReaderPlace>, counted: GaugeGuard) -> Self {
+    pub fn new(kind: ReaderKind, place: Option<ReaderPlace>, counted: [GaugeGuard; 2]) -> Self {
         Self { kind, status: ReaderStatus::Reading, _counted: counted, _place: place }
     }
 

@@ -82,6 +82,7 @@ impl Service {
         output.embed(EmbeddingOrder { tenant: identity.scheduled().id, inputs, reply });
         // Only after the order has left: an engine at rest waits for requests on their way.
         permit.arrive();
+        permit.begin();
         // Whoever hangs up drops this future, and with it the other end of `reply`.
         let vectors = vectors
             .await

@@ -46,7 +46,8 @@ pub struct PassingBody {
 
 impl PassingBody {
     /// Passes `body` on while the upstream is never silent for `silence_limit`.
-    pub fn new(body: ResponseBody, silence_limit: Duration, permits: Vec<Permit>) -> Self {
+    pub fn new(body: ResponseBody, silence_limit: Duration, mut permits: Vec<Permit>) -> Self {
+        permits.iter_mut().for_each(Permit::begin);
         Self {
             body,
             left_bytes: MAX_RESPONSE_BYTES,

@@ -28,7 +28,7 @@ use crate::error::ApiError;
 use crate::flush::{CompletionTimings, End, FinishReason, Flush};
 use crate::flush_channel::FlushSender;
 use crate::held::HeldDeltas;
-use crate::metrics::{GaugeGuard, Metrics};
+use crate::metrics::{Metrics, UpstreamGuard};
 use crate::output::{BACKLOG_TICK, READER_STALLED, SHUTDOWN, StreamBounds};
 use crate::upstream::passage::MAX_RESPONSE_BYTES;
 
@@ -70,6 +70,8 @@ struct RelayedCompletion {
     /// What is held should leave as soon as the client has caught up.
     due: bool,
     timings: CompletionTimings,
+    /// When its last flush was passed on.
+    flushed: Option<Duration>,
     end: Option<Box<End>>,
     ended: bool,
 }
@@ -88,7 +90,7 @@ pub struct Relay {
     backlog: Backlog,
     account: Option<TokenAccount>,
     /// Given back when the answer ends, however slowly the client drains it.
-    permits: Vec<(Permit, GaugeGuard)>,
+    permits: Vec<(Permit, UpstreamGuard)>,
 }
 
 /// Why the task stopped reading.
@@ -127,12 +129,16 @@ impl Relay {
             split_tokens: 0,
             due: false,
             timings: CompletionTimings::default(),
+            flushed: None,
             end: None,
             ended: false,
         };
         let completions = (0..permits.len()).map(completion).collect();
         let account = permits.first().map(Permit::account);
-        let running = |permit| (permit, config.metrics.upstream_completion());
+        let running = |mut permit: Permit| {
+            permit.begin();
+            (permit, config.metrics.upstream_completion(config.clock))
+        };
         let permits = permits.into_iter().map(running).collect();
         let backlog = Backlog::new(config.bounds.backlog(config.exempt_from_stall_limit));
         let begun = Some(begun);
@@ -400,8 +406,12 @@ impl Relay {
     }
 
     fn flush(&mut self, index: usize) -> Result<(), RelayEnd> {
-        let flush = self.completions[index].take_flush();
-        self.config.metrics.on_flush(flush.tokens);
+        let completion = &mut self.completions[index];
+        let flush = completion.take_flush();
+        let now = self.config.clock.now();
+        let last = completion.flushed.replace(now);
+        let gap = last.map(|last| now.saturating_sub(last));
+        self.config.metrics.on_flush(flush.tokens, gap);
         if flush.end.is_some() {
             self.permits.pop();
         }

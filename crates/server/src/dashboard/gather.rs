@@ -1,0 +1,57 @@
+//! Takes the server's figures once a second.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::time::MissedTickBehavior;
+
+use super::details;
+use super::moment::{Moment, Stretch};
+use super::sampler::INTERVAL;
+use crate::app::App;
+use crate::clock::unix_time_s;
+use crate::metrics::Carrier;
+use crate::service::Service;
+use crate::upstream::Upstream;
+
+/// Takes the figures each second, for ever.
+pub async fn keep_sampled(app: Arc<App>) {
+    let mut tick = tokio::time::interval(INTERVAL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        sample(&app);
+    }
+}
+
+/// Takes the figures of this moment.
+pub(super) fn sample(app: &App) {
+    let service = app.service().ok();
+    let at = app.clock.now();
+    let moment = Moment {
+        at,
+        metrics: app.metrics.read(),
+        links: [Carrier::Quic, Carrier::WebTransport].map(|kind| app.links.figures(kind)),
+        upstream_busy: service
+            .and_then(|service| service.upstream())
+            .map(|_| app.metrics.upstream_busy(at)),
+        stages: service.and_then(|service| service.stages()).map(|stages| stages.figures()),
+    };
+    app.dashboard.take(moment, |stretch| describe(app, stretch));
+}
+
+fn describe(app: &App, stretch: &Stretch<'_>) -> Value {
+    let service = app.service().ok().map(AsRef::as_ref);
+    let upstream = service.and_then(Service::upstream).map(|it| Upstream::authority(it));
+    let owners = app.config.api_keys.owners();
+    json!({
+        "unix_s": unix_time_s(),
+        "uptime_s": stretch.now.at.as_secs(),
+        "model": service.map(|service| service.model().name.as_str()),
+        "trouble": app.ready().err().map(|error| error.to_string()),
+        "transports": details::transports(stretch),
+        "keys": (!owners.is_empty()).then(|| details::keys(&owners)),
+        "stages": details::stages(stretch),
+        "upstream": details::upstream(stretch, upstream),
+    })
+}

@@ -1,0 +1,89 @@
+//! What the server does, second by second, for the page at `/dashboard`.
+//!
+//! A [`Moment`](moment::Moment) is taken each second ([`gather`]), whether or not anybody looks:
+//! some hundred numbers, of which a row of figures is kept for ten minutes ([`sampler`]). Only
+//! while there are readers it becomes an event, once for all of them. A reader that falls behind
+//! gets the latest event next, so that none waits for another and none takes memory.
+
+mod columns;
+mod details;
+mod events;
+mod feed;
+pub mod gather;
+mod moment;
+mod reader;
+pub mod routes;
+mod sampler;
+
+use std::sync::{Mutex, MutexGuard};
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use feed::{Feed, Seat};
+use moment::{Moment, Stretch};
+use sampler::Sampler;
+
+/// Most readers at once: the pages of those who run a server.
+const MAX_READERS: usize = 32;
+
+/// What the server did in the last minutes, and who looks at it.
+#[derive(Debug)]
+pub struct Dashboard {
+    state: Mutex<DashboardState>,
+    feed: watch::Sender<Feed>,
+}
+
+#[derive(Debug, Default)]
+struct DashboardState {
+    sampler: Sampler,
+    /// The first event of readers who come before the next moment.
+    opening: Option<Bytes>,
+    is_closed: bool,
+}
+
+impl Default for Dashboard {
+    fn default() -> Self {
+        Self { state: Mutex::default(), feed: watch::Sender::new(Feed::Quiet) }
+    }
+}
+
+impl Dashboard {
+    /// Takes the figures of a moment. `describe` gives what else an event has; it is asked only if
+    /// anybody reads.
+    fn take(&self, moment: Moment, describe: impl FnOnce(&Stretch<'_>) -> Value) {
+        let mut state = self.state();
+        state.opening = None;
+        let Some(stretch) = state.sampler.take(moment) else { return };
+        if self.feed.receiver_count() > 0 {
+            let event = events::snapshot(&stretch, describe(&stretch));
+            self.feed.send_replace(Feed::Latest(event));
+        }
+    }
+
+    /// A place for one more reader, unless all are taken or the server stops.
+    fn sit_down(&self) -> Option<Seat> {
+        let mut state = self.state();
+        // All come through this lock.
+        if state.is_closed || self.feed.receiver_count() >= MAX_READERS {
+            return None;
+        }
+        let DashboardState { sampler, opening, .. } = &mut *state;
+        let opening = opening.get_or_insert_with(|| events::opening(sampler)).clone();
+        Some(Seat { opening, feed: self.feed.subscribe() })
+    }
+
+    /// Ends all readers' streams: they would hold up a server that waits for its streams to end.
+    pub fn close(&self) {
+        self.state().is_closed = true;
+        self.feed.send_replace(Feed::Closed);
+    }
+
+    fn state(&self) -> MutexGuard<'_, DashboardState> {
+        self.state.lock().expect("nothing panics under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+//! `GET /v1/dashboard/events`, for those who may see what the whole server does.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::get;
+use axum::{Extension, Router};
+
+use super::reader::DashboardEvents;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::identity::Identity;
+use crate::sse::{SseBody, event_stream};
+
+/// `Retry-After` while all places are taken, in seconds.
+const FULL_RETRY_S: u64 = 10;
+
+/// The dashboard's routes; who asks is known before they are reached.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/v1/dashboard/events", get(events))
+}
+
+async fn events(
+    State(app): State<Arc<App>>,
+    Extension(identity): Extension<Identity>,
+) -> Result<Response, ApiError> {
+    if !identity.may_watch() {
+        let message = "The dashboard is for API keys with 'admin = true' in the server's file of \
+                       keys (--api-key-file).";
+        return Err(ApiError::forbidden(message));
+    }
+    let full =
+        || ApiError::overloaded("The dashboard has as many readers as it takes.", FULL_RETRY_S);
+    let seat = app.dashboard.sit_down().ok_or_else(full)?;
+    let (events, opening) = DashboardEvents::new(seat);
+    Ok(event_stream(Body::new(SseBody::new(events, opening, app.config.heartbeat))))
+}
