@@ -56,16 +56,28 @@ pub struct Plots {
     pub icl_ms: Samples,
     /// Tokens per chunk.
     pub tokens_per_chunk: Samples,
-    /// Tokens that arrived in each bin of [`RATE_BIN_S`].
-    pub tokens_per_bin: Vec<f64>,
+    /// Tokens over time, in bins that suit the run's length.
+    pub rate: RateBins,
+}
+
+/// Tokens that arrived in each of many equal stretches of a run.
+#[derive(Debug, Clone, Default)]
+pub struct RateBins {
+    /// Their width in seconds.
+    pub width_s: f64,
+    /// The tokens in each, from the run's start on.
+    pub tokens: Vec<f64>,
 }
 
 const DELIVERY: &str = "Delivery";
 const DISTURBANCES: &str = "Disturbances";
 const RESOURCES: &str = "Resources";
 
-/// Width of the bins of [`Plots::tokens_per_bin`], in seconds.
-pub const RATE_BIN_S: f64 = 0.25;
+/// Width of the bins that the peak rate is taken over four at a time, and of those of a plot, in
+/// seconds.
+const RATE_BIN_S: f64 = 0.25;
+/// Least number of bins in the plot of a short run, whose bins are narrower.
+const LEAST_BINS: f64 = 40.0;
 /// Maximum number of bins; a longer run is cut in the plot, but not in the metrics.
 const MAX_BINS: usize = 100_000;
 
@@ -202,7 +214,8 @@ fn push_rates(summary: &mut RunSummary, run: &RunData<'_>) {
     let per_s = |count: Option<f64>| Some(count? / run.duration_s).filter(|rate| rate.is_finite());
     let total = output.zip(input).map(|(output, input)| output + input);
     let bins = (1.0 / RATE_BIN_S) as usize;
-    let seconds = summary.plots.tokens_per_bin.windows(bins).map(|bins| bins.iter().sum::<f64>());
+    let binned = tokens_per_bin(run, RATE_BIN_S);
+    let seconds = binned.windows(bins).map(|bins| bins.iter().sum::<f64>());
     let peak = seconds.reduce(f64::max).filter(|_| output.is_some());
     let concurrency = peak_concurrency(run.measured.iter().copied());
     let mut push = |key, label, value| summary.push_some("", key, label, value);
@@ -410,8 +423,19 @@ fn plots(run: &RunData<'_>) -> Plots {
         ttft_ms: run.pool(|record| record.ttft_ms()),
         icl_ms: run.pool(|record| record.icl_ms().collect::<Vec<f64>>()),
         tokens_per_chunk: tokens_per_chunk(run),
-        tokens_per_bin: tokens_per_bin(run),
+        rate: rate_bins(run),
     }
+}
+
+fn rate_bins(run: &RunData<'_>) -> RateBins {
+    let arrivals = run.finished.iter().flat_map(|record| record.chunks.last());
+    let end_s = arrivals.map(|chunk| ms(chunk.at_us) / 1e3).fold(0.0, f64::max);
+    // Round, so that the figure of one bin can be read: 1, 2.5 or 5 of a decade.
+    let finest = (end_s / LEAST_BINS).max(1e-3);
+    let decade = 10f64.powf(finest.log10().floor());
+    let round = [5.0, 2.5, 1.0].into_iter().find(|step| step * decade <= finest * 1.0001);
+    let width_s = (round.unwrap_or(1.0) * decade).min(RATE_BIN_S);
+    RateBins { width_s, tokens: tokens_per_bin(run, width_s) }
 }
 
 /// Exact where the server says what it flushed; otherwise each request's mean.
@@ -432,12 +456,12 @@ fn mean_tokens_per_chunk(record: &RequestRecord) -> Option<f64> {
 
 /// A request's tokens are spread over its chunks where the server does not say how many
 /// each holds.
-fn tokens_per_bin(run: &RunData<'_>) -> Vec<f64> {
+fn tokens_per_bin(run: &RunData<'_>, width_s: f64) -> Vec<f64> {
     let mut bins = Vec::new();
     for (record, joined) in run.finished.iter().zip(&run.joined) {
         let mean = mean_tokens_per_chunk(record).unwrap_or(0.0);
         for (nth, chunk) in record.chunks.iter().enumerate() {
-            let bin = (ms(chunk.at_us) / 1e3 / RATE_BIN_S) as usize;
+            let bin = (ms(chunk.at_us) / 1e3 / width_s) as usize;
             if bin >= MAX_BINS {
                 break;
             }

@@ -31,7 +31,7 @@ pub struct SimArgs {
     /// it: `printf NAME | sha256sum`, the first eight digits. Example: loquent sim outages
     /// --seeds 20
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000),
-          conflicts_with_all = ["replay", "json", "csv", "svg"])]
+          conflicts_with_all = ["replay", "json", "csv", "svg", "html"])]
     seeds: Option<u32>,
     /// Replay only session N, counted from 0, and describe it
     #[arg(long, value_name = "N")]
@@ -48,6 +48,9 @@ pub struct SimArgs {
     /// Write the plan's figures into this folder
     #[arg(long, value_name = "FOLDER")]
     svg: Option<PathBuf>,
+    /// Write a page with the figures, the claims and the table to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 fn default_threads() -> usize {
@@ -93,6 +96,9 @@ impl SimArgs {
             for figure in report.figures() {
                 write(&folder.join(&figure.file), &figure.svg)?;
             }
+        }
+        if let Some(path) = &self.html {
+            write(path, &report.html())?;
         }
         verdict(report.good())
     }

@@ -32,10 +32,19 @@ const LEAST_BARS_WIDTH: f64 = 860.0;
 /// With more groups than this their names stand in two rows, so that they do not overlap.
 const GROUPS_IN_ONE_ROW: usize = 6;
 
-/// Draws all plots of `plan`.
+/// Draws all plots of `plan`, for files of their own.
 pub fn draw(plan: &Plan, study: &Study) -> Vec<Figure> {
+    draw_on(plan, study, |_| Svg::image())
+}
+
+/// Draws all plots of `plan` for an HTML page.
+pub fn draw_inline(plan: &Plan, study: &Study) -> Vec<Figure> {
+    draw_on(plan, study, |plot| Svg::inline(&format!("{}: {}", plan.title, plot.file())))
+}
+
+fn draw_on(plan: &Plan, study: &Study, canvas: impl Fn(&Plot) -> Svg) -> Vec<Figure> {
     let draw_one = |plot: &Plot| {
-        let drawing = Drawing { plan, study, svg: Svg::image() };
+        let drawing = Drawing { plan, study, svg: canvas(plot) };
         let svg = match plot {
             Plot::Scatter(scatter) => drawing.scatter(scatter),
             Plot::Bars { y, .. } => drawing.bars(y),
@@ -107,7 +116,7 @@ impl Drawing<'_> {
             }
             let (colour, dash) = style(self.plan, scheme);
             let sample = [(x, y - 4.0), (x + 22.0, y - 4.0)];
-            self.svg.polyline(&sample, Paint::Colour(colour), 3.0, dash);
+            self.svg.polyline(&sample, Paint(colour), 3.0, dash);
             self.svg.text((x + 28.0, y), Anchor::Start, TextRole::Name, &label);
             x += needed;
         }
@@ -151,12 +160,12 @@ impl Drawing<'_> {
         let place = |&scheme: &usize| panel.at(mean(scheme, plot.x), mean(scheme, plot.y));
         let mut points: Vec<(f64, f64)> = schemes.iter().map(place).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let colour = schemes.first().map_or(INK, |&first| self.scatter_colour(plot, first));
-        self.svg.polyline(&points, Paint::Colour(colour), 1.5, "2 3");
+        let paint = schemes.first().map_or(INK, |&one| Paint(self.scatter_colour(plot, one)));
+        self.svg.polyline(&points, paint, 1.5, "2 3");
     }
 
     fn scatter_point(&mut self, plot: &ScatterPlot, panel: &Panel, case: usize, scheme: usize) {
-        let paint = Paint::Colour(self.scatter_colour(plot, scheme));
+        let paint = Paint(self.scatter_colour(plot, scheme));
         let (at_x, _) = self.study.mean(case, scheme, plot.x);
         let (at_y, half) = self.study.mean(case, scheme, plot.y);
         let dash = style(self.plan, scheme).1;
@@ -210,7 +219,7 @@ impl Drawing<'_> {
         for group in self.all_cases() {
             for place in self.schemes().filter(|&scheme| has(self.plan, scheme, metric)) {
                 let (value, half) = self.study.mean(group, place, metric);
-                let paint = Paint::Colour(style(self.plan, place).0);
+                let paint = Paint(style(self.plan, place).0);
                 bars.push(Bar { group, place, value, half, paint, tooltip: "" });
             }
         }
@@ -252,7 +261,7 @@ impl Drawing<'_> {
 
     fn line_of(&mut self, metric: Metric, scheme: usize, panel: &Panel, placed: &[(usize, f64)]) {
         let (colour, dash) = style(self.plan, scheme);
-        let paint = Paint::Colour(colour);
+        let paint = Paint(colour);
         let means: Vec<(f64, (f64, f64))> =
             placed.iter().map(|&(case, at)| (at, self.study.mean(case, scheme, metric))).collect();
         let points: Vec<_> = means.iter().map(|&(at, (mean, _))| panel.at(at, mean)).collect();
@@ -312,11 +321,11 @@ impl Drawing<'_> {
         let (colour, dash) = style(self.plan, scheme);
         let steps = token_steps(&trace.shown_us, plot.window_s, (low, high));
         let points: Vec<_> = steps.into_iter().map(|(x, y)| panel.at(x, y)).collect();
-        self.svg.polyline(&points, Paint::Colour(colour), 2.0, dash);
+        self.svg.polyline(&points, Paint(colour), 2.0, dash);
     }
 }
 
-/// A scheme's colour and dash; the same in every figure.
+/// A scheme's colour, by its class, and dash; the same in every figure.
 fn style(plan: &Plan, scheme: usize) -> (&'static str, &'static str) {
     let send = &plan.scheme[scheme].send;
     let before = plan.scheme[..scheme]
@@ -324,11 +333,13 @@ fn style(plan: &Plan, scheme: usize) -> (&'static str, &'static str) {
         .filter(|entry| std::mem::discriminant(&entry.send) == std::mem::discriminant(send))
         .count();
     let shades: &[&str] = match send {
-        Scheme::Tcp => &["#c0392b", "#e08277", "#7d2318"],
-        Scheme::Duplication { .. } => &["#e69f00", "#cc8400", "#b36b00", "#995200"],
-        Scheme::Eloquent { .. } => &["#2f6fb7", "#7db0e3", "#1b4370"],
-        Scheme::Loquent { .. } => &["#1a7f4b", "#62b88a", "#0d4a2a", "#9bd3b5"],
-        Scheme::Oracle { .. } => &["#57606a", "#8c959f", "#32383f"],
+        Scheme::Tcp => &["tcp-1", "tcp-2", "tcp-3"],
+        Scheme::Duplication { .. } => {
+            &["duplication-1", "duplication-2", "duplication-3", "duplication-4"]
+        }
+        Scheme::Eloquent { .. } => &["eloquent-1", "eloquent-2", "eloquent-3"],
+        Scheme::Loquent { .. } => &["loquent-1", "loquent-2", "loquent-3", "loquent-4"],
+        Scheme::Oracle { .. } => &["oracle-1", "oracle-2", "oracle-3"],
     };
     let dash = match send {
         Scheme::Oracle { .. } => "5 4",
@@ -383,7 +394,7 @@ fn shade(svg: &mut Svg, panel: &Panel, setting: &Setting<'_>, (from_s, to_s): (f
                 let (x, _) = panel.at(since, 0.0);
                 let (end, _) = panel.at(at_s, 0.0);
                 let size = (end - x, panel.height);
-                svg.rectangle((x, panel.top), size, Paint::Colour("#f3e3e1"), "");
+                svg.rectangle((x, panel.top), size, Paint("lossy"), "");
                 start = None;
             }
             _ => {}

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
+use crate::chart::ReportPage;
 use crate::figures::{self, Figure};
 use crate::plan::{Claim, Metric, Plan};
 use crate::scheme::Scheme;
@@ -249,6 +250,40 @@ impl Report {
             }
         }
         text
+    }
+
+    /// The report as a page of its own.
+    pub fn html(&self) -> String {
+        let plan = &self.plan;
+        let mut page = ReportPage::new(&plan.title);
+        let fields = [
+            ("sessions of each case and scheme", plan.sessions.to_string()),
+            ("seconds each", plan.seconds.to_string()),
+            ("seed", plan.seed.to_string()),
+        ];
+        page.config(fields.into_iter());
+        page.plots(|page| {
+            for figure in figures::draw_inline(plan, &self.study) {
+                page.figure("", "", &figure.svg);
+            }
+        });
+        self.claims(&mut page);
+        page.heading("All figures");
+        page.terminal(&self.table());
+        page.finish()
+    }
+
+    fn claims(&self, page: &mut ReportPage) {
+        let verdicts = self.verdicts();
+        if verdicts.is_empty() {
+            return;
+        }
+        page.heading("Claims");
+        for verdict in verdicts {
+            let (class, word) =
+                if verdict.holds() { ("same", "holds") } else { ("broken", "BROKEN") };
+            page.paragraph(class, &format!("{word}: {}", verdict.text()));
+        }
     }
 
     /// The plan's figures.

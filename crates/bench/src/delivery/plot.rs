@@ -1,61 +1,45 @@
 //! The plots of a delivery benchmark: arrivals over time like the paper's figure 4, and bars of
 //! measured and simulated stall ratios, on one self-contained page.
 
-use std::fmt::Write;
-
-use loquent_sim::chart::escape;
+use loquent_sim::chart::ReportPage;
+use loquent_sim::chart::kinds::{self, Join, Scale, Series, colour};
 
 use super::cells::{CaseResult, Cell};
 use super::metrics::StreamTrace;
 use super::plan::DeliveryPlan;
-use crate::report::charts::{self, Scale, Series};
 
-const STYLE: &str = include_str!("../report/report.css");
 /// Length of the enlarged part of a session in µs.
 const CLOSE_US: u64 = 8_000_000;
 
 /// Renders the page.
 pub fn page(plan: &DeliveryPlan, cases: &[CaseResult], table: &str) -> String {
-    let mut out = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><title>{0}</title>\
-         <style>{STYLE}</style></head><body><main><h1>{0}</h1>\
-         <p class=\"config\">{1} streams of {2} s, {3} tokens/s each</p>",
-        escape(&plan.title),
-        plan.sessions,
-        plan.seconds,
-        plan.tokens_per_s
-    );
+    let mut page = ReportPage::new(&plan.title);
+    let fields = [
+        ("streams", plan.sessions.to_string()),
+        ("seconds each", plan.seconds.to_string()),
+        ("tokens per second each", plan.tokens_per_s.to_string()),
+    ];
+    page.config(fields.into_iter());
     let names: Vec<String> = plan.schemes.iter().map(|s| s.label().to_owned()).collect();
-    out.push_str("<h2>Stalls</h2>");
-    legend(&mut out, &names);
-    out.push_str("<div class=\"plots\">");
-    figure(&mut out, "Stall ratio, measured", &ratio_bars(plan, cases, |cell| cell.full()));
-    let simulated = ratio_bars(plan, cases, |cell| cell.predicted_full());
-    figure(&mut out, "Stall ratio, simulated with the same seeds", &simulated);
-    out.push_str("</div>");
+    page.heading("Stalls");
+    legend(&mut page, &names);
+    page.plots(|page| {
+        let measured = ratio_bars(plan, cases, |cell| cell.full());
+        page.figure("Stall ratio", "Measured.", &measured);
+        let simulated = ratio_bars(plan, cases, |cell| cell.predicted_full());
+        page.figure("Stall ratio", "Simulated with the same seeds.", &simulated);
+    });
     for case in cases {
-        arrivals(&mut out, case, &names);
+        arrivals(&mut page, case, &names);
     }
-    let _ = write!(
-        out,
-        "<h2>StreamMetrics</h2><div class=\"scroll\"><pre>{}</pre></div>",
-        escape(table)
-    );
-    out.push_str("</main></body></html>\n");
-    out
+    page.heading("All figures");
+    page.terminal(table);
+    page.finish()
 }
 
-fn figure(out: &mut String, caption: &str, plot: &str) {
-    let _ = write!(out, "<figure><figcaption>{}</figcaption>{plot}</figure>", escape(caption));
-}
-
-fn legend(out: &mut String, names: &[String]) {
-    out.push_str("<p class=\"legend\">");
-    for (index, name) in names.iter().enumerate() {
-        let _ = write!(out, "<span><i class=\"c{}\"></i>{}</span>", index % 8, escape(name));
-    }
-    out.push_str("</p>");
+fn legend(page: &mut ReportPage, names: &[String]) {
+    let entries = names.iter().enumerate().map(|(index, name)| (colour(index), name.as_str()));
+    page.legend(entries);
 }
 
 fn ratio_bars(plan: &DeliveryPlan, cases: &[CaseResult], value: impl Fn(&Cell) -> f64) -> String {
@@ -68,31 +52,32 @@ fn ratio_bars(plan: &DeliveryPlan, cases: &[CaseResult], value: impl Fn(&Cell) -
             points: cases.iter().map(|case| (case.rtt_ms, value(&case.cells[index]))).collect(),
         })
         .collect();
-    charts::bars("Stall ratio", "round-trip time, ms", "stall ratio (full)", &series)
+    kinds::bars("Stall ratio", "round-trip time, ms", "stall ratio (full)", &series)
 }
 
 /// Tokens over time, for the session with the first scheme's median stall ratio.
-fn arrivals(out: &mut String, case: &CaseResult, names: &[String]) {
+fn arrivals(page: &mut ReportPage, case: &CaseResult, names: &[String]) {
     let Some(reference) = case.cells.first() else { return };
     let session = median_session(reference);
     let traces: Vec<&StreamTrace> =
         case.cells.iter().filter_map(|cell| cell.trial.traces.get(session)).collect();
-    let _ = write!(out, "<h2>Arrivals at {} ms, stream {session}</h2>", case.rtt_ms);
+    page.heading(&format!("Arrivals at {} ms, stream {session}", case.rtt_ms));
     let mut named = vec!["generated".to_owned()];
     named.extend(names.iter().cloned());
-    legend(out, &named);
-    out.push_str("<div class=\"plots\">");
+    legend(page, &named);
     let end_us = reference.trial.traces[session].generated_us.last().copied().unwrap_or(0);
     let close_us = longest_gap_at(&reference.trial.traces[session]).saturating_sub(CLOSE_US / 4);
-    for (caption, from_us, to_us) in [
-        ("The whole answer", 0, end_us + CLOSE_US),
-        ("Around the longest stall of the first scheme", close_us, close_us + CLOSE_US),
-    ] {
-        let lines = token_lines(&named, &traces, from_us, to_us);
-        let x = ("seconds", Scale::Linear);
-        figure(out, caption, &charts::lines("Arrivals", x, "tokens ready", &lines, true));
-    }
-    out.push_str("</div>");
+    page.plots(|page| {
+        for (title, from_us, to_us) in [
+            ("The whole answer", 0, end_us + CLOSE_US),
+            ("Around the longest stall of the first scheme", close_us, close_us + CLOSE_US),
+        ] {
+            let lines = token_lines(&named, &traces, from_us, to_us);
+            let x = ("seconds", Scale::Linear);
+            let plot = kinds::lines("Arrivals", x, "tokens ready", &lines, Join::Steps);
+            page.figure(title, "", &plot);
+        }
+    });
 }
 
 fn median_session(cell: &Cell) -> usize {

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use loquent_sim::chart::escape;
+use loquent_sim::chart::kinds::{self, Join, Scale, Series, TimelineRow, colour};
+use loquent_sim::chart::{ReportPage, escape, number};
 
-use super::charts::{self, Scale, Series, TimelineRow};
-use super::{COMPARED, LoadReport, RunGroup, number};
-use crate::record::{RequestRole, ms};
-use crate::summary::{Plots, RATE_BIN_S};
+use super::{COMPARED, LoadReport, RunGroup};
+use crate::record::{RequestRecord, RequestRole, ms};
+use crate::summary::{Plots, RateBins};
 
-const STYLE: &str = include_str!("report.css");
 /// Maximum number of requests in one timeline: rows of more would be thinner than a pixel.
 const MAX_ROWS: usize = 400;
 /// Maximum number of timelines, so that the page stays small.
@@ -18,58 +17,40 @@ const MAX_TIMELINES: usize = 6;
 
 /// Renders the page.
 pub fn render(report: &LoadReport) -> String {
-    let mut out = String::from("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
-    let _ = write!(
-        out,
-        "<meta name=\"viewport\" content=\"width=device-width\"><title>{0}</title>\
-         <style>{STYLE}</style></head><body><main><header><h1>{0}</h1>",
-        escape(&report.title)
-    );
-    config(&mut out, report);
-    out.push_str("</header>");
-    refusals(&mut out, report);
-    tiles(&mut out, report);
-    plots(&mut out, report);
-    if report.groups.len() > 1 {
-        comparison(&mut out, report);
+    let mut page = ReportPage::new(&report.title);
+    config(&mut page, report);
+    for line in report.impossible() {
+        page.paragraph("refusal", &format!("Impossible token total: {line}"));
     }
-    timelines(&mut out, report);
-    figures(&mut out, report);
-    out.push_str("</main></body></html>\n");
-    out
+    tiles(&mut page, report);
+    plots(&mut page, report);
+    if report.groups.len() > 1 {
+        comparison(&mut page, report);
+    }
+    timelines(&mut page, report);
+    figures(&mut page, report);
+    page.finish()
 }
 
-fn config(out: &mut String, report: &LoadReport) {
+fn config(page: &mut ReportPage, report: &LoadReport) {
     let Some(fields) = report.config.as_object() else {
         return;
     };
-    out.push_str("<p class=\"config\">");
-    for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let _ = write!(out, "<span>{} <b>{}</b></span> ", escape(name), escape(&value));
-    }
-    out.push_str("</p>");
+    let given = fields.iter().filter(|(_, value)| !value.is_null());
+    page.config(given.map(|(name, value)| {
+        (name.as_str(), value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    }));
 }
 
-fn refusals(out: &mut String, report: &LoadReport) {
-    for line in report.impossible() {
-        let _ = write!(out, "<p class=\"refusal\">Impossible token total: {}</p>", escape(&line));
+fn legend(page: &mut ReportPage, report: &LoadReport) {
+    if report.groups.len() >= 2 {
+        let names = report.groups.iter().map(|group| group.name.as_str());
+        page.legend(names.enumerate().map(|(index, name)| (colour(index), name)));
     }
-}
-
-fn legend(out: &mut String, report: &LoadReport) {
-    if report.groups.len() < 2 {
-        return;
-    }
-    out.push_str("<p class=\"legend\">");
-    for (index, group) in report.groups.iter().enumerate() {
-        let _ = write!(out, "<span><i class=\"c{}\"></i>{}</span>", index % 8, escape(&group.name));
-    }
-    out.push_str("</p>");
 }
 
 /// The figures that matter most, as tiles at the top.
-fn tiles(out: &mut String, report: &LoadReport) {
+fn tiles(page: &mut ReportPage, report: &LoadReport) {
     const TILES: [(&str, &str, &str); 6] = [
         ("output_throughput", "output", "tokens/s"),
         ("ttft_p50_ms", "TTFT p50", "ms"),
@@ -79,35 +60,45 @@ fn tiles(out: &mut String, report: &LoadReport) {
         ("e2el_p99_ms", "latency p99", "ms"),
     ];
     for (index, group) in report.groups.iter().enumerate() {
-        let _ = write!(
-            out,
-            "<h2 class=\"group\"><i class=\"c{}\"></i>{}</h2><div class=\"tiles\">",
-            index % 8,
+        let mut out = format!(
+            "<h2 class=\"group\"><i class=\"{}\"></i>{}</h2><div class=\"tiles\">",
+            colour(index),
             escape(&group.name)
         );
         for (key, name, unit) in TILES {
-            let Some(spread) = group.spread(key) else {
-                continue;
-            };
-            let value = number(spread.median);
-            let _ =
-                write!(out, "<div><b>{value}</b> <small>{unit}</small><span>{name}</span></div>");
+            if let Some(spread) = group.spread(key) {
+                tile(&mut out, "", &number(spread.median), unit, name);
+            }
         }
-        if let (Some(ok), Some(failed), Some(refused)) = (
-            group.spread("successful_requests"),
-            group.spread("failed_requests"),
-            group.spread("refused_requests"),
-        ) {
-            let bad = if failed.max > 0.0 { " class=\"bad\"" } else { "" };
-            let _ = write!(
-                out,
-                "<div{bad}><b>{}</b> <small>ok</small><span>{} failed, {} refused</span></div>",
-                number(ok.median),
-                number(failed.max),
-                number(refused.median)
-            );
-        }
+        outcome_tile(&mut out, group);
+        concurrency_tile(&mut out, group);
         out.push_str("</div>");
+        page.html(&out);
+    }
+}
+
+fn tile(out: &mut String, class: &str, value: &str, unit: &str, name: &str) {
+    let _ =
+        write!(out, "<div{class}><b>{value}</b> <small>{unit}</small><span>{name}</span></div>");
+}
+
+fn outcome_tile(out: &mut String, group: &RunGroup) {
+    let spread = |key| group.spread(key);
+    if let (Some(ok), Some(failed), Some(refused)) =
+        (spread("successful_requests"), spread("failed_requests"), spread("refused_requests"))
+    {
+        let class = if failed.max > 0.0 { " class=\"bad\"" } else { "" };
+        let rest = format!("{} failed, {} refused", number(failed.max), number(refused.median));
+        tile(out, class, &number(ok.median), "ok", &rest);
+    }
+}
+
+/// How many requests were sent at once: what was asked for, and what it came to.
+fn concurrency_tile(out: &mut String, group: &RunGroup) {
+    let limit = group.case.concurrency.map_or("no limit".into(), |most| format!("limit {most}"));
+    if let Some(peak) = group.spread("peak_concurrency") {
+        let name = format!("at once, {limit}");
+        tile(out, "", &number(peak.median), "requests", &name);
     }
 }
 
@@ -124,47 +115,45 @@ fn per_group(report: &LoadReport, of: impl Fn(&Plots) -> Vec<(f64, f64)>) -> Vec
     report.groups.iter().map(line).collect()
 }
 
-fn plots(out: &mut String, report: &LoadReport) {
-    out.push_str("<h2>Distributions and rates</h2>");
-    legend(out, report);
-    out.push_str("<div class=\"plots\">");
-    let ttft = per_group(report, |plots| charts::cumulative(plots.ttft_ms.sorted()));
-    let axis = "ms since the scheduled send";
-    let plot = distribution("TTFT distribution", axis, "share of requests", &ttft);
-    let caption = "Share of requests whose first text had arrived.";
-    figure(out, "Time to first token", caption, &plot);
-    let icl = per_group(report, |plots| charts::cumulative(plots.icl_ms.sorted()));
-    let plot = distribution("ICL distribution", "ms between chunks", "share of gaps", &icl);
-    figure(out, "Inter-chunk latency", "Gaps between chunks as they arrived here.", &plot);
-    let rate = per_group(report, |plots| rate(&plots.tokens_per_bin));
-    let axis = ("seconds since the start", Scale::Linear);
-    let plot = charts::lines("tokens per second", axis, "tokens/s", &rate, false);
-    figure(out, "Tokens per second over time", "All measured streams together.", &plot);
-    let chunks = per_group(report, |plots| histogram(plots.tokens_per_chunk.sorted()));
-    let plot = charts::bars("tokens per chunk", "tokens", "share of chunks", &chunks);
-    let caption = "Exact where the server reports its flushes, else each request's mean.";
-    figure(out, "Tokens per chunk", caption, &plot);
-    out.push_str("</div>");
+fn plots(page: &mut ReportPage, report: &LoadReport) {
+    page.heading("Distributions and rates");
+    legend(page, report);
+    page.plots(|page| {
+        let ttft = per_group(report, |plots| kinds::cumulative(plots.ttft_ms.sorted()));
+        let axis = "ms since the scheduled send";
+        let plot = distribution("TTFT distribution", axis, "share of requests", &ttft);
+        let caption = "Share of requests whose first text had arrived.";
+        page.figure("Time to first token", caption, &plot);
+        let icl = per_group(report, |plots| kinds::cumulative(plots.icl_ms.sorted()));
+        let plot = distribution("ICL distribution", "ms between chunks", "share of gaps", &icl);
+        page.figure("Inter-chunk latency", "Gaps between chunks as they arrived here.", &plot);
+        let rate = per_group(report, |plots| rate(&plots.rate));
+        let axis = ("seconds since the start", Scale::Linear);
+        let plot = kinds::lines("tokens per second", axis, "tokens/s", &rate, Join::Area);
+        page.figure("Tokens per second over time", "All measured streams together.", &plot);
+        let chunks = per_group(report, |plots| histogram(plots.tokens_per_chunk.sorted()));
+        let plot = kinds::bars("tokens per chunk", "tokens", "share of chunks", &chunks);
+        let caption = "Exact where the server reports its flushes, else each request's mean.";
+        page.figure("Tokens per chunk", caption, &plot);
+    });
 }
 
 /// Cumulative distributions over a logarithmic axis.
 fn distribution(title: &str, x: &str, y: &str, series: &[Series]) -> String {
-    charts::lines(title, (x, Scale::Log), y, series, true)
+    kinds::lines(title, (x, Scale::Log), y, series, Join::Steps)
 }
 
-fn figure(out: &mut String, title: &str, caption: &str, plot: &str) {
-    let _ = write!(
-        out,
-        "<figure><figcaption><b>{}</b> {}</figcaption>{plot}</figure>",
-        escape(title),
-        escape(caption)
-    );
-}
-
-fn rate(bins: &[f64]) -> Vec<(f64, f64)> {
-    let at =
-        |(index, tokens): (usize, &f64)| ((index as f64 + 0.5) * RATE_BIN_S, tokens / RATE_BIN_S);
-    bins.iter().enumerate().map(at).collect()
+/// The rate in the middle of each bin, and none before the first and behind the last.
+fn rate(bins: &RateBins) -> Vec<(f64, f64)> {
+    let at = |(index, tokens): (usize, &f64)| {
+        ((index as f64 + 0.5) * bins.width_s, tokens / bins.width_s)
+    };
+    let mut points: Vec<_> = bins.tokens.iter().enumerate().map(at).collect();
+    if !points.is_empty() {
+        points.insert(0, (0.0, 0.0));
+        points.push((bins.tokens.len() as f64 * bins.width_s, 0.0));
+    }
+    points
 }
 
 /// Shares of whole numbers of tokens; above 16 by doubling classes, named by their end.
@@ -181,7 +170,8 @@ fn histogram(samples: &[f64]) -> Vec<(f64, f64)> {
     classes.into_iter().map(share).collect()
 }
 
-fn comparison(out: &mut String, report: &LoadReport) {
+fn comparison(page: &mut ReportPage, report: &LoadReport) {
+    let mut out = String::new();
     let base = &report.groups[0];
     let _ = write!(
         out,
@@ -220,38 +210,38 @@ fn comparison(out: &mut String, report: &LoadReport) {
         out.push_str("</tr>");
     }
     out.push_str("</table></div>");
+    page.html(&out);
 }
 
-fn timelines(out: &mut String, report: &LoadReport) {
-    out.push_str(
-        "<h2>Requests over time</h2><p class=\"legend\"><span><i class=\"waiting\"></i>waiting</span>\
-         <span><i class=\"streaming\"></i>streaming</span><span><i class=\"beside\"></i>injected, slow or \
-         leaving</span><span><i class=\"failed\"></i>failed</span></p><div class=\"plots\">",
-    );
-    for group in report.groups.iter().take(MAX_TIMELINES) {
-        let Some(run) = group.runs.first() else {
-            continue;
-        };
-        let rows: Vec<TimelineRow> = run
-            .records
-            .iter()
-            .take(MAX_ROWS)
-            .map(|record| TimelineRow {
+fn timelines(page: &mut ReportPage, report: &LoadReport) {
+    page.heading("Requests over time");
+    let names = [
+        ("waiting", "waiting"),
+        ("streaming", "streaming"),
+        ("beside", "injected, slow or leaving"),
+        ("failed", "failed"),
+    ];
+    page.legend(names.into_iter());
+    page.plots(|page| {
+        for group in report.groups.iter().take(MAX_TIMELINES) {
+            let Some(run) = group.runs.first() else { continue };
+            let row = |record: &RequestRecord| TimelineRow {
                 due_s: ms(record.scheduled_us) / 1e3,
                 first_s: record.chunks.first().map(|chunk| ms(chunk.at_us) / 1e3),
                 end_s: ms(record.ended_us) / 1e3,
                 finished: record.failure().is_none(),
                 measured: record.role == RequestRole::Measured,
-            })
-            .collect();
-        let caption = format!("{} of {} requests, first run.", rows.len(), run.records.len());
-        figure(out, &group.name, &caption, &charts::timeline("timeline", &rows));
-    }
-    out.push_str("</div>");
+            };
+            let rows: Vec<_> = run.records.iter().take(MAX_ROWS).map(row).collect();
+            let caption = format!("{} of {} requests, first run.", rows.len(), run.records.len());
+            page.figure(&group.name, &caption, &kinds::timeline("timeline", &rows));
+        }
+    });
 }
 
-fn figures(out: &mut String, report: &LoadReport) {
-    out.push_str("<h2>All figures</h2><div class=\"scroll\"><table><tr><th></th>");
+fn figures(page: &mut ReportPage, report: &LoadReport) {
+    page.heading("All figures");
+    let mut out = String::from("<div class=\"scroll\"><table><tr><th></th>");
     for group in &report.groups {
         let _ = write!(out, "<th>{}</th>", escape(&group.name));
     }
@@ -288,9 +278,8 @@ fn figures(out: &mut String, report: &LoadReport) {
         out.push_str("</tr>");
     }
     out.push_str("</table></div>");
-    for note in notes(report) {
-        let _ = write!(out, "<p class=\"note\">{}</p>", escape(&note));
-    }
+    page.html(&out);
+    notes(report).iter().for_each(|note| page.paragraph("note", note));
 }
 
 fn notes(report: &LoadReport) -> Vec<String> {

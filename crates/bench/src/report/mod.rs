@@ -13,7 +13,6 @@ use crate::summary::{Measurement, RunSummary};
 use crate::verify::Findings;
 use loquent_sim::stats::median;
 
-pub(crate) mod charts;
 mod html;
 mod machine;
 mod table;
@@ -183,18 +182,6 @@ pub fn write(report: &LoadReport, outputs: &ReportPaths) -> Result<(), BenchErro
     Ok(())
 }
 
-/// A value with as many decimals as its size calls for: none for whole numbers, three below 1.
-fn number(value: f64) -> String {
-    match value.abs() {
-        _ if value == 0.0 => "0".into(),
-        magnitude if value.fract() == 0.0 && magnitude < 1e15 => format!("{value:.0}"),
-        magnitude if magnitude >= 100.0 => format!("{value:.1}"),
-        magnitude if magnitude >= 1.0 => format!("{value:.2}"),
-        magnitude if magnitude >= 0.01 => format!("{value:.3}"),
-        _ => format!("{value:.2e}"),
-    }
-}
-
 /// Metrics that comparisons show, with short names and whether more is better.
 const COMPARED: [(&str, &str, bool); 17] = [
     ("successful_requests", "successful requests", true),
@@ -219,13 +206,6 @@ const COMPARED: [(&str, &str, bool); 17] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        let shown: Vec<String> =
-            [0.0, 64.0, 1234.56, 12.345, 0.01234, 0.000123].into_iter().map(number).collect();
-        assert_eq!(shown, ["0", "64", "1234.6", "12.35", "0.012", "1.23e-4"]);
-    }
 
     #[test]
     fn spreads() {

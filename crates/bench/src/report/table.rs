@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{COMPARED, LoadReport, RunGroup, number};
+use loquent_sim::chart::number;
+
+use super::{COMPARED, LoadReport, RunGroup};
 
 const WIDTH: usize = 62;
 /// Maximum number of server counters printed; the JSON report has all.

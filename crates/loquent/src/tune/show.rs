@@ -128,7 +128,7 @@ fn panel(svg: &mut Svg, left: f64, title: &str, unit: &str, points: &[(f64, f64)
     let labels = Labels { title, x: "sequences in the batch", y: unit, x_grid: false };
     panel.draw(svg, labels);
     let at: Vec<(f64, f64)> = points.iter().map(|&(x, y)| panel.at(x, y)).collect();
-    let blue = Paint::Colour("#0969da");
+    let blue = Paint("c0");
     svg.polyline(&at, blue, 2.0, "");
     at.into_iter().for_each(|point| svg.dot(point, 3.5, blue));
 }

@@ -1,14 +1,19 @@
-//! Charts as SVG, for image files and for HTML pages: panels with axes, lines, grouped bars,
-//! whiskers.
+//! Charts as SVG, for image files and for the pages of reports, which are here as well: panels with
+//! axes, lines, grouped bars, whiskers. All reports of the program are drawn with this.
 //!
 //! Written here because `plotters`, which was tried, lacks what these charts need: the colours of
 //! the page around them (light and dark), centred names of bar groups, and positions finer than a
 //! pixel.
 
 mod axis;
+pub mod kinds;
+mod number;
+mod page;
 mod svg;
 
 pub use self::axis::Axis;
+pub use self::number::number;
+pub use self::page::ReportPage;
 pub use self::svg::{Anchor, INK, Paint, Svg, TextRole, escape};
 
 /// Part of a group's width that its bars take; the rest separates the groups.
@@ -126,7 +131,7 @@ impl Panel {
             if bar.half > 0.0 {
                 let middle =
                     bar.group as f64 + (margin + width * (bar.place as f64 + 0.5)) / group_width;
-                self.whisker(svg, middle, (bar.value, bar.half), Paint::Colour(INK));
+                self.whisker(svg, middle, (bar.value, bar.half), INK);
             }
         }
     }
@@ -161,14 +166,8 @@ mod tests {
 
     #[test]
     fn bars_stand_in_the_middle_of_their_group() {
-        let bar = |place| Bar {
-            group: 1,
-            place,
-            value: 0.5,
-            half: 0.0,
-            paint: Paint::Class("bar"),
-            tooltip: "",
-        };
+        let bar =
+            |place| Bar { group: 1, place, value: 0.5, half: 0.0, paint: Paint("c0"), tooltip: "" };
         let mut svg = Svg::inline("t");
         panel().grouped_bars(&mut svg, 2, 20.0, &[bar(0), bar(1)]);
         let drawn = svg.finish(300.0, 150.0);
@@ -182,7 +181,7 @@ mod tests {
     #[test]
     fn a_whisker_ends_at_zero() {
         let mut svg = Svg::image();
-        panel().whisker(&mut svg, 1.0, (0.1, 0.4), Paint::Colour(INK));
+        panel().whisker(&mut svg, 1.0, (0.1, 0.4), INK);
         assert!(svg.finish(300.0, 150.0).contains(r#"y1="110.0" x2="150.0" y2="60.0""#));
     }
 

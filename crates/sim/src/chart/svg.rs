@@ -2,10 +2,8 @@
 
 use std::fmt::Write;
 
-/// Colour of axes and text in an image of its own.
-pub const INK: &str = "#24292f";
-const SOFT: &str = "#6e7781";
-const GRID: &str = "#e6e9ed";
+/// Colours and type of all charts.
+pub(super) const CHART_STYLE: &str = include_str!("chart.css");
 
 /// Escapes text for SVG and HTML, attributes included.
 pub fn escape(text: &str) -> String {
@@ -17,38 +15,30 @@ fn point_list(points: &[(f64, f64)]) -> String {
     list.join(" ")
 }
 
-/// Where a drawing gets its colours.
+/// Where a drawing gets its style sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Theme {
-    /// An image file: every colour is in the file, on a white ground.
-    Image,
-    /// Inline in an HTML page, whose style sheet colours the classes `grid`, `tick` and `axis`,
-    /// in its light and its dark theme.
+enum Place {
+    /// An image file, which has it inside, and a ground of its own.
+    File,
+    /// An HTML page, whose head has it.
     Page,
 }
 
-/// The colour of a shape.
+/// The colour of a shape: the name of a series, which is a class of the style sheet, such as `c0`
+/// or `tcp-1`. So each has its colour in the light, in the dark and on paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Paint<'a> {
-    /// A colour, such as `#1a7f4b`.
-    Colour(&'a str),
-    /// Classes of the page's style sheet, which sets fill, stroke and stroke width.
-    Class(&'a str),
-}
+pub struct Paint<'a>(pub &'a str);
+
+/// Axes and text.
+pub const INK: Paint<'static> = Paint("ink");
 
 impl Paint<'_> {
     fn fill(self) -> String {
-        match self {
-            Self::Colour(colour) => format!(r#"fill="{colour}""#),
-            Self::Class(class) => format!(r#"class="{class}""#),
-        }
+        format!(r#"class="mark {}""#, self.0)
     }
 
     fn stroke(self, width: f64) -> String {
-        match self {
-            Self::Colour(colour) => format!(r#"stroke="{colour}" stroke-width="{width}""#),
-            Self::Class(class) => format!(r#"class="{class}""#),
-        }
+        format!(r#"class="stroke {}" stroke-width="{width}""#, self.0)
     }
 }
 
@@ -81,18 +71,15 @@ pub enum TextRole {
 }
 
 impl TextRole {
-    fn attributes(self, theme: Theme) -> String {
-        match (theme, self) {
-            (Theme::Page, Self::Tick | Self::Category) => r#"class="tick""#.to_owned(),
-            (Theme::Page, _) => r#"class="axis""#.to_owned(),
-            (Theme::Image, Self::Title) => {
-                format!(r#"fill="{INK}" font-size="16" font-weight="600""#)
-            }
-            (Theme::Image, Self::PanelTitle) => format!(r#"fill="{INK}" font-weight="600""#),
-            (Theme::Image, Self::Name) => format!(r#"fill="{INK}""#),
-            (Theme::Image, Self::Category) => format!(r#"fill="{INK}" font-size="11""#),
-            (Theme::Image, Self::Note) => format!(r#"fill="{SOFT}""#),
-            (Theme::Image, Self::Tick) => format!(r#"fill="{SOFT}" font-size="11""#),
+    /// Its class in the style sheet.
+    fn class(self) -> &'static str {
+        match self {
+            Self::Title => "title",
+            Self::PanelTitle => "panel-title",
+            Self::Name => "name",
+            Self::Category => "category",
+            Self::Note => "note",
+            Self::Tick => "tick",
         }
     }
 }
@@ -100,7 +87,7 @@ impl TextRole {
 /// A drawing under construction. Coordinates have one decimal: the same data gives the same bytes.
 #[derive(Debug)]
 pub struct Svg {
-    theme: Theme,
+    place: Place,
     label: String,
     body: String,
 }
@@ -108,42 +95,35 @@ pub struct Svg {
 impl Svg {
     /// A drawing for a file of its own.
     pub fn image() -> Self {
-        Self { theme: Theme::Image, label: String::new(), body: String::new() }
+        Self { place: Place::File, label: String::new(), body: String::new() }
     }
 
     /// A drawing inside an HTML page, coloured by its style sheet; screen readers read `label`.
     pub fn inline(label: &str) -> Self {
-        Self { theme: Theme::Page, label: label.to_owned(), body: String::new() }
+        Self { place: Place::Page, label: label.to_owned(), body: String::new() }
     }
 
     /// A straight line.
     pub fn line(&mut self, from: (f64, f64), to: (f64, f64), paint: Paint<'_>, width: f64) {
-        let _ = writeln!(
-            self.body,
-            r#"<line x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}" {}/>"#,
-            from.0,
-            from.1,
-            to.0,
-            to.1,
-            paint.stroke(width)
-        );
+        self.write_line(from, to, &paint.stroke(width));
     }
 
     /// A line of the grid behind the data.
     pub(super) fn grid_line(&mut self, from: (f64, f64), to: (f64, f64)) {
-        self.line(from, to, self.frame_paint(GRID), 1.0);
+        self.write_line(from, to, r#"class="grid""#);
     }
 
     /// An axis, or a tick on it.
     pub(super) fn axis_line(&mut self, from: (f64, f64), to: (f64, f64)) {
-        self.line(from, to, self.frame_paint(SOFT), 1.0);
+        self.write_line(from, to, r#"class="axis""#);
     }
 
-    fn frame_paint(&self, colour: &'static str) -> Paint<'static> {
-        match self.theme {
-            Theme::Image => Paint::Colour(colour),
-            Theme::Page => Paint::Class("grid"),
-        }
+    fn write_line(&mut self, from: (f64, f64), to: (f64, f64), attributes: &str) {
+        let _ = writeln!(
+            self.body,
+            r#"<line x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}" {attributes}/>"#,
+            from.0, from.1, to.0, to.1
+        );
     }
 
     /// A line through all points; `dash` as in SVG, empty for a solid line.
@@ -151,28 +131,38 @@ impl Svg {
         let (list, stroke) = (point_list(points), paint.stroke(width));
         let _ = writeln!(
             self.body,
-            r#"<polyline points="{list}" fill="none" {stroke} stroke-dasharray="{dash}" stroke-linejoin="round"/>"#
+            r#"<polyline points="{list}" {stroke} stroke-dasharray="{dash}"/>"#
         );
     }
 
-    /// A line through all points, coloured by classes, with a tooltip.
-    pub fn titled_line(&mut self, points: &[(f64, f64)], classes: &str, tooltip: &str) {
-        let list = point_list(points);
+    /// A line through all points, with a tooltip.
+    pub fn titled_line(&mut self, points: &[(f64, f64)], paint: Paint<'_>, tooltip: &str) {
+        let (list, stroke) = (point_list(points), paint.stroke(2.0));
         let _ = writeln!(
             self.body,
-            r#"<polyline points="{list}" class="{classes}"><title>{}</title></polyline>"#,
+            r#"<polyline points="{list}" {stroke}><title>{}</title></polyline>"#,
             escape(tooltip)
         );
     }
 
-    /// A filled circle with a white rim.
+    /// The area between a line through all points and the height `floor`.
+    pub fn area(&mut self, points: &[(f64, f64)], floor: f64, paint: Paint<'_>) {
+        let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
+        let corners = [&[(first.0, floor)], points, &[(last.0, floor)]].concat();
+        let _ = writeln!(
+            self.body,
+            r#"<polygon points="{}" class="area {}"/>"#,
+            point_list(&corners),
+            paint.0
+        );
+    }
+
+    /// A filled circle with a rim in the colour of the ground.
     pub fn dot(&mut self, at: (f64, f64), radius: f64, paint: Paint<'_>) {
         let _ = writeln!(
             self.body,
-            r##"<circle cx="{:.1}" cy="{:.1}" r="{radius}" {} stroke="#fff" stroke-width="1.2"/>"##,
-            at.0,
-            at.1,
-            paint.fill()
+            r#"<circle cx="{:.1}" cy="{:.1}" r="{radius}" class="dot mark {}"/>"#,
+            at.0, at.1, paint.0
         );
     }
 
@@ -195,18 +185,23 @@ impl Svg {
 
     /// One line of text.
     pub fn text(&mut self, at: (f64, f64), anchor: Anchor, role: TextRole, text: &str) {
-        let attributes = role.attributes(self.theme);
-        self.write_text(at, anchor, &attributes, text);
+        self.write_text(at, anchor, role, "", text);
     }
 
     /// Text that reads upwards, for y axes.
     pub(super) fn upward_text(&mut self, at: (f64, f64), text: &str) {
-        let note = TextRole::Note.attributes(self.theme);
-        let turned = format!(r#"transform="rotate(-90 {:.1} {:.1})" {note}"#, at.0, at.1);
-        self.write_text(at, Anchor::Middle, &turned, text);
+        let turned = format!(r#" transform="rotate(-90 {:.1} {:.1})""#, at.0, at.1);
+        self.write_text(at, Anchor::Middle, TextRole::Note, &turned, text);
     }
 
-    fn write_text(&mut self, at: (f64, f64), anchor: Anchor, attributes: &str, text: &str) {
+    fn write_text(
+        &mut self,
+        at: (f64, f64),
+        anchor: Anchor,
+        role: TextRole,
+        more: &str,
+        text: &str,
+    ) {
         if text.is_empty() {
             return;
         }
@@ -217,35 +212,30 @@ impl Svg {
         };
         let _ = writeln!(
             self.body,
-            r#"<text x="{:.1}" y="{:.1}" text-anchor="{anchor}" {attributes}>{}</text>"#,
+            r#"<text x="{:.1}" y="{:.1}" text-anchor="{anchor}" class="{}"{more}>{}</text>"#,
             at.0,
             at.1,
+            role.class(),
             escape(text)
         );
     }
 
-    /// The finished element, and for an image the whole document.
+    /// The finished element, and for an image the whole document. One unit is one pixel
+    /// everywhere, so that text has the same size in all charts.
     pub fn finish(self, width: f64, height: f64) -> String {
-        let Self { theme, label, body } = self;
-        match theme {
-            Theme::Image => format!(
-                concat!(
-                    r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w:.0} {h:.0}" "#,
-                    r#"width="{w:.0}" height="{h:.0}" font-family="system-ui, 'Segoe UI', "#,
-                    r#"'DejaVu Sans', sans-serif" font-size="12">"#,
-                    "\n",
-                    r##"<rect width="100%" height="100%" fill="#fff"/>"##,
-                    "\n{body}</svg>\n"
-                ),
-                w = width,
-                h = height,
-                body = body
+        let Self { place, label, body } = self;
+        let size = format!(
+            r#"viewBox="0 0 {width:.0} {height:.0}" width="{width:.0}" height="{height:.0}""#
+        );
+        match place {
+            Place::File => format!(
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" {size}>\n<style>\n{CHART_STYLE}</style>\n\
+                 <rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n{body}</svg>\n"
             ),
-            Theme::Page => format!(
-                "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">\n\
-                 {body}</svg>",
-                escape(&label)
-            ),
+            Place::Page => {
+                let label = escape(&label);
+                format!("<svg {size} role=\"img\" aria-label=\"{label}\">\n{body}</svg>")
+            }
         }
     }
 }
@@ -264,16 +254,39 @@ mod tests {
     }
 
     #[test]
-    fn a_page_colours_by_class_and_an_image_by_itself() {
-        let draw = |mut svg: Svg, paint| {
-            svg.rectangle((1.0, 2.0), (3.0, 4.0), paint, "tip");
+    fn a_page_has_the_style_sheet_once_and_an_image_its_own() {
+        let draw = |mut svg: Svg| {
+            svg.rectangle((1.0, 2.0), (3.0, 4.0), Paint("c1"), "tip");
             svg.text((0.0, 0.0), Anchor::End, TextRole::Tick, "7");
             svg.finish(10.0, 10.0)
         };
-        let page = draw(Svg::inline("x"), Paint::Class("bar c1"));
-        assert!(page.contains("class=\"bar c1\"><title>tip</title>"), "{page}");
-        assert!(page.contains("class=\"tick\"") && !page.contains('#'), "{page}");
-        let image = draw(Svg::image(), Paint::Colour("#123456"));
-        assert!(image.contains("fill=\"#123456\"") && !image.contains("class="), "{image}");
+        let page = draw(Svg::inline("x"));
+        assert!(page.contains("class=\"mark c1\"><title>tip</title>"), "{page}");
+        assert!(page.contains("class=\"tick\"") && !page.contains("<style>"), "{page}");
+        let image = draw(Svg::image());
+        assert!(image.contains("class=\"mark c1\"") && image.contains("--c1: #"), "{image}");
+        assert!(image.contains("prefers-color-scheme: dark"));
+    }
+
+    #[test]
+    fn text_has_one_size_in_all_charts() {
+        for (width, height) in [(640.0, 260.0), (880.0, 400.0)] {
+            let svg = Svg::inline("x").finish(width, height);
+            let natural = format!("viewBox=\"0 0 {width} {height}\" width=\"{width}\"");
+            assert!(svg.contains(&natural), "{svg}");
+        }
+        assert!(
+            !Svg::image().finish(1.0, 1.0).contains("font-size=\""),
+            "sizes are in the style sheet"
+        );
+    }
+
+    #[test]
+    fn every_colour_has_a_dark_one() {
+        let (light, dark) = CHART_STYLE.split_once("prefers-color-scheme: dark").unwrap();
+        let names = light.split_whitespace().filter(|word| word.starts_with("--"));
+        for name in names {
+            assert!(dark.contains(&format!("{name} #")), "{name}");
+        }
     }
 }

@@ -1,8 +1,6 @@
-//! The charts of the reports, inline in their pages, which colour them by their style sheet.
+//! The charts of the reports, inline in their pages, which have the style sheet.
 
-use loquent_sim::chart::{Anchor, Axis, Bar, Labels, Paint, Panel, Svg, TextRole, staircase};
-
-use super::number;
+use super::{Anchor, Axis, Bar, Labels, Paint, Panel, Svg, TextRole, number, staircase};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 260.0;
@@ -38,9 +36,20 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// The classes of series number `index`.
-fn class(kind: &str, index: usize) -> String {
-    format!("{kind} c{}", index % COLOURS)
+/// The colour of series number `index`, by its class.
+pub fn colour(index: usize) -> &'static str {
+    ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"][index % COLOURS]
+}
+
+/// How the points of a line are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    /// By straight lines.
+    Straight,
+    /// By steps, as distributions and counts are.
+    Steps,
+    /// By straight lines over a filled area, as rates are.
+    Area,
 }
 
 /// The empirical distribution of sorted samples as points (value, share at most that).
@@ -70,8 +79,8 @@ fn y_axis(values: impl Iterator<Item = f64>) -> Axis {
     Axis::from_zero_exactly(values.fold(0.0, f64::max))
 }
 
-/// Lines over common axes; `stepped` for distributions and counts.
-pub fn lines(title: &str, x: (&str, Scale), y: &str, lines: &[Series], stepped: bool) -> String {
+/// Lines over common axes.
+pub fn lines(title: &str, x: (&str, Scale), y: &str, lines: &[Series], join: Join) -> String {
     let points = || lines.iter().flat_map(|line| line.points.iter().copied());
     let panel = panel(
         HEIGHT,
@@ -81,12 +90,16 @@ pub fn lines(title: &str, x: (&str, Scale), y: &str, lines: &[Series], stepped: 
     let mut svg = Svg::inline(title);
     panel.draw(&mut svg, Labels { x: x.0, y, x_grid: true, ..Labels::default() });
     for (index, line) in lines.iter().enumerate().filter(|(_, line)| !line.points.is_empty()) {
-        let points = match stepped {
-            true => staircase(line.points.iter().copied(), 0.0),
-            false => line.points.clone(),
+        let points = match join {
+            Join::Steps => staircase(line.points.iter().copied(), 0.0),
+            Join::Straight | Join::Area => line.points.clone(),
         };
         let placed: Vec<(f64, f64)> = points.into_iter().map(|(x, y)| panel.at(x, y)).collect();
-        svg.titled_line(&placed, &class("line", index), &line.name);
+        let paint = Paint(colour(index));
+        if join == Join::Area {
+            svg.area(&placed, panel.top + panel.height, paint);
+        }
+        svg.titled_line(&placed, paint, &line.name);
     }
     svg.finish(WIDTH, HEIGHT)
 }
@@ -109,11 +122,10 @@ pub fn bars(title: &str, x_label: &str, y_label: &str, series: &[Series]) -> Str
     let (middle, bottom) = (LEFT + panel.width / 2.0, TOP + panel.height);
     svg.text((middle, bottom + 35.0), Anchor::Middle, TextRole::Note, x_label);
     for (place, line) in series.iter().enumerate() {
-        let class = class("bar", place);
         for &(x, value) in &line.points {
             let group = groups.partition_point(|&group| group < x);
             let tooltip = format!("{}: {} at {}", line.name, number(value), number(x));
-            let paint = Paint::Class(&class);
+            let paint = Paint(colour(place));
             let bar = Bar { group, place, value, half: 0.0, paint, tooltip: &tooltip };
             panel.grouped_bars(&mut svg, series.len(), MAX_BAR_WIDTH, &[bar]);
         }
@@ -152,7 +164,7 @@ pub fn timeline(title: &str, rows: &[TimelineRow]) -> String {
         let mut piece = |class: &str, from_s: f64, to_s: f64| {
             let (left, right) = (panel.at(from_s, 0.0).0, panel.at(to_s, 0.0).0);
             let size = ((right - left).max(0.4), thick);
-            svg.rectangle((left, top), size, Paint::Class(class), "");
+            svg.rectangle((left, top), size, Paint(class), "");
         };
         piece("waiting", row.due_s, row.first_s.unwrap_or(row.end_s));
         let streaming = match (row.finished, row.measured) {
@@ -187,7 +199,7 @@ mod tests {
         let empty = Series { name: "<a>".into(), points: vec![] };
         let lone = Series { name: "b".into(), points: vec![(0.0, 0.0)] };
         for plot in [
-            lines("t", ("x", Scale::Log), "y", &[empty.clone(), lone.clone()], true),
+            lines("t", ("x", Scale::Log), "y", &[empty.clone(), lone.clone()], Join::Area),
             bars("t", "x", "y", &[empty, lone]),
             timeline("t", &[]),
         ] {
@@ -200,9 +212,9 @@ mod tests {
     fn the_same_data_gives_the_same_bytes() {
         let series =
             [Series { name: "a & b".into(), points: vec![(1.0, 0.25), (7.5, 0.5), (80.0, 1.0)] }];
-        let draw = || lines("t", ("ms", Scale::Log), "share", &series, true);
+        let draw = || lines("t", ("ms", Scale::Log), "share", &series, Join::Steps);
         assert_eq!(draw(), draw());
         assert!(draw().contains("<title>a &amp; b</title>"), "{}", draw());
-        assert!(draw().contains("class=\"line c0\""));
+        assert!(draw().contains("class=\"stroke c0\""));
     }
 }
