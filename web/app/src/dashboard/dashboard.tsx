@@ -1,7 +1,184 @@
-// The dashboard.
+// The dashboard: what the server does now and did in the last minutes. It shows counts and times,
+// and never what anybody asked or was answered.
+
+import { render } from "preact";
+import type { VNode } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import "uplot/dist/uPlot.min.css";
+import { changeSettings, keepSettings, settings } from "../chat/settings.js";
+import { CHARTS } from "./chart_plan.js";
+import { Chart } from "./chart.js";
+import { Feed, type FeedState } from "./feed.js";
+import { type Unit, shown } from "./figures.js";
+import { details, feedState, history, second, span_s } from "./state.js";
+import { Keys, Stages, Transports, Upstream } from "./tables.js";
 
 /** Shows the dashboard in `root`. */
 export function mountDashboard(root: HTMLElement): void {
-  const heading = root.appendChild(document.createElement("h1"));
-  heading.textContent = "Dashboard";
+  keepSettings();
+  const feed = new Feed({
+    key: () => settings.peek().apiKey,
+    onState: (state) => {
+      feedState.value = state;
+    },
+    onOpening: (opening) => {
+      history.open(opening, Date.now() / 1e3);
+      second.value++;
+    },
+    onSnapshot: ({ row, details: present }) => {
+      history.add(row, Date.now() / 1e3);
+      details.value = present;
+      second.value++;
+    },
+  });
+  render(<Dashboard onKey={() => feed.connect()} />, root);
+  feed.connect();
+}
+
+function Dashboard({ onKey }: { readonly onKey: () => void }): VNode {
+  const state = feedState.value;
+  return (
+    <div class="dashboard" data-state={state.is}>
+      <header class="dashboard-head">
+        <h1>Dashboard</h1>
+        <Status state={state} />
+        <span class="space" />
+        <Spans />
+      </header>
+      {state.is === "refused" ? <KeyForm why={state.why} onKey={onKey} /> : <Figures />}
+    </div>
+  );
+}
+
+/** Where the page stands with its server, said aloud when it changes. */
+function Status({ state }: { readonly state: FeedState }): VNode {
+  const about = details.value;
+  const ago = useSecondsSince(state.is === "gone" ? state.sinceMs : null);
+  const trouble = state.is === "live" ? about?.trouble : null;
+  return (
+    <p class="status">
+      <span class={`dot ${trouble ? "trouble" : state.is}`} aria-hidden="true" />
+      <span role="status">{trouble ?? STATUS[state.is](state)}</span>
+      {ago !== null && <span class="ago">for {shown(ago, "seconds")}; trying again</span>}
+      {state.is === "live" && about?.model && (
+        <span class="ago">
+          {about.model}, up for {shown(about.uptimeS, "seconds")}
+        </span>
+      )}
+    </p>
+  );
+}
+
+const STATUS: Readonly<Record<FeedState["is"], (state: FeedState) => string>> = {
+  connecting: () => "Connecting",
+  live: () => "Live",
+  refused: () => "Needs a key",
+  busy: (state) => (state.is === "busy" ? state.why : ""),
+  gone: () => "The server does not answer",
+};
+
+function useSecondsSince(sinceMs: number | null): number | null {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    if (sinceMs === null) return;
+    const timer = setInterval(() => tick((count) => count + 1), 1_000);
+    return () => clearInterval(timer);
+  }, [sinceMs]);
+  return sinceMs === null ? null : Math.max(0, (Date.now() - sinceMs) / 1e3);
+}
+
+const SPANS: readonly { readonly seconds: number; readonly name: string }[] = [
+  { seconds: 60, name: "1 min" },
+  { seconds: 300, name: "5 min" },
+  { seconds: 600, name: "10 min" },
+];
+
+function Spans(): VNode {
+  return (
+    <fieldset class="spans">
+      <legend class="unseen">Time shown</legend>
+      {SPANS.map(({ seconds, name }) => (
+        <label key={seconds}>
+          <input type="radio" name="span" checked={span_s.value === seconds} onChange={() => (span_s.value = seconds)} />
+          <span>{name}</span>
+        </label>
+      ))}
+    </fieldset>
+  );
+}
+
+function KeyForm({ why, onKey }: { readonly why: string; readonly onKey: () => void }): VNode {
+  const [key, setKey] = useState(settings.value.apiKey);
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    changeSettings({ apiKey: key.trim() });
+    onKey();
+  };
+  return (
+    <form class="key-form" onSubmit={submit}>
+      <p>{why}</p>
+      <label>
+        API key of an administrator
+        <input type="password" autocomplete="off" value={key} onInput={(event) => setKey(event.currentTarget.value)} />
+      </label>
+      <button class="primary" type="submit">
+        Show the dashboard
+      </button>
+    </form>
+  );
+}
+
+interface Tile {
+  readonly name: string;
+  readonly column: string;
+  readonly unit: Unit;
+  /** Percentiles come and go; they are shown for a while. */
+  readonly recentS?: number;
+}
+
+const TILES: readonly Tile[] = [
+  { name: "running", column: "running", unit: "count" },
+  { name: "waiting", column: "waiting", unit: "count" },
+  { name: "tokens per second", column: "tokens_per_s", unit: "rate" },
+  { name: "first token, median", column: "ttft_p50_ms", unit: "ms", recentS: 60 },
+  { name: "between tokens, p99", column: "itl_p99_ms", unit: "ms", recentS: 10 },
+  { name: "busy", column: "busy_share", unit: "share" },
+  { name: "KV cache in use", column: "kv_share", unit: "share" },
+  { name: "packets lost", column: "loss_share", unit: "share", recentS: 10 },
+];
+
+function Figures(): VNode {
+  const present = details.value;
+  // The figures change in place.
+  void second.value;
+  return (
+    <>
+      <section aria-label="Now">
+        <dl class="tiles">
+          {TILES.map(({ name, column, unit, recentS }) => (
+            <div key={column}>
+              <dt>{name}</dt>
+              <dd data-figure={column}>{shown(history.recent(column, recentS ?? 1), unit)}</dd>
+            </div>
+          ))}
+        </dl>
+      </section>
+      <section class="charts" aria-label="The last minutes">
+        {CHARTS.map((plan) => (
+          <Chart key={plan.title} plan={plan} />
+        ))}
+      </section>
+      {present !== null && (
+        <section class="tables" aria-label="In detail">
+          <Transports list={present.transports} />
+          {present.keys !== null && <Keys keys={present.keys} />}
+          {present.stages !== null && <Stages stages={present.stages} />}
+          {present.upstream !== null && <Upstream upstream={present.upstream} />}
+        </section>
+      )}
+      <p class="hint">
+        Percentiles and shares are of the last 10 seconds. The same figures are at <a href="metrics">/metrics</a>, for Prometheus.
+      </p>
+    </>
+  );
 }
