@@ -295,6 +295,97 @@ fn notes(report: &LoadReport) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Extras, LoadCase};
+    use crate::reconcile::tests::record;
+    use crate::report::RunResult;
+    use crate::summary::{Resources, summarize};
+
+    /// A report of one run that took `ms`, with ten chunks.
+    fn report(ms: u64) -> LoadReport {
+        let at: Vec<u64> = (1..=10).map(|nth| nth * ms / 10).collect();
+        let mut one = record(&at, 20);
+        (one.scheduled_us, one.submitted_us, one.accepted_us) = (0, 0, Some(0));
+        let summary = summarize(std::slice::from_ref(&one), &Resources::default());
+        let run = RunResult {
+            summary,
+            findings: Default::default(),
+            records: vec![one],
+            counters: Default::default(),
+        };
+        let case = LoadCase {
+            label: String::new(),
+            concurrency: Some(16),
+            stream_interval: None,
+            extras: Extras::default(),
+        };
+        let (name, target) = ("a <b>".to_owned(), "t".to_owned());
+        let groups = vec![RunGroup { name, target, case, runs: vec![run] }];
+        LoadReport { title: "short & quick".into(), config: serde_json::json!({}), groups }
+    }
+
+    /// Fails unless every element that begins in `html` ends, in order.
+    fn assert_well_formed(html: &str) {
+        let mut open = Vec::new();
+        for tag in html.split('<').skip(1) {
+            let (tag, _) = tag.split_once('>').unwrap_or_else(|| panic!("<{tag}"));
+            let name = tag.split([' ', '\n']).next().unwrap_or_default();
+            match name.strip_prefix('/') {
+                Some(name) => assert_eq!(open.pop(), Some(name), "</{name}>"),
+                None if tag.ends_with('/') || ["!doctype", "meta"].contains(&name) => {}
+                None => open.push(name),
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+    }
+
+    #[test]
+    fn a_report_is_well_formed_and_stands_alone() {
+        let page = render(&report(900));
+        assert_well_formed(&page);
+        assert!(page.contains("a &lt;b&gt;") && page.contains("limit 16"), "{page}");
+        for foreign in ["http:", "https:", "<script", "<link", "<img", "url(", "@import"] {
+            assert!(!page.contains(foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn charts_are_as_large_as_their_units_say() {
+        let page = render(&report(900));
+        let charts: Vec<&str> = page.split("<svg ").skip(1).collect();
+        assert_eq!(charts.len(), 5);
+        for chart in charts {
+            let attribute = |name: &str| {
+                let (_, rest) = chart.split_once(&format!("{name}=\"")).unwrap();
+                rest.split_once('"').unwrap().0.to_owned()
+            };
+            let size = format!("0 0 {} {}", attribute("width"), attribute("height"));
+            assert_eq!(attribute("viewBox"), size, "text would have another size here");
+            assert!(!chart.contains("font-size=") && !chart.contains("NaN"), "{chart}");
+        }
+    }
+
+    #[test]
+    fn a_short_run_has_a_rate() {
+        for ms in [40, 900, 60_000] {
+            let report = report(ms);
+            let bins = &sampled(&report.groups[0]).unwrap().rate;
+            let tokens: f64 = bins.tokens.iter().sum();
+            assert!((tokens - 20.0).abs() < 1e-9, "{tokens} tokens in {ms} ms");
+            assert!((10..=300).contains(&bins.tokens.len()), "{} bins", bins.tokens.len());
+            assert!(rate(bins).iter().any(|point| point.1 > 0.0));
+            assert!(render(&report).contains("class=\"area c0\""));
+        }
+    }
+
+    #[test]
+    fn times_have_no_exponent() {
+        let table = crate::report::table::render(&report(900));
+        let is_exponent = |word: &str| {
+            word.split_once("e-").is_some_and(|(digits, _)| digits.parse::<f64>().is_ok())
+        };
+        assert!(!table.split_whitespace().any(is_exponent), "{table}");
+        assert_eq!(number(0.00473), "0.0047");
+    }
 
     #[test]
     fn histograms_hold_every_chunk() {

@@ -73,9 +73,9 @@ export const CHARTS: readonly ChartPlan[] = [
     unit: "ms",
     atLeast: 1,
     series: [
-      { column: "step_p50_ms", name: "step p50", colour: "series-1" },
+      { column: "step_p50_ms", name: "step", colour: "series-1" },
       { column: "step_p99_ms", name: "p99", colour: "series-1", dash: [4, 3] },
-      { column: "batch_wait_p50_ms", name: "wait p50", colour: "series-2" },
+      { column: "batch_wait_p50_ms", name: "wait", colour: "series-2" },
       { column: "batch_wait_p99_ms", name: "p99", colour: "series-2", dash: [4, 3] },
     ],
   },

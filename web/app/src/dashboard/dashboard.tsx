@@ -141,7 +141,7 @@ const TILES: readonly Tile[] = [
   { name: "waiting", column: "waiting", unit: "count" },
   { name: "tokens per second", column: "tokens_per_s", unit: "rate" },
   { name: "first token, median", column: "ttft_p50_ms", unit: "ms", recentS: 60 },
-  { name: "between tokens, p99", column: "itl_p99_ms", unit: "ms", recentS: 10 },
+  { name: "token gap, p99", column: "itl_p99_ms", unit: "ms", recentS: 10 },
   { name: "busy", column: "busy_share", unit: "share" },
   { name: "KV cache in use", column: "kv_share", unit: "share" },
   { name: "packets lost", column: "loss_share", unit: "share", recentS: 10 },

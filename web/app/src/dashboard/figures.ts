@@ -1,4 +1,4 @@
-// How figures are written: three digits, a unit, and a dash where there is none.
+// How figures are written: two or three digits, a unit, and a dash where there is none.
 
 import type { Figure } from "./events.js";
 
@@ -12,10 +12,11 @@ export function shown(figure: Figure, unit: Unit): string {
     case "ms":
       return figure >= 10_000 ? `${digits(figure / 1e3)} s` : `${digits(figure)} ms`;
     case "share":
-      return `${digits(figure * 100)} %`;
+      return `${(figure * 100).toFixed(figure >= 0.0995 ? 0 : 1)} %`;
     case "seconds":
       return duration(figure);
     case "count":
+      return Math.round(figure).toLocaleString("en");
     case "rate":
       return digits(figure);
   }
@@ -33,10 +34,11 @@ function tidy(value: number): string {
   return String(Number(value.toPrecision(4)));
 }
 
+/** As many decimals as its size calls for, so that a figure that moves a little stays as long. */
 function digits(value: number): string {
   const size = Math.abs(value);
-  if (size >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString("en");
-  return value.toFixed(size >= 10 ? 1 : 2);
+  if (size >= 99.95 || size === 0) return Math.round(value).toLocaleString("en");
+  return value.toFixed(size >= 9.995 ? 1 : 2);
 }
 
 function duration(seconds: number): string {

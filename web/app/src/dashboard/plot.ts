@@ -10,6 +10,8 @@ import type { Palette } from "./palette.js";
 const HEIGHT_PX = 150;
 const AXIS_PX = 52;
 const FONT = "11px system-ui, sans-serif";
+/** Steps between the times at the axis, s. */
+const TIME_STEPS_S = [10, 20, 30, 60, 120, 300];
 /** All charts show the same time under the mouse. */
 const CURSOR = "loquent-dashboard";
 
@@ -92,7 +94,8 @@ function timeAxis(palette: () => Palette): uPlot.Axis {
     font: FONT,
     size: 26,
     gap: 4,
-    space: 70,
+    space: 55,
+    incrs: TIME_STEPS_S,
     grid: { show: false },
     ticks: { show: true, stroke: () => palette().line, size: 4, width: 1 },
     values: (plot, ticks) => {
