@@ -5,10 +5,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Classes for each doubling: neighbours differ by an eighth at most.
-const PER_OCTAVE: usize = 8;
+/// Classes for each doubling: neighbours differ by a sixteenth at most.
+const PER_OCTAVE: usize = 16;
 /// Bits of a number's mantissa that tell these classes apart.
-const MANTISSA_BITS: u32 = 3;
+const MANTISSA_BITS: u32 = 4;
 /// Lower end of the first class in seconds, 2^-17: about 8 µs.
 const LOWEST_S: f64 = 1.0 / 131_072.0;
 /// Doublings from there to 128 s.

@@ -37,7 +37,7 @@ export function Chart({ plan }: { readonly plan: ChartPlan }): VNode {
   return (
     <figure class="chart">
       <figcaption>
-        <h3 title={plan.about}>{plan.title}</h3>
+        <h2 title={plan.about}>{plan.title}</h2>
         <Legend plan={plan} cursor={cursor} />
       </figcaption>
       <div class="canvas" ref={canvas} role="img" aria-label={description(plan, span)} />

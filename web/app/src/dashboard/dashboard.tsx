@@ -58,7 +58,7 @@ function Status({ state }: { readonly state: FeedState }): VNode {
   return (
     <p class="status">
       <span class={`dot ${trouble ? "trouble" : state.is}`} aria-hidden="true" />
-      <span role="status">{trouble ?? STATUS[state.is](state)}</span>
+      <span role="status">{trouble ?? words(state)}</span>
       {ago !== null && <span class="ago">for {shown(ago, "seconds")}; trying again</span>}
       {state.is === "live" && about?.model && (
         <span class="ago">
@@ -69,13 +69,20 @@ function Status({ state }: { readonly state: FeedState }): VNode {
   );
 }
 
-const STATUS: Readonly<Record<FeedState["is"], (state: FeedState) => string>> = {
-  connecting: () => "Connecting",
-  live: () => "Live",
-  refused: () => "Needs a key",
-  busy: (state) => (state.is === "busy" ? state.why : ""),
-  gone: () => "The server does not answer",
-};
+function words(state: FeedState): string {
+  switch (state.is) {
+    case "connecting":
+      return "Connecting";
+    case "live":
+      return "Live";
+    case "refused":
+      return "Needs a key";
+    case "busy":
+      return state.why;
+    case "gone":
+      return "The server does not answer";
+  }
+}
 
 function useSecondsSince(sinceMs: number | null): number | null {
   const [, tick] = useState(0);

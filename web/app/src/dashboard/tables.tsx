@@ -15,7 +15,7 @@ interface TableProps {
 function Table({ title, columns, children }: TableProps): VNode {
   return (
     <section class="table">
-      <h3>{title}</h3>
+      <h2>{title}</h2>
       {/* A region that scrolls must be reachable by keyboard. */}
       <div class="scroll" tabIndex={0} role="region" aria-label={title}>
         <table>
