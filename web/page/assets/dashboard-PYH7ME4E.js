@@ -1,1 +1,0 @@
-import{d as o,f as t,m as e,t as n}from"./chunk-G42WI5OI.js";function a(m){let p=m.appendChild(document.createElement("h1"));p.textContent="Dashboard"}var d=document.getElementById("app");if(d===null)throw new Error("the page has no #app");t(e(o,{children:[e(n,{current:"dashboard"}),e("main",{id:"page"})]}),d);var r=document.getElementById("page");r!==null&&a(r);
