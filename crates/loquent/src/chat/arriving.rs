@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use loquent_client::openai::{AnswerStream, Usage};
+use loquent_client::openai::{AnswerStream, Usage, shown_call};
 use loquent_client::{Answer as Delivered, ClientError, Transport};
 use loquent_proto::Delta;
 use tokio::time::Instant;
@@ -30,7 +30,9 @@ impl StepContent {
     fn add(&mut self, delta: Delta) {
         match delta {
             Delta::Text { text, .. } | Delta::Reasoning { text, .. } => self.text.push_str(&text),
-            Delta::ToolCall { arguments, .. } => self.text.push_str(&arguments),
+            Delta::ToolCall { name, arguments, .. } => {
+                self.text.push_str(&shown_call(&name, arguments));
+            }
             Delta::Finish { reason, .. } => self.finish_reason = Some(reason),
             Delta::Usage { prompt, completion, .. } => {
                 self.usage = Some(Usage { prompt_tokens: prompt, completion_tokens: completion });
@@ -109,14 +111,19 @@ impl PartialAnswer {
         while let Some((at, content)) = stream.next().await.map_err(AskError::CutOff)? {
             self.usage = content.usage.or(self.usage);
             finish_reason = content.finish_reason.or(finish_reason);
-            if content.text.is_empty() {
+            // An answer that begins with a tool call needs no line end before it.
+            let text = match self.text.is_empty() {
+                true => content.text.trim_start_matches('\n'),
+                false => content.text.as_str(),
+            };
+            if text.is_empty() {
                 continue;
             }
             // Only text counts: a first chunk often has nothing but the role.
             self.first_at.get_or_insert(at);
             self.last_at = Some(at);
-            self.text.push_str(&content.text);
-            show(&content.text)?;
+            self.text.push_str(text);
+            show(text)?;
         }
         // `[DONE]` alone is no finish: some servers send it after an abort.
         finish_reason.ok_or(AskError::CutOff(ClientError::Truncated))
