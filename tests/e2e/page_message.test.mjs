@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { assertAccessible, chromiumPath, launch, open } from "./chromium.mjs";
+import { longAnswer, measureParts, watch } from "./long_answer.mjs";
 import { ready, serve } from "./server.mjs";
 import { gate, inPieces, standIn } from "./stand_in.mjs";
 
@@ -288,6 +289,24 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
       await assertAccessible(page, colorScheme);
     });
   }
+
+  test("costs no more at its end than at its beginning", async (context) => {
+    const [warm, measured] = [longAnswer(), longAnswer()];
+    for (const { open } of warm.gates) open();
+    Object.assign(ANSWERS, { warm: warm.steps, measured: measured.steps });
+    const page = await answered("warm");
+    await page.reload();
+    await page.locator("article.assistant.finished").waitFor();
+    await page.fill("#prompt", "measured");
+    await watch(page);
+    await page.press("#prompt", "Enter");
+    const costs = await measureParts(page, measured.gates);
+    for (const { changes, ms } of costs) context.diagnostic(`500 tokens: ${changes} changes, ${ms.toFixed(0)} ms`);
+    const [first, last] = [costs[1], costs.at(-1)];
+    assert.ok(last.changes <= 1.2 * first.changes + 50, "work on the document grows with the answer");
+    // Processor time, which a busy machine stretches: bench/page.mjs measures it on a quiet one.
+    assert.ok(last.ms <= 3 * Math.max(first.ms, costs[0].ms, 20), "processor time grows with the answer");
+  });
 
   test("fits a phone", async () => {
     const page = await answered("sample", { viewport: { width: 390, height: 780 } });

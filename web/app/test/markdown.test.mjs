@@ -115,6 +115,12 @@ test("links lead to web and mail alone", () => {
   for (const href of refused) assert.equal(safeHref(href), null, href);
 });
 
+test("a row has an end", () => {
+  const table = outline(`|a|b|\n|-|-|\n${"|x".repeat(500)}|\n`);
+  assert.ok(table.split("td(").length <= 52, table.slice(0, 200));
+  assert.equal(table.split("x").length, 501, "what has no column is text of the last one");
+});
+
 test("depth has an end", () => {
   const deep = outline(`${"> ".repeat(500)}x`);
   assert.ok(deep.split("quote(").length <= 17, deep.slice(0, 200));

@@ -58,6 +58,9 @@ const LONGEST_BEGINNING = 1_000;
 /** Quotes and lists nested deeper are text. */
 const DEEPEST = 16;
 
+/** Columns of a table, which browsers lay out in much more than linear time. */
+const MOST_COLUMNS = 50;
+
 /** Lines of a formula: one that never ends must not swallow the answer. */
 const MOST_MATH_LINES = 60;
 
@@ -249,7 +252,7 @@ export class BlockReader {
     // A backslash at the end may be that of a pipe.
     leaf.escape = all.endsWith("\\") ? "\\" : "";
     for (const part of all.slice(0, all.length - leaf.escape.length).split(/(\\?\|)/)) {
-      if (part === "|") {
+      if (part === "|" && leaf.column < MOST_COLUMNS) {
         this.#endCell(leaf);
       } else if (part !== "") {
         const unescaped = part === "\\|" ? "|" : part;
@@ -477,7 +480,7 @@ class LineStart {
     if (!this.isWhole && MAYBE_DELIMITERS.test(rest)) return "wait";
     if (!this.isWhole || !DELIMITERS.test(rest)) return null;
     const aligns = cellsOf(rest).map(alignOf);
-    if (aligns.length !== cellsOf(head).length) return null;
+    if (aligns.length !== cellsOf(head).length || aligns.length > MOST_COLUMNS) return null;
     this.#steps.push(() => this.reader.openTable(head, aligns));
     // The line is used up; no row begins with it.
     return this.#done(this.line.length);

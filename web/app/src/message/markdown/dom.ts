@@ -9,6 +9,9 @@ import { showMath } from "./math.js";
 /** Elements of one message; what would be more is shown as plain text. */
 const MOST_ELEMENTS = 20_000;
 
+/** Blocks that share a box: what is out of sight costs nothing (style sheet), box by box. */
+const BLOCKS_OF_PART = 8;
+
 /** What a block of code has besides its lines. */
 const ELEMENTS_OF_CODE = 6;
 
@@ -29,6 +32,7 @@ export class DomSink implements BlockSink, Budget {
   #frames: Frame[] = [];
   #elements = 0;
   #heading = 2;
+  #part: HTMLElement | null = null;
   /** Where text last went: a pause is marked there. */
   #last: Writer | null = null;
 
@@ -111,11 +115,20 @@ export class DomSink implements BlockSink, Budget {
     const writer = this.#last;
     if (writer?.is === "leaf") writer.leaf.mark(mark);
     else if (writer?.is === "code") writer.code.mark(mark);
-    else (writer?.element ?? this.root).append(mark);
+    else (writer?.element ?? this.#lastPart()).append(mark);
   }
 
   get #inner(): Element {
-    return this.#frames.at(-1)?.element ?? this.root;
+    return this.#frames.at(-1)?.element ?? this.#lastPart();
+  }
+
+  /** The box for the next block outside of all others. */
+  #lastPart(): HTMLElement {
+    if (this.#part === null || this.#part.childElementCount >= BLOCKS_OF_PART) {
+      this.#part = element("div", "part");
+      this.root.append(this.#part);
+    }
+    return this.#part;
   }
 
   #parentOf(block: Block): Element {
