@@ -2,35 +2,39 @@
 // packets were lost on the way, over the relay and, where there is root, over kernel TCP.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { existsSync, readFileSync } from "node:fs";
-import { createRequire } from "node:module";
+import { existsSync } from "node:fs";
 import { after, before, test } from "node:test";
-import { chromium } from "playwright-core";
 import puppeteer from "puppeteer-core";
 
+import * as chromium from "./chromium.mjs";
 import { ready, serve } from "./server.mjs";
 
-const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-/** A short answer in weather that is sure to lose some of it. */
-const SHORT = ["--no-open", "--max-tokens", "80", "--tokens-per-s", "40", "--rtt-ms", "60", "--loss", "30%"];
+/** Weather that is sure to lose some of a short answer. */
+const WEATHER = ["--rtt-ms", "60", "--loss", "30%"];
+const skip = chromium.chromiumPath() ? false : "no Chromium is installed";
 
 let browser;
+/** What ends each demonstration. */
+const endings = [];
 
 before(async () => {
-  browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox"] });
+  if (!skip) browser = await chromium.launch();
 });
 
-after(() => browser?.close());
+// After the pages: one whose server is gone would complain.
+after(async () => {
+  await browser?.close();
+  await Promise.all(endings.map((end) => end()));
+});
 
 /** A demonstration, and its URL; or why there is none. */
-function demo(t, ...args) {
-  const child = spawn(process.env.LOQUENT_BIN, ["demo", ...SHORT, ...args], { stdio: ["ignore", "pipe", "pipe"] });
+function demo({ network = "modelled", tokens = 80, speed = 40 } = {}) {
+  const answer = ["--max-tokens", `${tokens}`, "--tokens-per-s", `${speed}`];
+  const args = ["demo", "--no-open", "--network", network, ...answer, ...WEATHER];
+  const child = spawn(process.env.LOQUENT_BIN, args, { stdio: ["ignore", "pipe", "pipe"] });
   const ended = new Promise((resolve) => child.on("exit", resolve));
   process.on("exit", () => child.kill());
-  t.after(async () => {
-    child.kill();
-    await ended;
-  });
+  endings.push(() => child.kill() && ended);
   return new Promise((resolve) => {
     let out = "";
     let err = "";
@@ -46,22 +50,17 @@ function demo(t, ...args) {
 
 /** A page that fails the test if anything is logged as an error. */
 async function open(t, address, options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 1000 }, ...options });
-  const page = await context.newPage();
-  const errors = [];
-  page.on("pageerror", (error) => errors.push(String(error)));
-  page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
+  const page = await chromium.open(browser, address, { viewport: { width: 1280, height: 1000 }, ...options });
   t.after(async () => {
-    await context.close();
-    assert.deepEqual(errors, []);
+    await page.context().close();
+    assert.deepEqual(page.problems, []);
   });
-  await page.goto(address);
   return page;
 }
 
 const texts = (page) => page.locator(".live .lab-shown").allTextContents();
 const figures = (page, name) => page.locator(`.live [data-figure="${name}"]`).allTextContents();
-const told = (page) => page.locator(".live").getByRole("status");
+const told = (page) => page.locator(".live-told");
 
 async function checkRun(page) {
   const result = page.locator(".live-over");
@@ -70,28 +69,27 @@ async function checkRun(page) {
   const [tcp, loquent] = await texts(page);
   assert.ok(tcp.length > 150, tcp);
   assert.equal(tcp, loquent);
-  for (const packets of await figures(page, "packets")) {
-    const [, sent, lost] = /^(\d+) \((\d+) lost\)$/.exec(packets) ?? assert.fail(packets);
-    assert.ok(Number(sent) > 20 && Number(lost) > 0, packets);
-  }
+  const sent = (await figures(page, "packets")).map(Number);
+  const lost = (await figures(page, "lost")).map(Number);
+  assert.ok(sent.every((count) => count > 20) && lost.every((count) => count > 0), `${sent}; lost ${lost}`);
 }
 
-test("both panes end with the same text over the relay, and again over another weather", async (t) => {
-  const { url } = await demo(t, "--network", "modelled");
+test("both panes end with the same text over the relay, and again over another weather", { skip }, async (t) => {
+  const { url } = await demo();
   const page = await open(t, `${url}/lab?live`);
   await checkRun(page);
   assert.match(await page.locator(".live").textContent(), /TCP is modelled/);
   const seed = await page.locator(".live-seed").textContent();
   await page.getByRole("button", { name: "Other losses" }).click();
   assert.notEqual(await page.locator(".live-seed").textContent(), seed);
-  await page.getByLabel("Round trip").first().fill("20");
+  await page.locator("#live-rtt").press("Home");
   await page.getByRole("button", { name: "Run again" }).click();
   await page.getByRole("button", { name: "Stop" }).waitFor();
   await checkRun(page);
 });
 
-test("kernel TCP and QUIC cross the link where there is root", async (t) => {
-  const { url, refused } = await demo(t, "--network", "kernel");
+test("kernel TCP and QUIC cross the link where there is root", { skip }, async (t) => {
+  const { url, refused } = await demo({ network: "kernel" });
   if (refused !== undefined) {
     assert.match(refused, /need root/);
     return t.skip(refused);
@@ -100,8 +98,8 @@ test("kernel TCP and QUIC cross the link where there is root", async (t) => {
   await checkRun(page);
 });
 
-test("a run waits to be started, can be stopped, and starts again", async (t) => {
-  const { url } = await demo(t, "--network", "modelled", "--max-tokens", "400", "--tokens-per-s", "20");
+test("a run waits to be started, can be stopped, and starts again", { skip }, async (t) => {
+  const { url } = await demo({ tokens: 400, speed: 20 });
   const page = await open(t, `${url}/lab`);
   await page.getByRole("button", { name: "Run", exact: true }).click();
   await page.locator(".live .lab-shown").nth(1).filter({ hasText: /.{20}/ }).waitFor();
@@ -112,20 +110,18 @@ test("a run waits to be started, can be stopped, and starts again", async (t) =>
 });
 
 for (const options of [{ colorScheme: "light" }, { colorScheme: "dark", viewport: { width: 390, height: 844 } }]) {
-  test(`axe finds nothing (${options.colorScheme}), and nothing is wider than the screen`, async (t) => {
-    const { url } = await demo(t, "--network", "modelled");
+  test(`axe finds nothing (${options.colorScheme}), and nothing is wider than the screen`, { skip }, async (t) => {
+    const { url } = await demo();
     const page = await open(t, `${url}/lab?live`, options);
     await page.locator(".live-over").waitFor({ timeout: 90_000 });
-    await page.evaluate(AXE);
-    const { violations } = await page.evaluate(() => globalThis.axe.run(".live"));
-    assert.deepEqual(violations.map(({ id, nodes }) => [id, nodes.map(({ html }) => html)]), []);
+    await chromium.assertAccessible(page, "the live laboratory");
     const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
     assert.ok(overflow <= 0, `${overflow} px`);
   });
 }
 
-test("a browser without WebTransport is told so", async (t) => {
-  const { url } = await demo(t, "--network", "modelled");
+test("a browser without WebTransport is told so", { skip }, async (t) => {
+  const { url } = await demo();
   const context = await browser.newContext();
   t.after(() => context.close());
   await context.addInitScript(() => delete globalThis.WebTransport);
@@ -135,7 +131,7 @@ test("a browser without WebTransport is told so", async (t) => {
   assert.ok(await page.getByRole("button", { name: "Run", exact: true }).isDisabled());
 });
 
-test("an ordinary server has nothing live to show", async (t) => {
+test("an ordinary server has nothing live to show", { skip }, async (t) => {
   const { url } = await serve();
   await ready(url);
   assert.equal((await fetch(`${url}/v1/lab/live`)).status, 204);
@@ -147,7 +143,7 @@ test("an ordinary server has nothing live to show", async (t) => {
 const FIREFOX = ["/usr/bin/firefox", "/usr/bin/firefox-esr"].find(existsSync);
 
 test("Firefox shows it too", { skip: FIREFOX ? false : "no Firefox is installed" }, async (t) => {
-  const { url } = await demo(t, "--network", "modelled");
+  const { url } = await demo();
   const firefox = await puppeteer.launch({ browser: "firefox", executablePath: FIREFOX, headless: true });
   t.after(() => firefox.close());
   const page = await firefox.newPage();
