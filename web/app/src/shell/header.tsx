@@ -17,7 +17,7 @@ export function PageLinks({ current }: { readonly current: PageName }): VNode {
   return (
     <nav class="pages" aria-label="Pages">
       {PAGES.map(({ name, path, title, icon }) => (
-        <a key={name} href={path} {...(name === current && { "aria-current": "page" as const })}>
+        <a key={name} href={path} aria-label={title} {...(name === current && { "aria-current": "page" as const })}>
           <Icon name={icon} />
           <span>{title}</span>
         </a>
