@@ -3,7 +3,7 @@
 //! machine alone.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use loquent_infer::tenant::TenantId;
@@ -44,8 +44,6 @@ pub struct ChosenId {
 pub struct AnswerFate {
     /// A reader has been given all of it.
     pub is_read: AtomicBool,
-    /// Its client has stopped it.
-    pub is_stopped: AtomicBool,
 }
 
 /// The latest answer of an id.
@@ -75,7 +73,6 @@ impl NamedAnswer {
 
     /// Stops it: its generation ends, and nobody finds it any more.
     pub async fn stop(&self, answers: &ResumableAnswers) {
-        self.fate.is_stopped.store(true, Ordering::Relaxed);
         if let Some(commands) = answers.find(&self.handle) {
             answers.forget(&self.handle); // not found from here on, even if its task is busy
             let _ = commands.send(AnswerCommand::End(Code::Stopped)).await;

@@ -113,6 +113,11 @@ impl EventReader {
         self.note_taken(now, taken);
     }
 
+    /// Ends the path of an answer that a client has stopped.
+    pub fn stop(self) {
+        self.path.stop();
+    }
+
     /// Gives the body what it has room for. `failed`: the answer ended with an error.
     pub fn drive(
         &mut self,

@@ -62,6 +62,8 @@ struct SlotState {
     /// The task that has attached the path.
     task: Option<(Arc<ReadyBodies>, PathId)>,
     is_task_gone: bool,
+    /// A client has stopped the answer.
+    is_stopped: bool,
     /// The body waits for a piece.
     body: Option<Waker>,
     is_body_gone: bool,
@@ -123,6 +125,11 @@ impl EventsPath {
         body.into_iter().for_each(Waker::wake);
     }
 
+    /// Ends the stream of an answer that a client has stopped.
+    pub fn stop(self) {
+        lock(&self.0).is_stopped = true;
+    }
+
     fn state(slot: &SlotState) -> BodyState {
         let has_room = slot.pieces.len() < MAX_PIECES;
         BodyState { taken: slot.taken, has_room, is_gone: slot.is_body_gone }
@@ -151,6 +158,11 @@ impl EventsInbox {
     /// The log offset where the stream begins.
     pub const fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Whether the path was ended because a client has stopped the answer.
+    pub fn is_stopped(&self) -> bool {
+        lock(&self.slot).is_stopped
     }
 
     /// The next piece; the connection has `taken` everything below that offset. `None` if the task

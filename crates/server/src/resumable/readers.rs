@@ -100,9 +100,16 @@ impl Reader {
         }
     }
 
-    /// Tells the other end why its path is over. An event stream just breaks off.
+    /// Tells the other end why its path is over. An event stream
+    /// breaks off, and knows whether a client has stopped the answer.
     fn end(self, end: ReaderEnd) {
-        let ReaderKind::Datagrams(reader) = self.kind else { return };
+        let is_stopped = matches!(end, ReaderEnd::Stopped | ReaderEnd::Broken(Code::Stopped));
+        let reader = match self.kind {
+            ReaderKind::Datagrams(reader) => reader,
+            ReaderKind::Events(reader) if is_stopped => return reader.stop(),
+            // It learns of any other end as its path is dropped.
+            ReaderKind::Events(_) => return,
+        };
         reader.end(match end {
             ReaderEnd::Complete => StreamFrame::End(Code::None),
             ReaderEnd::Stopped => StreamFrame::End(Code::Stopped),

@@ -35,6 +35,11 @@ impl<W: EventWriter> LogReader<W> {
         &self.events
     }
 
+    /// Whether the stream ends early because a client has stopped the answer.
+    pub fn is_stopped(&self) -> bool {
+        self.inbox.is_stopped()
+    }
+
     /// Appends the events of a piece; whether the log goes on after it.
     fn write(&mut self, piece: &LogPiece, out: &mut Vec<u8>) -> StreamStatus {
         self.written = piece.offset + piece.bytes.len() as u64;

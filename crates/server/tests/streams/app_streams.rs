@@ -146,6 +146,24 @@ async fn a_stopped_chat_generates_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_readers_of_a_stopped_answer_hear_that_it_was_stopped() {
+    let server = local();
+    for by_run in [true, false] {
+        let asked = ask(&server, "c", LONG).await;
+        let run = asked.header("x-workflow-run-id").to_owned();
+        let by_chat_id = get(&server, "/v1/ui/chat/c/stream").await;
+        let by_run_id = get(&server, &format!("/v1/ui/chat/{run}/stream")).await;
+        let id = if by_run { run.as_str() } else { "c" };
+        let stopped = call(&server, "DELETE", &format!("/v1/ui/chat/{id}"), &[]).await;
+        assert_eq!(stopped.status, StatusCode::NO_CONTENT);
+        for reader in [asked, by_chat_id, by_run_id] {
+            let chunks = reader.chunks().await;
+            assert_eq!(chunks[chunks.len() - 2]["type"], "abort", "by run: {by_run}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chat_has_one_answer_at_a_time() {
     let server = unhurried();
     let older = ask(&server, "c", LONG).await;

@@ -214,8 +214,8 @@ impl EventSource for UiReader {
                 self.named.fate.is_read.store(true, Ordering::Relaxed);
                 StreamStatus::Complete
             }
-            // It is noted before the log ends, so that whoever sees the end sees the note.
-            StreamStatus::Broken(_) if self.named.fate.is_stopped.load(Ordering::Relaxed) => {
+            // By whichever id: all its readers hear of it alike.
+            StreamStatus::Broken(_) if self.reader.is_stopped() => {
                 out.extend_from_slice(STOPPED);
                 StreamStatus::Complete
             }
