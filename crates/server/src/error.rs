@@ -195,9 +195,9 @@ impl ApiError {
 
     /// 403: an id that the client chose, on a server where everybody could guess it.
     pub fn ids_need_keys() -> Self {
-        let message = "Ids that clients choose could be guessed by others who reach this server. Start \
-                       it with API keys or on a loopback address, or use the id that the answer's \
-                       headers give.";
+        let message = "Client-chosen ids are disabled here: anyone who can reach this server could \
+                       guess them. Start it with API keys or on a loopback address, or use the id \
+                       that the answer's headers give.";
         Self::new(ErrorKind::NeedsKeys, message)
     }
 
@@ -215,7 +215,7 @@ impl ApiError {
     pub fn needs_keys(what: &str) -> Self {
         let message = format!(
             "{what} only on a server with API keys, or on one that listens on a loopback address: \
-             without keys they would be everybody's. Start the server with --api-key-file."
+             without keys, anyone could read them. Start the server with --api-key-file."
         );
         Self::new(ErrorKind::NeedsKeys, message)
     }

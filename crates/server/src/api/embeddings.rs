@@ -167,14 +167,14 @@ pub fn check_count(fields: &Fields, inputs: usize) -> Result<(), ApiError> {
 /// 400 for an empty one.
 pub fn text_input(index: usize, text: String) -> Result<Input, ApiError> {
     match text.is_empty() {
-        true => Err(input_error(index, "is an empty text, which has no embedding.")),
+        true => Err(input_error(index, "must not be empty.")),
         false => Ok(Input::Text(text)),
     }
 }
 
 fn token_input(index: usize, ids: &[Value]) -> Result<Input, ApiError> {
     if ids.is_empty() {
-        return Err(input_error(index, "has no tokens, and so no embedding."));
+        return Err(input_error(index, "must not be empty."));
     }
     let id = |value: &Value| {
         let id = value.as_u64().and_then(|id| TokenId::try_from(id).ok());

@@ -16,6 +16,7 @@ use crate::api::embeddings::{
 use crate::engine_thread::EmbeddingOrder;
 use crate::error::ApiError;
 use crate::identity::Identity;
+use crate::memory::SMALL_BYTES;
 use crate::output::OutputHandle;
 
 /// Inputs that were embedded.
@@ -46,7 +47,7 @@ impl Service {
         .ok_or_else(|| {
             let name = &self.model.name;
             let why = format!(
-                "The model '{name}' makes no embeddings. Serve an embedding model, or start the \
+                "The model '{name}' does not support embeddings. Serve an embedding model, or start the \
                  server with --embeddings mean."
             );
             ApiError::invalid_param("model", why)
@@ -88,12 +89,15 @@ impl Service {
             .await
             .map_err(|_| ApiError::internal("The engine has stopped. Restart the server."))?;
         let vectors = vectors.map_err(|error: RunError| ApiError::internal(error.to_string()))?;
-        // Here and not on the engine thread, which has more to do.
-        let vectors = vectors.into_iter().enumerate().map(|(index, vector)| {
-            let broken = || ApiError::internal(format!("The model gave input[{index}] no vector."));
-            normalized(vector, dimensions).ok_or_else(broken)
-        });
-        Ok(Embedded { vectors: vectors.collect::<Result<_, _>>()?, tokens })
+        // Not on the engine thread, which has more to do, nor, if they are many, on this one.
+        let bytes: usize = vectors.iter().map(|vector| size_of_val(&**vector)).sum();
+        let is_large = bytes > SMALL_BYTES;
+        let normalize = move || all_normalized(vectors, dimensions);
+        let vectors = match is_large {
+            true => self.on_prompt_thread(normalize).await?,
+            false => normalize()?,
+        };
+        Ok(Embedded { vectors, tokens })
     }
 
     /// The tokens of the inputs. The permit goes with the work: a client that hangs up makes no
@@ -118,8 +122,8 @@ impl Service {
                 total += tokens.len();
                 if total > MAX_TOTAL_TOKENS {
                     let many = format!(
-                        "is where the inputs exceed {MAX_TOTAL_TOKENS} tokens together. Send \
-                         fewer at a time."
+                        "brings the inputs over {MAX_TOTAL_TOKENS} tokens in total. Send fewer \
+                         at a time."
                     );
                     return Err(input_error(index, many));
                 }
@@ -184,7 +188,7 @@ impl Service {
             }
         };
         match tokens.len() {
-            0 => Err(input_error(index, "has no tokens, and so no embedding.")),
+            0 => Err(input_error(index, "must not be empty.")),
             len if len > most => {
                 let long = format!("has {len} tokens; the model takes at most {most}.");
                 Err(input_error(index, long))
@@ -192,6 +196,19 @@ impl Service {
             _ => Ok(tokens),
         }
     }
+}
+
+/// The vectors with a length of 1, cut to `dimensions`.
+fn all_normalized(
+    vectors: Vec<Vec<f32>>,
+    dimensions: Option<usize>,
+) -> Result<Vec<Vec<f32>>, ApiError> {
+    let normalize = |(index, vector)| {
+        let broken =
+            || ApiError::internal(format!("The model returned no vector for input[{index}]."));
+        normalized(vector, dimensions).ok_or_else(broken)
+    };
+    vectors.into_iter().enumerate().map(normalize).collect()
 }
 
 /// The dimensions asked for, which are at most those of the model's vectors.

@@ -296,7 +296,7 @@ impl Writer {
             return Ok(changes.iter().map(|_| Ok(true)).collect());
         }
         let commit = || self.commit(database, changes).map_err(|error| error.to_string());
-        let damaged = |_| Err("its pages contradict each other".to_owned());
+        let damaged = |_| Err("its contents are inconsistent".to_owned());
         catch_unwind(AssertUnwindSafe(commit)).unwrap_or_else(damaged).map_err(|why| {
             let failure = self.shared.failed(&why);
             tracing::error!("{failure}");

@@ -46,8 +46,8 @@ pub fn open(file: &Path, limits: StoreLimits) -> Result<(Database, Index), Store
         Ok((database, index))
     }));
     let damaged = |why: &str| {
-        let todo = "move it away and the server begins a new one";
-        unusable(format!("{shown}: it is no store, or it is damaged ({why}); {todo}"))
+        let todo = "move it away and the server will create a new one";
+        unusable(format!("{shown}: not a Loquent store, or damaged ({why}); {todo}"))
     };
     match read {
         Ok(Ok(opened)) => Ok(opened),
@@ -61,7 +61,7 @@ pub fn open(file: &Path, limits: StoreLimits) -> Result<(Database, Index), Store
         Ok(Err(OpenError::Database(error))) => Err(damaged(&error.to_string())),
         Ok(Err(OpenError::Tables(error))) => Err(damaged(&error.to_string())),
         Ok(Err(OpenError::Entry)) => Err(damaged("an entry cannot be read")),
-        Err(_) => Err(damaged("its pages contradict each other")),
+        Err(_) => Err(damaged("its contents are inconsistent")),
     }
 }
 

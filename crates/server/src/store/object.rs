@@ -131,7 +131,7 @@ pub enum StoreError {
     #[error("{0}")]
     Unusable(Arc<str>),
     /// The store's file cannot be read or written now.
-    #[error("the store does not work at present: {0}")]
+    #[error("the answer store is temporarily unavailable: {0}")]
     Failed(Arc<str>),
     /// The object's id is too long.
     #[error("an id has at most {MAX_ID_BYTES} bytes")]

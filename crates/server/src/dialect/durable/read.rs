@@ -71,10 +71,12 @@ pub fn readable(look: &LogLook, from: u64) -> Result<ChunkWriter, ApiError> {
     match &look.chunks {
         Some(chunks) => Ok(chunks.clone()),
         None if from < look.base => {
-            Err(ApiError::gone("The stream is not kept that far back. Begin at 'offset=now'."))
+            let message = "That part of the stream is no longer kept. Start again with \
+                           'offset=now'.";
+            Err(ApiError::gone(message))
         }
         None => {
-            let wrong = "'offset' is none that this server gave for this stream.";
+            let wrong = "'offset' was not issued by this server for this stream.";
             Err(ApiError::invalid_param("offset", wrong))
         }
     }
@@ -117,7 +119,7 @@ pub async fn read(
         }
     };
     if piece.failure_follows && piece.content.is_empty() {
-        return Err(ApiError::gone("The answer failed. Nothing follows."));
+        return Err(ApiError::gone("The answer failed; the stream ends here."));
     }
     Ok(response(handle, request, piece, headers))
 }

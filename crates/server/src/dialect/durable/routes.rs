@@ -78,7 +78,7 @@ async fn follow(
     };
     let has_nothing = look.has_failed && look.is_ended && from == tail;
     if has_nothing && !request.format.tells_failure() {
-        return Err(ApiError::gone("The answer failed. Nothing follows."));
+        return Err(ApiError::gone("The answer failed; the stream ends here."));
     }
     let (path, inbox) = events_path(from);
     let path = ReaderPath::Events(path);

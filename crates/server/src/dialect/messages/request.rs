@@ -131,7 +131,8 @@ fn lower_tool(mut tool: Fields) -> Result<Value, ApiError> {
     match tool.string("type")?.as_deref() {
         None | Some("custom") => {}
         Some(other) => {
-            let wrong = format!("'{}' is not supported: this server has no tools.", quoted(other));
+            let only = "only tools with an 'input_schema' are supported";
+            let wrong = format!("'{}' is not supported: {only}.", quoted(other));
             return Err(tool.error("type", wrong));
         }
     }

@@ -44,15 +44,15 @@ pub fn routes(is_offered: bool) -> Router<Arc<App>> {
 
 async fn not_offered() -> ApiError {
     ApiError::not_offered(
-        "Ollama's API is off, because this server is not for its own machine alone. Start it with \
-         --ollama-api always, or use OpenAI's API, whose base URL ends with /v1.",
+        "Ollama's API is disabled because this server accepts connections from other machines. \
+         Start it with --ollama-api always, or use OpenAI's API, whose base URL ends with /v1.",
     )
 }
 
 async fn elsewhere(Path(path): Path<String>) -> ApiError {
     let path = quoted(&path);
     ApiError::not_offered(format!(
-        "'/api/{path}' is not supported. Of Ollama's API there are chat, generate, embed, \
+        "'/api/{path}' is not supported. Supported parts of Ollama's API: chat, generate, embed, \
          embeddings, tags, show, ps and version; the operator chooses the model."
     ))
 }

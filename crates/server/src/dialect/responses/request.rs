@@ -236,7 +236,7 @@ fn read_keeping(fields: &mut Fields, object: &mut Value) -> Result<(bool, bool),
     let background = fields.boolean("background")?.unwrap_or(false);
     let stores = fields.boolean("store")?.unwrap_or(true);
     if background && !stores {
-        return Err(fields.error("background", "needs 'store': what nobody reads must be kept."));
+        return Err(fields.error("background", "requires 'store' to be true."));
     }
     object["background"] = background.into();
     object["store"] = stores.into();

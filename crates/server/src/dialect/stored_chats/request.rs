@@ -96,7 +96,7 @@ pub fn parse_metadata(fields: &mut Fields) -> Result<Value, ApiError> {
         let value_fits = |text: &str| text.chars().count() <= MAX_VALUE_CHARS;
         if !key_fits || !value.as_str().is_some_and(value_fits) {
             let wrong = format!(
-                "maps keys of at most {MAX_KEY_CHARS} characters to strings of at most \
+                "must map keys of at most {MAX_KEY_CHARS} characters to strings of at most \
                  {MAX_VALUE_CHARS}; '{}' does not.",
                 quoted(key)
             );

@@ -12,7 +12,7 @@ use crate::error::ApiError;
 pub const PARAMETERS: &[Parameter] = &[
     supported("messages", "UI messages; their files are refused, data and source parts left out"),
     supported("id", "the chat's id, by which its answer is resumed and stopped"),
-    supported("trigger", "whatever it says, the messages are answered"),
+    supported("trigger", "accepted; has no effect"),
     supported("messageId", "as `trigger`"),
     supported("n", "1: a UI message holds one completion"),
 ];
