@@ -79,6 +79,17 @@ impl RequestBodies {
         &self.workers
     }
 
+    /// How many values `json` has, counted as those of a body are, and where that may take its
+    /// time.
+    ///
+    /// # Errors
+    /// Those of [`BlockingWorkers::run`].
+    pub async fn count_values(&self, json: &Bytes) -> Result<usize, ApiError> {
+        let json = json.clone();
+        let is_large = json.len() > SMALL_BYTES;
+        self.workers.run_if(is_large, move || Ok(count_values(&json))).await
+    }
+
     /// Places for heads of requests that are larger than a stranger's may be.
     pub fn large_heads(&self) -> &Semaphore {
         &self.large_heads

@@ -21,6 +21,7 @@ mod blocking_workers;
 mod body;
 mod browser;
 mod cache_domain;
+mod charged_body;
 mod clock;
 mod completion;
 mod connections;

@@ -81,9 +81,32 @@ impl RequestMemory {
         Ok(())
     }
 
+    /// Makes `charge` stand for `bytes` instead of what it stood for.
+    ///
+    /// # Errors
+    /// Those of [`Self::take`], if it is more.
+    pub async fn settle(&self, charge: &mut MemoryCharge, bytes: usize) -> Result<(), ApiError> {
+        if let Some(more) = bytes.checked_sub(charge.bytes) {
+            return self.take(charge, more).await;
+        }
+        charge.bytes = bytes;
+        if let Some(permit) = &mut charge.permit {
+            let spare = permit.num_permits().saturating_sub(bytes.div_ceil(UNIT_BYTES));
+            drop(permit.split(spare));
+        }
+        Ok(())
+    }
+
     /// Bytes that are free, for tests and figures.
     pub fn free_bytes(&self) -> usize {
         (self.small.available_permits() + self.large.available_permits()) * UNIT_BYTES
+    }
+}
+
+impl MemoryCharge {
+    /// How many bytes it stands for.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -94,8 +117,8 @@ async fn acquire(from: Arc<Semaphore>, units: u32) -> Result<OwnedSemaphorePermi
     match timeout(MAX_WAIT, from.acquire_many_owned(units)).await {
         Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
         Err(_) => {
-            let message = "The requests that the server is reading take all the memory that it \
-                           has for them. Try again later, or raise --max-request-memory-bytes.";
+            let message = "The memory for incoming requests is full. Try again later, or raise \
+                           --max-request-memory-bytes.";
             Err(ApiError::unavailable(message, FULL_RETRY_S))
         }
     }
@@ -116,6 +139,10 @@ mod tests {
         for (bytes, taken) in [(1, 1024), (1000, 1024), (50_000, 50 * 1024), (MIB, 1074 * 1024)] {
             memory.take(&mut charge, bytes).await.unwrap();
             assert_eq!(free - memory.free_bytes(), taken);
+        }
+        for (bytes, taken) in [(2 * MIB, 2 * MIB), (100_000, 98 * 1024), (1, 1024)] {
+            memory.settle(&mut charge, bytes).await.unwrap();
+            assert_eq!((charge.bytes(), free - memory.free_bytes()), (bytes, taken));
         }
         drop(charge);
         assert_eq!(memory.free_bytes(), free);

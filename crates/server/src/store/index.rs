@@ -12,6 +12,11 @@ pub const OBJECT_BYTES: usize = 512;
 /// Objects of a list that are read at once.
 pub const PART_OBJECTS: usize = 32;
 
+/// Most bytes of an object's JSON within `limits`.
+pub fn most_json_bytes(limits: &StoreLimits) -> usize {
+    limits.bytes_per_owner.min(limits.bytes).saturating_sub(OBJECT_BYTES)
+}
+
 /// What an object is found by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectKey {

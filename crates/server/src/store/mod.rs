@@ -46,7 +46,7 @@ impl From<StoreError> for ApiError {
             StoreError::Unreadable => Self::internal(error.to_string()),
             StoreError::Unusable(_) | StoreError::Failed(_) => {
                 // The log has the reason, with the file's name, which is the operator's alone.
-                Self::unavailable("The store of answers does not work at present.", RETRY_S)
+                Self::unavailable("The answer store is temporarily unavailable.", RETRY_S)
             }
         }
     }
@@ -57,6 +57,8 @@ impl From<StoreError> for ApiError {
 pub struct Store {
     shelf: Shelf,
     readers: BlockingWorkers,
+    /// Most bytes of an object's JSON.
+    most_json_bytes: usize,
 }
 
 /// Where the objects are.
@@ -80,7 +82,7 @@ impl Store {
 
     /// A store that is empty at each start.
     pub fn in_memory(limits: StoreLimits) -> Self {
-        Self::of(Shelf::Memory(MemoryShelf::new(limits)))
+        Self::of(Shelf::Memory(MemoryShelf::new(limits)), limits)
     }
 
     /// A store in `file`, which is begun if there is none.
@@ -91,11 +93,17 @@ impl Store {
         let disk = DiskShelf::open(file, limits)?;
         let (objects, bytes, broken_off) = disk.count();
         tracing::info!(objects, bytes, broken_off, "opened the store {}", file.display());
-        Ok(Self::of(Shelf::Disk(disk)))
+        Ok(Self::of(Shelf::Disk(disk), limits))
     }
 
-    fn of(shelf: Shelf) -> Self {
-        Self { shelf, readers: BlockingWorkers::new(READERS) }
+    fn of(shelf: Shelf, limits: StoreLimits) -> Self {
+        let most_json_bytes = index::most_json_bytes(&limits);
+        Self { shelf, readers: BlockingWorkers::new(READERS), most_json_bytes }
+    }
+
+    /// Most bytes of an object's JSON; larger ones are refused.
+    pub const fn most_json_bytes(&self) -> usize {
+        self.most_json_bytes
     }
 
     /// Stores `object`, in place of an older one with its id, whose place in lists it keeps. When

@@ -7,8 +7,10 @@
 mod shapes;
 #[path = "../simulated/mod.rs"]
 mod simulated;
+mod stored;
 
 use std::alloc::System;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -22,7 +24,8 @@ use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_server::{
     AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, MUTE_LIMIT, Metrics,
-    ObfuscationDefault, OllamaApi, ResumableLimits, Service, TrustedProxies, router, start_engine,
+    ObfuscationDefault, OllamaApi, ResumableLimits, Service, Store, StoreLimits, TrustedProxies,
+    router, start_engine,
 };
 use nix::time::ClockId;
 use serde::de::IgnoredAny;
@@ -52,6 +55,10 @@ struct Server {
 
 impl Server {
     fn start(keys: &[&str]) -> Self {
+        Self::with_store(keys, Store::in_memory(StoreLimits::default()))
+    }
+
+    fn with_store(keys: &[&str], store: Store) -> Self {
         let forever = Duration::from_secs(600);
         let keys = keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
         let http = HttpConfig {
@@ -61,7 +68,7 @@ impl Server {
             metrics_names: Default::default(),
             cors_origins: Vec::new(),
             max_request_bytes: BODY_BYTES,
-            allowed_hosts: AllowedHosts::default(),
+            allowed_hosts: AllowedHosts::default().bound_to(Ipv4Addr::LOCALHOST.into()),
             ollama_api: OllamaApi::Always,
             max_request_memory_bytes: MEMORY_BYTES,
             obfuscation: ObfuscationDefault::default(),
@@ -78,7 +85,7 @@ impl Server {
             mute_limit: MUTE_LIMIT,
         };
         let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new()));
-        let app = Arc::new(App::new(http, limits, clock, metrics.clone()));
+        let app = Arc::new(App::new(http, limits, clock, metrics.clone()).with_store(store));
         let runner = Box::new(SimRunner::new(SimOptions::default()));
         let (model, description) = (simulated::model(), "simulated".to_owned());
         let loaded = LoadedEngine { runner, model, description, stages: None };

@@ -61,6 +61,59 @@ pub const ENDPOINTS: &[Endpoint] = &[
             ],
         ],
     },
+    Endpoint {
+        path: "/v1/responses",
+        valid: r#""store":false,"max_output_tokens":1,"input":"hi""#,
+        places: &[
+            [r#""unknown":"#, ""],
+            [r#""instructions":"#, ""],
+            [r#""metadata":"#, ""],
+            [r#""input":"#, ""],
+            [r#""input":[{"role":"user","content":"#, "}]"],
+            [r#""input":[{"role":"user","content":[{"type":"input_text","text":"#, "}]}]"],
+            [r#""input":[{"type":"function_call","call_id":"a","name":"f","arguments":"#, "}]"],
+            [r#""tools":[{"type":"function","name":"f","parameters":{"a":"#, "}}]"],
+        ],
+    },
+    Endpoint {
+        path: "/v1/ui/chat",
+        valid: r#""max_tokens":1,"messages":[{"role":"user","parts":[{"type":"text","text":"hi"}]}]"#,
+        places: &[
+            [r#""unknown":"#, ""],
+            [r#""messages":"#, ""],
+            [r#""messages":[{"role":"user","parts":"#, "}]"],
+            [r#""messages":[{"role":"user","parts":[{"type":"text","text":"#, "}]}]"],
+            [
+                r#""messages":[{"role":"assistant","parts":[{"type":"tool-f","toolCallId":"a","state":"output-available","input":{},"output":"#,
+                "}]}]",
+            ],
+        ],
+    },
+    Endpoint {
+        path: "/v1/embeddings",
+        valid: r#""model":"m""#,
+        places: &[[r#""unknown":"#, ""], [r#""input":"#, ""], [r#""input":["#, "]"]],
+    },
+    Endpoint {
+        path: "/infill",
+        valid: r#""n_predict":1,"input_suffix":"b""#,
+        places: &[
+            [r#""unknown":"#, ""],
+            [r#""input_prefix":"#, ""],
+            [r#""input_extra":"#, ""],
+            [r#""input_extra":[{"filename":"a","text":"#, "}]"],
+        ],
+    },
+    Endpoint {
+        path: "/api/generate",
+        valid: r#""model":"m","stream":false,"options":{"num_predict":1},"prompt":"hi""#,
+        places: &[
+            [r#""unknown":"#, ""],
+            [r#""options":"#, ""],
+            [r#""prompt":"#, ""],
+            [r#""system":"#, ""],
+        ],
+    },
     Endpoint { path: "/tokenize", valid: r#""x":1"#, places: &[[r#""prompt":"#, ""]] },
     Endpoint { path: "/detokenize", valid: r#""x":1"#, places: &[[r#""tokens":"#, ""]] },
 ];

@@ -9,6 +9,7 @@ mod hostile;
 mod reading;
 #[path = "../simulated/mod.rs"]
 mod simulated;
+mod storing;
 
 use harness::Server;
 use http::StatusCode;

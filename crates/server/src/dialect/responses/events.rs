@@ -41,6 +41,8 @@ pub struct ResponseEvents {
     facts: ResponseFacts,
     finish: Option<String>,
     output: Vec<Value>,
+    /// Bytes of what the output is made of, log-probabilities among them.
+    output_bytes: usize,
     open: Option<OpenItem>,
     /// Log-probabilities of tokens whose text has not come yet.
     logprobs: Vec<Value>,
@@ -59,6 +61,7 @@ impl ResponseEvents {
             facts: ResponseFacts::default(),
             finish: None,
             output: Vec::new(),
+            output_bytes: 0,
             open: None,
             logprobs: Vec::new(),
         }
@@ -75,6 +78,11 @@ impl ResponseEvents {
         &self.status
     }
 
+    /// The response turns out not to be in the store: its object says so from here on.
+    pub fn not_stored(&mut self) {
+        self.template.object["store"] = false.into();
+    }
+
     /// Reads a record of which no event is wanted.
     pub fn note(&mut self, delta: &Delta) {
         debug_assert_eq!(self.wanted, EventRange::Nothing);
@@ -88,7 +96,13 @@ impl ResponseEvents {
         self.template.render(&self.status, &self.facts, &output)
     }
 
+    /// About how long the output is as JSON, bytes.
+    pub const fn output_bytes(&self) -> usize {
+        self.output_bytes
+    }
+
     fn apply(&mut self, delta: &Delta, out: &mut Vec<u8>) {
+        self.output_bytes += output_bytes(delta);
         match delta {
             Delta::Open { meta } => self.begin(meta, out),
             Delta::Text { choice: 0, text, .. } if !text.is_empty() => self.put_text(text, out),
@@ -369,6 +383,15 @@ fn with(mut object: Value, members: Value) -> Value {
 }
 
 /// The log-probabilities in a record, one entry for each token.
+fn output_bytes(delta: &Delta) -> usize {
+    match delta {
+        Delta::Text { text, .. } | Delta::Reasoning { text, .. } => text.len(),
+        Delta::ToolCall { arguments, .. } => arguments.len(),
+        Delta::Logprobs { json, .. } => json.len(),
+        _ => 0,
+    }
+}
+
 fn token_logprobs(json: &str) -> Vec<Value> {
     let mut record: Value = serde_json::from_str(json).unwrap_or_default();
     match record.get_mut("content").map(Value::take) {

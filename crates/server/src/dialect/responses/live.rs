@@ -16,11 +16,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::generation::{Generated, Generation};
 use super::object::ResponseTemplate;
 use super::record_log::RecordLog;
-use super::stored::{KeptInput, StoredResponse, object};
+use super::stored::{KeptInput, ResponseStore, StoredResponse, object};
 use crate::api::json::{ValueSize, count_values};
 use crate::error::ApiError;
 use crate::resumable::Reservation;
-use crate::store::{self, Kind, Owner, Store, StoreError, StoredObject};
+use crate::store::{Owner, StoreError};
 
 /// How often a response that grows is stored. A restart loses the text since the last time.
 const CHECKPOINT: Duration = Duration::from_secs(2);
@@ -65,6 +65,21 @@ pub struct LiveReader {
 /// One of them that has ended: nothing of it changes any more.
 pub struct EndedResponse<'a>(&'a LiveResponse);
 
+/// A response's place in the table, which it leaves when its task ends, however that ends: nobody
+/// waits for a task that has panicked.
+struct LiveEntry {
+    table: Arc<LiveResponses>,
+    live: Arc<LiveResponse>,
+}
+
+impl Drop for LiveEntry {
+    fn drop(&mut self) {
+        self.live.break_off();
+        self.live.settled.send_replace(true);
+        self.table.forget(&self.live);
+    }
+}
+
 /// What begins a background response.
 pub struct NewResponse {
     /// To whom it belongs.
@@ -87,7 +102,7 @@ impl LiveResponses {
     /// When it cannot be stored.
     pub async fn start(
         self: &Arc<Self>,
-        store: Store,
+        store: ResponseStore,
         new: NewResponse,
         generation: Generation,
         reservation: Reservation,
@@ -96,8 +111,9 @@ impl LiveResponses {
         // The store first: if it refuses, there is nothing here to take back.
         live.save(&store).await?;
         self.table().insert(live.key(), live.clone());
-        let (table, kept) = (self.clone(), live.clone());
+        let entry = LiveEntry { table: self.clone(), live: live.clone() };
         tokio::spawn(async move {
+            let kept = &entry.live;
             kept.run(&store, generation).await;
             let saved = kept.save(&store).await;
             kept.settled.send_replace(true);
@@ -107,7 +123,7 @@ impl LiveResponses {
                 tokio::time::sleep(UNSTORED_GRACE).await;
             }
             // Only now: whoever does not find it here must find it in the store.
-            table.forget(&kept);
+            drop(entry);
         });
         Ok(live)
     }
@@ -143,9 +159,9 @@ impl LiveResponse {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// Bytes of its records now.
+    /// Bytes of what the store has of it, or will have: no less than its JSON and its input's.
     pub fn bytes(&self) -> usize {
-        self.state().log.bytes().len()
+        self.input.head.len() + self.state().log.bytes().len()
     }
 
     /// Its object now.
@@ -174,7 +190,7 @@ impl LiveResponse {
     }
 
     /// Keeps the records of `generation` until it ends.
-    async fn run(&self, store: &Store, mut generation: Generation) {
+    async fn run(&self, store: &ResponseStore, mut generation: Generation) {
         let mut checkpoint = interval_at(Instant::now() + CHECKPOINT, CHECKPOINT);
         // A slow disk gets no burst of the checkpoints that it was too slow for.
         checkpoint.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -218,17 +234,21 @@ impl LiveResponse {
         waiting.into_values().for_each(Waker::wake);
     }
 
-    async fn save(&self, store: &Store) -> Result<(), StoreError> {
-        let (records, is_ended) = {
-            // Copied, because readers need the lock while the store writes.
-            let state = self.state();
-            (state.log.bytes().to_vec(), state.log.is_ended())
-        };
-        let json = StoredResponse::encode(&self.template, &self.input.items, &records).into();
-        let progress = if is_ended { store::Progress::Ended } else { store::Progress::Running };
-        let id = self.template.id().to_owned();
-        let object = StoredObject { id, created_s: self.created_s, progress, json };
-        store.put(Kind::Response, self.owner, object).await
+    /// Ends it for its readers, if nothing else has: its task is gone.
+    fn break_off(&self) {
+        // Its records cannot be trusted if they were being written when the task panicked.
+        let is_open = self.state.lock().is_ok_and(|state| !state.log.is_ended());
+        if is_open {
+            let message = "The server failed while it generated this response.";
+            self.push(&Delta::Error { code: "server_error".into(), message: message.into() });
+        }
+    }
+
+    async fn save(&self, store: &ResponseStore) -> Result<(), StoreError> {
+        // Copied, because readers need the lock while the store writes.
+        let log = self.state().log.clone();
+        let named = (self.owner, self.template.id());
+        store.put(named, self.created_s, self.input.head.clone(), log).await
     }
 }
 
@@ -284,13 +304,12 @@ impl EndedResponse<'_> {
 
 #[cfg(test)]
 mod tests {
-    //! What a reader leaves behind.
+    //! What a reader leaves behind, and a task.
     use serde_json::json;
 
     use super::*;
 
-    #[test]
-    fn a_reader_that_goes_leaves_no_waker() {
+    fn live() -> Arc<LiveResponse> {
         let object = json!({"id": "resp_1"});
         let new = NewResponse {
             owner: Owner::NOBODY,
@@ -299,7 +318,30 @@ mod tests {
             input: KeptInput::default(),
             log: RecordLog::new(1 << 16),
         };
-        let live = Arc::new(LiveResponse::new(new));
+        Arc::new(LiveResponse::new(new))
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_leaves_nobody_waiting() {
+        let (table, live) = (Arc::new(LiveResponses::default()), live());
+        table.table().insert(live.key(), live.clone());
+        let entry = LiveEntry { table: table.clone(), live: live.clone() };
+        let task = tokio::spawn(async move {
+            let _entry = entry;
+            panic!("on purpose");
+        });
+        // Not before the task has begun to run: this waits for it.
+        live.cancel().await;
+        assert!(task.await.unwrap_err().is_panic());
+        assert!(table.find(Owner::NOBODY, "resp_1").is_none());
+        let mut context = Context::from_waker(Waker::noop());
+        let (piece, is_last) = LiveReader::new(live).poll_piece(&mut context, 0);
+        assert!(is_last && !piece.is_empty(), "its readers hear of the end");
+    }
+
+    #[test]
+    fn a_reader_that_goes_leaves_no_waker() {
+        let live = live();
         let mut context = Context::from_waker(Waker::noop());
         let (stays, goes) = (LiveReader::new(live.clone()), LiveReader::new(live.clone()));
         for reader in [&stays, &goes, &goes] {

@@ -16,6 +16,7 @@ pub mod request;
 mod resolve;
 mod routes;
 mod stored;
+mod storing;
 mod stream;
 mod tools;
 mod truncate;

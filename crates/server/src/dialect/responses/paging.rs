@@ -1,7 +1,8 @@
 //! Queries of URLs, and lists of items a page at a time.
 
 use http::Uri;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::error::{ApiError, quoted};
 
@@ -51,11 +52,21 @@ fn wrong(name: &str, must: &str, found: &str) -> ApiError {
     ApiError::invalid_param(name, format!("'{name}' {must}, not '{}'.", quoted(found)))
 }
 
-/// The page of `items` that `query` asks for.
+/// A part of a list.
+#[derive(Serialize)]
+struct Page<'a> {
+    object: &'static str,
+    data: &'a [&'a Value],
+    first_id: Option<&'a Value>,
+    last_id: Option<&'a Value>,
+    has_more: bool,
+}
+
+/// The page of `items` that `query` asks for, as JSON.
 ///
 /// # Errors
 /// 400 for a wrong `limit` or `order`, or an item that is not there in `after`.
-pub fn page(items: &[Value], query: Query<'_>) -> Result<Value, ApiError> {
+pub fn page(items: &[Value], query: Query<'_>) -> Result<String, ApiError> {
     let limit = match query.number("limit")? {
         None => DEFAULT_LIMIT,
         Some(limit) if (1..=MAX_LIMIT as u64).contains(&limit) => limit as usize,
@@ -78,22 +89,23 @@ pub fn page(items: &[Value], query: Query<'_>) -> Result<Value, ApiError> {
         }
     };
     let data = &ordered[from..ordered.len().min(from + limit)];
-    let id = |item: Option<&&Value>| item.map_or(Value::Null, |item| item["id"].clone());
-    Ok(json!({
-        "object": "list", "data": data, "first_id": id(data.first()), "last_id": id(data.last()),
-        "has_more": from + data.len() < ordered.len(),
-    }))
+    let [first_id, last_id] = [data.first(), data.last()].map(|item| item.map(|item| &item["id"]));
+    let has_more = from + data.len() < ordered.len();
+    let page = Page { object: "list", data, first_id, last_id, has_more };
+    Ok(serde_json::to_string(&page).expect("a tree of values is JSON"))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn ids(query: &str) -> Result<(Vec<u64>, bool), ApiError> {
         let items: Vec<Value> =
             (0..50).map(|at| json!({"id": format!("i{at}"), "at": at})).collect();
         let uri: Uri = format!("/x?{query}").parse().unwrap();
-        let page = page(&items, Query::of(&uri))?;
+        let page: Value = serde_json::from_str(&page(&items, Query::of(&uri))?).unwrap();
         let ids = page["data"].as_array().unwrap().iter().map(|item| item["at"].as_u64().unwrap());
         Ok((ids.collect(), page["has_more"] == true))
     }

@@ -4,7 +4,7 @@ use loquent_proto::delta::MAX_RECORD_BYTES;
 use loquent_proto::{Delta, Error, Log};
 
 /// Room beyond the bound for the records that end a response.
-const END_RESERVE_BYTES: usize = 2 * 1024;
+pub const END_RESERVE_BYTES: usize = 2 * 1024;
 
 /// Bytes of records that are read at once: two of the longest at least.
 const PIECE_BYTES: usize = 2 * MAX_RECORD_BYTES + 16;
@@ -25,6 +25,11 @@ impl RecordLog {
     /// An empty log of at most `max_bytes`, and a little more for its end.
     pub const fn new(max_bytes: usize) -> Self {
         Self { bytes: Vec::new(), max_bytes, is_ended: false }
+    }
+
+    /// The same log, which holds at most `max_bytes` from here on, and a little more for its end.
+    pub fn bounded(self, max_bytes: usize) -> Self {
+        Self { max_bytes, ..self }
     }
 
     /// A log of `bytes` from the store. It is cut where its records end.

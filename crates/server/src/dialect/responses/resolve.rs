@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::input::{check_count, name_items, response_of_item};
 use super::request::ResponseRequest;
 use super::stored::StoredResponse;
-use crate::api::json::{MAX_VALUES, VALUE_BYTES, ValueSize, count_values};
+use crate::api::json::{MAX_VALUES, VALUE_BYTES, ValueSize};
 use crate::app::App;
 use crate::error::{ApiError, quoted};
 use crate::memory::{MemoryCharge, SMALL_BYTES};
@@ -29,7 +29,7 @@ pub async fn load(
     let Some(object) = app.store.get(Kind::Response, owner, id).await? else { return Ok(None) };
     let bytes = object.json;
     // Before parsing: a tree of values takes many times the bytes of its text.
-    let parsed_bytes = count_values(&bytes) * VALUE_BYTES + 2 * bytes.len();
+    let parsed_bytes = app.bodies.count_values(&bytes).await? * VALUE_BYTES + 2 * bytes.len();
     app.bodies.memory().take(charge, parsed_bytes).await?;
     let unreadable = || ApiError::internal("The stored response cannot be read.");
     let decode = move || StoredResponse::decode(&bytes).ok_or_else(unreadable);
@@ -54,7 +54,8 @@ pub async fn conversation(
     let mut resolver = Resolver::new(app, owner, charge);
     if let Some(id) = &request.previous {
         let found = resolver.load_ended(id, "previous_response_id").await?;
-        let items = items_of(found.ok_or_else(|| ApiError::no_previous_response(id))?);
+        let found = found.ok_or_else(|| ApiError::no_previous_response(id))?;
+        let items = items_of(app, found).await?;
         items.into_iter().for_each(|item| resolver.push(item));
     }
     let mut own = std::mem::take(&mut request.input);
@@ -152,7 +153,7 @@ impl<'a> Resolver<'a> {
         }
         let mut by_id = HashMap::new();
         if let Some(found) = self.load_ended(&response, param).await? {
-            for item in items_of(found) {
+            for item in items_of(self.app, found).await? {
                 let id = item["id"].as_str().unwrap_or_default().to_owned();
                 by_id.entry(id).or_insert(item);
             }
@@ -179,11 +180,15 @@ impl<'a> Resolver<'a> {
 }
 
 /// A response's conversation with its output.
-fn items_of(response: StoredResponse) -> Vec<Value> {
-    let mut object = response.object();
-    let mut items = response.input;
-    if let Value::Array(output) = object["output"].take() {
-        items.extend(output);
-    }
-    items
+async fn items_of(app: &App, response: StoredResponse) -> Result<Vec<Value>, ApiError> {
+    let is_large = response.log.bytes().len() > SMALL_BYTES;
+    let read = move || {
+        let mut object = response.object();
+        let mut items = response.input;
+        if let Value::Array(output) = object["output"].take() {
+            items.extend(output);
+        }
+        Ok(items)
+    };
+    app.bodies.workers().run_if(is_large, read).await
 }

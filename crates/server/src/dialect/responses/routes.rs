@@ -19,15 +19,17 @@ use super::input;
 use super::live::{LiveReader, LiveResponse, NewResponse};
 use super::object::ResponseTemplate;
 use super::paging::{Query, page};
-use super::record_log::RecordLog;
+use super::record_log::{END_RESERVE_BYTES, RecordLog};
 use super::request::{NAMES, ResponseRequest, Truncation};
 use super::resolve::{conversation, load};
-use super::stored::{KeptInput, StoredResponse};
-use super::stream::{DirectResponse, Records, ResponseReader, Save, keep_and_write};
+use super::stored::{KeptInput, ResponseStore, StoredResponse};
+use super::storing::{Recording, Save};
+use super::stream::{DirectResponse, Records, ResponseReader};
 use super::truncate::{count, truncate};
 use crate::api::request::{Endpoint, Request, StreamParams, text_bytes};
 use crate::app::App;
 use crate::body::ReceivedBody;
+use crate::charged_body::charged_json;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::json_response::{json_response, json_text};
@@ -35,10 +37,7 @@ use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::records::RecordContext;
 use crate::service::{Caller, Service, StartedAnswer};
 use crate::sse::{EventSource, SseBody, event_stream, with_ignored};
-use crate::store::{self, Kind, Owner, StoredObject};
-
-/// About what a token takes in a response's JSON; with log-probabilities it is more.
-const TOKEN_BYTES: usize = 32;
+use crate::store::{Kind, Owner};
 
 type Shared = State<Arc<App>>;
 type Caught = Result<Response, ApiError>;
@@ -98,7 +97,7 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
             let StartedResponse { owner, created_s, template, input, generation, log, .. } =
                 started;
             let new = NewResponse { owner, created_s, template, input, log };
-            let store = app.store.clone();
+            let store = ResponseStore::of(&app);
             let live = app.responses.start(store, new, generation, reservation).await?;
             match streams {
                 false => whole_live(&app, live).await?,
@@ -147,13 +146,20 @@ fn to_chat(
     }
     chat.insert("messages".into(), messages.into());
     // The request gives its charge back when its prompt is tokens; the items live on.
-    let kept = KeptInput { items: input, charge: asked.fields.charge() };
-    let input = if stores { kept } else { KeptInput::default() };
+    let mut kept = KeptInput::default();
+    if stores {
+        // Here, where it may take its time, and once for all checkpoints.
+        kept.head = StoredResponse::encode_head(&template, &input).into();
+        kept.charge = asked.fields.charge();
+    }
+    if template.background {
+        kept.items = input;
+    }
     let mut request = service.parse(Endpoint::Chat, asked.fields.replaced(chat), caller)?;
     // The object always has the usage, whether or not it is streamed.
     request.stream = Some(StreamParams { include_usage: true, ..StreamParams::default() });
     request.ignored.splice(0..0, asked.ignored);
-    Ok(LoweredRequest { request, template, input, streams, stores, obfuscation })
+    Ok(LoweredRequest { request, template, input: kept, streams, stores, obfuscation })
 }
 
 fn messages_of(instructions: Option<&str>, input: &[Value]) -> Result<Vec<Value>, ApiError> {
@@ -176,13 +182,23 @@ async fn start(
     let started = started.map_err(|error| error.renamed(NAMES))?;
     let StartedAnswer { active, echo, ignored } = started;
     let created_s = active.head().created_s;
-    let mut log = RecordLog::new(app.resumable.limits().log_bytes);
+    let mut log = RecordLog::new(usize::MAX / 2);
     let context = RecordContext { vocab: &service.model().vocab, echo: &echo };
     let generation = Generation::open(active, &context, &mut |delta| {
         log.push(&delta).expect("the first record fits");
     });
+    let log = log.bounded(most_record_bytes(app, &template, &input));
     let owner = identity.owner();
     Ok(StartedResponse { owner, created_s, template, input, generation, log, ignored })
+}
+
+/// Most bytes of records that are kept of a response: as many as were reserved for one that is
+/// read while it is generated, and as the store takes of any other.
+fn most_record_bytes(app: &App, template: &ResponseTemplate, input: &KeptInput) -> usize {
+    match template.background {
+        true => app.resumable.limits().log_bytes,
+        false => app.store.most_json_bytes().saturating_sub(input.head.len() + END_RESERVE_BYTES),
+    }
 }
 
 /// Whether, and with which letters, text is padded.
@@ -214,9 +230,9 @@ async fn full(app: &App, mut started: StartedResponse, stores: bool) -> Caught {
     let StartedResponse { template, mut generation, log, .. } = started;
     let mut events = ResponseEvents::new(template, EventRange::Nothing);
     log.read(0, |delta| events.note(&delta));
-    let mut log = stores.then_some(log);
+    let mut recording = Recording::new(log, save);
     loop {
-        let mut put = |delta: Delta| keep_and_write(&mut log, &mut events, delta, &mut Vec::new());
+        let mut put = |delta: Delta| recording.put(delta, &mut events, &mut Vec::new());
         match poll_fn(|context| generation.poll(context, &mut put)).await {
             Generated::Going => {}
             Generated::Complete => break,
@@ -224,44 +240,39 @@ async fn full(app: &App, mut started: StartedResponse, stores: bool) -> Caught {
             Generated::Failed(error) => return Err(error),
         }
     }
-    if let (Some(save), Some(log)) = (save, log) {
-        save(log).await;
-    }
-    let object = events.object();
-    let tokens = object["usage"]["output_tokens"].as_u64().unwrap_or_default() as usize;
-    whole(app, tokens * TOKEN_BYTES, move || object).await
-}
-
-/// A response of the object that is made of so many bytes, which may be many.
-async fn whole(app: &App, bytes: usize, object: impl FnOnce() -> Value + Send + 'static) -> Caught {
-    let render = move || Ok(object().to_string());
-    Ok(json_text(app.bodies.workers().run_if(bytes > SMALL_BYTES, render).await?))
+    let stored = recording.store().await;
+    recording.end(stored, &mut events, &mut Vec::new());
+    let is_large = events.output_bytes() > SMALL_BYTES;
+    let render = move || Ok(events.object().to_string());
+    Ok(json_text(app.bodies.workers().run_if(is_large, render).await?))
 }
 
 /// A response of `live` as it is now.
 async fn whole_live(app: &App, live: Arc<LiveResponse>) -> Caught {
-    whole(app, live.bytes(), move || live.object()).await
+    let (charge, bytes) = (MemoryCharge::default(), live.bytes());
+    charged_json(&app.bodies, charge, bytes, move || Ok(live.object().to_string())).await
 }
 
-async fn whole_stored(app: &App, response: StoredResponse) -> Caught {
-    whole(app, response.log.bytes().len(), move || response.object()).await
+/// A response of what was read from the store, and what that is charged.
+async fn whole_stored(app: &App, response: StoredResponse, charge: MemoryCharge) -> Caught {
+    let bytes = response.log.bytes().len();
+    charged_json(&app.bodies, charge, bytes, move || Ok(response.object().to_string())).await
 }
 
 /// Stores a response that has ended. One that cannot be stored is not lost to who reads it now.
 fn saver(app: &App, started: &mut StartedResponse) -> Save {
     let StartedResponse { owner, created_s, template, input, .. } = started;
-    let (owner, created_s, template) = (*owner, *created_s, template.clone());
-    let (input, store) = (std::mem::take(input), app.store.clone());
+    let (owner, created_s, id) = (*owner, *created_s, template.id().to_owned());
+    let (input, store) = (std::mem::take(input), ResponseStore::of(app));
     Box::new(move |log: RecordLog| {
         Box::pin(async move {
-            let id = template.id().to_owned();
-            let json = StoredResponse::encode(&template, &input.items, log.bytes()).into();
-            let object = StoredObject { id, created_s, progress: store::Progress::Ended, json };
-            if let Err(error) = store.put(Kind::Response, owner, object).await {
+            let stored = store.put((owner, &id), created_s, input.head.clone(), log).await;
+            if let Err(error) = &stored {
                 tracing::warn!(%error, "a response could not be stored");
             }
-            // As a whole: a closure takes only what it names, and the charge goes with the items.
+            // As a whole: a closure takes only what it names, and the charge goes with the head.
             drop(input);
+            stored.is_ok()
         })
     })
 }
@@ -301,7 +312,7 @@ async fn retrieve(
     let StoredResponse { template, log, input } = stored(&app, owner, &id, &mut charge).await?;
     match streams {
         true => Ok(read(&app, Records::Ended(log, charge), template, first, padding)),
-        false => whole_stored(&app, StoredResponse { template, log, input }).await,
+        false => whole_stored(&app, StoredResponse { template, log, input }, charge).await,
     }
 }
 
@@ -331,7 +342,7 @@ async fn cancel(
         return Err(ApiError::invalid_param("id", message));
     }
     // It has ended already: cancelling twice is no error.
-    whole_stored(&app, response).await
+    whole_stored(&app, response, charge).await
 }
 
 async fn delete(
@@ -357,13 +368,16 @@ async fn input_items(
     Extension(identity): Extension<Identity>,
     uri: Uri,
 ) -> Caught {
-    let (query, owner) = (Query::of(&uri), identity.owner());
+    let owner = identity.owner();
     if let Some(live) = app.responses.find(owner, &id) {
-        return Ok(json_response(&page(live.input(), query)?));
+        let (charge, bytes) = (MemoryCharge::default(), live.bytes());
+        let render = move || page(live.input(), Query::of(&uri));
+        return charged_json(&app.bodies, charge, bytes, render).await;
     }
     let mut charge = MemoryCharge::default();
     let response = stored(&app, owner, &id, &mut charge).await?;
-    Ok(json_response(&page(&response.input, query)?))
+    let render = move || page(&response.input, Query::of(&uri));
+    charged_json(&app.bodies, charge, 0, render).await
 }
 
 /// `POST /v1/responses/input_tokens`: how many tokens a request's prompt has.

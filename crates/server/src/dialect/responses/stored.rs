@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use loquent_proto::Delta;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::events::{EventRange, LOST, ResponseEvents};
 use super::object::ResponseTemplate;
 use super::record_log::RecordLog;
-use crate::memory::MemoryCharge;
+use crate::app::App;
+use crate::blocking_workers::BlockingWorkers;
+use crate::memory::{MemoryCharge, SMALL_BYTES};
+use crate::store::{Kind, Owner, Progress, Store, StoreError, StoredObject};
 
 /// Separates the JSON from the records behind it; JSON as it is written here has none.
 const SEPARATOR: u8 = b'\n';
@@ -16,10 +20,54 @@ const SEPARATOR: u8 = b'\n';
 /// A conversation that is kept until it is stored with its answer.
 #[derive(Debug, Default)]
 pub struct KeptInput {
-    /// Items with ids.
+    /// Items with ids, for readers before that.
     pub items: Vec<Value>,
-    /// What they are charged to the memory of requests.
+    /// What the store keeps before the records.
+    pub head: Arc<[u8]>,
+    /// What both are charged to the memory of requests.
     pub charge: Option<Arc<MemoryCharge>>,
+}
+
+/// Where responses are stored, and who writes what is long.
+#[derive(Debug, Clone)]
+pub struct ResponseStore {
+    store: Store,
+    workers: BlockingWorkers,
+}
+
+impl ResponseStore {
+    /// That of `app`.
+    pub fn of(app: &App) -> Self {
+        Self { store: app.store.clone(), workers: app.bodies.workers().clone() }
+    }
+
+    /// Stores the response `id`, which has `head` and so far the records of `log`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn put(
+        &self,
+        (owner, id): (Owner, &str),
+        created_s: u64,
+        head: Arc<[u8]>,
+        log: RecordLog,
+    ) -> Result<(), StoreError> {
+        let progress = if log.is_ended() { Progress::Ended } else { Progress::Running };
+        let is_large = head.len() + log.bytes().len() > SMALL_BYTES;
+        let write = move || Ok(StoredResponse::encode(&head, log.bytes()).into());
+        let json = self.workers.run_if(is_large, write).await;
+        let json = json.map_err(|_| StoreError::Unreadable)?;
+        let object = StoredObject { id: id.to_owned(), created_s, progress, json };
+        self.store.put(Kind::Response, owner, object).await
+    }
+}
+
+/// A response's JSON in the store.
+#[derive(Serialize)]
+struct StoredHead<'a> {
+    object: &'a Value,
+    background: bool,
+    input: &'a [Value],
 }
 
 /// A response that is, or was, in the store.
@@ -34,15 +82,17 @@ pub struct StoredResponse {
 }
 
 impl StoredResponse {
-    /// The bytes for the store, of a response with `records`.
-    pub fn encode(template: &ResponseTemplate, input: &[Value], records: &[u8]) -> Vec<u8> {
-        let head = json!({
-            "object": template.object, "background": template.background, "input": input,
-        });
-        let mut bytes = head.to_string().into_bytes();
+    /// What the store keeps before the records.
+    pub fn encode_head(template: &ResponseTemplate, input: &[Value]) -> Vec<u8> {
+        let head = StoredHead { object: &template.object, background: template.background, input };
+        let mut bytes = serde_json::to_vec(&head).expect("a tree of values is JSON");
         bytes.push(SEPARATOR);
-        bytes.extend_from_slice(records);
         bytes
+    }
+
+    /// The bytes for the store, of a response with `head` and `records`.
+    pub fn encode(head: &[u8], records: &[u8]) -> Vec<u8> {
+        [head, records].concat()
     }
 
     /// A response from the store; `None` if its bytes are none.
@@ -85,6 +135,8 @@ pub fn object(template: &ResponseTemplate, log: &RecordLog) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn template() -> ResponseTemplate {
@@ -99,7 +151,8 @@ mod tests {
             log.push(&delta).unwrap();
         }
         let input = vec![json!({"type": "message", "text": "line\nline"})];
-        let bytes = StoredResponse::encode(&template(), &input, log.bytes());
+        let head = StoredResponse::encode_head(&template(), &input);
+        let bytes = StoredResponse::encode(&head, log.bytes());
         let read = StoredResponse::decode(&bytes).unwrap().end_if_lost();
         assert_eq!(read.input, input);
         assert_eq!(read.log.bytes(), log.bytes());
@@ -112,7 +165,8 @@ mod tests {
     fn a_response_without_an_end_failed_with_what_there_was_of_it() {
         let mut log = RecordLog::new(1 << 16);
         log.push(&Delta::text("so far")).unwrap();
-        let mut bytes = StoredResponse::encode(&template(), &[], log.bytes());
+        let head = StoredResponse::encode_head(&template(), &[]);
+        let mut bytes = StoredResponse::encode(&head, log.bytes());
         bytes.extend_from_slice(&[40, 1, b'h', b'a']); // a record that was cut
         let object = StoredResponse::decode(&bytes).unwrap().end_if_lost().object();
         assert_eq!(object["status"], "failed");

@@ -1,7 +1,6 @@
 //! Responses as event streams: while they are generated for this reader alone, while they are
 //! generated in the background, and from the store.
 
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -12,6 +11,7 @@ use super::generation::{Generated, Generation};
 use super::live::LiveReader;
 use super::object::ResponseStatus;
 use super::record_log::{RecordLog, read_records};
+use super::storing::{Recording, Save, Saving, write};
 use crate::dialect::EventWriter;
 use crate::error::ApiError;
 use crate::memory::MemoryCharge;
@@ -20,22 +20,17 @@ use crate::sse::{EventSource, StreamStatus};
 /// Bytes of events gathered into one frame.
 const FRAME_BYTES: usize = 16 * 1024;
 
-/// Stores what was generated.
-pub type Save = Box<dyn FnOnce(RecordLog) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
-
 /// A response that is generated for this reader alone: without it, generation ends.
 pub struct DirectResponse {
     generation: Generation,
     events: ResponseEvents,
-    /// The records for the store, as long as they fit.
-    log: Option<RecordLog>,
-    save: Option<Save>,
+    recording: Recording,
     ending: Option<ResponseEnding>,
 }
 
 /// The end of a response waits until it is stored: its reader may refer to it at once.
 struct ResponseEnding {
-    saving: Pin<Box<dyn Future<Output = ()> + Send>>,
+    saving: Saving,
     events: Vec<u8>,
     status: StreamStatus,
 }
@@ -53,26 +48,23 @@ impl DirectResponse {
         log.read(0, |delta| {
             write(&mut events, &delta, &mut preface);
         });
-        // Only for the store from here on: the reader has its events.
-        let log = save.is_some().then_some(log);
-        (Self { generation, events, log, save, ending: None }, preface)
+        let recording = Recording::new(log, save);
+        (Self { generation, events, recording, ending: None }, preface)
     }
 
     /// Holds the last events back until the response is stored.
     fn begin_end(&mut self, status: StreamStatus, out: &mut Vec<u8>) {
-        let saving = match (self.save.take(), self.log.take()) {
-            (Some(save), Some(log)) => save(log),
-            _ => Box::pin(std::future::ready(())),
-        };
+        let saving = self.recording.store();
         self.ending = Some(ResponseEnding { saving, events: std::mem::take(out), status });
     }
 
     fn poll_end(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
         let Some(ending) = &mut self.ending else { return StreamStatus::Open };
-        if ending.saving.as_mut().poll(context).is_pending() {
+        let Poll::Ready(stored) = ending.saving.as_mut().poll(context) else {
             return StreamStatus::Open;
-        }
+        };
         out.append(&mut ending.events);
+        self.recording.end(stored, &mut self.events, out);
         std::mem::replace(&mut ending.status, StreamStatus::Complete)
     }
 }
@@ -80,8 +72,8 @@ impl DirectResponse {
 impl EventSource for DirectResponse {
     fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
         while out.len() < FRAME_BYTES && self.ending.is_none() {
-            let Self { generation, events, log, .. } = self;
-            let mut put = |delta: Delta| keep_and_write(log, events, delta, out);
+            let Self { generation, events, recording, .. } = self;
+            let mut put = |delta: Delta| recording.put(delta, events, out);
             match generation.poll(context, &mut put) {
                 Poll::Pending => return StreamStatus::Open,
                 Poll::Ready(Generated::Going) => {}
@@ -97,31 +89,6 @@ impl EventSource for DirectResponse {
     fn heartbeat(&self) -> Bytes {
         self.events.heartbeat()
     }
-}
-
-/// Writes the events of the record, or records, that `delta` becomes in the log.
-pub fn keep_and_write(
-    log: &mut Option<RecordLog>,
-    events: &mut ResponseEvents,
-    delta: Delta,
-    out: &mut Vec<u8>,
-) {
-    let Some(kept) = log else { return write(events, &delta, out) };
-    let at = kept.bytes().len();
-    match kept.push(&delta) {
-        Ok(()) => {
-            kept.read(at, |delta| write(events, &delta, out));
-        }
-        // It cannot be stored as a whole. Its reader gets it nevertheless.
-        Err(_) => {
-            *log = None;
-            write(events, &delta, out);
-        }
-    }
-}
-
-fn write(events: &mut ResponseEvents, delta: &Delta, out: &mut Vec<u8>) {
-    events.write(None, delta, out).expect("no record is unwritable here");
 }
 
 /// Where the records of a response come from that is read apart from its generation.

@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 
 use super::object::{completion, messages, with_metadata};
 use super::request::{ListQuery, parse_list, parse_metadata};
-use crate::api::json::{VALUE_BYTES, count_values};
+use crate::api::json::VALUE_BYTES;
 use crate::api::request::header_list;
 use crate::app::App;
+use crate::charged_body::charged_json;
 use crate::error::ApiError;
 use crate::identity::Identity;
-use crate::json_response::{json_response, json_text};
+use crate::json_response::json_response;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::sse::with_ignored;
 use crate::store::object::{Kind, ObjectList, StoredObject};
@@ -46,9 +47,10 @@ async fn list(
     let wanted = move |stored: &StoredObject| filter.accepts(stored);
     let listed = app.store.list(Kind::ChatCompletion, identity.owner(), page, wanted).await?;
     let bytes: usize = listed.objects.iter().map(|one| one.json.len()).sum();
-    // Held while the list is written from what was read.
-    let _charge = charge(&app, COPIES * bytes).await?;
-    Ok(with_ignored(json_text(list_json(&listed)), &header_list(&ignored)))
+    let charge = MemoryCharge::default();
+    let render = move || Ok(list_json(&listed));
+    let response = charged_json(&app.bodies, charge, COPIES * bytes, render).await?;
+    Ok(with_ignored(response, &header_list(&ignored)))
 }
 
 /// The objects as they are stored, with a list around them.
@@ -68,8 +70,10 @@ async fn read(
     Extension(identity): Extension<Identity>,
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
-    let (stored, _charge) = find(&app, &identity, &id).await?;
-    Ok(text_response(&stored))
+    let stored = find(&app, &identity, &id).await?;
+    // It is copied unread.
+    let (charge, bytes) = (MemoryCharge::default(), COPIES * stored.json.len());
+    charged_json(&app.bodies, charge, bytes, move || Ok(text_of(&stored))).await
 }
 
 async fn update(
@@ -88,13 +92,13 @@ async fn update(
         parse_metadata(&mut fields)
     });
     let metadata = metadata.await?;
-    let (stored, _charge) = find(&app, &identity, &id).await?;
+    let (stored, charge) = find_to_parse(&app, &identity, &id).await?;
     let changed = work(&app, stored, move |stored| with_metadata(stored, metadata)).await?;
     // First, because the store takes the object.
-    let response = text_response(&changed);
+    let text = text_of(&changed);
     // Not `put`: what was deleted meanwhile stays deleted.
     match app.store.replace(Kind::ChatCompletion, identity.owner(), changed).await? {
-        true => Ok(response),
+        true => charged_json(&app.bodies, charge, 0, move || Ok(text)).await,
         false => Err(missing(&id)),
     }
 }
@@ -119,38 +123,38 @@ async fn read_messages(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let page = parse_list(uri.query())?.page;
-    let (stored, _charge) = find(&app, &identity, &id).await?;
-    let list = work(&app, stored, move |stored| messages(stored, &page)).await?;
-    Ok(json_response(&list))
+    let (stored, charge) = find_to_parse(&app, &identity, &id).await?;
+    let render = move || Ok(messages(&stored, &page)?.to_string());
+    charged_json(&app.bodies, charge, 0, render).await
 }
 
-/// The stored completion `id` of `identity`, and what it is charged to the memory of requests, with
-/// what is made of it.
-async fn find(
+/// The stored completion `id` of `identity`.
+async fn find(app: &App, identity: &Identity, id: &str) -> Result<StoredObject, ApiError> {
+    let found = app.store.get(Kind::ChatCompletion, identity.owner(), id).await?;
+    found.ok_or_else(|| missing(id))
+}
+
+/// [`find`], and what the completion is charged to the memory of requests with what is made of it.
+async fn find_to_parse(
     app: &App,
     identity: &Identity,
     id: &str,
 ) -> Result<(StoredObject, MemoryCharge), ApiError> {
-    let found = app.store.get(Kind::ChatCompletion, identity.owner(), id).await?;
-    let stored = found.ok_or_else(|| missing(id))?;
-    // Parsed, it takes many times the bytes of its text.
-    let bytes = count_values(&stored.json) * VALUE_BYTES + COPIES * stored.json.len();
-    let charge = charge(app, bytes).await?;
-    Ok((stored, charge))
-}
-
-async fn charge(app: &App, bytes: usize) -> Result<MemoryCharge, ApiError> {
+    let stored = find(app, identity, id).await?;
     let mut charge = MemoryCharge::default();
+    // Parsed, it takes many times the bytes of its text.
+    let values = app.bodies.count_values(&stored.json).await?;
+    let bytes = values * VALUE_BYTES + COPIES * stored.json.len();
     app.bodies.memory().take(&mut charge, bytes).await?;
-    Ok(charge)
+    Ok((stored, charge))
 }
 
 fn missing(id: &str) -> ApiError {
     ApiError::no_stored("chat completion", id)
 }
 
-fn text_response(stored: &StoredObject) -> Response {
-    json_text(String::from_utf8_lossy(completion(stored)).into_owned())
+fn text_of(stored: &StoredObject) -> String {
+    String::from_utf8_lossy(completion(stored)).into_owned()
 }
 
 /// Does `work` with `stored`, on a thread that may block if that is large.
