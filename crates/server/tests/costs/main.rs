@@ -227,15 +227,18 @@ async fn a_stranger_with_a_large_body_holds_nothing() {
 }
 
 /// Processor time that this thread takes for `work`. In a runtime of one thread it is the
-/// network thread, so that what others do meanwhile does not count. The least of some runs: the
-/// first touches memory that is not there yet.
-async fn least_time(mut work: impl AsyncFnMut()) -> Duration {
+/// network thread, so that what others do meanwhile does not count. The least of some runs, for the
+/// first touches memory that is not there yet; none follows one that takes `enough` or less.
+async fn least_time(enough: Duration, mut work: impl AsyncFnMut()) -> Duration {
     let now = || Duration::from(ClockId::CLOCK_THREAD_CPUTIME_ID.now().unwrap());
     let mut least = Duration::MAX;
     for _ in 0..4 {
         let before = now();
         work().await;
         least = least.min(now() - before);
+        if least <= enough {
+            break;
+        }
     }
     least
 }
@@ -245,24 +248,25 @@ async fn least_time(mut work: impl AsyncFnMut()) -> Duration {
 async fn most_of_network_thread() -> Duration {
     let (_, body) = bodies(&ENDPOINTS[0], BODY_BYTES).next().unwrap();
     let skipped = async || drop(serde_json::from_slice::<IgnoredAny>(&body));
-    least_time(skipped).await / 3
+    least_time(Duration::ZERO, skipped).await / 3
 }
 
 #[tokio::test]
 async fn a_large_body_leaves_the_network_thread_to_others() {
     let _turn = TURN.lock().await;
     let server = Server::start(&[]);
+    let most = most_of_network_thread().await;
     let mut costliest = (Duration::ZERO, String::new());
     for endpoint in ENDPOINTS {
         for (shape, body) in bodies(endpoint, BODY_BYTES) {
             let request =
                 async || assert_ne!(server.post(endpoint.path, body.clone()).await.0, 500);
             let name = format!("{} {shape}", endpoint.path);
-            costliest = costliest.max((least_time(request).await, name));
+            costliest = costliest.max((least_time(most / 2, request).await, name));
         }
     }
     println!("the costliest request takes {:?}: {}", costliest.0, costliest.1);
-    assert!(costliest.0 <= most_of_network_thread().await, "{costliest:?}");
+    assert!(costliest.0 <= most, "{costliest:?}");
 }
 
 /// What is written for a large answer is not written by the network thread either.
@@ -282,6 +286,7 @@ async fn a_long_list_of_tokens_is_tokenized_and_written_elsewhere() {
         });
         checked.await.unwrap();
     };
-    let busy = least_time(request).await;
-    assert!(busy <= most_of_network_thread().await, "{busy:?}");
+    let most = most_of_network_thread().await;
+    let busy = least_time(most / 2, request).await;
+    assert!(busy <= most, "{busy:?}");
 }

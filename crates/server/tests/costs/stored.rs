@@ -13,7 +13,7 @@ use tower::ServiceExt;
 
 use super::shapes::MIB;
 use super::{
-    MEMORY_BYTES, MOST_OF_NETWORK_THREAD, Peak, REST_BYTES, Server, TURN, held, least_time,
+    MEMORY_BYTES, Peak, REST_BYTES, Server, TURN, held, least_time, most_of_network_thread,
     until_held,
 };
 
@@ -99,6 +99,8 @@ async fn clients_that_do_not_read_hold_no_more_than_the_memory_of_requests() {
 async fn what_is_stored_is_parsed_and_written_elsewhere() {
     let _turn = TURN.lock().await;
     let server = Server::with_store(&[], store().await);
+    // Such an object has as many bytes as the largest body; counting its values alone takes more.
+    let most = most_of_network_thread().await / 2;
     for (method, path) in READS {
         let request = async || {
             let response = ask(&server, (method.clone(), path)).await;
@@ -110,8 +112,8 @@ async fn what_is_stored_is_parsed_and_written_elsewhere() {
             }
             assert!(bytes >= MESSAGES * MESSAGE_BYTES, "{path}: {bytes} bytes");
         };
-        let busy = least_time(request).await;
+        let busy = least_time(most, request).await;
         println!("{path} takes {busy:?}");
-        assert!(busy <= MOST_OF_NETWORK_THREAD / 4, "{path}: {busy:?}");
+        assert!(busy <= most, "{path}: {busy:?}");
     }
 }
