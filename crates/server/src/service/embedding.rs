@@ -47,8 +47,8 @@ impl Service {
         .ok_or_else(|| {
             let name = &self.model.name;
             let why = format!(
-                "The model '{name}' does not support embeddings. Serve an embedding model, or start the \
-                 server with --embeddings mean."
+                "The model '{name}' does not support embeddings. Serve an embedding model, or start \
+                 the server with --embeddings mean."
             );
             ApiError::invalid_param("model", why)
         })

@@ -54,7 +54,7 @@ fn wrong(name: &str, must: &str, found: &str) -> ApiError {
 
 /// A part of a list.
 #[derive(Serialize)]
-struct Page<'a> {
+struct ItemPage<'a> {
     object: &'static str,
     data: &'a [&'a Value],
     first_id: Option<&'a Value>,
@@ -91,7 +91,7 @@ pub fn page(items: &[Value], query: Query<'_>) -> Result<String, ApiError> {
     let data = &ordered[from..ordered.len().min(from + limit)];
     let [first_id, last_id] = [data.first(), data.last()].map(|item| item.map(|item| &item["id"]));
     let has_more = from + data.len() < ordered.len();
-    let page = Page { object: "list", data, first_id, last_id, has_more };
+    let page = ItemPage { object: "list", data, first_id, last_id, has_more };
     Ok(serde_json::to_string(&page).expect("a tree of values is JSON"))
 }
 

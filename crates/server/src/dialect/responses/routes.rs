@@ -23,7 +23,7 @@ use super::record_log::{END_RESERVE_BYTES, RecordLog};
 use super::request::{NAMES, ResponseRequest, Truncation};
 use super::resolve::{conversation, load};
 use super::stored::{KeptInput, ResponseStore, StoredResponse};
-use super::storing::{Recording, Save};
+use super::storing::{KeptRecords, Save};
 use super::stream::{DirectResponse, Records, ResponseReader};
 use super::truncate::{count, truncate};
 use crate::api::request::{Endpoint, Request, StreamParams, text_bytes};
@@ -230,7 +230,7 @@ async fn full(app: &App, mut started: StartedResponse, stores: bool) -> Caught {
     let StartedResponse { template, mut generation, log, .. } = started;
     let mut events = ResponseEvents::new(template, EventRange::Nothing);
     log.read(0, |delta| events.note(&delta));
-    let mut recording = Recording::new(log, save);
+    let mut recording = KeptRecords::new(log, save);
     loop {
         let mut put = |delta: Delta| recording.put(delta, &mut events, &mut Vec::new());
         match poll_fn(|context| generation.poll(context, &mut put)).await {

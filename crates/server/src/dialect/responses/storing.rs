@@ -17,7 +17,7 @@ pub type Save = Box<dyn FnOnce(RecordLog) -> Saving + Send>;
 
 /// The records of a response that one reader waits for. The last of them says whether the response
 /// is stored, and is not written before that is known.
-pub struct Recording {
+pub struct KeptRecords {
     kept: Kept,
     last: Vec<Delta>,
 }
@@ -31,7 +31,7 @@ enum Kept {
     TooMuch,
 }
 
-impl Recording {
+impl KeptRecords {
     /// Keeps what comes after the records of `log`, if `save` is to store them.
     pub fn new(log: RecordLog, save: Option<Save>) -> Self {
         let kept = save.map_or(Kept::Nothing, |save| Kept::Log(log, save));

@@ -11,7 +11,7 @@ use super::generation::{Generated, Generation};
 use super::live::LiveReader;
 use super::object::ResponseStatus;
 use super::record_log::{RecordLog, read_records};
-use super::storing::{Recording, Save, Saving, write};
+use super::storing::{KeptRecords, Save, Saving, write};
 use crate::dialect::EventWriter;
 use crate::error::ApiError;
 use crate::memory::MemoryCharge;
@@ -24,7 +24,7 @@ const FRAME_BYTES: usize = 16 * 1024;
 pub struct DirectResponse {
     generation: Generation,
     events: ResponseEvents,
-    recording: Recording,
+    recording: KeptRecords,
     ending: Option<ResponseEnding>,
 }
 
@@ -48,7 +48,7 @@ impl DirectResponse {
         log.read(0, |delta| {
             write(&mut events, &delta, &mut preface);
         });
-        let recording = Recording::new(log, save);
+        let recording = KeptRecords::new(log, save);
         (Self { generation, events, recording, ending: None }, preface)
     }
 
