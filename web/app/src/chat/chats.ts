@@ -4,6 +4,7 @@
 import { signal } from "@preact/signals";
 import { type TransportName, forgetChat } from "@loquent/client";
 import { LiveMessage } from "../message/live.js";
+import { loadMarkdown } from "../message/markdown/stream.js";
 import { NO_FACTS, emptyMessage, isOpen } from "../message/model.js";
 import { readStored, writeStored } from "../shell/stored.js";
 import {
@@ -68,7 +69,8 @@ export function isRunning(): boolean {
 }
 
 export async function openConversation(id: string): Promise<void> {
-  const conversation = (await library?.load(id)) ?? null;
+  // With what its answers need to be shown: they would be empty for a moment.
+  const [conversation = null] = await Promise.all([library?.load(id), loadMarkdown()]);
   if (conversation === null) return;
   show(conversation);
   const last = shownPath(conversation).at(-1);
