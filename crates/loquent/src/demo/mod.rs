@@ -89,6 +89,7 @@ async fn demonstrate(args: DemoArgs, signalled: &AtomicBool) -> anyhow::Result<(
         asked = shutdown::requested(signalled) => asked.map_err(Into::into),
     };
     drop(stop);
+    // What failed in the server explains more than what failed before it.
     serving.await??;
     outcome
 }

@@ -97,6 +97,7 @@ async fn serve(door: ModelledDoor, link: watch::Receiver<Link>) -> io::Result<()
             continue;
         };
         if arrivals.borrow().len() >= MAX_CONNECTIONS {
+            // Dropping the socket closes it, which tells the client more than a wait would.
             continue;
         }
         let (sender, arriving) = mpsc::channel(MAX_WAITING);
@@ -122,6 +123,7 @@ async fn hand_out(far_end: Rc<UdpSocket>, arrivals: Arrivals) {
         let Ok((len, from)) = far_end.recv_from(&mut buffer).await else { continue };
         let Some((number, rest)) = buffer[..len].split_first_chunk() else { continue };
         if let Some(connection) = arrivals.borrow().get(&u32::from_be_bytes(*number)) {
+            // Waiting for one connection would hold up all others.
             let _ = connection.try_send((from, rest.to_vec()));
         }
     }
@@ -154,6 +156,7 @@ impl Stream {
     /// Takes what was read; nothing is the stream's end.
     fn handle_read(&mut self, now_us: u64, bytes: &[u8]) {
         self.segments += 1;
+        // Out of numbers is the end as well: the client sees a cut answer and asks for the rest.
         self.is_read_out = bytes.is_empty() || self.segments >= MAX_SEGMENTS;
         self.sender.handle_token(now_us, bytes, self.is_read_out);
     }
@@ -267,6 +270,7 @@ impl Connection {
                     self.handle_packet(packet.get(NUMBER_BYTES..len), Side::Client).await?;
                 }
                 Some((from, packet)) = arriving.recv() => {
+                    // Anew each time, as the relay gives a client that was silent another socket.
                     self.peer = Some(from);
                     self.handle_packet(Some(&packet), Side::Server).await?;
                 }

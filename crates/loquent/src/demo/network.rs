@@ -62,6 +62,7 @@ pub fn bind_server(port: u16) -> anyhow::Result<TcpListener> {
         let listener = TcpListener::bind(address)
             .with_context(|| format!("cannot listen on {address}; choose another --port"))?;
         let port = listener.local_addr()?.port();
+        // Bound and let go: whoever takes it in between is told by the door that cannot be opened.
         let is_free = |lane: &Lane| {
             let door = door(*lane, port);
             TcpListener::bind(door).is_ok() && UdpSocket::bind(door).is_ok()
@@ -148,6 +149,7 @@ impl LiveNetwork {
         let schedule = weather.schedule()?;
         let mut state = self.state();
         *state = RunState { run: state.run + 1, has_begun: false };
+        // Before the relay changes: a connection that begins in between would take the old delay.
         self.link.send_replace(schedule.link().clone());
         self.relay.change(PathLinks::Own(vec![schedule; paths(self.kind)]));
         self.news.begin_run(state.run);
@@ -161,6 +163,7 @@ impl LiveNetwork {
             return false;
         }
         state.has_begun = true;
+        // One moment for all paths: the same losses only match if they begin together.
         let now = Instant::now();
         (0..paths(self.kind)).for_each(|path| self.relay.begin(path, now));
         true
@@ -192,6 +195,7 @@ fn kernel(
     let schedules = vec![schedule.clone(); paths(NetworkKind::Kernel)];
     let relay = LinkRelay::start(wire, schedules, Some(Box::new(news.clone())))?;
     for lane in Lane::ALL {
+        // An address for each path: a socket on all addresses would answer from the wrong one.
         let far = SocketAddr::from((tun::path_address(lane as usize), server.port()));
         forward_between(&Place::within(&ends.server, far), &Place::outside(server))?;
         let near = door(lane, server.port());
@@ -219,6 +223,7 @@ fn modelled(
     }
     let near = door(Lane::Loquent, server.port());
     let quic = UdpSocket::bind(near).with_context(|| near.to_string())?;
+    // Paths are counted by their places: TCP's, QUIC's, and then that of Loquent's HTTP.
     sides.insert(Lane::Loquent as usize, (quic, server));
     let schedules = vec![schedule.clone(); paths(NetworkKind::Modelled)];
     let relay = LinkRelay::start(UdpWire::new(sides)?, schedules, Some(Box::new(news.clone())))?;

@@ -111,6 +111,7 @@ impl LinkNews {
 impl PacketObserver for LinkNews {
     fn handle_packet(&mut self, packet: SeenPacket) -> io::Result<()> {
         let lane = Lane::of_path(packet.route.path);
+        // The lock is gone before anybody is told: this thread must not wait for a reader.
         let run = {
             let mut counted = self.counted();
             let counts = &mut counted.lanes[lane as usize];

@@ -30,6 +30,7 @@ impl PacedRunner {
         // After a pause the rhythm begins anew rather than catching up.
         let due = self.last.map_or(now, |last| (last + self.step).max(now));
         std::thread::sleep(due - now);
+        // When it was due and not when the thread woke: lateness must not add up.
         self.last = Some(due);
     }
 }

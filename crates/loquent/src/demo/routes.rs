@@ -146,6 +146,7 @@ impl Watching {
     async fn next_event(&mut self) -> Option<String> {
         const QUIET: Duration = Duration::from_secs(10);
         if self.told.is_none() {
+            // At once, so that the page knows that it misses nothing of a run that begins now.
             self.told = Some(self.news.counts());
             return Some(": the link is watched\n\n".into());
         }
@@ -158,6 +159,7 @@ impl Watching {
         tokio::time::sleep(TELL_EVERY).await;
         let mut event =
             PacketsEvent { run: 0, packets: Vec::new(), missed: 0, counts: self.news.counts() };
+        // An error here says that this page was too slow; the next packet comes all the same.
         event.add(first.ok(), 0);
         while event.packets.len() < MAX_PACKETS_PER_EVENT {
             match self.packets.try_recv() {

@@ -48,6 +48,7 @@ impl DemoServer {
         let tokens_per_s = self.tokens_per_s;
         let load = move || {
             let loaded = load::load(&args.source, &args.engine, None)?;
+            // Around the whole engine, so that both answers have the rhythm of the same steps.
             let runner = Box::new(PacedRunner::new(loaded.runner, tokens_per_s));
             Ok(LoadedBackend::Engine(LoadedEngine { runner, ..loaded }))
         };

@@ -87,6 +87,7 @@ impl Weather {
         for at_us in (0..span_us.min(SCHEDULE_US)).step_by(STORM_STEP_US as usize) {
             let (from_ms, to_ms) = (at_us / 1_000, (at_us + STORM_STEP_US) / 1_000);
             match storms.last_mut() {
+                // Good weather is most of it, and ends no storm by itself: the next one does.
                 _ if losses.loss(at_us) == 0.0 => {}
                 Some(storm) if storm.1 == from_ms => storm.1 = to_ms,
                 _ => storms.push((from_ms, to_ms)),

@@ -64,6 +64,7 @@ impl Column {
                 self.text.push_str(&printable(&text));
             }
             LaneEvent::Complete => {
+                // The end is awaited like text: until it is here, nobody knows that all is.
                 self.stalls = self.stalls_at(at);
                 self.state = ColumnState::Complete(at - self.asked);
             }

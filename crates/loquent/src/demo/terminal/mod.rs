@@ -79,6 +79,7 @@ impl<'a> TerminalRun<'a> {
         let clients = futures_util::future::try_join_all(Lane::ALL.map(connect)).await?;
         anyhow::ensure!(network.begin(number), "something else uses the link");
         let began = Instant::now();
+        // Only now: the question meets the weather too, on both ways.
         for client in clients {
             let question = question(model, &offer.question, offer.max_tokens);
             tokio::spawn(client.ask(question, events.clone()));
