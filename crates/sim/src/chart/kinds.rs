@@ -2,7 +2,7 @@
 
 use super::{Anchor, Axis, Bar, Labels, Paint, Panel, Svg, TextRole, number, staircase};
 
-const WIDTH: f64 = 640.0;
+const WIDTH: f64 = 530.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 56.0;
 const RIGHT: f64 = 14.0;

@@ -178,9 +178,9 @@ function Figures(): VNode {
       {present !== null && (
         <section class="tables" aria-label="In detail">
           <Transports list={present.transports} />
-          {present.keys !== null && <Keys keys={present.keys} />}
           {present.stages !== null && <Stages stages={present.stages} />}
           {present.upstream !== null && <Upstream upstream={present.upstream} />}
+          {present.keys !== null && <Keys keys={present.keys} />}
         </section>
       )}
       <p class="hint">

@@ -12,6 +12,8 @@ const AXIS_PX = 52;
 const FONT = "11px system-ui, sans-serif";
 /** Steps between the times at the axis, s. */
 const TIME_STEPS_S = [10, 20, 30, 60, 120, 300];
+/** Least time that a chart spans, s. */
+const LEAST_SPAN_S = 60;
 /** All charts show the same time under the mouse. */
 const CURSOR = "loquent-dashboard";
 
@@ -35,7 +37,7 @@ export class Plot {
       width: Math.max(parent.clientWidth, 200),
       height: HEIGHT_PX,
       legend: { show: false },
-      padding: [8, 8, 0, 0],
+      padding: [8, 18, 0, 0],
       cursor: { y: false, drag: { setScale: false }, points: { size: 6 }, sync: { key: CURSOR, setSeries: false } },
       scales: { x: { time: true }, y: { range: (_, __, highest) => [0, top(plan, highest)] } },
       axes: [timeAxis(palette), valueAxis(plan, palette)],
@@ -52,9 +54,11 @@ export class Plot {
     const times = history.times();
     const columns = this.#plan.series.map(({ column }) => history.column(column));
     const max = times.at(-1) ?? Date.now() / 1e3;
+    // A server that has just started fills its charts all the same.
+    const known_s = Math.max(LEAST_SPAN_S, max - (times[0] ?? max));
     this.#plot.batch(() => {
       this.#plot.setData([times, ...columns] as uPlot.AlignedData, false);
-      this.#plot.setScale("x", { min: max - spanS, max });
+      this.#plot.setScale("x", { min: max - Math.min(spanS, known_s), max });
     });
   }
 
