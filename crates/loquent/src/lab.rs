@@ -18,8 +18,8 @@ use loquent_server::ApiError;
 use loquent_sim::lab::{self, LabSettings, SettingFault, SettingRange};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Most runs at once, each with at most a few megabytes that its reader has not taken. Chosen by hand:
-/// a run takes a fraction of a second, and other requests need the processor more.
+/// Most runs at once, each with at most a few megabytes that its reader has not taken. Chosen by
+/// hand: a run takes a fraction of a second, and other requests need the processor more.
 const MAX_RUNS: usize = 4;
 /// `Retry-After` while all places are taken, in seconds.
 const RETRY_S: u64 = 1;

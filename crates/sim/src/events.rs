@@ -57,8 +57,8 @@ pub struct SessionLog {
 }
 
 impl SessionLog {
-    /// The log of an answer of `tokens` tokens, of which the first can be shown at `start_us` at the
-    /// earliest.
+    /// The log of an answer of `tokens` tokens, of which the first can be shown at `start_us` at
+    /// the earliest.
     pub fn new(tokens: usize, start_us: u64) -> Self {
         let waiting_since_us = start_us;
         Self { events: Vec::new(), tokens, shown: 0, waiting_since_us, is_stalled: false }

@@ -24,8 +24,8 @@ pub trait RaceWatch {
     fn on_event(&mut self, lane: usize, at_us: u64, event: SessionEvent) -> ControlFlow<()>;
 }
 
-/// Lets each of `schemes` deliver `answer`, until `horizon_us` at the latest. What `setting` says of
-/// generation does not matter. The traces are in the order of the schemes.
+/// Lets each of `schemes` deliver `answer`, until `horizon_us` at the latest. What `setting` says
+/// of generation does not matter. The traces are in the order of the schemes.
 ///
 /// # Panics
 /// If a scheme is computed and not simulated.

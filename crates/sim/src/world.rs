@@ -313,7 +313,7 @@ impl<'a> SessionRun<'a> {
         .min()
     }
 
-    /// Does everything that is due at `at_us`: arrivals, then the generator, the reader, and timers.
+    /// Does all that is due at `at_us`: arrivals, then the generator, the reader, and timers.
     pub(crate) fn step(&mut self, at_us: u64) {
         // A timer may be overdue, but time never runs backwards.
         self.now_us = self.now_us.max(at_us);

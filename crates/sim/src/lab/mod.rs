@@ -1,4 +1,4 @@
-//! The laboratory: one answer on four ways to its reader, for the page that shows them side by side.
+//! The laboratory: one answer on four ways to its reader, for the page that shows them together.
 
 mod lines;
 mod settings;
@@ -18,8 +18,8 @@ use lines::{LaneSummary, LineWriter};
 /// How long the lanes go on after the last token was generated. Chosen by hand: TCP needs a few
 /// seconds on the worst link that can be set, and a viewer has seen enough by then.
 const AFTERMATH_US: u64 = 30_000_000;
-/// Most events of a run, which bounds its work and its bytes, about 75 for each event. The most that
-/// settings have been seen to ask for is 40,000.
+/// Most events of a run, which bounds its work and its bytes, about 75 for each event. The most
+/// that settings have been seen to ask for is 40,000.
 const MAX_EVENTS: usize = 100_000;
 /// How many bytes of lines are handed over at once.
 const CHUNK_BYTES: usize = 16 * 1024;

@@ -182,8 +182,8 @@ impl LabSettings {
 /// What all lanes deliver: an explanation of what is seen.
 const ANSWER: &str = include_str!("answer.txt");
 
-/// Splits a text into pieces as long as a model's tokens: a word with the space before it, long words
-/// in two.
+/// Splits a text into pieces as long as a model's tokens: a word with the space before it, long
+/// words in two.
 fn tokens_of(text: &'static str) -> impl Iterator<Item = String> + Clone {
     const LONG: usize = 8;
     let starts_word = |&(at, _): &(usize, char)| {

@@ -1,8 +1,9 @@
 //! Packets of the baseline schemes and the receiver that they share.
 //!
 //! A data packet is a number (u32) and tokens, each an index (u16), a last-token flag, a length (7
-//! bits, or 16 more where they are all set) and its text. An acknowledgement repeats the number. The paper's Algorithm 2 acknowledges
-//! packets, and so does this one: the sender remembers what each packet held.
+//! bits, or 16 more where they are all set) and its text. An acknowledgement repeats the number.
+//! The paper's Algorithm 2 acknowledges packets, and so does this one: the sender remembers what
+//! each packet held.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -12,8 +13,8 @@ use loquent_proto::Playout;
 use super::ReceiverEnd;
 use crate::reader::Shower;
 
-/// Length bits of a text that is longer than tokens are: its length follows in two bytes. Such texts
-/// are the segments of other streams than answers, which a demonstration carries.
+/// Length bits of a text that is longer than tokens are: its length follows in two bytes. Such
+/// texts are the segments of other streams than answers, which a demonstration carries.
 const LONG: u8 = 0x7f;
 /// Most bytes of one text: with its head it fits into a packet of the Internet.
 pub const MAX_TEXT_BYTES: usize = 1200;
