@@ -1,0 +1,1 @@
+async function c(t){try{return await navigator.clipboard.writeText(t),!0}catch{return o(t)}}function o(t){let e=document.createElement("textarea");e.value=t,e.className="unseen",document.body.append(e),e.select();let n=document.execCommand("copy");return e.remove(),n}export{c as a};
