@@ -12,7 +12,7 @@ use crate::api::request::StreamParams;
 use crate::clock::Clock;
 use crate::flush::{CompletionTimings, End, Flush, FlushObserver};
 use crate::flush_channel::FlushReceiver;
-use crate::metrics::{Carrier, GaugeGuard, Metrics, Phases};
+use crate::metrics::{GaugeGuard, Metrics, Phases, StreamCarrier};
 use crate::otel::{Finished, Telemetry};
 use crate::output::CompletionFlushes;
 use crate::trace_context::TraceParent;
@@ -116,7 +116,7 @@ impl ActiveRequest {
 
     /// Counts its stream over HTTP until the guard is dropped.
     pub fn count_stream(&self) -> GaugeGuard {
-        self.observers.metrics.open_stream(Carrier::Http)
+        self.observers.metrics.open_stream(StreamCarrier::Http)
     }
 
     /// What all parts of the answer share.

@@ -26,7 +26,7 @@ use crate::auth::ApiKeys;
 use crate::clock::Clock;
 use crate::flush::End;
 use busy::{BusyGuard, BusyTime};
-pub use carrier::Carrier;
+pub use carrier::StreamCarrier;
 use keys::KeyCollector;
 use latency::{Latency, LocalLatency};
 pub use names::MetricNames;
@@ -98,7 +98,7 @@ struct RequestMetrics {
 struct StreamMetrics {
     itl: Latency,
     icl: Latency,
-    /// In the order of [`Carrier::ALL`].
+    /// In the order of [`StreamCarrier::ALL`].
     open: [IntGauge; 3],
     hand_over: Histogram,
     flushes: IntCounter,
@@ -216,7 +216,7 @@ impl Registrar {
     /// One gauge for each transport.
     fn by_transport(&self, name: &str, help: &str) -> [IntGauge; 3] {
         let gauges = self.register(IntGaugeVec::new(Opts::new(name, help), &["transport"]));
-        Carrier::ALL.map(|transport| gauges.with_label_values(&[transport.label()]))
+        StreamCarrier::ALL.map(|transport| gauges.with_label_values(&[transport.label()]))
     }
 
     fn fine_latency(&self, name: &str, help: &str) -> Latency {
@@ -463,12 +463,12 @@ impl Metrics {
     }
 
     /// Counts a reader of a resumable answer.
-    pub fn active_path(&self, transport: Carrier) -> [GaugeGuard; 2] {
+    pub fn active_path(&self, transport: StreamCarrier) -> [GaugeGuard; 2] {
         [GaugeGuard::count(&self.delivery.active_paths), self.open_stream(transport)]
     }
 
     /// Counts a streamed answer that is being read.
-    pub fn open_stream(&self, transport: Carrier) -> GaugeGuard {
+    pub fn open_stream(&self, transport: StreamCarrier) -> GaugeGuard {
         GaugeGuard::count(&self.streams.open[transport as usize])
     }
 

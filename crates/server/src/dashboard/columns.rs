@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::moment::{Moment, Stretch};
 use crate::metrics::sketch::{SketchCounts, difference, quantile};
-use crate::metrics::{Carrier, LatencyReadings, MetricsReading};
+use crate::metrics::{LatencyReadings, MetricsReading, StreamCarrier};
 use crate::quic::links::LinkFigures;
 
 /// The figures of one second. Not a number where there is none, as for a percentile of nothing.
@@ -39,9 +39,9 @@ pub const COLUMNS: [Column; 37] = [
     ("icl_p99_ms", |of| latency_ms(of, |it| &it.icl, 0.99)),
     ("kv_share", |of| Some(of.now.metrics.kv_usage)),
     ("prefix_hit_share", |of| share(of, |it| it.prefix_hits as f64, |it| it.prefix_queries as f64)),
-    ("http_streams", |of| Some(streams(of, Carrier::Http))),
-    ("quic_streams", |of| Some(streams(of, Carrier::Quic))),
-    ("webtransport_streams", |of| Some(streams(of, Carrier::WebTransport))),
+    ("http_streams", |of| Some(streams(of, StreamCarrier::Http))),
+    ("quic_streams", |of| Some(streams(of, StreamCarrier::Quic))),
+    ("webtransport_streams", |of| Some(streams(of, StreamCarrier::WebTransport))),
     ("loss_share", lost_share),
     ("rtt_p50_ms", |of| rtt_ms(of, |link| link.rtt_p50)),
     ("rtt_p95_ms", |of| rtt_ms(of, |link| link.rtt_p95)),
@@ -103,7 +103,7 @@ fn latency_ms(
     quantile(&difference(now, before), share).map(|seconds| seconds * 1e3)
 }
 
-fn streams(of: &Stretch<'_>, transport: Carrier) -> f64 {
+fn streams(of: &Stretch<'_>, transport: StreamCarrier) -> f64 {
     of.now.metrics.streams[transport as usize] as f64
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::columns::busy_share;
 use super::moment::Stretch;
 use crate::identity::{ApiKey, KeyUsage};
-use crate::metrics::Carrier;
+use crate::metrics::StreamCarrier;
 use crate::quic::links::LinkFigures;
 
 /// Most owners of keys that are listed by name; the others are summed up.
@@ -87,7 +87,7 @@ pub fn keys(owners: &[Arc<ApiKey>]) -> Value {
 /// Streams by the way that they take, with what is known of it.
 pub fn transports(of: &Stretch<'_>) -> Value {
     let links = [None, Some(0), Some(1)];
-    let row = |(transport, link): (Carrier, Option<usize>)| {
+    let row = |(transport, link): (StreamCarrier, Option<usize>)| {
         let link = link.map(|at| (&of.now.links[at], &of.window.links[at]));
         json!({
             "name": transport.label(),
@@ -98,7 +98,7 @@ pub fn transports(of: &Stretch<'_>) -> Value {
             "rtt_p95_ms": link.and_then(|(now, _)| now.rtt_p95).map(|rtt| rtt.as_secs_f64() * 1e3),
         })
     };
-    Carrier::ALL.into_iter().zip(links).map(row).collect()
+    StreamCarrier::ALL.into_iter().zip(links).map(row).collect()
 }
 
 fn lost_share(now: &LinkFigures, before: &LinkFigures) -> Option<f64> {

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::columns::{COLUMNS, Row, row};
 use super::moment::Stretch;
-use super::sampler::{INTERVAL, MAX_ROWS, Sampler, WINDOW};
+use super::sampler::{INTERVAL, MAX_ROWS, SecondSampler, WINDOW};
 
 /// The first event: what the figures are called, and those of the minutes before.
-pub fn opening(sampler: &Sampler) -> Bytes {
+pub fn opening(sampler: &SecondSampler) -> Bytes {
     let columns: Vec<_> = COLUMNS.iter().map(|(name, _)| name).collect();
     let about = json!({
         "columns": columns,
@@ -87,7 +87,7 @@ mod tests {
             let data = text.strip_prefix("event: open\ndata: ").unwrap().trim_end().to_owned();
             serde_json::from_str::<Value>(&data).unwrap()
         };
-        let opened = data(opening(&Sampler::default()));
+        let opened = data(opening(&SecondSampler::default()));
         assert_eq!(opened["rows"], json!([]));
         assert_eq!(opened["columns"].as_array().unwrap().len(), COLUMNS.len());
         assert_eq!(opened["history_s"], 600);

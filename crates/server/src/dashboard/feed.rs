@@ -5,7 +5,7 @@ use tokio::sync::watch;
 
 /// What all readers get.
 #[derive(Debug, Clone)]
-pub enum Feed {
+pub enum DashboardFeed {
     /// Nothing was sent yet.
     Quiet,
     /// The latest event.
@@ -20,5 +20,5 @@ pub struct Seat {
     /// The history up to now, as an event.
     pub opening: Bytes,
     /// The events after that.
-    pub feed: watch::Receiver<Feed>,
+    pub feed: watch::Receiver<DashboardFeed>,
 }

@@ -10,7 +10,7 @@ use super::moment::{Moment, Stretch};
 use super::sampler::INTERVAL;
 use crate::app::App;
 use crate::clock::unix_time_s;
-use crate::metrics::Carrier;
+use crate::metrics::StreamCarrier;
 use crate::service::Service;
 use crate::upstream::Upstream;
 
@@ -31,7 +31,8 @@ pub(super) fn sample(app: &App) {
     let moment = Moment {
         at,
         metrics: app.metrics.read(),
-        links: [Carrier::Quic, Carrier::WebTransport].map(|kind| app.links.figures(kind)),
+        links: [StreamCarrier::Quic, StreamCarrier::WebTransport]
+            .map(|kind| app.links.figures(kind)),
         upstream_busy: service
             .and_then(|service| service.upstream())
             .map(|_| app.metrics.upstream_busy(at)),

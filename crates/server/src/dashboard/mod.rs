@@ -21,9 +21,9 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use feed::{Feed, Seat};
+use feed::{DashboardFeed, Seat};
 use moment::{Moment, Stretch};
-use sampler::Sampler;
+use sampler::SecondSampler;
 
 /// Most readers at once: the pages of those who run a server.
 const MAX_READERS: usize = 32;
@@ -32,12 +32,12 @@ const MAX_READERS: usize = 32;
 #[derive(Debug)]
 pub struct Dashboard {
     state: Mutex<DashboardState>,
-    feed: watch::Sender<Feed>,
+    feed: watch::Sender<DashboardFeed>,
 }
 
 #[derive(Debug, Default)]
 struct DashboardState {
-    sampler: Sampler,
+    sampler: SecondSampler,
     /// The first event of readers who come before the next moment.
     opening: Option<Bytes>,
     is_closed: bool,
@@ -45,7 +45,7 @@ struct DashboardState {
 
 impl Default for Dashboard {
     fn default() -> Self {
-        Self { state: Mutex::default(), feed: watch::Sender::new(Feed::Quiet) }
+        Self { state: Mutex::default(), feed: watch::Sender::new(DashboardFeed::Quiet) }
     }
 }
 
@@ -58,7 +58,7 @@ impl Dashboard {
         let Some(stretch) = state.sampler.take(moment) else { return };
         if self.feed.receiver_count() > 0 {
             let event = events::snapshot(&stretch, describe(&stretch));
-            self.feed.send_replace(Feed::Latest(event));
+            self.feed.send_replace(DashboardFeed::Latest(event));
         }
     }
 
@@ -77,7 +77,7 @@ impl Dashboard {
     /// Ends all readers' streams: they would hold up a server that waits for its streams to end.
     pub fn close(&self) {
         self.state().is_closed = true;
-        self.feed.send_replace(Feed::Closed);
+        self.feed.send_replace(DashboardFeed::Closed);
     }
 
     fn state(&self) -> MutexGuard<'_, DashboardState> {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::feed::{Feed, Seat};
+use super::feed::{DashboardFeed, Seat};
 use crate::sse::{EventSource, StreamStatus};
 
 /// Events after which a stream ends, so that its reader shows its key again: a quarter of an hour.
@@ -15,7 +15,8 @@ const MAX_EVENTS: u32 = 900;
 /// What leaves after a silence, as while the server loads its model.
 const HEARTBEAT: &[u8] = b": no news\n\n";
 
-type NextFeed = Pin<Box<dyn Future<Output = (Feed, watch::Receiver<Feed>)> + Send>>;
+type NextFeed =
+    Pin<Box<dyn Future<Output = (DashboardFeed, watch::Receiver<DashboardFeed>)> + Send>>;
 
 /// The events of one reader.
 pub struct DashboardEvents {
@@ -31,11 +32,11 @@ impl DashboardEvents {
     }
 }
 
-fn next_feed(mut feed: watch::Receiver<Feed>) -> NextFeed {
+fn next_feed(mut feed: watch::Receiver<DashboardFeed>) -> NextFeed {
     Box::pin(async move {
         let latest = match feed.changed().await {
             Ok(()) => feed.borrow_and_update().clone(),
-            Err(_) => Feed::Closed,
+            Err(_) => DashboardFeed::Closed,
         };
         (latest, feed)
     })
@@ -46,7 +47,7 @@ impl EventSource for DashboardEvents {
         let Poll::Ready((latest, feed)) = self.next.as_mut().poll(context) else {
             return StreamStatus::Open;
         };
-        let Feed::Latest(event) = latest else { return StreamStatus::Complete };
+        let DashboardFeed::Latest(event) = latest else { return StreamStatus::Complete };
         out.extend_from_slice(&event);
         self.left -= 1;
         if self.left == 0 {

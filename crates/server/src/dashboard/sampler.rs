@@ -16,13 +16,13 @@ pub const WINDOW: usize = 10;
 
 /// Keeps the last moments and the rows of the minutes before.
 #[derive(Debug, Default)]
-pub struct Sampler {
+pub struct SecondSampler {
     /// One more than the window has intervals, oldest first.
     moments: VecDeque<Moment>,
     rows: VecDeque<Row>,
 }
 
-impl Sampler {
+impl SecondSampler {
     /// Takes the figures of a moment; `None` for the very first one, before which there is nothing.
     pub fn take(&mut self, moment: Moment) -> Option<Stretch<'_>> {
         if self.moments.len() > WINDOW {

@@ -10,7 +10,7 @@ use super::columns::COLUMNS;
 use super::reader::DashboardEvents;
 use super::sampler::{MAX_ROWS, WINDOW};
 use super::*;
-use crate::metrics::{Carrier, Metrics};
+use crate::metrics::{Metrics, StreamCarrier};
 use crate::sse::{EventSource, StreamStatus};
 
 /// A dashboard and the metrics that it shows, at whole seconds.
@@ -74,7 +74,7 @@ fn figure(row: &Value, name: &str) -> Option<f64> {
 fn a_second_has_its_figures() {
     let mut bench = Bench::new();
     let (mut reader, _) = bench.reader();
-    let _streams = bench.metrics.active_path(Carrier::WebTransport);
+    let _streams = bench.metrics.active_path(StreamCarrier::WebTransport);
     for _ in 0..100 {
         bench.metrics.on_flush(2, Some(Duration::from_millis(40)));
         bench.metrics.on_token_gap(Duration::from_millis(20));

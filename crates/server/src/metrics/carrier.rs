@@ -2,7 +2,7 @@
 
 /// What carries a stream from the server to its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carrier {
+pub enum StreamCarrier {
     /// Server-sent events, and other bodies of HTTP responses.
     Http,
     /// Datagrams of a QUIC connection.
@@ -11,7 +11,7 @@ pub enum Carrier {
     WebTransport,
 }
 
-impl Carrier {
+impl StreamCarrier {
     /// All of them, in the order of their declaration.
     pub const ALL: [Self; 3] = [Self::Http, Self::Quic, Self::WebTransport];
 

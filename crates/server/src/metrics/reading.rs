@@ -11,7 +11,7 @@ pub struct MetricsReading {
     pub waiting: i64,
     /// Share of KV cells in use at present.
     pub kv_usage: f64,
-    /// Streamed answers being read at present, in the order of [`super::Carrier::ALL`].
+    /// Streamed answers being read at present, in the order of [`super::StreamCarrier::ALL`].
     pub streams: [i64; 3],
     /// Tokens that left in flushes.
     pub delivered_tokens: f64,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use crate::metrics::Carrier;
+use crate::metrics::StreamCarrier;
 
 /// Loss and round trips of the connections of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -29,8 +29,8 @@ pub struct QuicLinks(Mutex<Links>);
 
 #[derive(Debug, Default)]
 struct Links {
-    open: Slab<(Carrier, quinn::Connection)>,
-    closed: Vec<(Carrier, PacketCounts)>,
+    open: Slab<(StreamCarrier, quinn::Connection)>,
+    closed: Vec<(StreamCarrier, PacketCounts)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,7 +50,7 @@ impl QuicLinks {
     /// Watches `connection` until the guard is dropped.
     pub fn enter(
         self: &Arc<Self>,
-        transport: Carrier,
+        transport: StreamCarrier,
         connection: quinn::Connection,
     ) -> WatchedLink {
         let at = self.links().open.insert((transport, connection));
@@ -58,7 +58,7 @@ impl QuicLinks {
     }
 
     /// The figures of all connections that `transport` has.
-    pub fn figures(&self, transport: Carrier) -> LinkFigures {
+    pub fn figures(&self, transport: StreamCarrier) -> LinkFigures {
         // Each connection has a lock of its own, which is not asked for under this one.
         let (open, mut counts) = {
             let links = self.links();
@@ -85,12 +85,12 @@ impl QuicLinks {
 }
 
 impl Links {
-    fn closed_counts(&self, transport: Carrier) -> PacketCounts {
+    fn closed_counts(&self, transport: StreamCarrier) -> PacketCounts {
         let found = self.closed.iter().find(|(kind, _)| *kind == transport);
         found.map(|(_, counts)| *counts).unwrap_or_default()
     }
 
-    fn note_closed(&mut self, transport: Carrier, sent: u64, lost: u64) {
+    fn note_closed(&mut self, transport: StreamCarrier, sent: u64, lost: u64) {
         let counts = self.closed_counts(transport).and(sent, lost);
         self.closed.retain(|(kind, _)| *kind != transport);
         self.closed.push((transport, counts));

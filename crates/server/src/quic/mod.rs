@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::app::{App, QuicAddress, WEB_TRANSPORT_PATH};
-use crate::metrics::Carrier;
+use crate::metrics::StreamCarrier;
 use crate::origin::is_page_of_ports;
 use crate::peer::{PeerAddress, PeerRouter};
 use crate::places::Places;
@@ -238,7 +238,7 @@ async fn serve(
     let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     let alpn = data.and_then(|data| data.protocol).unwrap_or_default();
     let is_plain = alpn == ALPN.as_bytes();
-    let transport = if is_plain { Carrier::Quic } else { Carrier::WebTransport };
+    let transport = if is_plain { StreamCarrier::Quic } else { StreamCarrier::WebTransport };
     let _watched = app.links.enter(transport, connection.clone());
     let link = if is_plain {
         web_transport_quinn::Session::raw(connection)

@@ -13,7 +13,7 @@ use web_transport_quinn::{RecvStream, SendStream};
 
 use super::used_channels::UsedChannels;
 use crate::app::App;
-use crate::metrics::Carrier;
+use crate::metrics::StreamCarrier;
 use crate::peer::{PeerAddress, PeerRouter};
 use crate::resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
 
@@ -28,7 +28,7 @@ pub struct QuicSession {
     app: Arc<App>,
     router: PeerRouter,
     connection: web_transport_quinn::Session,
-    transport: Carrier,
+    transport: StreamCarrier,
     /// Most open streams, once the client is trusted.
     max_streams: u32,
     trusted: AtomicBool,
@@ -41,7 +41,7 @@ impl QuicSession {
     pub fn new(
         app: Arc<App>,
         router: PeerRouter,
-        (transport, connection): (Carrier, web_transport_quinn::Session),
+        (transport, connection): (StreamCarrier, web_transport_quinn::Session),
         max_streams: u32,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -179,7 +179,7 @@ impl Drop for Routed {
     }
 }
 
-struct DatagramPath(web_transport_quinn::Session, Carrier);
+struct DatagramPath(web_transport_quinn::Session, StreamCarrier);
 
 impl DatagramLink for DatagramPath {
     fn max_bytes(&self) -> usize {
@@ -196,7 +196,7 @@ impl DatagramLink for DatagramPath {
         self.0.rtt()
     }
 
-    fn transport(&self) -> Carrier {
+    fn transport(&self) -> StreamCarrier {
         self.1
     }
 }

@@ -27,7 +27,7 @@ use super::reader_status::ReaderEnd;
 use super::readers::{LogSource, MAX_READERS, Reader, ReaderKind, Readers};
 use super::{AnswerCommand, PathId, ReaderPath, Reservation, ResumableAnswers};
 use crate::flush::Flush;
-use crate::metrics::Carrier;
+use crate::metrics::StreamCarrier;
 
 /// How long flushes to a reader in no hurry are gathered. It trades chunks and records against
 /// delay; a reader in the background gets a packet a second anyway (`spec/delivery.md`,
@@ -269,7 +269,7 @@ impl AnswerTask {
         }
         let transport = match &kind {
             ReaderKind::Datagrams(reader) => reader.transport(),
-            ReaderKind::Events(_) => Carrier::Http,
+            ReaderKind::Events(_) => StreamCarrier::Http,
         };
         let counted = self.answers.metrics.active_path(transport);
         self.readers.insert(id, Reader::new(kind, place, counted));

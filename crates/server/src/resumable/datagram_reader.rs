@@ -11,7 +11,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use super::reader_status::{ReaderEnd, ReaderStatus};
 use super::{DatagramLink, StreamFrame};
-use crate::metrics::{Carrier, Metrics};
+use crate::metrics::{Metrics, StreamCarrier};
 
 /// Largest datagram that leaves. QUIC's own limit is often higher, but browsers accept no more
 /// than this in one WebTransport datagram on a path of 1,200 bytes.
@@ -56,7 +56,7 @@ impl DatagramReader {
     }
 
     /// What carries its datagrams.
-    pub fn transport(&self) -> Carrier {
+    pub fn transport(&self) -> StreamCarrier {
         self.link.transport()
     }
 

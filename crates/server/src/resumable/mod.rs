@@ -36,7 +36,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::active_request::ActiveRequest;
 use crate::clock::Clock;
 use crate::error::ApiError;
-use crate::metrics::{Carrier, Metrics};
+use crate::metrics::{Metrics, StreamCarrier};
 use crate::obfuscation::ObfuscationDefault;
 use crate::records::RecordContext;
 
@@ -101,7 +101,7 @@ pub trait DatagramLink: LowerLayer + Send {
     /// The connection's smoothed round trip.
     fn rtt(&self) -> Duration;
     /// What kind of connection it is.
-    fn transport(&self) -> Carrier;
+    fn transport(&self) -> StreamCarrier;
 }
 
 /// How an answer reaches its reader. Dropping it tells the other end that the path is over.

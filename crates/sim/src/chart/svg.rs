@@ -17,7 +17,7 @@ fn point_list(points: &[(f64, f64)]) -> String {
 
 /// Where a drawing gets its style sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum SheetPlace {
     /// An image file, which has it inside, and a ground of its own.
     File,
     /// An HTML page, whose head has it.
@@ -87,7 +87,7 @@ impl TextRole {
 /// A drawing under construction. Coordinates have one decimal: the same data gives the same bytes.
 #[derive(Debug)]
 pub struct Svg {
-    place: Place,
+    place: SheetPlace,
     label: String,
     body: String,
 }
@@ -95,12 +95,12 @@ pub struct Svg {
 impl Svg {
     /// A drawing for a file of its own.
     pub fn image() -> Self {
-        Self { place: Place::File, label: String::new(), body: String::new() }
+        Self { place: SheetPlace::File, label: String::new(), body: String::new() }
     }
 
     /// A drawing inside an HTML page, coloured by its style sheet; screen readers read `label`.
     pub fn inline(label: &str) -> Self {
-        Self { place: Place::Page, label: label.to_owned(), body: String::new() }
+        Self { place: SheetPlace::Page, label: label.to_owned(), body: String::new() }
     }
 
     /// A straight line.
@@ -228,11 +228,11 @@ impl Svg {
             r#"viewBox="0 0 {width:.0} {height:.0}" width="{width:.0}" height="{height:.0}""#
         );
         match place {
-            Place::File => format!(
+            SheetPlace::File => format!(
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" {size}>\n<style>\n{CHART_STYLE}</style>\n\
                  <rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n{body}</svg>\n"
             ),
-            Place::Page => {
+            SheetPlace::Page => {
                 let label = escape(&label);
                 format!("<svg {size} role=\"img\" aria-label=\"{label}\">\n{body}</svg>")
             }
