@@ -29,6 +29,8 @@ export class CodeBlock {
   /** Line ends that have come and are not shown before something follows. */
   #newlines = 0;
   #pending = "";
+  /** Marks, and behind how many units of which line they stand. */
+  readonly #marks: { readonly mark: Element; readonly box: HTMLElement; readonly at: number }[] = [];
   #colouring: Colouring | null = null;
 
   constructor(
@@ -73,7 +75,9 @@ export class CodeBlock {
 
   /** Inserts `mark` at the end of the last line. */
   mark(mark: Element): void {
-    (this.#lines.at(-1)?.box ?? this.#code).append(mark);
+    const last = this.#lines.at(-1);
+    if (last) this.#marks.push({ mark, box: last.box, at: last.text.length });
+    (last?.box ?? this.#code).append(mark);
   }
 
   /** All of it, without the line end before the fence. */
@@ -137,7 +141,6 @@ export class CodeBlock {
   #paint(index: number, colours: LineColours): void {
     const line = this.#lines[index];
     if (line === undefined || this.#colouring === null) return;
-    const marks = [...line.box.children].filter((child) => child.classList.contains("pause"));
     const parts: (Node | string)[] = [];
     let at = 0;
     for (let next = 0; next + 2 < colours.length; next += 3) {
@@ -146,6 +149,22 @@ export class CodeBlock {
       parts.push(withText(element("span", CLASSES[kind] ?? ""), line.text.slice(from, to)));
       at = to;
     }
-    line.box.replaceChildren(...parts, line.text.slice(at), ...marks);
+    line.box.replaceChildren(...parts, line.text.slice(at));
+    for (const { mark, box, at } of this.#marks) if (box === line.box) insertAt(box, at, mark);
   }
+}
+
+/** Puts `mark` behind the first `at` units of the text of `box`, or behind the word that stands there. */
+function insertAt(box: HTMLElement, at: number, mark: Element): void {
+  let left = at;
+  for (const node of [...box.childNodes]) {
+    const length = node.textContent?.length ?? 0;
+    if (left <= length) {
+      const isInside = node instanceof Text && left < length;
+      box.insertBefore(mark, isInside ? node.splitText(left) : node.nextSibling);
+      return;
+    }
+    left -= length;
+  }
+  box.append(mark);
 }
