@@ -19,7 +19,7 @@ const AFTERMATH_MS = 400;
 const STORM_LOSS = 0.9;
 const MAX_STORMS = 10_000;
 
-/** Names of the lanes, as their panes show them. */
+/** Names of the lanes. Their panes add that they are live, as the simulated ones have the same names. */
 export const LANE_NAMES: Readonly<Record<LaneName, string>> = { tcp: "TCP", loquent: "Loquent" };
 
 /** The model's name matters to no server with one model. */
@@ -27,7 +27,10 @@ const MODEL = "loquent";
 
 /** A run that begins at once and ends with its answers. */
 export class LiveRun {
-  readonly lanes: Readonly<Record<LaneName, Lane>> = { tcp: new Lane(LANE_NAMES.tcp), loquent: new Lane(LANE_NAMES.loquent) };
+  readonly lanes: Readonly<Record<LaneName, Lane>> = {
+    tcp: new Lane(`${LANE_NAMES.tcp}, live`),
+    loquent: new Lane(`${LANE_NAMES.loquent}, live`),
+  };
   readonly clock = new LiveClock();
   /** When packets were lost. It is known before it happens; panes show it up to the present. */
   readonly storms: Weather[] = [];
