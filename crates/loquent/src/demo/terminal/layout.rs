@@ -211,8 +211,8 @@ mod tests {
         let lines = columns(&[late, done], 20, Some(2));
         let lines: Vec<_> = lines.iter().map(plain).collect();
         assert_eq!(lines[0], "TCP                  │ TCP");
-        assert_eq!(lines[2], "eight nine ten       │ short");
-        assert_eq!(lines[3], "eleven twelve        │ ");
+        assert_eq!(lines[2], "nine ten eleven      │ short");
+        assert_eq!(lines[3], "twelve               │ ");
         assert_eq!(lines[5], "■ stands still, 1.2  │ ✓ complete after 4.0");
         assert_eq!(lines[6], "stalls: none         │ stalls: none");
         assert_eq!(lines[7], "12 packets, 2 lost,  │ 12 packets, 2 lost, ");
