@@ -43,28 +43,6 @@ impl Intake {
         body: ReceivedBody,
         again: Option<&HeaderValue>,
     ) -> Result<ParsedRequest, ApiError> {
-        let stores = self.endpoint == Endpoint::Chat;
-        let take = move |mut fields: Fields| {
-            let store = if stores { ChatToStore::take(&mut fields)? } else { None };
-            Ok((fields, store))
-        };
-        let (mut parsed, store) = self.parse_lowered(app, body, again, take).await?;
-        parsed.request.store = store;
-        Ok(parsed)
-    }
-
-    /// [`Self::parse`] for a dialect: `lower` turns its fields into those of a chat completion, and
-    /// keeps what only the dialect knows.
-    ///
-    /// # Errors
-    /// Those of [`Self::parse`] and of `lower`.
-    pub async fn parse_lowered<T: Send + 'static>(
-        self,
-        app: &App,
-        body: ReceivedBody,
-        again: Option<&HeaderValue>,
-        lower: impl FnOnce(Fields) -> Result<(Fields, T), ApiError> + Send + 'static,
-    ) -> Result<(ParsedRequest, T), ApiError> {
         let Self { endpoint, caller, key, is_ask } = self;
         let (service, keys) = (app.service()?.clone(), app.resumable.idempotency.clone());
         let again = again.cloned();
@@ -74,9 +52,13 @@ impl Intake {
             }
             let asker = key.as_ref().map(HeaderValue::as_bytes);
             let idempotent = keys.idempotent(asker, again.as_ref(), endpoint, fields.map());
-            let (fields, kept) = lower(fields)?;
-            let request = service.parse(endpoint, fields, caller)?;
-            Ok((ParsedRequest { request, idempotent }, kept))
+            let store = match endpoint {
+                Endpoint::Chat => ChatToStore::take(&mut fields)?,
+                Endpoint::Text => None,
+            };
+            let mut request = service.parse(endpoint, fields, caller)?;
+            request.store = store;
+            Ok(ParsedRequest { request, idempotent })
         };
         body.parse(read).await
     }

@@ -125,12 +125,11 @@ fn others() -> Vec<Api> {
             "POST /infill",
             infill::request::PARAMETERS,
             json!({"input_prefix": "hi"}),
-            |body| {
-                let fields = infill::request::lower(fields(&body)?)?;
-                Request::read(Endpoint::Text, fields).map(|request| request.ignored)
-            },
+            |body| read_lowered(&body, infill::request::lower),
         ),
-        Api::new("POST /v1/ui/chat", ui_stream::request::PARAMETERS, ui_chat, read_ui_chat),
+        Api::new("POST /v1/ui/chat", ui_stream::request::PARAMETERS, ui_chat, |body| {
+            read_lowered(&body, ui_stream::request::lower)
+        }),
         Api::new("POST /v1/messages", messages::request::PARAMETERS, chat, |body| {
             read_lowered(&body, messages::request::lower)
         }),
@@ -159,11 +158,6 @@ fn ollamas() -> Vec<Api> {
             read_embeddings(fields(&body)?).map(|(request, _)| request.ignored)
         }),
     ]
-}
-
-fn read_ui_chat(body: Value) -> Result<Vec<String>, ApiError> {
-    let (fields, _) = ui_stream::request::lower(fields(&body)?)?;
-    Request::read(Endpoint::Chat, fields).map(|request| request.ignored)
 }
 
 /// The names that a dialect ignores, and those that a completion does of what it is lowered to.

@@ -22,6 +22,9 @@ use crate::records::RecordContext;
 use crate::service::{Caller, Service, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody};
 
+/// Names of what bounds a completion.
+const BOUNDS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+
 /// A dialect's request as one that the service knows.
 pub struct Lowered<T> {
     /// The endpoint whose fields these are.
@@ -40,7 +43,8 @@ pub struct Parsed<T> {
     pub request: Request,
     /// What only the dialect needs to know for its answer.
     pub kept: T,
-    arrived: Duration,
+    /// When it arrived, on the server's clock.
+    pub arrived: Duration,
 }
 
 /// An answer under way.
@@ -86,7 +90,7 @@ pub async fn parse<T: Send + 'static>(
     let caller = Caller::of(&head);
     let read = move |fields: Fields| {
         let Lowered { endpoint, fields, ignored, kept } = lower(fields)?;
-        let is_bounded = fields.map().contains_key("max_tokens");
+        let is_bounded = BOUNDS.iter().any(|name| fields.map().contains_key(*name));
         let mut request = service.parse(endpoint, fields, caller)?;
         if !is_bounded {
             // OpenAI's default for plain completions is no other API's.

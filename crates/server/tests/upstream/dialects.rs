@@ -50,6 +50,25 @@ async fn anthropics_requests_become_chat_completions() {
     }
 }
 
+/// The upstream streams, whatever the editor asked for: what it sends is put together here.
+#[tokio::test]
+async fn editors_get_the_text_between_two_others_streamed_or_whole() {
+    const COMPLETIONS: &str = "POST /v1/completions";
+    let text = r#"{"id":"up-1","choices":[{"index":0,"text":"x = 1","finish_reason":"stop"}]}"#;
+    let up = Upstream::start([(COMPLETIONS, stream(&[text, USAGE, "[DONE]"]))]).await;
+    let front = Front::new(&up.url);
+    for streams in [false, true] {
+        let body = json!({"input_prefix": "let ", "input_suffix": ";", "stream": streams});
+        let response = front.post("/infill", body).await;
+        assert_eq!(response.status().as_u16(), 200, "{streams}");
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        assert!(text.contains(r#""content":"x = 1""#), "{streams}: {text}");
+        assert!(text.contains(r#""tokens_predicted":2"#), "{streams}: {text}");
+        assert_eq!(up.body(COMPLETIONS)["suffix"], ";");
+    }
+}
+
 #[tokio::test]
 async fn anthropics_key_is_the_upstreams_too() {
     let mut up = StandIn::start(Act::Keep(whole("404 Not Found", "{}"))).await;

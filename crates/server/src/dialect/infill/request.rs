@@ -1,8 +1,8 @@
 //! A request to `/infill` as the fields of a completion.
 
-use serde_json::{Value, json};
-
 use crate::api::fields::Fields;
+use crate::api::request::Endpoint;
+use crate::dialect::generation::Lowered;
 use crate::dialect::parameters::{Parameter, ignored, refused, supported};
 use crate::error::ApiError;
 
@@ -28,11 +28,11 @@ pub const PARAMETERS: &[Parameter] = &[
     refused("n_probs", "use `logprobs` at `/v1/completions`"),
 ];
 
-/// The fields of the completion that `fields` asks for; names that mean nothing there stay.
+/// The completion that `fields` ask for; names that mean nothing there stay.
 ///
 /// # Errors
 /// 400 with the name of the wrong field.
-pub fn lower(mut fields: Fields) -> Result<Fields, ApiError> {
+pub fn lower(mut fields: Fields) -> Result<Lowered<()>, ApiError> {
     if fields.take("n_probs").is_some() {
         return Err(fields.error("n_probs", "is not supported; use /v1/completions."));
     }
@@ -43,21 +43,19 @@ pub fn lower(mut fields: Fields) -> Result<Fields, ApiError> {
         return Err(fields.error("input_prefix", "or 'input_suffix' is required."));
     }
     let most = fields.integer("n_predict", -1..=i64::from(u32::MAX))?.filter(|most| *most > 0);
-    let streams = fields.map().get("stream") == Some(&Value::Bool(true));
     let mut lowered = fields.map().clone();
     lowered.insert("prompt".into(), (prefix.unwrap_or_default() + &line).into());
     lowered.insert("suffix".into(), suffix.into());
     // Without a bound llama-server writes on; the default of a completion is 16.
     lowered.insert("max_tokens".into(), most.unwrap_or(i64::from(u32::MAX)).into());
-    // The last event has the counts.
-    if streams {
-        lowered.insert("stream_options".into(), json!({"include_usage": true}));
-    }
-    Ok(fields.replaced(lowered))
+    let (endpoint, fields) = (Endpoint::Text, fields.replaced(lowered));
+    Ok(Lowered { endpoint, fields, ignored: Vec::new(), kept: () })
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     #[test]
@@ -69,9 +67,9 @@ mod tests {
         });
         let wanted = json!({
             "prompt": "fn a() {\n    le", "suffix": "\n}", "max_tokens": 8, "top_k": 40,
-            "samplers": ["top_k"], "stream": true, "stream_options": {"include_usage": true},
+            "samplers": ["top_k"], "stream": true,
         });
-        assert_eq!(Value::from(lower(body).unwrap().map().clone()), wanted);
+        assert_eq!(Value::from(lower(body).unwrap().fields.into_map()), wanted);
         for (body, param) in [
             (json!({"prompt": "a"}), "input_prefix"),
             (json!({"input_prefix": 1}), "input_prefix"),

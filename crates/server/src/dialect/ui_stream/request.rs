@@ -4,6 +4,8 @@ use serde_json::Value;
 
 use super::message::lower_message;
 use crate::api::fields::Fields;
+use crate::api::request::Endpoint;
+use crate::dialect::generation::Lowered;
 use crate::dialect::parameters::{Parameter, supported};
 use crate::error::ApiError;
 
@@ -31,7 +33,7 @@ pub struct UiRequest {
 ///
 /// # Errors
 /// 400 with the name of the parameter that is wrong.
-pub fn lower(mut fields: Fields) -> Result<(Fields, UiRequest), ApiError> {
+pub fn lower(mut fields: Fields) -> Result<Lowered<UiRequest>, ApiError> {
     let chat_id = fields.string("id")?;
     for name in ["trigger", "messageId"] {
         fields.take(name);
@@ -49,7 +51,8 @@ pub fn lower(mut fields: Fields) -> Result<(Fields, UiRequest), ApiError> {
     fields.put("messages", Value::Array(messages));
     fields.put("stream", Value::Bool(true));
     fields.put("resumable", Value::Bool(true));
-    Ok((fields, UiRequest { chat_id, continues }))
+    let kept = UiRequest { chat_id, continues };
+    Ok(Lowered { endpoint: Endpoint::Chat, fields, ignored: Vec::new(), kept })
 }
 
 #[cfg(test)]
@@ -60,8 +63,8 @@ mod tests {
 
     fn lowered(messages: Value) -> Result<(Value, bool), ApiError> {
         let body = json!({"id": "c", "trigger": "submit-message", "messages": messages});
-        let (fields, request) = lower(Fields::parse(body.to_string().as_bytes()).unwrap())?;
-        let mut map = fields.into_map();
+        let lowered = lower(Fields::parse(body.to_string().as_bytes()).unwrap())?;
+        let (mut map, request) = (lowered.fields.into_map(), lowered.kept);
         assert_eq!(request.chat_id.as_deref(), Some("c"));
         assert!(map["stream"] == true && map["resumable"] == true && map.len() == 3, "{map:?}");
         Ok((map.remove("messages").unwrap(), request.continues))

@@ -11,24 +11,22 @@ use axum::response::Response;
 use axum::routing::{delete, get, post};
 use axum::{Extension, Router};
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request as HttpRequest, Uri, header};
+use http::{HeaderName, HeaderValue, Request as HttpRequest, Uri};
 use loquent_proto::AnswerHandle;
 use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
 
 use super::events::{STOPPED, UiWriter};
 use super::request::{UiRequest, lower};
-use crate::api::request::Endpoint;
 use crate::app::App;
 use crate::dialect::chosen_ids::{ChosenId, IdKind, NamedAnswer};
+use crate::dialect::generation::{Parsed, parse};
 use crate::dialect::{COMMENT, write_records};
 use crate::error::{ApiError, no_content};
 use crate::identity::Identity;
-use crate::intake::{Intake, ParsedRequest};
 use crate::memory::SMALL_BYTES;
 use crate::resumable::routes::{ResumableRequest, query, start};
 use crate::resumable::sse_reader::{EventsInbox, LogReader, events_path};
 use crate::resumable::{PathId, ReaderPath};
-use crate::service::Caller;
 use crate::sse::{EventSource, SseBody, StreamStatus, event_stream, with_ignored};
 
 /// Says that the body is a UI message stream, and in which version.
@@ -53,15 +51,9 @@ pub fn routes() -> Router<Arc<App>> {
 
 /// `POST /v1/ui/chat`: the answer to a chat's messages. It replaces the chat's latest answer.
 async fn ask(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
-    let arrived = app.clock.now();
     app.service()?.check_room()?;
-    let (mut head, body) = request.into_parts();
-    let body = app.bodies.receive(&mut head, body).await?;
-    let caller = Caller::of(&head);
-    let identity = caller.identity.clone();
-    let key = head.headers.get(header::AUTHORIZATION).cloned();
-    let intake = Intake { endpoint: Endpoint::Chat, caller, key, is_ask: false };
-    let (ParsedRequest { request, .. }, ui) = intake.parse_lowered(&app, body, None, lower).await?;
+    let Parsed { request, kept: ui, arrived } = parse(&app, request, lower).await?;
+    let identity = request.identity.clone();
     let (path, inbox) = events_path(0);
     let resumable = ResumableRequest { request, arrived, idempotent: None };
     let started = start(&app, resumable, PathId::next(), ReaderPath::Events(path)).await?;
