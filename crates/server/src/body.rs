@@ -169,23 +169,17 @@ impl ReceivedBody {
         let reader = self.reader.clone();
         let bytes = std::mem::take(&mut self.bytes);
         let is_large = bytes.len() > SMALL_BYTES;
-        let (bytes, values) = match is_large {
-            true => reader.workers.run(move || Ok(counted(bytes))).await?,
-            false => counted(bytes),
+        let count = move || {
+            let values = count_values(&bytes);
+            Ok((bytes, values))
         };
+        let (bytes, values) = reader.workers.run_if(is_large, count).await?;
         Fields::check_values(values)?;
         // The strings of what is parsed are as long as the body at most.
         let parsed_bytes = values * VALUE_BYTES + bytes.len();
         reader.memory.take(&mut self.charge, parsed_bytes).await?;
         let charge = self.charge;
-        match is_large {
-            true => reader.workers.run(move || read(Fields::parse(&bytes)?.charged(charge))).await,
-            false => read(Fields::parse(&bytes)?.charged(charge)),
-        }
+        let parse = move || read(Fields::parse(&bytes)?.charged(charge));
+        reader.workers.run_if(is_large, parse).await
     }
-}
-
-fn counted(bytes: Vec<u8>) -> (Vec<u8>, usize) {
-    let values = count_values(&bytes);
-    (bytes, values)
 }

@@ -67,10 +67,7 @@ pub async fn embed<W: FnOnce(&Embedded) -> String + Send + 'static>(
     let mut charge = MemoryCharge::default();
     app.bodies.memory().take(&mut charge, bytes + numbers * size_of::<f32>()).await?;
     let embedded = service.embed(request, &identity).await?;
-    let render = move || write(&embedded);
-    let json = match bytes > SMALL_BYTES {
-        true => app.bodies.workers().run(move || Ok(render())).await?,
-        false => render(),
-    };
+    let render = move || Ok(write(&embedded));
+    let json = app.bodies.workers().run_if(bytes > SMALL_BYTES, render).await?;
     Ok(with_ignored(json_text(json), &ignored))
 }

@@ -271,12 +271,8 @@ async fn full(
     let answer = FullAnswer::collect(active, echo).await?;
     let vocab = service.model().vocab.clone();
     let is_large = answer.bytes() > SMALL_BYTES;
-    let render = move || full_response(&answer, &*vocab).to_string();
-    let json = match is_large {
-        true => app.bodies.workers().run(move || Ok(render())).await?,
-        false => render(),
-    };
-    Ok(json_text(json))
+    let render = move || Ok(full_response(&answer, &*vocab).to_string());
+    Ok(json_text(app.bodies.workers().run_if(is_large, render).await?))
 }
 
 async fn models(State(app): Shared, headers: HeaderMap) -> Result<Response, ApiError> {

@@ -146,11 +146,7 @@ impl<T> LoweredAnswer<T> {
         let Self { active, kept, .. } = self;
         let answer = FullAnswer::collect(active, &[]).await?;
         let is_large = answer.bytes() > SMALL_BYTES;
-        let render = move || object(&answer, kept).to_string();
-        let json = match is_large {
-            true => app.bodies.workers().run(move || Ok(render())).await?,
-            false => render(),
-        };
-        Ok(json_text(json))
+        let render = move || Ok(object(&answer, kept).to_string());
+        Ok(json_text(app.bodies.workers().run_if(is_large, render).await?))
     }
 }

@@ -33,10 +33,7 @@ pub async fn load(
     app.bodies.memory().take(charge, parsed_bytes).await?;
     let unreadable = || ApiError::internal("The stored response cannot be read.");
     let decode = move || StoredResponse::decode(&bytes).ok_or_else(unreadable);
-    let response = match parsed_bytes > SMALL_BYTES {
-        true => app.bodies.workers().run(decode).await?,
-        false => decode()?,
-    };
+    let response = app.bodies.workers().run_if(parsed_bytes > SMALL_BYTES, decode).await?;
     Ok(Some(response.end_if_lost()))
 }
 

@@ -120,15 +120,13 @@ async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredR
     asked.template.object["id"] = format!("resp_{:032x}", rand::random::<u128>()).into();
     let input = conversation(app, caller.identity.owner(), &mut asked).await?;
     let is_large = input.iter().map(text_bytes).sum::<usize>() > SMALL_BYTES;
-    let truncates = asked.truncation == Truncation::Auto;
-    let lowered = match (truncates, is_large) {
+    let lowered = match asked.truncation {
         // Counts tokens, which only some threads may.
-        (true, _) => service.for_tokenize(move |it| to_chat(it, caller, asked, input)).await,
-        (false, true) => {
+        Truncation::Auto => service.for_tokenize(move |it| to_chat(it, caller, asked, input)).await,
+        Truncation::Disabled => {
             let work = move || to_chat(&service, caller, asked, input);
-            app.bodies.workers().run(work).await
+            app.bodies.workers().run_if(is_large, work).await
         }
-        (false, false) => to_chat(&service, caller, asked, input),
     };
     lowered.map_err(|error| error.renamed(NAMES))
 }

@@ -163,8 +163,6 @@ async fn work<T: Send + 'static>(
     stored: StoredObject,
     work: impl FnOnce(&StoredObject) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    match stored.json.len() > SMALL_BYTES {
-        true => app.bodies.workers().run(move || work(&stored)).await,
-        false => work(&stored),
-    }
+    let is_large = stored.json.len() > SMALL_BYTES;
+    app.bodies.workers().run_if(is_large, move || work(&stored)).await
 }
