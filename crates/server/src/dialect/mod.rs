@@ -39,17 +39,25 @@ pub trait EventWriter: Send + Unpin {
     /// Appends the event that says why the answer breaks off. Nothing is written after it.
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>);
 
+    /// Whether [`Self::write`] also takes what says where the answer stands before its first token.
+    fn takes_progress(&self) -> bool {
+        false
+    }
+
     /// Appends what says where the answer stands before its first token: a comment, in an API that
-    /// has them.
+    /// has them and nothing better.
     ///
     /// # Errors
     /// As [`Self::write`].
     fn write_progress(
         &mut self,
-        _id: Option<u64>,
+        id: Option<u64>,
         progress: &Progress,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
+        if self.takes_progress() {
+            return self.write(id, &Delta::Progress(*progress), out);
+        }
         // Lines of JSON have neither comments nor a heartbeat.
         if !self.heartbeat().is_empty() {
             progress.put_comment(out);
@@ -112,13 +120,8 @@ impl EventWriter for ChunkWriter {
     }
 
     /// As a chunk for those who asked, under llama-server's names (S-6.7).
-    fn write_progress(
-        &mut self,
-        id: Option<u64>,
-        progress: &Progress,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Error> {
-        self.write(id, &Delta::Progress(*progress), out)
+    fn takes_progress(&self) -> bool {
+        true
     }
 
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {

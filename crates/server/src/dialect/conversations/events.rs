@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use loquent_proto::chunk::ChunkWriter;
-use loquent_proto::{Delta, Error, Progress};
+use loquent_proto::{Delta, Error};
 
 use crate::dialect::{COMMENT, EventWriter, write_record};
 use crate::error::ApiError;
@@ -46,13 +46,8 @@ impl EventWriter for BytesFrom {
         Ok(())
     }
 
-    fn write_progress(
-        &mut self,
-        id: Option<u64>,
-        progress: &Progress,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Error> {
-        self.write(id, &Delta::Progress(*progress), out)
+    fn takes_progress(&self) -> bool {
+        true
     }
 
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {

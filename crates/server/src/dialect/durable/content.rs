@@ -2,7 +2,7 @@
 
 use http::HeaderValue;
 use loquent_proto::chunk::ChunkWriter;
-use loquent_proto::{Delta, Error, Progress};
+use loquent_proto::{Delta, Error};
 
 use crate::dialect::EventWriter;
 use crate::error::ApiError;
@@ -83,14 +83,9 @@ impl ContentWriter {
 }
 
 impl EventWriter for ContentWriter {
-    fn write_progress(
-        &mut self,
-        id: Option<u64>,
-        progress: &Progress,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    fn takes_progress(&self) -> bool {
         // A message for those who asked; comments are no content.
-        self.write(id, &Delta::Progress(*progress), out)
+        true
     }
 
     fn write(&mut self, id: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error> {
