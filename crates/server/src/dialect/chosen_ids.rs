@@ -8,13 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use loquent_infer::tenant::TenantId;
 use loquent_proto::AnswerHandle;
-use loquent_proto::message::Code;
 
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::hosts::AllowedHosts;
 use crate::identity::Identity;
-use crate::resumable::{AnswerCommand, ResumableAnswers};
+use crate::resumable::ResumableAnswers;
 
 /// Longest id, bytes.
 pub const MAX_ID_BYTES: usize = 256;
@@ -73,10 +72,7 @@ impl NamedAnswer {
 
     /// Stops it: its generation ends, and nobody finds it any more.
     pub async fn stop(&self, answers: &ResumableAnswers) {
-        if let Some(commands) = answers.find(&self.handle) {
-            answers.forget(&self.handle); // not found from here on, even if its task is busy
-            let _ = commands.send(AnswerCommand::End(Code::Stopped)).await;
-        }
+        answers.stop(&self.handle).await;
     }
 }
 

@@ -47,6 +47,7 @@ use answer_task::AnswerTask;
 use idempotency::{FirstRequest, IdempotencyKeys, KeyEntry};
 use log_pump::LogPump;
 pub use looks::{LogLook, LookRequest};
+use sse_reader::{EventsInbox, events_path};
 
 /// `Retry-After` for clients over a limit, in seconds.
 const FULL_RETRY_S: u64 = 10;
@@ -327,6 +328,26 @@ impl ResumableAnswers {
         commands.send(AnswerCommand::Attach { id, path, offset, reply }).await.ok()?;
         let chunks = replied.await.ok()??;
         Some((chunks, commands))
+    }
+
+    /// [`Self::attach`] for a reader of server-sent events.
+    pub async fn attach_events(
+        &self,
+        handle: &AnswerHandle,
+        offset: u64,
+    ) -> Option<(ChunkWriter, EventsInbox)> {
+        let (path, inbox) = events_path(offset);
+        let path = ReaderPath::Events(path);
+        let (chunks, _) = self.attach(handle, offset, PathId::next(), path).await?;
+        Some((chunks, inbox))
+    }
+
+    /// Stops an answer: its generation ends, and nobody finds it any more. Whether there was one.
+    pub async fn stop(&self, handle: &AnswerHandle) -> bool {
+        let Some(commands) = self.find(handle) else { return false };
+        self.forget(handle); // not found from here on, even if its task is busy
+        let _ = commands.send(AnswerCommand::End(Code::Stopped)).await;
+        true
     }
 
     /// Reads at most `most` bytes of an answer's log from `offset` on; `None` if the handle is

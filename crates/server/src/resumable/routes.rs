@@ -10,18 +10,17 @@ use axum::response::{IntoResponse, Response};
 use http::{Extensions, HeaderMap, HeaderValue, Uri};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
-use loquent_proto::message::Code;
 use loquent_proto::obfuscation::Obfuscation;
 use loquent_proto::{AnswerHandle, grease, hex};
 use serde_json::json;
 
 use super::idempotency::{FirstRequest, IdempotentRequest, KeyUse};
-use super::sse_reader::{LogReader, events_path};
-use super::{AnswerCommand, BegunAnswer, CommandSender, PathId, ReaderPath};
+use super::sse_reader::{EventsInbox, LogReader, events_path};
+use super::{BegunAnswer, CommandSender, PathId, ReaderPath};
 use crate::api::request::Request;
 use crate::app::App;
 use crate::dialect::{COMMENT, stored_chats};
-use crate::error::ApiError;
+use crate::error::{ApiError, no_content};
 use crate::records::RecordContext;
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
@@ -84,6 +83,28 @@ pub async fn start(
     Ok(JoinedAnswer { handle, commands, ignored })
 }
 
+/// [`start`] for a reader of server-sent events.
+///
+/// # Errors
+/// Those of [`start`].
+pub async fn start_events(
+    app: &App,
+    resumable: ResumableRequest,
+) -> Result<(JoinedAnswer, EventsInbox), ApiError> {
+    let (path, inbox) = events_path(0);
+    let started = start(app, resumable, PathId::next(), ReaderPath::Events(path)).await?;
+    Ok((started, inbox))
+}
+
+/// `response` with the headers that an answer is resumed by (S-5.1).
+pub fn with_handle(mut response: Response, handle: &AnswerHandle) -> Response {
+    for (name, digits) in [(ID_HEADER, handle.id_hex()), (TOKEN_HEADER, handle.token_hex())] {
+        let value = HeaderValue::from_str(&digits).expect("hex is a header value");
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
 /// Makes `request` the first of its key, or gives the handle of the first one's answer.
 async fn first_or_handle(
     app: &App,
@@ -111,18 +132,10 @@ pub async fn stream(
     request: ResumableRequest,
     obfuscation: Obfuscation,
 ) -> Result<Response, ApiError> {
-    let (path, inbox) = events_path(0);
-    let started = start(app, request, PathId::next(), ReaderPath::Events(path)).await?;
+    let (started, inbox) = start_events(app, request).await?;
     let chunks = ChunkWriter::new().obfuscate(obfuscation);
     let response = events(app, LogReader::new(inbox, chunks));
-    let mut response = with_ignored(response, &started.ignored);
-    let headers = response.headers_mut();
-    let handle = &started.handle;
-    for (header, digits) in [(ID_HEADER, handle.id_hex()), (TOKEN_HEADER, handle.token_hex())] {
-        let value = HeaderValue::from_str(&digits).expect("hex is a header value");
-        headers.insert(header, value);
-    }
-    Ok(response)
+    Ok(with_handle(with_ignored(response, &started.ignored), &started.handle))
 }
 
 fn events(app: &App, reader: LogReader<ChunkWriter>) -> Response {
@@ -144,10 +157,8 @@ pub async fn resume(
     let from = text(&headers, "last-event-id").or_else(|| query(&uri, "from"));
     let offset = from.map_or(Some(0), |from| from.trim().parse().ok());
     let offset = offset.ok_or_else(ApiError::no_stream)?;
-    let (path, inbox) = events_path(offset);
-    let path = ReaderPath::Events(path);
-    let attached = app.resumable.attach(&handle, offset, PathId::next(), path).await;
-    let (chunks, _) = attached.ok_or_else(ApiError::no_stream)?;
+    let attached = app.resumable.attach_events(&handle, offset).await;
+    let (chunks, inbox) = attached.ok_or_else(ApiError::no_stream)?;
     let chunks = chunks.obfuscate(app.config.obfuscation.of_request(&extensions));
     Ok(events(&app, LogReader::new(inbox, chunks)))
 }
@@ -163,10 +174,10 @@ pub async fn forget(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let handle = handle(&id, &uri, &headers).ok_or_else(ApiError::no_stream)?;
-    let commands = app.resumable.find(&handle).ok_or_else(ApiError::no_stream)?;
-    app.resumable.forget(&handle); // not found from here on, even if its task is busy
-    let _ = commands.send(AnswerCommand::End(Code::Stopped)).await;
-    Ok(crate::error::no_content())
+    match app.resumable.stop(&handle).await {
+        true => Ok(no_content()),
+        false => Err(ApiError::no_stream()),
+    }
 }
 
 /// `GET /.well-known/loquent`, or `/v1/delivery`, its older name (S-1.3).

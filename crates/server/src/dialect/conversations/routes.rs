@@ -9,10 +9,9 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use http::request::Parts;
-use http::{Extensions, HeaderName, HeaderValue, Request as HttpRequest, Uri};
+use http::{Extensions, Request as HttpRequest, Uri};
 use loquent_proto::AnswerHandle;
 use loquent_proto::chunk::ChunkWriter;
-use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
@@ -25,9 +24,8 @@ use crate::error::{ApiError, no_content};
 use crate::identity::Identity;
 use crate::json_response::json_response;
 use crate::memory::SMALL_BYTES;
-use crate::resumable::routes::{ResumableRequest, query, start};
-use crate::resumable::sse_reader::{EventsInbox, LogReader, events_path};
-use crate::resumable::{PathId, ReaderPath};
+use crate::resumable::routes::{ResumableRequest, query, start_events, with_handle};
+use crate::resumable::sse_reader::{EventsInbox, LogReader};
 use crate::sse::{SseBody, event_stream, with_ignored};
 
 /// Names the conversation whose next answer a completion is.
@@ -54,7 +52,7 @@ pub fn asked_id(app: &App, head: &Parts, identity: &Identity) -> Option<ChosenId
 /// Answers a completion of the conversation `id`. It replaces that one's latest answer.
 ///
 /// # Errors
-/// Those of [`start`].
+/// Those of [`start_events`].
 pub async fn stream(
     app: &App,
     id: ChosenId,
@@ -62,21 +60,14 @@ pub async fn stream(
     extensions: &Extensions,
 ) -> Result<Response, ApiError> {
     resumable.request.resumable = true;
-    let (path, inbox) = events_path(0);
-    let started = start(app, resumable, PathId::next(), ReaderPath::Events(path)).await?;
+    let (started, inbox) = start_events(app, resumable).await?;
     let before = app.chosen_ids.insert(id, NamedAnswer::begun(started.handle), &app.resumable);
     // A repeated request gets the answer that it began before, which has to go on.
     if let Some(before) = before.filter(|before| before.handle != started.handle) {
         before.stop(&app.resumable).await;
     }
     let response = events(app, inbox, chunks(app, &started.handle, extensions), 0);
-    let mut response = with_ignored(response, &started.ignored);
-    let handle = &started.handle;
-    for (name, digits) in [(ID_HEADER, handle.id_hex()), (TOKEN_HEADER, handle.token_hex())] {
-        let value = HeaderValue::from_str(&digits).expect("hex is a header value");
-        response.headers_mut().insert(HeaderName::from_static(name), value);
-    }
-    Ok(response)
+    Ok(with_handle(with_ignored(response, &started.ignored), &started.handle))
 }
 
 /// `GET /v1/stream?conv_id=…&from=…`: the events of a conversation's latest answer from a byte on.
@@ -90,10 +81,8 @@ async fn replay(
     let wrong = || ApiError::invalid_param("from", "'from' must be a number of bytes.");
     let from = query(&uri, "from").map_or(Ok(0), |from| from.parse().map_err(|_| wrong()))?;
     let named = app.chosen_ids.find(&id).ok_or_else(ApiError::no_stream)?;
-    let (path, inbox) = events_path(0);
-    let path = ReaderPath::Events(path);
-    let attached = app.resumable.attach(&named.handle, 0, PathId::next(), path).await;
-    attached.ok_or_else(ApiError::no_stream)?;
+    let attached = app.resumable.attach_events(&named.handle, 0).await;
+    let (_, inbox) = attached.ok_or_else(ApiError::no_stream)?;
     Ok(events(&app, inbox, chunks(&app, &named.handle, &extensions), from))
 }
 

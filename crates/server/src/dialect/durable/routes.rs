@@ -15,8 +15,7 @@ use super::request::{Mode, ReadRequest, Start};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::resumable::routes::{handle, query, resume};
-use crate::resumable::sse_reader::{LogReader, events_path};
-use crate::resumable::{PathId, ReaderPath};
+use crate::resumable::sse_reader::LogReader;
 use crate::sse::{SseBody, event_stream};
 
 /// `GET /v1/streams/{id}`: with `offset` a read of Durable Streams, else Loquent's own resume.
@@ -80,10 +79,8 @@ async fn follow(
     if has_nothing && !request.format.tells_failure() {
         return Err(ApiError::gone("The answer failed; the stream ends here."));
     }
-    let (path, inbox) = events_path(from);
-    let path = ReaderPath::Events(path);
-    let attached = app.resumable.attach(handle, from, PathId::next(), path).await;
-    let (chunks, _) = attached.ok_or_else(ApiError::no_stream)?;
+    let attached = app.resumable.attach_events(handle, from).await;
+    let (chunks, inbox) = attached.ok_or_else(ApiError::no_stream)?;
     let writer = ContentWriter::new(request.format, chunks, from);
     let writer = if has_nothing { writer.after_failure() } else { writer };
     let reader = LogReader::new(inbox, writer);

@@ -13,7 +13,6 @@ use axum::{Extension, Router};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request as HttpRequest, Uri};
 use loquent_proto::AnswerHandle;
-use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
 
 use super::events::{STOPPED, UiWriter};
 use super::request::{UiRequest, lower};
@@ -24,9 +23,8 @@ use crate::dialect::{COMMENT, write_records};
 use crate::error::{ApiError, no_content};
 use crate::identity::Identity;
 use crate::memory::SMALL_BYTES;
-use crate::resumable::routes::{ResumableRequest, query, start};
-use crate::resumable::sse_reader::{EventsInbox, LogReader, events_path};
-use crate::resumable::{PathId, ReaderPath};
+use crate::resumable::routes::{ResumableRequest, query, start_events, with_handle};
+use crate::resumable::sse_reader::{EventsInbox, LogReader};
 use crate::sse::{EventSource, SseBody, StreamStatus, event_stream, with_ignored};
 
 /// Says that the body is a UI message stream, and in which version.
@@ -54,21 +52,14 @@ async fn ask(State(app): Shared, request: HttpRequest<Body>) -> Result<Response,
     app.service()?.check_room()?;
     let Parsed { request, kept: ui, arrived } = parse(&app, request, lower).await?;
     let identity = request.identity.clone();
-    let (path, inbox) = events_path(0);
     let resumable = ResumableRequest { request, arrived, idempotent: None };
-    let started = start(&app, resumable, PathId::next(), ReaderPath::Events(path)).await?;
-    let named = name_answer(&app, &identity, &ui, started.handle).await;
-    let response = stream(&app, inbox, 0, named);
-    let mut response = with_ignored(response, &started.ignored);
+    let (started, inbox) = start_events(&app, resumable).await?;
     let handle = &started.handle;
-    for (name, value) in [
-        (HeaderName::from_static(ID_HEADER), handle.id_hex()),
-        (HeaderName::from_static(TOKEN_HEADER), handle.token_hex()),
-        (RUN_HEADER, run_id(handle, ui.continues)),
-    ] {
-        let value = HeaderValue::from_str(&value).expect("hex is a header value");
-        response.headers_mut().insert(name, value);
-    }
+    let named = name_answer(&app, &identity, &ui, *handle).await;
+    let response = with_ignored(stream(&app, inbox, 0, named), &started.ignored);
+    let mut response = with_handle(response, handle);
+    let run = HeaderValue::from_str(&run_id(handle, ui.continues));
+    response.headers_mut().insert(RUN_HEADER, run.expect("hex is a header value"));
     Ok(response)
 }
 
@@ -114,13 +105,11 @@ async fn resume(
         },
     };
     let (skipped, tail) = first_chunk(&app, &named.handle, query(&uri, "startIndex")).await?;
-    let (path, inbox) = events_path(0);
-    let path = ReaderPath::Events(path);
     // From the beginning in any case: a chunk's number comes from the records before it.
-    if app.resumable.attach(&named.handle, 0, PathId::next(), path).await.is_none() {
+    let Some((_, inbox)) = app.resumable.attach_events(&named.handle, 0).await else {
         // Forgotten, or longer than its log. Without a chat there is nothing to go on without it.
         return if is_run { Err(ApiError::no_stream()) } else { Ok(no_content()) };
-    }
+    };
     let mut response = stream(&app, inbox, skipped, named);
     if let Some(tail) = tail {
         response.headers_mut().insert(TAIL_HEADER, HeaderValue::from(tail));
