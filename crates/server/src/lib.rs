@@ -57,6 +57,7 @@ mod page;
 mod peer;
 mod places;
 mod prompt_threads;
+mod query;
 mod quic;
 mod rate_headers;
 mod records;

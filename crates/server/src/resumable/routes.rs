@@ -21,6 +21,7 @@ use crate::api::request::Request;
 use crate::app::App;
 use crate::dialect::{COMMENT, stored_chats};
 use crate::error::{ApiError, no_content};
+use crate::query::Query;
 use crate::records::RecordContext;
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
@@ -154,7 +155,7 @@ pub async fn resume(
     extensions: Extensions,
 ) -> Result<Response, ApiError> {
     let handle = handle(&id, &uri, &headers).ok_or_else(ApiError::no_stream)?;
-    let from = text(&headers, "last-event-id").or_else(|| query(&uri, "from"));
+    let from = text(&headers, "last-event-id").or_else(|| Query::of(&uri).text("from"));
     let offset = from.map_or(Some(0), |from| from.trim().parse().ok());
     let offset = offset.ok_or_else(ApiError::no_stream)?;
     let attached = app.resumable.attach_events(&handle, offset).await;
@@ -200,14 +201,8 @@ pub async fn delivery(State(app): State<Arc<App>>) -> Result<Response, ApiError>
 }
 
 pub fn handle(id: &str, uri: &Uri, headers: &HeaderMap) -> Option<AnswerHandle> {
-    let token = text(headers, TOKEN_HEADER).or_else(|| query(uri, "token"))?;
+    let token = text(headers, TOKEN_HEADER).or_else(|| Query::of(uri).text("token"))?;
     AnswerHandle::parse(id, token)
-}
-
-/// A field of the query, as it is written: hex digits and numbers need no escapes.
-pub fn query<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
-    let mut fields = uri.query()?.split('&').filter_map(|field| field.split_once('='));
-    fields.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

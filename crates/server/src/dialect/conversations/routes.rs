@@ -24,7 +24,8 @@ use crate::error::{ApiError, no_content};
 use crate::identity::Identity;
 use crate::json_response::json_response;
 use crate::memory::SMALL_BYTES;
-use crate::resumable::routes::{ResumableRequest, query, start_events, with_handle};
+use crate::query::Query;
+use crate::resumable::routes::{ResumableRequest, start_events, with_handle};
 use crate::resumable::sse_reader::{EventsInbox, LogReader};
 use crate::sse::{SseBody, event_stream, with_ignored};
 
@@ -79,7 +80,8 @@ async fn replay(
 ) -> Result<Response, ApiError> {
     let id = conversation(&app, &identity, &uri)?;
     let wrong = || ApiError::invalid_param("from", "'from' must be a number of bytes.");
-    let from = query(&uri, "from").map_or(Ok(0), |from| from.parse().map_err(|_| wrong()))?;
+    let from =
+        Query::of(&uri).text("from").map_or(Ok(0), |from| from.parse().map_err(|_| wrong()))?;
     let named = app.chosen_ids.find(&id).ok_or_else(ApiError::no_stream)?;
     let attached = app.resumable.attach_events(&named.handle, 0).await;
     let (_, inbox) = attached.ok_or_else(ApiError::no_stream)?;
@@ -158,7 +160,7 @@ async fn describe(
 }
 
 fn conversation(app: &App, identity: &Identity, uri: &Uri) -> Result<ChosenId, ApiError> {
-    let id = query(uri, "conv_id").unwrap_or_default();
+    let id = Query::of(uri).text("conv_id").unwrap_or_default();
     let wrong = || ApiError::invalid_param("conv_id", "'conv_id' is not valid UTF-8.");
     let id = percent_decode_str(id).decode_utf8().map_err(|_| wrong())?;
     ChosenId::new(&app.config.allowed_hosts, identity, IdKind::Conversation, &id)

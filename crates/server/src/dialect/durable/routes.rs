@@ -14,7 +14,8 @@ use super::read::{describe, read, readable};
 use super::request::{Mode, ReadRequest, Start};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::resumable::routes::{handle, query, resume};
+use crate::query::Query;
+use crate::resumable::routes::{handle, resume};
 use crate::resumable::sse_reader::LogReader;
 use crate::sse::{SseBody, event_stream};
 
@@ -51,7 +52,8 @@ pub async fn head(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let handle = handle(&id, &uri, &headers).ok_or_else(ApiError::no_stream)?;
-    let format = if query(&uri, "as") == Some("text") { Format::Text } else { Format::Chunks };
+    let format =
+        if Query::of(&uri).text("as") == Some("text") { Format::Text } else { Format::Chunks };
     let mut response = describe(&app, &handle).await?;
     response.headers_mut().insert(header::CONTENT_TYPE, format.content_type());
     Ok(response)

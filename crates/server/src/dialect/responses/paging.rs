@@ -1,56 +1,14 @@
-//! Queries of URLs, and lists of items a page at a time.
+//! Lists of items a page at a time.
 
-use http::Uri;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::error::{ApiError, quoted};
+use crate::error::ApiError;
+use crate::query::{Query, wrong};
 
 /// Most items of a page, and as many as one has unless its request says so.
 const MAX_LIMIT: usize = 100;
 const DEFAULT_LIMIT: usize = 20;
-
-/// A URL's query. Ids and numbers need no escapes.
-#[derive(Debug, Clone, Copy)]
-pub struct Query<'a>(&'a str);
-
-impl<'a> Query<'a> {
-    /// The query of `uri`.
-    pub fn of(uri: &'a Uri) -> Self {
-        Self(uri.query().unwrap_or_default())
-    }
-
-    fn text(self, name: &str) -> Option<&'a str> {
-        let mut fields = self.0.split('&').filter_map(|field| field.split_once('='));
-        fields.find(|(key, _)| *key == name).map(|(_, value)| value)
-    }
-
-    /// A switch, which is off unless it is there.
-    ///
-    /// # Errors
-    /// 400 if it is neither `true` nor `false`.
-    pub fn switch(self, name: &str) -> Result<Option<bool>, ApiError> {
-        match self.text(name) {
-            None => Ok(None),
-            Some("true" | "True" | "1") => Ok(Some(true)),
-            Some("false" | "False" | "0") => Ok(Some(false)),
-            Some(other) => Err(wrong(name, "must be true or false", other)),
-        }
-    }
-
-    /// A number.
-    ///
-    /// # Errors
-    /// 400 if it is none.
-    pub fn number(self, name: &str) -> Result<Option<u64>, ApiError> {
-        let parse = |text: &str| text.parse().map_err(|_| wrong(name, "must be a number", text));
-        self.text(name).map(parse).transpose()
-    }
-}
-
-fn wrong(name: &str, must: &str, found: &str) -> ApiError {
-    ApiError::invalid_param(name, format!("'{name}' {must}, not '{}'.", quoted(found)))
-}
 
 /// A part of a list.
 #[derive(Serialize)]
@@ -97,6 +55,7 @@ pub fn page(items: &[Value], query: Query<'_>) -> Result<String, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use http::Uri;
     use serde_json::json;
 
     use super::*;

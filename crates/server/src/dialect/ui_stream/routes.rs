@@ -23,7 +23,8 @@ use crate::dialect::{COMMENT, write_records};
 use crate::error::{ApiError, no_content};
 use crate::identity::Identity;
 use crate::memory::SMALL_BYTES;
-use crate::resumable::routes::{ResumableRequest, query, start_events, with_handle};
+use crate::query::Query;
+use crate::resumable::routes::{ResumableRequest, start_events, with_handle};
 use crate::resumable::sse_reader::{EventsInbox, LogReader};
 use crate::sse::{EventSource, SseBody, StreamStatus, event_stream, with_ignored};
 
@@ -104,7 +105,8 @@ async fn resume(
             _ => return Ok(no_content()),
         },
     };
-    let (skipped, tail) = first_chunk(&app, &named.handle, query(&uri, "startIndex")).await?;
+    let (skipped, tail) =
+        first_chunk(&app, &named.handle, Query::of(&uri).text("startIndex")).await?;
     // From the beginning in any case: a chunk's number comes from the records before it.
     let Some((_, inbox)) = app.resumable.attach_events(&named.handle, 0).await else {
         // Forgotten, or longer than its log. Without a chat there is nothing to go on without it.

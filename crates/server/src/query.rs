@@ -1,0 +1,49 @@
+//! Queries of URLs. Ids, hex digits and numbers, which is what they hold here, need no escapes.
+
+use http::Uri;
+
+use crate::error::{ApiError, quoted};
+
+/// A URL's query.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<'a>(&'a str);
+
+impl<'a> Query<'a> {
+    /// The query of `uri`.
+    pub fn of(uri: &'a Uri) -> Self {
+        Self(uri.query().unwrap_or_default())
+    }
+
+    /// The first field `name`, as it is written.
+    pub fn text(self, name: &str) -> Option<&'a str> {
+        let mut fields = self.0.split('&').filter_map(|field| field.split_once('='));
+        fields.find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// A switch, which is off unless it is there.
+    ///
+    /// # Errors
+    /// 400 if it is neither `true` nor `false`.
+    pub fn switch(self, name: &str) -> Result<Option<bool>, ApiError> {
+        match self.text(name) {
+            None => Ok(None),
+            Some("true" | "True" | "1") => Ok(Some(true)),
+            Some("false" | "False" | "0") => Ok(Some(false)),
+            Some(other) => Err(wrong(name, "must be true or false", other)),
+        }
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// 400 if it is none.
+    pub fn number(self, name: &str) -> Result<Option<u64>, ApiError> {
+        let parse = |text: &str| text.parse().map_err(|_| wrong(name, "must be a number", text));
+        self.text(name).map(parse).transpose()
+    }
+}
+
+/// 400: the field `name` must be something else than what was `found`.
+pub fn wrong(name: &str, must: &str, found: &str) -> ApiError {
+    ApiError::invalid_param(name, format!("'{name}' {must}, not '{}'.", quoted(found)))
+}
