@@ -26,7 +26,6 @@ mod clock;
 mod completion;
 mod connections;
 mod dashboard;
-#[allow(dead_code, reason = "the first dialects come next")]
 mod dialect;
 mod embeddings;
 mod engine_thread;

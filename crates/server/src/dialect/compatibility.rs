@@ -12,15 +12,58 @@ use super::ollama::embed::{EMBED_PARAMETERS, EMBEDDINGS_PARAMETERS, read_embed, 
 use super::ollama::request::{
     CHAT_PARAMETERS, GENERATE_PARAMETERS, OPTIONS, lower_chat, lower_generate,
 };
-use super::parameters::{Parameter, Support};
+use super::parameters::{Parameter, Support, ignored, refused, supported};
 use super::responses::request::{INCLUDES, PARAMETERS as RESPONSE, REASONING, ResponseRequest};
-use super::stored_chats::request::{ChatToStore, PARAMETERS as LIST, parse_list};
+use super::stored_chats::request::{ChatToStore, parse_list};
 use super::{infill, messages, ui_stream};
 use crate::api::embeddings::{EmbeddingRequest, PARAMETERS as EMBEDDINGS};
 use crate::api::fields::Fields;
 use crate::api::parameters;
 use crate::api::request::{Endpoint, Request};
 use crate::error::ApiError;
+
+// Tables that no code goes by: what these endpoints do not read themselves is a completion's.
+
+/// What becomes of each query of `GET /v1/chat/completions`.
+const LIST: &[Parameter] = &[
+    supported("after", ""),
+    supported("limit", "1 to 100"),
+    supported("metadata", "as `metadata[key]=value`; all must match"),
+    supported("model", ""),
+    supported("order", "`asc` or `desc`"),
+];
+
+/// What becomes of each parameter of `/infill`.
+const INFILL: &[Parameter] = &[
+    supported("input_prefix", "text before the place"),
+    supported("input_suffix", "text behind it"),
+    supported("prompt", "the beginning of the line; joins the prefix"),
+    supported("n_predict", "-1: as many tokens as fit"),
+    supported("stream", ""),
+    supported("temperature", "0 to 2; 0 is greedy"),
+    supported("top_k", ""),
+    supported("top_p", ""),
+    supported("min_p", ""),
+    supported("seed", ""),
+    supported("stop", "at most 16 strings of 256 bytes"),
+    ignored("input_extra", "other files; the prefix has room for them"),
+    ignored("cache_prompt", "equal prefixes are reused without it"),
+    ignored("samplers", ""),
+    ignored("n_indent", ""),
+    ignored("t_max_prompt_ms", ""),
+    ignored("t_max_predict_ms", ""),
+    refused("n_probs", "use `logprobs` at `/v1/completions`"),
+];
+
+/// The parameters of `POST /v1/ui/chat` beside those of a chat completion, which an app puts into
+/// its transport's `body`.
+const UI_CHAT: &[Parameter] = &[
+    supported("messages", "UI messages; their files are refused, data and source parts left out"),
+    supported("id", "the chat's id, by which its answer is resumed and stopped"),
+    supported("trigger", "accepted; has no effect"),
+    supported("messageId", "as `trigger`"),
+    supported("n", "1: a UI message holds one completion"),
+];
 
 /// An API's table, and how a request of it is read.
 struct Api {
@@ -121,13 +164,10 @@ fn others() -> Vec<Api> {
     let parts = json!([{"type": "text", "text": "hi"}]);
     let ui_chat = json!({"messages": [{"role": "user", "parts": parts}]});
     vec![
-        Api::new(
-            "POST /infill",
-            infill::request::PARAMETERS,
-            json!({"input_prefix": "hi"}),
-            |body| read_lowered(&body, infill::request::lower),
-        ),
-        Api::new("POST /v1/ui/chat", ui_stream::request::PARAMETERS, ui_chat, |body| {
+        Api::new("POST /infill", INFILL, json!({"input_prefix": "hi"}), |body| {
+            read_lowered(&body, infill::request::lower)
+        }),
+        Api::new("POST /v1/ui/chat", UI_CHAT, ui_chat, |body| {
             read_lowered(&body, ui_stream::request::lower)
         }),
         Api::new("POST /v1/messages", messages::request::PARAMETERS, chat, |body| {

@@ -3,30 +3,7 @@
 use crate::api::fields::Fields;
 use crate::api::request::Endpoint;
 use crate::dialect::generation::Lowered;
-use crate::dialect::parameters::{Parameter, ignored, refused, supported};
 use crate::error::ApiError;
-
-/// What becomes of each parameter.
-pub const PARAMETERS: &[Parameter] = &[
-    supported("input_prefix", "text before the place"),
-    supported("input_suffix", "text behind it"),
-    supported("prompt", "the beginning of the line; joins the prefix"),
-    supported("n_predict", "-1: as many tokens as fit"),
-    supported("stream", ""),
-    supported("temperature", "0 to 2; 0 is greedy"),
-    supported("top_k", ""),
-    supported("top_p", ""),
-    supported("min_p", ""),
-    supported("seed", ""),
-    supported("stop", "at most 16 strings of 256 bytes"),
-    ignored("input_extra", "other files; the prefix has room for them"),
-    ignored("cache_prompt", "equal prefixes are reused without it"),
-    ignored("samplers", ""),
-    ignored("n_indent", ""),
-    ignored("t_max_prompt_ms", ""),
-    ignored("t_max_predict_ms", ""),
-    refused("n_probs", "use `logprobs` at `/v1/completions`"),
-];
 
 /// The completion that `fields` ask for; names that mean nothing there stay.
 ///

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::api::fields::{Fields, kind_of};
-use crate::dialect::parameters::{Parameter, supported};
 use crate::error::{ApiError, quoted};
 use crate::memory::MemoryCharge;
 use crate::store::object::ListPage;
@@ -30,15 +29,6 @@ const SHOWN: [&str; 8] = [
     "tools",
     "tool_choice",
     "response_format",
-];
-
-/// What becomes of each query of `GET /v1/chat/completions`.
-pub const PARAMETERS: &[Parameter] = &[
-    supported("after", ""),
-    supported("limit", "1 to 100"),
-    supported("metadata", "as `metadata[key]=value`; all must match"),
-    supported("model", ""),
-    supported("order", "`asc` or `desc`"),
 ];
 
 /// What is stored of a request, beside the answer.

@@ -6,18 +6,7 @@ use super::message::lower_message;
 use crate::api::fields::Fields;
 use crate::api::request::Endpoint;
 use crate::dialect::generation::Lowered;
-use crate::dialect::parameters::{Parameter, supported};
 use crate::error::ApiError;
-
-/// The parameters of `POST /v1/ui/chat` beside those of a chat completion, which an app puts into
-/// its transport's `body`.
-pub const PARAMETERS: &[Parameter] = &[
-    supported("messages", "UI messages; their files are refused, data and source parts left out"),
-    supported("id", "the chat's id, by which its answer is resumed and stopped"),
-    supported("trigger", "accepted; has no effect"),
-    supported("messageId", "as `trigger`"),
-    supported("n", "1: a UI message holds one completion"),
-];
 
 /// What only this API knows of a request.
 #[derive(Debug, Default)]
