@@ -6,11 +6,16 @@ mod harness;
 #[path = "../simulated/mod.rs"]
 mod simulated;
 
+use std::convert::Infallible;
 use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use axum::body::Body;
+use bytes::Bytes;
 use harness::{Ending, Server, chat};
 use http::{Request, StatusCode};
+use http_body::Frame;
 use http_body_util::BodyExt;
 use loquent_server::{AllowedHosts, ApiKeys, HttpConfig, Store, StoreLimits};
 use serde_json::{Value, json};
@@ -252,4 +257,38 @@ async fn hostile_requests_get_errors() {
     let (status, body) = server.post(CHAT, &body).await;
     let error: Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
     assert_eq!((status.as_u16(), &error["error"]["param"]), (400, &json!("store")));
+}
+
+/// A body of which this much has come, and then nothing more.
+struct Hanging(Option<Bytes>);
+
+impl http_body::Body for Hanging {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes)))))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_read_of_the_store_needs_memory_as_a_request_does() {
+    const MEMORY: usize = 1 << 20;
+    let http = HttpConfig { max_request_memory_bytes: MEMORY, ..local() };
+    let server = Server::with_http(http, |_| {});
+    let more = json!({"store": true, "logprobs": true, "top_logprobs": 20});
+    let answer = server.whole(CHAT, &chat(400, false, more)).await;
+    let path = path(&answer);
+    assert_eq!(get(&server, &path).await.0, 200);
+    let body = Hanging(Some(vec![b' '; MEMORY / 3 * 2].into()));
+    let holding = server.call(Request::post(CHAT).body(Body::new(body)).unwrap());
+    tokio::select! {
+        biased;
+        response = holding => panic!("{response:?}"),
+        found = get(&server, &path) => assert_eq!(found.0, 503, "{}", found.1),
+    }
+    assert_eq!(get(&server, &path).await.0, 200);
 }
