@@ -9,8 +9,8 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { LoquentError, resumeChat, streamChat } from "../../web/client/dist/index.js";
-import { ready, serve } from "./server.mjs";
+import { LoquentError, cachedToken, resumeChat, streamChat } from "../../web/client/dist/index.js";
+import { announced, ready, serve } from "./server.mjs";
 
 const example = (name) => fileURLToPath(new URL(`../../web/client/examples/${name}.mjs`, import.meta.url));
 const messages = [{ role: "user", content: "What is token streaming?" }];
@@ -134,5 +134,34 @@ test("the example of resume goes on where it was interrupted", async () => {
     assert.ok(stdout.startsWith(begun) && stdout.length > begun.length, `${begun} | ${stdout}`);
   } finally {
     await rm(folder, { recursive: true });
+  }
+});
+
+test("a browser's token, by the example of an app's server, asks and does nothing else", async () => {
+  const { server: guarded, url: base } = await serve("--simulate", "200", "--api-key", "sk-e2e-secret");
+  await ready(base);
+  const env = { ...process.env, LOQUENT_API_KEY: "sk-e2e-secret" };
+  const app = spawn(process.execPath, [example("token_server"), base, "0"], { env, stdio: ["ignore", "ignore", "pipe"] });
+  try {
+    const address = await announced(app, /on (http:\/\/\S+)/);
+    assert.equal((await fetch(`${address}/api/token`, { method: "POST" })).status, 401);
+    let fetched = 0;
+    const apiKey = cachedToken(async () => {
+      fetched += 1;
+      return (await fetch(`${address}/api/token`, { method: "POST", headers: { "x-demo-user": "ann" } })).json();
+    });
+    const ask = (key) => streamChat({ url: `${base}/v1/chat/completions`, body: { messages, max_tokens: 20 }, apiKey: key }).finalText();
+    const texts = await Promise.all([ask(apiKey), ask(apiKey)]);
+    assert.ok(texts.every((text) => text.length > 0));
+    assert.equal(fetched, 1);
+    const token = await apiKey();
+    await assert.rejects(ask(`${token}x`), { status: 401 });
+    const headers = { authorization: `Bearer ${token}` };
+    for (const [method, path] of [["POST", "/v1/tokens"], ["GET", "/v1/chat/completions"]]) {
+      assert.equal((await fetch(base + path, { method, headers, ...(method === "POST" && { body: "{}" }) })).status, 403, path);
+    }
+  } finally {
+    app.kill();
+    guarded.kill();
   }
 });

@@ -4,6 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use loquent_infer::tenant::{CacheDomain, TenantId};
 
+use crate::identity::Identity;
+
 /// Makes domains of the prefix cache. Their numbers depend on a secret of this process, so that
 /// nobody can choose a salt that leads into another's domain.
 #[derive(Debug)]
@@ -18,8 +20,16 @@ impl CacheDomains {
         Self { secret: RandomState::new(), is_shared }
     }
 
-    /// The domain of a tenant's requests with `salt`, if they have one (`cache_salt`).
-    pub fn of(&self, tenant: TenantId, salt: Option<&str>) -> CacheDomain {
+    /// The domain of the requests of `who` with `salt`, if they have one (`cache_salt`). Different
+    /// tokens of one tenant are of different people.
+    pub fn of_request(&self, who: &Identity, salt: Option<&str>) -> CacheDomain {
+        match who.token_salt().filter(|_| !self.is_shared) {
+            Some(token) => CacheDomain(self.secret.hash_one((who.tenant, token, salt))),
+            None => self.of(who.tenant, salt),
+        }
+    }
+
+    fn of(&self, tenant: TenantId, salt: Option<&str>) -> CacheDomain {
         let tenant = (!self.is_shared).then_some(tenant);
         CacheDomain(self.secret.hash_one((tenant, salt)))
     }

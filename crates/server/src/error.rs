@@ -43,6 +43,7 @@ enum ErrorKind {
     Unauthorized,
     Forbidden,
     NeedsKeys,
+    BeyondToken,
     ForeignHost,
     ModelNotFound,
     NotFound,
@@ -74,7 +75,9 @@ impl ErrorKind {
                 StatusCode::BAD_REQUEST
             }
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden | Self::ForeignHost | Self::NeedsKeys => StatusCode::FORBIDDEN,
+            Self::Forbidden | Self::ForeignHost | Self::NeedsKeys | Self::BeyondToken => {
+                StatusCode::FORBIDDEN
+            }
             Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
             Self::Gone => StatusCode::GONE,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -98,6 +101,7 @@ impl ErrorKind {
             Self::Forbidden => ("permission_error", Some("origin_not_allowed")),
             Self::ForeignHost => ("permission_error", Some("host_not_allowed")),
             Self::NeedsKeys => ("permission_error", Some("api_keys_required")),
+            Self::BeyondToken => ("permission_error", Some("token_scope")),
             Self::ModelNotFound => ("invalid_request_error", Some("model_not_found")),
             Self::NotFound => ("invalid_request_error", Some("not_found")),
             Self::Gone => ("invalid_request_error", Some("gone")),
@@ -199,6 +203,20 @@ impl ApiError {
                        guess them. Start it with API keys or on a loopback address, or use the id \
                        that the answer's headers give.";
         Self::new(ErrorKind::NeedsKeys, message)
+    }
+
+    /// 403: tokens are made for the browsers of those who have keys.
+    pub fn tokens_need_keys() -> Self {
+        let message = "This server has no API keys: whoever reaches it may ask, and needs no token. \
+                       Start it with --api-key-file.";
+        Self::new(ErrorKind::NeedsKeys, message)
+    }
+
+    /// 403: what only the key may do that made the request's token.
+    pub fn beyond_token(method: &http::Method, path: &str) -> Self {
+        let message =
+            format!("A token is for asking; {method} {} needs the API key.", quoted(path));
+        Self::new(ErrorKind::BeyondToken, message)
     }
 
     /// 403: the request uses a name for the server that the operator does not allow.

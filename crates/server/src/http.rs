@@ -20,7 +20,7 @@ use crate::active_request::ActiveRequest;
 use crate::api::full_response::full_response;
 use crate::api::request::{Endpoint, Request};
 use crate::app::App;
-use crate::auth::{EarlyIdentity, authorization};
+use crate::auth::{EarlyIdentity, authorization, token_route};
 use crate::browser;
 use crate::dashboard;
 use crate::dialect::{
@@ -67,8 +67,9 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(ollama::routes(app.config.offers_ollama()))
         .route_layer(middleware::from_fn_with_state(app.clone(), ask_upstream))
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
-    // An upstream server is not asked: it is this one that the dashboard shows.
-    let dashboard = dashboard::routes::routes()
+    // An upstream server is not asked: it is this one that they concern.
+    let own = dashboard::routes::routes()
+        .merge(token_route::routes())
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
     let routes = Router::new()
         .merge(api)
@@ -83,7 +84,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
-        .merge(dashboard)
+        .merge(own)
         .merge(page::routes())
         .fallback(elsewhere)
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
@@ -148,7 +149,8 @@ async fn answer(
         intake.parse(&app, body, head.headers.get(REPEAT_HEADER)).await?;
     let streams = request.stream.is_some();
     let obfuscation = app.config.obfuscation.of_request(&head.extensions);
-    let conversation = match streams {
+    // A conversation's answers are for all who have the owner's key.
+    let conversation = match streams && request.identity.token.is_none() {
         true => conversations::asked_id(&app, &head, &request.identity),
         false => None,
     };
@@ -339,11 +341,14 @@ async fn authorize(
     Ok(response)
 }
 
+/// Who sends a request, and whether such a one may send it.
 fn identify(app: &App, request: &HttpRequest<Body>) -> Result<Identity, ApiError> {
-    match request.extensions().get() {
+    let identity = match request.extensions().get() {
         Some(EarlyIdentity(known)) => known.clone(),
         None => app.identify(request.headers(), request.extensions().get().copied()),
-    }
+    }?;
+    identity.check_scope(request.method(), request.uri().path())?;
+    Ok(identity)
 }
 
 async fn count_refusals(State(app): Shared, request: HttpRequest<Body>, next: Next) -> Response {

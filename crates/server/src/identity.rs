@@ -6,10 +6,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use http::Method;
 use loquent_infer::admission::TenantLimits;
 use loquent_infer::tenant::{Tenant, TenantId};
 use sha2::{Digest, Sha256};
 
+use crate::auth::token::{BrowserToken, TokenScope};
+use crate::error::ApiError;
 use crate::peer::network;
 use crate::store::object::Owner;
 
@@ -108,12 +111,32 @@ pub struct Identity {
     pub key: Option<Arc<ApiKey>>,
     /// What it may use.
     pub limits: TenantLimits,
+    /// It came with a token, which may do less than the key that made it.
+    pub token: Option<TokenScope>,
 }
 
 impl Identity {
     /// The owner of `key`.
     pub fn of_key(key: Arc<ApiKey>) -> Self {
-        Self { tenant: key.tenant(), limits: key.limits, key: Some(key) }
+        Self { tenant: key.tenant(), limits: key.limits, key: Some(key), token: None }
+    }
+
+    /// Whoever has a token that was made with `key`: asks in its owner's name, and has none of its
+    /// further rights.
+    pub fn of_token(key: &ApiKey, token: TokenScope) -> Self {
+        let key = ApiKey { may_set_priority: false, is_admin: false, ..key.clone() };
+        Self { token: Some(token), ..Self::of_key(Arc::new(key)) }
+    }
+
+    /// Whether it may send a request by `method` for `path`.
+    ///
+    /// # Errors
+    /// 403 when it came with a token, which is for asking alone.
+    pub fn check_scope(&self, method: &Method, path: &str) -> Result<(), ApiError> {
+        match self.token.is_none() || BrowserToken::allows(method, path) {
+            true => Ok(()),
+            false => Err(ApiError::beyond_token(method, path)),
+        }
     }
 
     /// Whoever is at `address`, on a server without keys.
@@ -122,19 +145,24 @@ impl Identity {
             IpAddr::V4(v4) => tenant_of(b"v4", &v4.octets()),
             IpAddr::V6(v6) => tenant_of(b"v6", &v6.octets()),
         };
-        Self { tenant, key: None, limits: TenantLimits::default() }
+        Self { tenant, key: None, limits: TenantLimits::default(), token: None }
     }
 
     /// This process itself, to which no limit of a tenant applies.
     pub fn in_process() -> Self {
         let limits = TenantLimits { max_inflight: Some(usize::MAX), ..TenantLimits::default() };
-        Self { tenant: TenantId::default(), key: None, limits }
+        Self { tenant: TenantId::default(), key: None, limits, token: None }
     }
 
     /// To whom the objects belong that its requests store. Without keys nobody can be told from
     /// anybody else: an object's random id is then all that protects it.
     pub fn owner(&self) -> Owner {
         self.key.as_ref().map_or(Owner::NOBODY, |key| key.owner())
+    }
+
+    /// What separates its computed prefixes from those of the owner's others.
+    pub fn token_salt(&self) -> Option<&str> {
+        self.token.as_ref().map(|token| &*token.cache_salt)
     }
 
     /// The tenant as the scheduler knows it.

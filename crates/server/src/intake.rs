@@ -50,7 +50,9 @@ impl Intake {
             if is_ask {
                 fields.set_streaming();
             }
-            let asker = key.as_ref().map(HeaderValue::as_bytes);
+            // A reader's next token is another text and the same reader.
+            let reader = caller.identity.token_salt().map(str::as_bytes);
+            let asker = reader.or(key.as_ref().map(HeaderValue::as_bytes));
             let idempotent = keys.idempotent(asker, again.as_ref(), endpoint, fields.map());
             let store = match endpoint {
                 Endpoint::Chat => ChatToStore::take(&mut fields)?,

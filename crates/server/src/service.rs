@@ -775,7 +775,6 @@ impl Service {
         let Prepared { request, prompts, .. } = prepared;
         let prompt = &prompts[index / request.n as usize];
         let room = self.model.context_tokens - prompt.len() as u32;
-        let tenant = request.identity.tenant;
         Work {
             // The output processor assigns the tag when it knows the completion's index.
             tag: Tag(0),
@@ -789,7 +788,9 @@ impl Service {
             score_prompt: request.prompt_logprobs(),
             priority: request.priority,
             tenant: request.identity.scheduled(),
-            cache_domain: self.cache_domains.of(tenant, request.cache_salt.as_deref()),
+            cache_domain: self
+                .cache_domains
+                .of_request(&request.identity, request.cache_salt.as_deref()),
         }
     }
 

@@ -1,7 +1,10 @@
-//! API keys: clients send one of them as `Authorization: Bearer KEY`.
+//! API keys: clients send one of them as `Authorization: Bearer KEY`, or a token that was made with
+//! one.
 
 mod failures;
 mod key_file;
+pub mod token;
+pub mod token_route;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,6 +21,7 @@ use crate::identity::{ApiKey, Identity, KeyDigest, digest_of};
 use crate::peer::network;
 use failures::FailedAttempts;
 use key_file::{KeyFile, parse};
+use token::{BrowserToken, Id, NewToken, TokenMint, TokenWish};
 
 /// How often the file of keys is looked at.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -36,6 +40,7 @@ struct SharedKeys {
     file: Option<KeyFile>,
     table: RwLock<Arc<KeyTable>>,
     failures: Mutex<FailedAttempts>,
+    mint: TokenMint,
 }
 
 /// Who sends a request, as was found before it reached its route: over QUIC, the head of a request
@@ -50,12 +55,14 @@ struct KeyTable {
     owners: Vec<Arc<ApiKey>>,
     /// Each key with its owner's index.
     digests: Vec<(KeyDigest, u32)>,
+    /// The same by what tokens name keys by.
+    ids: HashMap<Id, u32>,
 }
 
 impl KeyTable {
     /// # Errors
     /// When two owners have the same key or name, or there are too many.
-    fn new(owners: Vec<Arc<ApiKey>>) -> anyhow::Result<Self> {
+    fn new(owners: Vec<Arc<ApiKey>>, mint: &TokenMint) -> anyhow::Result<Self> {
         let mut digests = HashMap::new();
         let mut names = HashMap::new();
         for (index, owner) in owners.iter().enumerate() {
@@ -69,7 +76,13 @@ impl KeyTable {
             }
         }
         ensure!(digests.len() <= MAX_KEYS, "there are more than {MAX_KEYS} keys");
-        Ok(Self { digests: digests.into_iter().collect(), owners })
+        let ids = digests.iter().map(|(digest, &owner)| (mint.key_id(digest), owner)).collect();
+        Ok(Self { digests: digests.into_iter().collect(), ids, owners })
+    }
+
+    /// The owner of the key that made `token`.
+    fn maker(&self, token: &BrowserToken) -> Option<&Arc<ApiKey>> {
+        self.ids.get(&token.key).map(|&at| &self.owners[at as usize])
     }
 
     /// The owner of the key with `digest`, in a time that depends on neither.
@@ -115,7 +128,7 @@ impl ApiKeys {
             shared.adopt(&text)?;
         } else {
             *shared.table.write().expect(UNPOISONED) =
-                Arc::new(KeyTable::new(shared.fixed.clone())?);
+                Arc::new(KeyTable::new(shared.fixed.clone(), &shared.mint)?);
         }
         Ok(Self(Arc::new(shared)))
     }
@@ -157,13 +170,47 @@ impl ApiKeys {
                 "This server requires an API key. Send it as 'Authorization: Bearer KEY'.";
             return Err(ApiError::unauthorized(message));
         };
-        match table.find(&digest_of(given)) {
-            Some(key) if key.expires_s.is_some_and(|at| unix_s >= at) => {
-                Err(ApiError::unauthorized("The API key has expired. Ask for a new one."))
-            }
-            Some(key) => Ok(Identity::of_key(key.clone())),
-            None => Err(self.refuse(address, now)),
+        if let Some(key) = table.find(&digest_of(given)) {
+            check_current(key, unix_s)?;
+            return Ok(Identity::of_key(key.clone()));
         }
+        let Some((token, key)) = self.token(&table, given) else {
+            return Err(self.refuse(address, now));
+        };
+        check_current(key, unix_s)?;
+        self.0.mint.count(&token, unix_s)?;
+        Ok(Identity::of_token(key, (&token).into()))
+    }
+
+    /// The token that `given` is, and whose key made it.
+    fn token<'a>(
+        &self,
+        table: &'a KeyTable,
+        given: &[u8],
+    ) -> Option<(BrowserToken, &'a Arc<ApiKey>)> {
+        let token = self.0.mint.read(given)?;
+        Some((token, table.maker(&token)?))
+    }
+
+    /// A token of the key in the header `authorization`.
+    ///
+    /// # Errors
+    /// 403 on a server without keys, where nobody needs one; 401 if there is no key in it.
+    pub fn mint(
+        &self,
+        authorization: Option<&[u8]>,
+        wish: &TokenWish,
+        unix_s: u64,
+    ) -> Result<NewToken, ApiError> {
+        let table = self.table();
+        if table.digests.is_empty() {
+            return Err(ApiError::tokens_need_keys());
+        }
+        let digest = authorization.and_then(bearer).map(digest_of);
+        let Some(digest) = digest.filter(|digest| table.find(digest).is_some()) else {
+            return Err(ApiError::unauthorized("Tokens are made with an API key."));
+        };
+        Ok(self.0.mint.mint(&digest, wish, unix_s))
     }
 
     /// The error for a wrong key from `address`.
@@ -248,10 +295,19 @@ impl SharedKeys {
         let in_file = |key: &ApiKey| owners.iter().any(|one| one.digests.contains(&key.digests[0]));
         let fixed: Vec<_> = self.fixed.iter().filter(|key| !in_file(key)).cloned().collect();
         owners.extend(fixed);
-        let table = KeyTable::new(owners).map_err(|error| error.context(context()))?;
+        let table = KeyTable::new(owners, &self.mint).map_err(|error| error.context(context()))?;
         let keys = table.digests.len();
         *self.table.write().expect(UNPOISONED) = Arc::new(table);
         Ok(keys)
+    }
+}
+
+/// # Errors
+/// 401 when `key` has expired.
+fn check_current(key: &ApiKey, unix_s: u64) -> Result<(), ApiError> {
+    match key.expires_s.is_some_and(|at| unix_s >= at) {
+        true => Err(ApiError::unauthorized("The API key has expired. Ask for a new one.")),
+        false => Ok(()),
     }
 }
 

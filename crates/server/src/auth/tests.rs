@@ -176,3 +176,32 @@ fn wrong_keys_are_told_to_wait_and_right_ones_are_not() {
     let wrong = keys.identify(Some(b"Bearer wrong"), elsewhere, START, 0);
     assert_eq!(wrong.unwrap_err().status(), 401);
 }
+
+fn token_of(keys: &ApiKeys, key: &str) -> String {
+    let wish = TokenWish { life: token::USUAL_LIFE, max_requests: None, reader: None };
+    keys.mint(Some(format!("Bearer {key}").as_bytes()), &wish, 0).unwrap().text
+}
+
+#[test]
+fn a_token_has_none_of_its_keys_further_rights() {
+    let table = "[[key]]\nname = \"a\"\nkey = \"sk-a\"\npriority = true\nadmin = true\n";
+    let keys = InFile::new(table);
+    let key = enter(&keys.keys, "Bearer sk-a").unwrap();
+    let token = enter(&keys.keys, &format!("Bearer {}", token_of(&keys.keys, "sk-a"))).unwrap();
+    assert_eq!((token.tenant, token.owner()), (key.tenant, key.owner()));
+    assert!(key.may_set_priority() && !token.may_set_priority());
+    assert!(key.may_watch() && !token.may_watch());
+    assert!(token.check_scope(&http::Method::POST, "/v1/tokens").is_err());
+}
+
+#[test]
+fn a_token_ends_with_the_key_that_made_it() {
+    let file = InFile::new("[[key]]\nname = \"a\"\nkey = [\"sk-old\", \"sk-new\"]\n");
+    let (old, new) = (token_of(&file.keys, "sk-old"), token_of(&file.keys, "sk-new"));
+    file.rewrite("[[key]]\nname = \"a\"\nkey = \"sk-new\"\n");
+    assert_eq!(enter(&file.keys, &format!("Bearer {old}")).unwrap_err().status(), 401);
+    assert!(enter(&file.keys, &format!("Bearer {new}")).is_ok());
+    file.rewrite("[[key]]\nname = \"a\"\nkey = \"sk-new\"\nexpires = 1970-01-02\n");
+    let late = file.keys.identify(Some(format!("Bearer {new}").as_bytes()), HOME, START, 86_400);
+    assert_eq!(late.unwrap_err().status(), 401);
+}

@@ -125,13 +125,15 @@ async fn priority_is_for_keys_that_may_set_it() {
     assert_eq!(reply.header("x-loquent-ignored-parameters"), Some("priority"));
 }
 
+/// How many tokens of the prompt had been computed before.
+async fn cached(server: &Server, key: &str, more: Value) -> u64 {
+    let reply = ask(server, key, more).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+    reply.body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prefixes_are_reused_within_a_key_only() {
-    let cached = async |server: &Server, key, more| {
-        let reply = ask(server, key, more).await;
-        assert_eq!(reply.status, StatusCode::OK);
-        reply.body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0)
-    };
     let keys = "sk-one\nsk-two\n";
     let own = server(keys);
     assert_eq!(cached(&own, "sk-one", json!({})).await, 0);
@@ -180,4 +182,95 @@ async fn without_keys_clients_are_addresses_and_only_trusted_proxies_name_them()
     assert_eq!(first, StatusCode::OK);
     let second = forwarded(&believing_nobody, "203.0.113.2").await.0;
     assert_eq!(second, StatusCode::TOO_MANY_REQUESTS, "both are the proxy's address");
+}
+
+/// `POST /v1/tokens` with a key and `wish`.
+async fn minted(server: &Server, key: &str, wish: Value) -> Reply {
+    let request = Request::post("/v1/tokens").header("authorization", format!("Bearer {key}"));
+    reply(server, request.body(Body::from(wish.to_string())).unwrap()).await
+}
+
+async fn reply(server: &Server, request: Request<Body>) -> Reply {
+    let (head, body) = server.call(request).await.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    let body = serde_json::from_slice(&bytes).unwrap_or_default();
+    Reply { status: head.status, headers: head.headers, body }
+}
+
+/// A new token's text.
+async fn token(server: &Server, key: &str, wish: Value) -> String {
+    let made = minted(server, key, wish).await;
+    assert_eq!(made.status, StatusCode::OK, "{}", made.body);
+    assert_eq!(made.header("cache-control"), Some("no-store"));
+    made.body["token"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_asks_in_its_owners_name_within_the_owners_limits() {
+    let server = server(KEYS);
+    let token = token(&server, "sk-alice", json!({"expires_in": 60})).await;
+    let first = ask(&server, &token, json!({"priority": -5})).await;
+    assert_eq!(first.status, StatusCode::OK);
+    assert_eq!(first.header("x-loquent-ignored-parameters"), Some("priority"));
+    assert_eq!(first.header("x-ratelimit-remaining-requests"), Some("1"), "of its owner's two");
+    assert_eq!(server.metric("key_requests_total{key=\"alice\"}"), 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_is_for_asking_alone() {
+    let server = server(KEYS);
+    let token = token(&server, "sk-flag", json!({})).await;
+    let bearer = format!("Bearer {token}");
+    for (request, status) in [
+        (Request::get("/v1/models"), StatusCode::OK),
+        (Request::post("/v1/tokens"), StatusCode::FORBIDDEN),
+        (Request::get("/v1/chat/completions"), StatusCode::FORBIDDEN),
+        (Request::post("/v1/responses"), StatusCode::FORBIDDEN),
+        (Request::get("/v1/anything"), StatusCode::NOT_FOUND),
+    ] {
+        let request = request.header("authorization", &bearer).body(Body::from("{}")).unwrap();
+        let path = request.uri().path().to_owned();
+        let reply = reply(&server, request).await;
+        assert_eq!(reply.status, status, "{path}: {}", reply.body);
+        if status == StatusCode::FORBIDDEN {
+            assert_eq!(reply.body["error"]["code"], "token_scope");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_end_by_their_limits_and_are_never_another_servers() {
+    let server = server(KEYS);
+    let once = token(&server, "sk-flag", json!({"max_requests": 1})).await;
+    assert_eq!(ask(&server, &once, json!({})).await.status, StatusCode::OK);
+    let refused = ask(&server, &once, json!({})).await;
+    assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+    let other = self::server(KEYS);
+    let foreign = token(&other, "sk-flag", json!({})).await;
+    assert_eq!(ask(&server, &foreign, json!({})).await.status, StatusCode::UNAUTHORIZED);
+    for wish in [
+        json!({"expires_in": 0}),
+        json!({"expires_in": 3601}),
+        json!({"max_requests": 0}),
+        json!({"max_request": 1}),
+        json!({"user": "x".repeat(257)}),
+    ] {
+        let refused = minted(&server, "sk-flag", wish.clone()).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{wish}");
+    }
+    assert_eq!(minted(&server, "sk-wrong", json!({})).await.status, StatusCode::UNAUTHORIZED);
+    let open = Server::start(|_| {});
+    assert_eq!(minted(&open, "any", json!({})).await.body["error"]["code"], "api_keys_required");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_of_different_tokens_share_no_prefixes_and_one_shares_its_own() {
+    let server = server(KEYS);
+    let ann = token(&server, "sk-flag", json!({"user": "ann"})).await;
+    let ann_again = token(&server, "sk-flag", json!({"user": "ann"})).await;
+    let bob = token(&server, "sk-flag", json!({"user": "bob"})).await;
+    assert_eq!(cached(&server, "sk-flag", json!({})).await, 0);
+    assert_eq!(cached(&server, &ann, json!({})).await, 0);
+    assert_ne!(cached(&server, &ann_again, json!({})).await, 0);
+    assert_eq!(cached(&server, &bob, json!({})).await, 0);
 }

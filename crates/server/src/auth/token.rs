@@ -1,0 +1,307 @@
+//! Short-lived tokens for browsers: made with an API key, good for asking in its owner's name, and
+//! for nothing else.
+//!
+//! A token is what it says, and a signature of this process over that: nothing is stored until one
+//! with a limit of requests is used. It names its key only by a keyed hash, and ends with it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit, Mac};
+use http::Method;
+use sha2::Sha256;
+
+use crate::error::ApiError;
+
+/// How tokens begin, so that people and secret scanners know one when they see it.
+const PREFIX: &str = "lqt_";
+/// Of the layout below: another one means that the rest cannot be read.
+const VERSION: u8 = 1;
+/// Version, end, requests, id, reader, key.
+const SIGNED_BYTES: usize = 1 + 8 + 4 + ID_BYTES * 3;
+const ID_BYTES: usize = 16;
+const SIGNATURE_BYTES: usize = 32;
+/// Most tokens whose requests are counted at a time. Each is forgotten at its end.
+const MAX_COUNTED: usize = 65_536;
+/// `Retry-After` while so many are counted, in seconds.
+const FULL_RETRY_S: u64 = 60;
+
+/// The longest that a token lasts.
+pub const MAX_LIFE: Duration = Duration::from_secs(3600);
+/// How long a token lasts if nobody says.
+pub const USUAL_LIFE: Duration = Duration::from_secs(600);
+
+/// 128 bits that stand for something.
+pub type Id = [u8; ID_BYTES];
+
+/// What is wanted of a new token.
+#[derive(Debug, Clone)]
+pub struct TokenWish {
+    /// How long it lasts.
+    pub life: Duration,
+    /// How many requests it is good for; `None`: any number.
+    pub max_requests: Option<u32>,
+    /// Who reads by it, in the words of the key's owner: tokens of one reader share computed
+    /// prefixes. Without it a token shares none.
+    pub reader: Option<String>,
+}
+
+/// A new token.
+#[derive(Debug)]
+pub struct NewToken {
+    /// What the client sends.
+    pub text: String,
+    /// Unix time in seconds from which it is refused.
+    pub expires_s: u64,
+}
+
+/// What a token says, once its signature was found right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BrowserToken {
+    /// Unix time in seconds from which it is refused.
+    pub expires_s: u64,
+    max_requests: Option<u32>,
+    id: Id,
+    /// Who reads by it.
+    pub reader: Id,
+    /// The key that made it, by [`TokenMint::key_id`].
+    pub key: Id,
+}
+
+/// Makes tokens and knows its own again.
+pub struct TokenMint {
+    secret: [u8; 32],
+    /// Ends of the tokens with a limit of requests, and how many each has made.
+    counted: Mutex<HashMap<Id, (u64, u32)>>,
+}
+
+impl Default for TokenMint {
+    /// With a secret of this process, so that tokens end with it.
+    fn default() -> Self {
+        Self { secret: rand::random(), counted: Mutex::default() }
+    }
+}
+
+impl TokenMint {
+    /// By what tokens name the key with `digest`: who reads it off a token cannot even try keys.
+    pub fn key_id(&self, digest: &[u8; 32]) -> Id {
+        self.keyed_id(b"key", digest, &[])
+    }
+
+    /// A token of the key with `digest`.
+    pub fn mint(&self, digest: &[u8; 32], wish: &TokenWish, unix_s: u64) -> NewToken {
+        let key = self.key_id(digest);
+        let id: Id = rand::random();
+        let reader = wish.reader.as_ref();
+        let reader = reader.map_or(id, |name| self.keyed_id(b"reader", &key, name.as_bytes()));
+        let expires_s = unix_s + wish.life.min(MAX_LIFE).as_secs();
+        let token = BrowserToken { expires_s, max_requests: wish.max_requests, id, reader, key };
+        let signed = token.bytes();
+        let signature = self.mac(b"token").chain_update(signed).finalize().into_bytes();
+        let bytes = [&signed[..], &signature[..]].concat();
+        let text = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
+        NewToken { text, expires_s }
+    }
+
+    /// What the token `given` says; `None` if it is not one of this process.
+    pub fn read(&self, given: &[u8]) -> Option<BrowserToken> {
+        let text = given.strip_prefix(PREFIX.as_bytes())?;
+        let mut bytes = [0; SIGNED_BYTES + SIGNATURE_BYTES];
+        let length = BASE64_URL_SAFE_NO_PAD.decode_slice(text, &mut bytes).ok()?;
+        if length != bytes.len() {
+            return None;
+        }
+        let (signed, signature) = bytes.split_at(SIGNED_BYTES);
+        // In a time that does not depend on where they differ.
+        self.mac(b"token").chain_update(signed).verify_slice(signature).ok()?;
+        BrowserToken::parse(signed)
+    }
+
+    /// Counts a request by `token` at `unix_s`.
+    ///
+    /// # Errors
+    /// 401 when it is over or has made all its requests; 503 while too many are counted.
+    pub fn count(&self, token: &BrowserToken, unix_s: u64) -> Result<(), ApiError> {
+        let over = "The token has expired. Get a new one from the app's server.";
+        if unix_s >= token.expires_s {
+            return Err(ApiError::unauthorized(over));
+        }
+        let Some(most) = token.max_requests else { return Ok(()) };
+        let mut counted = self.counted.lock().expect("nothing panics under this lock");
+        if counted.len() >= MAX_COUNTED && !counted.contains_key(&token.id) {
+            counted.retain(|_, (expires_s, _)| unix_s < *expires_s);
+            if counted.len() >= MAX_COUNTED {
+                let message = "The server counts the requests of too many tokens.";
+                return Err(ApiError::unavailable(message, FULL_RETRY_S));
+            }
+        }
+        let (_, used) = counted.entry(token.id).or_insert((token.expires_s, 0));
+        if *used >= most {
+            return Err(ApiError::unauthorized(over));
+        }
+        *used += 1;
+        Ok(())
+    }
+
+    fn keyed_id(&self, kind: &[u8], of: &[u8], name: &[u8]) -> Id {
+        let mac = self.mac(kind).chain_update(of).chain_update(name).finalize().into_bytes();
+        std::array::from_fn(|at| mac[at])
+    }
+
+    /// Keyed hashes of one `kind` are never those of another.
+    fn mac(&self, kind: &[u8]) -> Hmac<Sha256> {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC takes any key");
+        mac.chain_update(kind).chain_update([0])
+    }
+}
+
+impl BrowserToken {
+    fn bytes(&self) -> [u8; SIGNED_BYTES] {
+        let requests = self.max_requests.unwrap_or(0).to_be_bytes();
+        let parts: [&[u8]; 6] = [
+            &[VERSION],
+            &self.expires_s.to_be_bytes(),
+            &requests,
+            &self.id,
+            &self.reader,
+            &self.key,
+        ];
+        parts.concat().try_into().expect("the parts are as long as they always are")
+    }
+
+    fn parse(signed: &[u8]) -> Option<Self> {
+        let (&version, rest) = signed.split_first()?;
+        let (expires_s, rest) = rest.split_first_chunk()?;
+        let (requests, rest) = rest.split_first_chunk()?;
+        let (id, rest) = rest.split_first_chunk()?;
+        let (reader, rest) = rest.split_first_chunk()?;
+        let max_requests = Some(u32::from_be_bytes(*requests)).filter(|&most| most > 0);
+        let key = rest.try_into().ok()?;
+        let expires_s = u64::from_be_bytes(*expires_s);
+        let token = Self { expires_s, max_requests, id: *id, reader: *reader, key };
+        (version == VERSION).then_some(token)
+    }
+
+    /// Whether a request for `path` is what tokens are for: to ask, and to learn what the models
+    /// are. What its owner has stored, and to make further tokens, is for keys.
+    pub fn allows(method: &Method, path: &str) -> bool {
+        match *method {
+            Method::POST => matches!(path, "/v1/chat/completions" | "/v1/completions"),
+            Method::GET => path == "/v1/models" || path.starts_with("/v1/models/"),
+            _ => false,
+        }
+    }
+}
+
+/// What a request by a token may do less than one by its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenScope {
+    /// Separates what its reader computed from what others did.
+    pub cache_salt: Arc<str>,
+}
+
+impl From<&BrowserToken> for TokenScope {
+    fn from(token: &BrowserToken) -> Self {
+        Self { cache_salt: BASE64_URL_SAFE_NO_PAD.encode(token.reader).into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Only what this process has signed is a token, as long as it says and as often.
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+    const DIGEST: [u8; 32] = [7; 32];
+
+    fn wish(max_requests: Option<u32>) -> TokenWish {
+        TokenWish { life: USUAL_LIFE, max_requests, reader: None }
+    }
+
+    #[test]
+    fn a_token_says_what_was_wished_for() {
+        let mint = TokenMint::default();
+        let made = mint.mint(&DIGEST, &wish(Some(3)), NOW);
+        let token = mint.read(made.text.as_bytes()).unwrap();
+        assert_eq!((token.expires_s, token.max_requests), (NOW + 600, Some(3)));
+        assert_eq!(made.expires_s, token.expires_s);
+        assert_eq!(token.key, mint.key_id(&DIGEST));
+        let long = TokenWish { life: Duration::from_secs(86_400), ..wish(None) };
+        assert_eq!(mint.mint(&DIGEST, &long, NOW).expires_s, NOW + 3600);
+    }
+
+    #[test]
+    fn what_was_changed_or_made_elsewhere_is_none() {
+        let mint = TokenMint::default();
+        let text = mint.mint(&DIGEST, &wish(None), NOW).text;
+        assert!(TokenMint::default().read(text.as_bytes()).is_none(), "another process's");
+        for at in 0..text.len() {
+            let mut forged = text.clone().into_bytes();
+            forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
+            assert!(mint.read(&forged).is_none(), "changed at {at}");
+        }
+        for forged in [&text[..text.len() - 1], &text[4..], "lqt_", "", &format!("{text}A")] {
+            assert!(mint.read(forged.as_bytes()).is_none(), "{forged}");
+        }
+    }
+
+    #[test]
+    fn a_token_ends_by_time_and_by_requests() {
+        let mint = TokenMint::default();
+        let token = mint.read(mint.mint(&DIGEST, &wish(Some(2)), NOW).text.as_bytes()).unwrap();
+        let other = mint.read(mint.mint(&DIGEST, &wish(Some(2)), NOW).text.as_bytes()).unwrap();
+        assert!(mint.count(&token, NOW).is_ok());
+        assert!(mint.count(&token, NOW + 599).is_ok());
+        assert_eq!(mint.count(&token, NOW + 599).unwrap_err().status(), 401);
+        assert!(mint.count(&other, NOW).is_ok(), "each counts for itself");
+        assert_eq!(mint.count(&other, NOW + 600).unwrap_err().status(), 401);
+    }
+
+    #[test]
+    fn counting_is_bounded_and_tokens_that_are_over_are_forgotten() {
+        let mint = TokenMint::default();
+        let made = mint.mint(&DIGEST, &wish(Some(1)), NOW);
+        let token = mint.read(made.text.as_bytes()).unwrap();
+        for n in 0..MAX_COUNTED as u64 {
+            let id = std::array::from_fn(|at| n.to_be_bytes().get(at).copied().unwrap_or(0));
+            mint.count(&BrowserToken { id, ..token }, NOW).unwrap();
+        }
+        assert_eq!(mint.count(&token, NOW).unwrap_err().status(), 503);
+        let later = BrowserToken { expires_s: NOW + 700, ..token };
+        assert!(mint.count(&later, NOW + 650).is_ok());
+        assert_eq!(mint.counted.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn readers_of_one_key_are_told_apart() {
+        let mint = TokenMint::default();
+        let scope = |digest: &[u8; 32], reader: Option<&str>| {
+            let wish = TokenWish { reader: reader.map(str::to_owned), ..wish(None) };
+            TokenScope::from(&mint.read(mint.mint(digest, &wish, NOW).text.as_bytes()).unwrap())
+        };
+        assert_eq!(scope(&DIGEST, Some("ann")), scope(&DIGEST, Some("ann")));
+        assert_ne!(scope(&DIGEST, Some("ann")), scope(&DIGEST, Some("bob")));
+        assert_ne!(scope(&DIGEST, Some("ann")), scope(&[8; 32], Some("ann")));
+        assert_ne!(scope(&DIGEST, None), scope(&DIGEST, None));
+    }
+
+    #[test]
+    fn tokens_are_for_asking() {
+        for (method, path, allowed) in [
+            (Method::POST, "/v1/chat/completions", true),
+            (Method::POST, "/v1/completions", true),
+            (Method::GET, "/v1/models", true),
+            (Method::GET, "/v1/models/m", true),
+            (Method::GET, "/v1/chat/completions", false),
+            (Method::POST, "/v1/tokens", false),
+            (Method::POST, "/v1/responses", false),
+            (Method::GET, "/v1/dashboard/events", false),
+            (Method::DELETE, "/v1/chat/completions/x", false),
+        ] {
+            assert_eq!(BrowserToken::allows(&method, path), allowed, "{method} {path}");
+        }
+    }
+}

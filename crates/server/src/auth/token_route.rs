@@ -1,0 +1,71 @@
+//! `POST /v1/tokens`: an app's server gets a token for one of its users' browsers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use http::{HeaderValue, Request as HttpRequest, header};
+use serde_json::json;
+
+use super::authorization;
+use super::token::{MAX_LIFE, TokenWish, USUAL_LIFE};
+use crate::api::fields::Fields;
+use crate::app::App;
+use crate::clock::unix_time_s;
+use crate::error::ApiError;
+use crate::json_response::json_response;
+
+/// Longest name of a reader in bytes.
+const MAX_READER_BYTES: usize = 256;
+
+/// The route, for requests whose key was found right.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/v1/tokens", post(create))
+}
+
+async fn create(
+    State(app): State<Arc<App>>,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let (mut head, body) = request.into_parts();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let wish = body.parse(|mut fields| TokenWish::read(&mut fields)).await?;
+    let given = authorization(&head.headers);
+    let given = given.as_ref().map(HeaderValue::as_bytes);
+    let token = app.config.api_keys.mint(given, &wish, unix_time_s())?;
+    let response = json_response(&json!({
+        "object": "token",
+        "token": token.text,
+        "expires_at": token.expires_s,
+        "expires_in": wish.life.as_secs(),
+        "max_requests": wish.max_requests,
+    }));
+    let uncached = [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+    Ok((uncached, response).into_response())
+}
+
+impl TokenWish {
+    /// What a request's `fields` wish for.
+    ///
+    /// # Errors
+    /// 400 for a field that is wrong, and for one that does not exist: a limit that is misspelt
+    /// would be none.
+    fn read(fields: &mut Fields) -> Result<Self, ApiError> {
+        let life = fields.integer("expires_in", 1..=MAX_LIFE.as_secs() as i64)?;
+        let life = life.map_or(USUAL_LIFE, |seconds| Duration::from_secs(seconds as u64));
+        let max_requests = fields.integer("max_requests", 1..=u32::MAX.into())?;
+        let reader = fields.string("user")?;
+        if reader.as_ref().is_some_and(|name| name.len() > MAX_READER_BYTES) {
+            let most = format!("must have at most {MAX_READER_BYTES} bytes.");
+            return Err(fields.error("user", most));
+        }
+        if let Some(unknown) = fields.map().keys().next() {
+            return Err(fields.error(unknown, "is not known here."));
+        }
+        Ok(Self { life, max_requests: max_requests.map(|most| most as u32), reader })
+    }
+}
