@@ -96,7 +96,7 @@ pub enum Records {
     /// It may be generated yet.
     Live(LiveReader),
     /// It has ended; what it is charged to the memory of requests.
-    Ended(RecordLog, MemoryCharge),
+    Ended(RecordLog, #[expect(dead_code, reason = "held until the log is gone")] MemoryCharge),
 }
 
 /// Reads a response from its beginning. Events that its reader has already are not written again.
