@@ -267,12 +267,12 @@ impl Connection {
                 received = self.near_end.recv(&mut packet) => {
                     // An error is that of an earlier datagram, which counts as lost.
                     let len = received.unwrap_or(0);
-                    self.handle_packet(packet.get(NUMBER_BYTES..len), Side::Client).await?;
+                    self.handle_packet(packet.get(NUMBER_BYTES..len), TcpSide::Client).await?;
                 }
                 Some((from, packet)) = arriving.recv() => {
                     // Anew each time, as the relay gives a client that was silent another socket.
                     self.peer = Some(from);
-                    self.handle_packet(Some(&packet), Side::Server).await?;
+                    self.handle_packet(Some(&packet), TcpSide::Server).await?;
                 }
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
@@ -281,18 +281,18 @@ impl Connection {
     }
 
     /// Handles a packet without its connection's number: a sender's or a receiver's.
-    async fn handle_packet(&mut self, packet: Option<&[u8]>, side: Side) -> io::Result<()> {
+    async fn handle_packet(&mut self, packet: Option<&[u8]>, side: TcpSide) -> io::Result<()> {
         let now_us = self.now_us();
         let Some((&kind, packet)) = packet.and_then(<[u8]>::split_first) else { return Ok(()) };
         match (side, kind) {
-            (Side::Client, DATA) => self.down.receiver.handle_packet(now_us, packet),
-            (Side::Server, DATA) => self.up.receiver.handle_packet(now_us, packet),
-            (Side::Client, _) => self.up.sender.handle_packet(now_us, packet),
-            (Side::Server, _) => self.down.sender.handle_packet(now_us, packet),
+            (TcpSide::Client, DATA) => self.down.receiver.handle_packet(now_us, packet),
+            (TcpSide::Server, DATA) => self.up.receiver.handle_packet(now_us, packet),
+            (TcpSide::Client, _) => self.up.sender.handle_packet(now_us, packet),
+            (TcpSide::Server, _) => self.down.sender.handle_packet(now_us, packet),
         }
         match side {
-            Side::Client => self.down.deliver().await,
-            Side::Server => self.up.deliver().await,
+            TcpSide::Client => self.down.deliver().await,
+            TcpSide::Server => self.up.deliver().await,
         }
     }
 
@@ -301,30 +301,30 @@ impl Connection {
         let now_us = self.now_us();
         let mut packet = Vec::new();
         while next(&mut packet, |out| self.up.sender.poll_transmit(now_us, out)) {
-            self.send(Side::Client, DATA, &packet);
+            self.send(TcpSide::Client, DATA, &packet);
         }
         while next(&mut packet, |out| self.down.receiver.poll_transmit(now_us, out)) {
-            self.send(Side::Client, ACK, &packet);
+            self.send(TcpSide::Client, ACK, &packet);
         }
         while next(&mut packet, |out| self.down.sender.poll_transmit(now_us, out)) {
-            self.send(Side::Server, DATA, &packet);
+            self.send(TcpSide::Server, DATA, &packet);
         }
         while next(&mut packet, |out| self.up.receiver.poll_transmit(now_us, out)) {
-            self.send(Side::Server, ACK, &packet);
+            self.send(TcpSide::Server, ACK, &packet);
         }
     }
 
     /// Sends a packet from one side to the other. A full socket drops it, as a full queue would.
-    fn send(&mut self, from: Side, kind: u8, packet: &[u8]) {
+    fn send(&mut self, from: TcpSide, kind: u8, packet: &[u8]) {
         self.datagram.clear();
         self.datagram.extend_from_slice(&self.number.to_be_bytes());
         self.datagram.push(kind);
         self.datagram.extend_from_slice(packet);
         let _ = match (from, self.peer) {
-            (Side::Client, _) => self.near_end.try_send(&self.datagram),
-            (Side::Server, Some(peer)) => self.far_end.try_send_to(&self.datagram, peer),
+            (TcpSide::Client, _) => self.near_end.try_send(&self.datagram),
+            (TcpSide::Server, Some(peer)) => self.far_end.try_send_to(&self.datagram, peer),
             // Before the client's first datagram there is no way back.
-            (Side::Server, None) => Ok(0),
+            (TcpSide::Server, None) => Ok(0),
         };
     }
 
@@ -344,7 +344,7 @@ fn next(packet: &mut Vec<u8>, poll: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
 
 /// An end of a connection.
 #[derive(Debug, Clone, Copy)]
-enum Side {
+enum TcpSide {
     Client,
     Server,
 }

@@ -21,7 +21,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::modelled_tcp::{self, ModelledDoor};
-use super::news::{Lane, LinkNews};
+use super::news::{DemoLane, LinkNews};
 use super::weather::Weather;
 
 /// Which network lies under the columns.
@@ -39,13 +39,13 @@ pub enum NetworkKind {
 const DOORS: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 77, 0, 1), Ipv4Addr::new(127, 77, 0, 2)];
 
 /// The address of a column's door to a server on `port`.
-pub fn door(lane: Lane, port: u16) -> SocketAddr {
+pub fn door(lane: DemoLane, port: u16) -> SocketAddr {
     (DOORS[lane as usize], port).into()
 }
 
 /// Where pages have to connect to for both columns: TCP to either door, QUIC to Loquent's.
 pub fn page_sources(port: u16) -> Vec<String> {
-    let [tcp, loquent] = Lane::ALL.map(|lane| door(lane, port));
+    let [tcp, loquent] = DemoLane::ALL.map(|lane| door(lane, port));
     vec![format!("http://{tcp}"), format!("http://{loquent}"), format!("https://{loquent}")]
 }
 
@@ -63,12 +63,12 @@ pub fn bind_server(port: u16) -> anyhow::Result<TcpListener> {
             .with_context(|| format!("cannot listen on {address}; choose another --port"))?;
         let port = listener.local_addr()?.port();
         // Bound and let go: whoever takes it in between is told by the door that cannot be opened.
-        let is_free = |lane: &Lane| {
+        let is_free = |lane: &DemoLane| {
             let door = door(*lane, port);
             TcpListener::bind(door).is_ok() && UdpSocket::bind(door).is_ok()
         };
         let is_udp_free = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-        if is_udp_free && Lane::ALL.iter().all(is_free) {
+        if is_udp_free && DemoLane::ALL.iter().all(is_free) {
             listener.set_nonblocking(true)?;
             return Ok(listener);
         }
@@ -194,7 +194,7 @@ fn kernel(
     ends.client.set_sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
     let schedules = vec![schedule.clone(); paths(NetworkKind::Kernel)];
     let relay = LinkRelay::start(wire, schedules, Some(Box::new(news.clone())))?;
-    for lane in Lane::ALL {
+    for lane in DemoLane::ALL {
         // An address for each path: a socket on all addresses would answer from the wrong one.
         let far = SocketAddr::from((tun::path_address(lane as usize), server.port()));
         forward_between(&Place::within(&ends.server, far), &Place::outside(server))?;
@@ -214,17 +214,17 @@ fn modelled(
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut sides = Vec::new();
     let mut tcp = Vec::new();
-    for lane in Lane::ALL {
+    for lane in DemoLane::ALL {
         let (relay, far_end) = (UdpSocket::bind(any)?, UdpSocket::bind(any)?);
         let near = door(lane, server.port());
         let listener = TcpListener::bind(near).with_context(|| near.to_string())?;
         tcp.push(ModelledDoor { listener, relay: relay.local_addr()?, far_end, server });
         sides.push((relay, tcp[lane as usize].far_end.local_addr()?));
     }
-    let near = door(Lane::Loquent, server.port());
+    let near = door(DemoLane::Loquent, server.port());
     let quic = UdpSocket::bind(near).with_context(|| near.to_string())?;
     // Paths are counted by their places: TCP's, QUIC's, and then that of Loquent's HTTP.
-    sides.insert(Lane::Loquent as usize, (quic, server));
+    sides.insert(DemoLane::Loquent as usize, (quic, server));
     let schedules = vec![schedule.clone(); paths(NetworkKind::Modelled)];
     let relay = LinkRelay::start(UdpWire::new(sides)?, schedules, Some(Box::new(news.clone())))?;
     modelled_tcp::start(tcp, link)?;

@@ -13,14 +13,14 @@ const MAX_BEHIND: usize = 8192;
 
 /// One of the two columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Lane {
+pub enum DemoLane {
     /// Server-sent events over TCP.
     Tcp = 0,
     /// Loquent's delivery over QUIC.
     Loquent = 1,
 }
 
-impl Lane {
+impl DemoLane {
     /// Both, in the order in which they are shown.
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Loquent];
 
@@ -37,7 +37,7 @@ pub struct LanePacket {
     /// The run that it is of.
     pub run: u64,
     /// Its column.
-    pub lane: Lane,
+    pub lane: DemoLane,
     /// What became of it.
     pub packet: SeenPacket,
 }
@@ -110,7 +110,7 @@ impl LinkNews {
 
 impl PacketObserver for LinkNews {
     fn handle_packet(&mut self, packet: SeenPacket) -> io::Result<()> {
-        let lane = Lane::of_path(packet.route.path);
+        let lane = DemoLane::of_path(packet.route.path);
         // The lock is gone before anybody is told: this thread must not wait for a reader.
         let run = {
             let mut counted = self.counted();

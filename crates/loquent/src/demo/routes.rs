@@ -23,7 +23,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::network::{LiveNetwork, NetworkKind, door};
-use super::news::{Lane, LaneCounts, LanePacket, LinkNews};
+use super::news::{DemoLane, LaneCounts, LanePacket, LinkNews};
 use super::weather::Weather;
 
 /// Longest body of a request, in bytes.
@@ -75,8 +75,8 @@ async fn describe(State(live): State<Arc<Live>>) -> Response {
     let url = |lane| format!("http://{}/", door(lane, offer.port));
     reply(&json!({
         "network": live.network.kind(),
-        "tcp_url": url(Lane::Tcp),
-        "loquent_url": url(Lane::Loquent),
+        "tcp_url": url(DemoLane::Tcp),
+        "loquent_url": url(DemoLane::Loquent),
         "weather": offer.weather,
         "question": offer.question,
         "max_tokens": offer.max_tokens,

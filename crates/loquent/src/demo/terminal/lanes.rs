@@ -12,7 +12,7 @@ use loquent_proto::Delta;
 use tokio::sync::mpsc;
 
 use super::super::network::door;
-use super::super::news::Lane;
+use super::super::news::DemoLane;
 
 /// How long QUIC may take to connect: over a calm link, so that only a firewall can be in the way.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ pub enum LaneEvent {
 }
 
 /// An event, its column, and when it happened.
-pub type TimedEvent = (Lane, Instant, LaneEvent);
+pub type TimedEvent = (DemoLane, Instant, LaneEvent);
 
 /// A client that is connected, so that its question does not pay for that.
 pub enum LaneClient {
@@ -46,9 +46,9 @@ impl LaneClient {
     ///
     /// # Errors
     /// If the server cannot be reached.
-    pub async fn connect(lane: Lane, port: u16) -> anyhow::Result<Self> {
+    pub async fn connect(lane: DemoLane, port: u16) -> anyhow::Result<Self> {
         let url = format!("http://{}", door(lane, port));
-        if lane == Lane::Tcp {
+        if lane == DemoLane::Tcp {
             let client = HttpClient::new(BaseUrl::parse(&url)?, None)?;
             // The connection is kept for the question.
             openai::models(&client).await?;
@@ -62,8 +62,8 @@ impl LaneClient {
     /// Asks, and tells `events` of everything up to the answer's end.
     pub async fn ask(self, question: Generate, events: mpsc::Sender<TimedEvent>) {
         let lane = match &self {
-            Self::Tcp(_) => Lane::Tcp,
-            Self::Loquent(_) => Lane::Loquent,
+            Self::Tcp(_) => DemoLane::Tcp,
+            Self::Loquent(_) => DemoLane::Loquent,
         };
         let end = match self.read(lane, &question, &events).await {
             Ok(()) => LaneEvent::Complete,
@@ -78,7 +78,7 @@ impl LaneClient {
 
     async fn read(
         &self,
-        lane: Lane,
+        lane: DemoLane,
         question: &Generate,
         events: &mpsc::Sender<TimedEvent>,
     ) -> anyhow::Result<()> {

@@ -18,7 +18,7 @@ pub const STRIP_STEP_MS: u64 = 100;
 
 /// How a piece of a line is to be painted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Paint {
+pub enum TextStyle {
     /// As it is.
     Plain,
     /// Headings.
@@ -32,7 +32,7 @@ pub enum Paint {
 }
 
 /// A piece of a line with its paint.
-pub type Piece = (Paint, String);
+pub type Piece = (TextStyle, String);
 /// A line of the screen.
 pub type Line = Vec<Piece>;
 
@@ -61,21 +61,21 @@ pub fn column_width(columns: usize) -> usize {
 /// Both columns, with the last `rows` rows of text; all rows if there is no limit.
 pub fn columns(views: &[ColumnView; 2], width: usize, rows: Option<usize>) -> Vec<Line> {
     let mut lines = vec![pair(
-        views.each_ref().map(|view| vec![(Paint::Bold, fitting(view.title, width))]),
+        views.each_ref().map(|view| vec![(TextStyle::Bold, fitting(view.title, width))]),
         width,
     )];
-    lines.push(vec![(Paint::Dim, format!("{0}─┼─{0}", "─".repeat(width)))]);
+    lines.push(vec![(TextStyle::Dim, format!("{0}─┼─{0}", "─".repeat(width)))]);
     let texts = views.each_ref().map(|view| wrapped(&view.text, width));
     let needed = texts.iter().map(Vec::len).max().unwrap_or(0);
     let shown = rows.unwrap_or(needed);
     let texts = texts.map(|rows| rows[rows.len().saturating_sub(shown)..].to_vec());
     for row in 0..shown {
         let cell = |rows: &Vec<String>| {
-            rows.get(row).map(|text| (Paint::Plain, text.clone())).into_iter().collect()
+            rows.get(row).map(|text| (TextStyle::Plain, text.clone())).into_iter().collect()
         };
         lines.push(pair(texts.each_ref().map(cell), width));
     }
-    lines.push(vec![(Paint::Dim, format!("{0}─┼─{0}", "─".repeat(width)))]);
+    lines.push(vec![(TextStyle::Dim, format!("{0}─┼─{0}", "─".repeat(width)))]);
     for fact in [state, stalls, packets] {
         lines.push(pair(
             views.each_ref().map(|view| {
@@ -90,23 +90,23 @@ pub fn columns(views: &[ColumnView; 2], width: usize, rows: Option<usize>) -> Ve
 
 fn state(view: &ColumnView) -> Piece {
     match (&view.state, view.still) {
-        (_, Some(still)) => (Paint::Red, format!("■ stands still, {}", seconds(still))),
-        (ColumnState::Waiting, _) => (Paint::Dim, "□ waits for the first token".into()),
-        (ColumnState::Streaming, _) => (Paint::Green, "▶ streams".into()),
+        (_, Some(still)) => (TextStyle::Red, format!("■ stands still, {}", seconds(still))),
+        (ColumnState::Waiting, _) => (TextStyle::Dim, "□ waits for the first token".into()),
+        (ColumnState::Streaming, _) => (TextStyle::Green, "▶ streams".into()),
         (ColumnState::Complete(after), _) => {
-            (Paint::Plain, format!("✓ complete after {}", seconds(*after)))
+            (TextStyle::Plain, format!("✓ complete after {}", seconds(*after)))
         }
-        (ColumnState::Failed(why), _) => (Paint::Red, format!("✗ {why}")),
+        (ColumnState::Failed(why), _) => (TextStyle::Red, format!("✗ {why}")),
     }
 }
 
 fn stalls(view: &ColumnView) -> Piece {
     let Stalls { count, total, longest } = view.stalls;
     match count {
-        0 => (Paint::Green, "stalls: none".into()),
+        0 => (TextStyle::Green, "stalls: none".into()),
         _ => {
             let (total, longest) = (seconds(total), seconds(longest));
-            (Paint::Red, format!("stalls: {count}, {total} in all, {longest} at most"))
+            (TextStyle::Red, format!("stalls: {count}, {total} in all, {longest} at most"))
         }
     }
 }
@@ -114,7 +114,7 @@ fn stalls(view: &ColumnView) -> Piece {
 fn packets(view: &ColumnView) -> Piece {
     let LaneCounts { packets, bytes, lost } = view.counts;
     let kilobytes = bytes as f64 / 1e3;
-    (Paint::Dim, format!("{packets} packets, {lost} lost, {kilobytes:.1} kB"))
+    (TextStyle::Dim, format!("{packets} packets, {lost} lost, {kilobytes:.1} kB"))
 }
 
 /// A time as people say it.
@@ -124,13 +124,13 @@ pub fn seconds(time: Duration) -> String {
 
 /// The weather of the last `width` steps up to `now_ms`: storms stand out.
 pub fn strip(storms: &[(u64, u64)], now_ms: Option<u64>, width: usize) -> Line {
-    let Some(now_ms) = now_ms else { return vec![(Paint::Dim, "calm".into())] };
+    let Some(now_ms) = now_ms else { return vec![(TextStyle::Dim, "calm".into())] };
     let mut line: Line = Vec::new();
     let last = now_ms / STRIP_STEP_MS;
     for step in (last + 1).saturating_sub(width as u64)..=last {
         let (from_ms, to_ms) = (step * STRIP_STEP_MS, (step + 1) * STRIP_STEP_MS);
         let stormy = storms.iter().any(|&(from, to)| from < to_ms && to > from_ms);
-        let (paint, mark) = if stormy { (Paint::Red, '█') } else { (Paint::Dim, '▁') };
+        let (paint, mark) = if stormy { (TextStyle::Red, '█') } else { (TextStyle::Dim, '▁') };
         match line.last_mut() {
             Some(piece) if piece.0 == paint => piece.1.push(mark),
             _ => line.push((paint, mark.into())),
@@ -143,8 +143,8 @@ pub fn strip(storms: &[(u64, u64)], now_ms: Option<u64>, width: usize) -> Line {
 fn pair([left, right]: [Line; 2], width: usize) -> Line {
     let used: usize = left.iter().map(|(_, text)| display_width(text)).sum();
     let mut line = left;
-    line.push((Paint::Plain, " ".repeat(width.saturating_sub(used))));
-    line.push((Paint::Dim, BETWEEN.into()));
+    line.push((TextStyle::Plain, " ".repeat(width.saturating_sub(used))));
+    line.push((TextStyle::Dim, BETWEEN.into()));
     line.extend(right);
     line
 }
@@ -221,7 +221,8 @@ mod tests {
 
     #[test]
     fn a_line_ends_at_the_edge_of_the_screen() {
-        let line = || vec![(Paint::Bold, "one".to_owned()), (Paint::Dim, " two 日本".to_owned())];
+        let line =
+            || vec![(TextStyle::Bold, "one".to_owned()), (TextStyle::Dim, " two 日本".to_owned())];
         assert_eq!(plain(&cut(line(), 9)), "one two ");
         assert_eq!(plain(&cut(line(), 2)), "on");
         assert_eq!(plain(&cut(line(), 80)), "one two 日本");

@@ -15,7 +15,7 @@ use self::lanes::{LaneClient, TimedEvent, question};
 use self::layout::{ColumnView, Line, Paint, column_width, columns, cut, seconds, strip};
 use self::screen::DemoScreen;
 use super::network::{LiveNetwork, NetworkKind};
-use super::news::Lane;
+use super::news::DemoLane;
 use super::routes::{LiveOffer, network_text};
 
 /// Pieces of text that wait to be drawn.
@@ -76,7 +76,7 @@ impl<'a> TerminalRun<'a> {
             let client = LaneClient::connect(lane, offer.port).await;
             client.with_context(|| format!("cannot connect over {}", title(network.kind(), lane)))
         };
-        let clients = futures_util::future::try_join_all(Lane::ALL.map(connect)).await?;
+        let clients = futures_util::future::try_join_all(DemoLane::ALL.map(connect)).await?;
         anyhow::ensure!(network.begin(number), "something else uses the link");
         let began = Instant::now();
         // Only now: the question meets the weather too, on both ways.
@@ -95,7 +95,7 @@ impl<'a> TerminalRun<'a> {
 
     fn views(&self, now: Instant) -> [ColumnView; 2] {
         let counts = self.network.news().counts();
-        Lane::ALL.map(|lane| {
+        DemoLane::ALL.map(|lane| {
             let column = &self.columns[lane as usize];
             ColumnView {
                 title: title(self.network.kind(), lane),
@@ -166,7 +166,7 @@ impl<'a> TerminalRun<'a> {
     }
 
     fn outcome(&self) -> anyhow::Result<()> {
-        for lane in Lane::ALL {
+        for lane in DemoLane::ALL {
             let title = title(self.network.kind(), lane);
             match self.columns[lane as usize].state() {
                 ColumnState::Complete(_) => {}
@@ -181,10 +181,10 @@ impl<'a> TerminalRun<'a> {
 }
 
 /// Whose column it is.
-fn title(kind: NetworkKind, lane: Lane) -> &'static str {
+fn title(kind: NetworkKind, lane: DemoLane) -> &'static str {
     match (lane, kind) {
-        (Lane::Tcp, NetworkKind::Kernel) => "TCP (event stream)",
-        (Lane::Tcp, NetworkKind::Modelled) => "TCP (event stream; modelled)",
-        (Lane::Loquent, _) => "Loquent (QUIC)",
+        (DemoLane::Tcp, NetworkKind::Kernel) => "TCP (event stream)",
+        (DemoLane::Tcp, NetworkKind::Modelled) => "TCP (event stream; modelled)",
+        (DemoLane::Loquent, _) => "Loquent (QUIC)",
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::layout::{Line, Paint};
+use super::layout::{Line, TextStyle};
 use crate::chat::Style;
 
 /// Size of what is no terminal, in columns and rows.
@@ -78,7 +78,7 @@ impl<W: Write> DemoScreen<W> {
     }
 
     fn painted(&self, line: &Line) -> String {
-        let piece = |(paint, text): &(Paint, String)| match code(*paint) {
+        let piece = |(paint, text): &(TextStyle, String)| match code(*paint) {
             Some(code) if self.colour => format!("\x1b[{code}m{text}\x1b[0m"),
             _ => text.clone(),
         };
@@ -93,13 +93,13 @@ impl<W: Write> Drop for DemoScreen<W> {
 }
 
 /// The terminal's number for a paint.
-fn code(paint: Paint) -> Option<u8> {
+fn code(paint: TextStyle) -> Option<u8> {
     match paint {
-        Paint::Plain => None,
-        Paint::Bold => Some(1),
-        Paint::Dim => Some(2),
-        Paint::Red => Some(31),
-        Paint::Green => Some(32),
+        TextStyle::Plain => None,
+        TextStyle::Bold => Some(1),
+        TextStyle::Dim => Some(2),
+        TextStyle::Red => Some(31),
+        TextStyle::Green => Some(32),
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_terminal_gets_its_screen_back() {
         let mut screen = screen(true, true);
-        let line = vec![(Paint::Red, "still".to_owned())];
+        let line = vec![(TextStyle::Red, "still".to_owned())];
         screen.draw(std::slice::from_ref(&line)).unwrap();
         screen.draw(&[]).unwrap();
         assert_eq!(written(&screen).matches("\x1b[?1049h").count(), 1);
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_file_gets_text_alone() {
         let mut screen = screen(false, false);
-        let line = vec![(Paint::Red, "still  ".to_owned())];
+        let line = vec![(TextStyle::Red, "still  ".to_owned())];
         screen.draw(std::slice::from_ref(&line)).unwrap();
         screen.print(&[line]).unwrap();
         assert_eq!(written(&screen), "still\n");
