@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use self::column::{Column, ColumnState};
 use self::lanes::{LaneClient, TimedEvent, question};
-use self::layout::{ColumnView, Line, Paint, column_width, columns, cut, seconds, strip};
+use self::layout::{ColumnView, Line, TextStyle, column_width, columns, cut, seconds, strip};
 use self::screen::DemoScreen;
 use super::network::{LiveNetwork, NetworkKind};
 use super::news::DemoLane;
@@ -111,11 +111,11 @@ impl<'a> TerminalRun<'a> {
     fn heading(&self) -> Vec<Line> {
         vec![
             vec![
-                (Paint::Bold, "loquent demo".into()),
-                (Paint::Plain, format!("  {}", self.offer.weather.text())),
+                (TextStyle::Bold, "loquent demo".into()),
+                (TextStyle::Plain, format!("  {}", self.offer.weather.text())),
             ],
-            vec![(Paint::Dim, network_text(self.network.kind()).into())],
-            vec![(Paint::Plain, format!("“{}”", self.offer.question))],
+            vec![(TextStyle::Dim, network_text(self.network.kind()).into())],
+            vec![(TextStyle::Plain, format!("“{}”", self.offer.question))],
             Vec::new(),
         ]
     }
@@ -128,9 +128,9 @@ impl<'a> TerminalRun<'a> {
         lines.extend(columns(&self.views(now), column_width(width), Some(rows.max(1))));
         let weather_ms = now.saturating_duration_since(self.began).as_millis() as u64;
         let marks = width.saturating_sub(10).min(120);
-        let mut weather: Line = vec![(Paint::Plain, "weather ".into())];
+        let mut weather: Line = vec![(TextStyle::Plain, "weather ".into())];
         weather.extend(strip(&self.storms, Some(weather_ms), marks));
-        lines.extend([Vec::new(), weather, vec![(Paint::Dim, "Ctrl-C ends it".into())]]);
+        lines.extend([Vec::new(), weather, vec![(TextStyle::Dim, "Ctrl-C ends it".into())]]);
         lines.truncate(height.max(1));
         lines.into_iter().map(|line| cut(line, width)).collect()
     }
@@ -150,7 +150,7 @@ impl<'a> TerminalRun<'a> {
                     format!("stood still {count} times, {} in all", seconds(view.stalls.total))
                 }
             };
-            vec![(Paint::Plain, format!("{} {stood}.", view.title))]
+            vec![(TextStyle::Plain, format!("{} {stood}.", view.title))]
         });
         lines.extend(told);
         if let [ColumnState::Complete(_), ColumnState::Complete(_)] =
@@ -158,7 +158,7 @@ impl<'a> TerminalRun<'a> {
             && views[0].text != views[1].text
         {
             lines.push(vec![(
-                Paint::Dim,
+                TextStyle::Dim,
                 "The two texts differ: this model's answers are not the same twice.".into(),
             )]);
         }
