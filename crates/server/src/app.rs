@@ -215,9 +215,13 @@ impl App {
     }
 
     /// Whether clients can be told apart, or are all of this machine: only then are there lists of
-    /// what they have, and ids that they choose.
-    pub fn tells_clients_apart(&self) -> bool {
-        !self.config.api_keys.is_empty() || self.config.allowed_hosts.is_local()
+    /// what they have, and ids that they choose. `what` says in an error what is refused.
+    ///
+    /// # Errors
+    /// 403 on a server without keys that others can reach.
+    pub fn check_told_apart(&self, what: &str) -> Result<(), ApiError> {
+        let told_apart = !self.config.api_keys.is_empty() || self.config.allowed_hosts.is_local();
+        if told_apart { Ok(()) } else { Err(ApiError::needs_keys(what)) }
     }
 
     /// The service that answers requests.

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use loquent_infer::tenant::TenantId;
 use loquent_proto::AnswerHandle;
 
-use crate::app::App;
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
+use crate::hosts::AllowedHosts;
 use crate::identity::Identity;
 use crate::resumable::ResumableAnswers;
 
@@ -77,19 +77,24 @@ impl NamedAnswer {
 }
 
 impl ChosenId {
-    /// The id `id` of the client `identity`.
+    /// The id `id` of the client `identity`, on a server that is asked for by the names of `hosts`.
     ///
     /// # Errors
     /// 400 for an empty or long id; 403 on a server without keys that others can reach.
-    pub fn new(app: &App, identity: &Identity, kind: IdKind, id: &str) -> Result<Self, ApiError> {
+    pub fn new(
+        hosts: &AllowedHosts,
+        identity: &Identity,
+        kind: IdKind,
+        id: &str,
+    ) -> Result<Self, ApiError> {
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             let message = format!("An id must have 1 to {MAX_ID_BYTES} bytes.");
             return Err(ApiError::invalid_param("id", message));
         }
-        if !app.tells_clients_apart() {
+        let owner = identity.key.as_ref().map(|_| identity.tenant);
+        if owner.is_none() && !hosts.is_local() {
             return Err(ApiError::ids_need_keys());
         }
-        let owner = identity.key.as_ref().map(|_| identity.tenant);
         Ok(Self { kind, owner, id: id.into() })
     }
 }

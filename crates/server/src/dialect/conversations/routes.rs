@@ -47,7 +47,7 @@ pub fn routes() -> Router<Arc<App>> {
 /// accepted, the header is another's: clients and proxies send it for their own purposes too.
 pub fn asked_id(app: &App, head: &Parts, identity: &Identity) -> Option<ChosenId> {
     let id = head.headers.get(CONVERSATION_HEADER)?.to_str().ok()?;
-    ChosenId::new(app, identity, IdKind::Conversation, id).ok()
+    ChosenId::new(&app.config.allowed_hosts, identity, IdKind::Conversation, id).ok()
 }
 
 /// Answers a completion of the conversation `id`. It replaces that one's latest answer.
@@ -110,7 +110,8 @@ async fn look_up(State(app): Shared, request: HttpRequest<Body>) -> Result<Respo
     let ids = body.parse(asked_ids).await?;
     let mut found = Vec::new();
     for id in ids {
-        let chosen = ChosenId::new(&app, &identity, IdKind::Conversation, &id)?;
+        let chosen =
+            ChosenId::new(&app.config.allowed_hosts, &identity, IdKind::Conversation, &id)?;
         if let Some(named) = app.chosen_ids.find(&chosen) {
             found.extend(describe(&app, &id, &named, &head.extensions).await);
         }
@@ -162,7 +163,7 @@ fn conversation(app: &App, identity: &Identity, uri: &Uri) -> Result<ChosenId, A
     let id = Query::of(uri).text("conv_id").unwrap_or_default();
     let wrong = || ApiError::invalid_param("conv_id", "'conv_id' is not valid UTF-8.");
     let id = percent_decode_str(id).decode_utf8().map_err(|_| wrong())?;
-    ChosenId::new(app, identity, IdKind::Conversation, &id)
+    ChosenId::new(&app.config.allowed_hosts, identity, IdKind::Conversation, &id)
 }
 
 fn chunks(app: &App, handle: &AnswerHandle, extensions: &Extensions) -> ChunkWriter {

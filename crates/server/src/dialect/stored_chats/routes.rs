@@ -42,9 +42,7 @@ async fn list(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     // Ids cannot be guessed, so that single reads need no such check. A list gives them away.
-    if !app.tells_clients_apart() {
-        return Err(ApiError::needs_keys("Stored chat completions are listed"));
-    }
+    app.check_told_apart("Stored chat completions are listed")?;
     let ListQuery { page, filter, ignored } = parse_list(uri.query())?;
     let wanted = move |stored: &StoredObject| filter.accepts(stored);
     let listed = app.store.list(Kind::ChatCompletion, identity.owner(), page, wanted).await?;

@@ -84,7 +84,7 @@ async fn name_answer(
 }
 
 fn chat(app: &App, identity: &Identity, id: &str) -> Result<ChosenId, ApiError> {
-    ChosenId::new(app, identity, IdKind::Chat, id)
+    ChosenId::new(&app.config.allowed_hosts, identity, IdKind::Chat, id)
 }
 
 /// `GET /v1/ui/chat/{id}/stream`: the answer from its beginning. 204 if a chat's latest answer is
