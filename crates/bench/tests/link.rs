@@ -200,8 +200,10 @@ fn a_change_of_the_links_calms_them_until_they_begin_again() {
         assert_eq!(come_back(&client, address, 3), 0);
         relay.change(PathLinks::Own(vec![dead()]));
     }
+    // What comes back shows that the last change has been made.
+    assert_eq!(come_back(&client, address, 1), 1);
     let [down, up] = relay.stop().unwrap().paths.remove(0);
-    assert_eq!((down.packets, up.packets), (0, 0), "a change counts anew");
+    assert_eq!((down.packets, up.packets), (1, 1), "a change counts anew");
     client.send_to(b"stop", to).unwrap();
     echo.join().unwrap();
 }

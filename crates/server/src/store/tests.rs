@@ -246,7 +246,7 @@ mod file {
         let (folder, file) = place();
         std::fs::write(&file, "my only copy").unwrap();
         let said = refusal(&file);
-        assert!(said.contains("no store, or it is damaged") && said.contains("move it away"));
+        assert!(said.contains("not a Loquent store, or damaged") && said.contains("move it away"));
         assert!(said.contains(&file.display().to_string()), "{said}");
         assert_eq!(std::fs::read(&file).unwrap(), b"my only copy");
         let missing = refusal(&folder.path().join("missing/store"));
