@@ -64,7 +64,8 @@ async fn editors_get_the_text_between_two_others_streamed_or_whole() {
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         assert!(text.contains(r#""content":"x = 1""#), "{streams}: {text}");
-        assert!(text.contains(r#""tokens_predicted":2"#), "{streams}: {text}");
+        // A stream ends with the text, before the upstream tells what it used.
+        assert!(streams || text.contains(r#""tokens_predicted":2"#), "{text}");
         assert_eq!(up.body(COMPLETIONS)["suffix"], ";");
     }
 }
