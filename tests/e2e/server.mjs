@@ -16,7 +16,11 @@ export function announced(child, pattern) {
     child.stderr.on("data", (data) => {
       log += data;
       const found = pattern.exec(log);
-      if (found) resolve(found[1]);
+      if (!found) return;
+      // A server that nobody ended must not keep the tests from ending: it ends with them.
+      child.unref();
+      child.stderr.unref();
+      resolve(found[1]);
     });
     child.on("exit", () => reject(new Error(log)));
   });
