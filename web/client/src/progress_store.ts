@@ -51,7 +51,16 @@ export class ProgressStore {
   /** What this answer has written, which nothing else writes: two may stand at the same offset. */
   #written: string | null = null;
   readonly #writer = Math.random().toString(36).slice(2);
+  /** The page is being left: what fails from here on, fails because its connections are cut. */
+  #isLeaving = false;
   readonly #flush = (): void => this.save();
+  readonly #leave = (): void => {
+    this.save();
+    this.#isLeaving = true;
+  };
+  readonly #comeBack = (): void => {
+    this.#isLeaving = false;
+  };
 
   constructor(
     readonly name: string,
@@ -59,7 +68,8 @@ export class ProgressStore {
     /** What to write; `null` while there is nothing to go on with. */
     readonly progress: () => Kept | null,
   ) {
-    globalThis.addEventListener?.("pagehide", this.#flush);
+    globalThis.addEventListener?.("pagehide", this.#leave);
+    globalThis.addEventListener?.("pageshow", this.#comeBack);
   }
 
   /** Something was shown. */
@@ -85,15 +95,20 @@ export class ProgressStore {
   /** Writes for the last time: somebody else may go on. */
   release(): void {
     this.save();
-    globalThis.removeEventListener?.("pagehide", this.#flush);
+    this.#forgetPage();
   }
 
   /** The answer is over. */
   clear(): void {
-    globalThis.removeEventListener?.("pagehide", this.#flush);
+    this.#forgetPage();
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#timer = null;
-    if (this.#isOurs()) forget(this.name, this.storage);
+    if (this.#isOurs() && !this.#isLeaving) forget(this.name, this.storage);
+  }
+
+  #forgetPage(): void {
+    globalThis.removeEventListener?.("pagehide", this.#leave);
+    globalThis.removeEventListener?.("pageshow", this.#comeBack);
   }
 
   /** A later answer under the same name, or somebody who forgot this one, has the last word. */
