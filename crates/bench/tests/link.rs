@@ -203,7 +203,7 @@ fn a_change_of_the_links_calms_them_until_they_begin_again() {
     // What comes back shows that the last change has been made.
     assert_eq!(come_back(&client, address, 1), 1);
     let [down, up] = relay.stop().unwrap().paths.remove(0);
-    assert_eq!((down.packets, up.packets), (0, 0), "a change counts anew, from its beginning on");
+    assert_eq!((down.packets, up.packets), (0, 0), "a change resets the counters until it begins");
     client.send_to(b"stop", to).unwrap();
     echo.join().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Who is told the fate of each packet on a link: a record in a file, or a page that draws it.
+//! Observers of the packets on a link: a record in a file, or a page that draws them.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use super::emulator::PacketRoute;
 use super::packet_stats::Fate;
 
-/// A packet that has entered the link, and what becomes of it.
+/// A packet that has entered the link, with its fate: when it arrives, or that it is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeenPacket {
     /// When it was sent, in µs after its path's schedule began.
@@ -19,8 +19,8 @@ pub struct SeenPacket {
     pub fate: Fate,
 }
 
-/// Is told each packet of a path whose schedule has begun. It runs on the relay's thread, whose
-/// deliveries are late by as long as it takes.
+/// An observer, called on the relay's thread for each packet of a path whose schedule has begun:
+/// the time that it takes delays deliveries.
 pub trait PacketObserver: Send {
     /// Handles one packet.
     ///

@@ -135,8 +135,8 @@ impl LinkRelay {
     }
 
     /// Replaces the links of all paths. Their schedules have not begun: until [`Self::begin`] the
-    /// paths lose nothing. Packets in flight are lost, as on a change of the path, and counting
-    /// starts anew.
+    /// paths lose nothing. Packets in flight are lost, as on a change of the path, and the
+    /// counters are reset.
     ///
     /// # Panics
     /// If the number of paths is another one.
